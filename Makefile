@@ -29,10 +29,10 @@ test-all: test ## run the tests, then long ones, and property tests with many ex
 
 SPARK ?= 4.3.0
 test-spark: .venv-spark-$(SPARK)/.ready ## run the Spark tests on another version: SPARK=4.2.1
-	@$(<D)/bin/python -m pytest tests/spark tests/cluster
+	@$(<D)/bin/python -m pytest tests/client/spark tests/cluster
 
 test-floors: .venv-floors/.ready ## run the client's tests on the oldest supported packages
-	@$(<D)/bin/python -m pytest tests/client tests/codecs
+	@$(<D)/bin/python -m pytest tests/client --ignore=tests/client/spark
 
 lint: $(READY) ## check style, formatting and types
 	@$(BIN)/ruff check

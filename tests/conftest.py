@@ -1,4 +1,4 @@
-"""The real parts that tests run against: a Kafka broker, PostgreSQL, a gateway."""
+"""Shared fixtures: a real Kafka broker, PostgreSQL, SQLite, a gateway."""
 
 import gc
 import os
@@ -17,9 +17,10 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from databases import Databases, Postgres, SQLite, running_postgres
+from gateways import serving
 from relay import Relay
-from serving import serving
 from shared_kafka import SharedKafka, kafka_of, number_of_process, place_of, write_down
+from sluiceway_gateway.db.engine import Database
 
 # For all Java that tests start, brokers and Spark's executors, which live for seconds: to optimise
 # their code, or to verify it, would cost more than it saves.
@@ -28,32 +29,32 @@ os.environ["JAVA_TOOL_OPTIONS"] = (
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 
-# Brokers and databases write whatever they are told to the disk, which no test asks back after a
+# Brokers and databases write all data to disk, which no test needs after a
 # loss of power. In memory that costs the processors less.
 _MEMORY = Path("/dev/shm")  # noqa: S108 - made names within
 _ROOM_BYTES = 10 << 30
 if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
-# What is collected here stays to the end: to look through it all the time finds nothing to free.
+# Objects of collected tests live to the end: frequent collections would free nothing.
 gc.set_threshold(10_000, 20, 20)
 
 _HERE = Path(__file__).parent
-_TOGETHER = ("spark", "security", "cluster")
+_TOGETHER = ("client/spark", "security", "cluster")
 _LONG = (
     *_TOGETHER,
     "demo",
     "cli",
     "gateway/services/test_endpoint_schedules.py",
     "gateway/test_openapi.py",
-    "pypz_channels/test_pypz_ports.py",
+    "client/pypz/test_ports.py",
     "client/test_writer_faults.py",
     "client/test_reader_faults.py",
 )
 
 
 class _Together(pytest.Package):
-    """A directory whose tests have something large in common, as a Spark session.
+    """A directory whose tests share something large, such as a Spark session.
 
     One process runs them all: to start another one, and to warm it up, takes as much of the
     processors as its tests do. It ends after the last of them (scope "package"), for what only
@@ -66,14 +67,14 @@ class _Together(pytest.Package):
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Keep those tests together."""
-    if path.parent == _HERE and path.name in _TOGETHER:
+    if path.is_relative_to(_HERE) and path.relative_to(_HERE).as_posix() in _TOGETHER:
         together: _Together = _Together.from_parent(parent, path=path)
         return together
     return None
 
 
 class _Sharing(LoadFileScheduling):
-    """Gives each process whole files, or whole directories of those that belong together."""
+    """Gives each process whole files, or whole directories listed in `_TOGETHER`."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
@@ -86,7 +87,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Sharin
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes long, so that processes which share the tests end together.
+    """Start with the longest tests, so that the processes end at about the same time.
 
     The files after those are mixed: some keep a processor busy, where others wait.
     """
@@ -98,9 +99,14 @@ def _turn(file: str) -> tuple[int, int]:
     return next(found, len(_LONG)), zlib.crc32(file.encode())
 
 
-# `make test-all` runs property tests with the profile "many".
-hypothesis.settings.register_profile("few", max_examples=15)
-hypothesis.settings.register_profile("many", max_examples=100)
+# `make test-all` runs property tests with the profile "many". A loaded machine fails no test.
+for _profile, _examples in (("few", 15), ("many", 100)):
+    hypothesis.settings.register_profile(
+        _profile,
+        max_examples=_examples,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
 hypothesis.settings.load_profile("few")
 
 
@@ -115,7 +121,7 @@ def _logs() -> None:
 
 
 def pytest_configure_node(node: WorkerController) -> None:
-    """Tell each of the processes that share the tests where it finds which broker is theirs.
+    """Pass each test process the path of the file that describes the shared broker.
 
     The first one begins before there is one: what it compiles meanwhile, all would compile at once.
     """
@@ -172,6 +178,13 @@ def database_url(databases: Databases) -> str:
 
 
 @pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """A migrated database, on SQLite and on PostgreSQL."""
+    with closing(Database(database_url)) as database:
+        yield database
+
+
+@pytest.fixture
 def empty_database_url(databases: Databases) -> str:
     """The URL of a database without tables, on SQLite and on PostgreSQL."""
     return databases.empty()
@@ -187,7 +200,7 @@ def gateway_url(kafka: SharedKafka, sqlite: SQLite) -> Iterator[str]:
         database_url=sqlite.migrated(),
         kafka_bootstrap_servers=kafka.bootstrap_servers,
         sample_s=1,
-        # What is done about drift is tested with other gateways. This one would look at hundreds of
+        # Drift is tested with other gateways. This one would check hundreds of
         # channels that tests have left, every half a minute.
         resync_s=3_600,
     )

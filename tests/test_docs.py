@@ -1,4 +1,4 @@
-"""What the documentation shows is what the code says."""
+"""The documentation agrees with the code."""
 
 import re
 from collections.abc import Mapping
@@ -32,12 +32,12 @@ def test_the_diagrams_of_states_are_the_transition_tables() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_within_the_project_lead_somewhere(page: Path) -> None:
+def test_internal_links_resolve(page: Path) -> None:
     targets = re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
-def test_whoever_comes_from_elsewhere_is_shown_every_row_by_a_test_that_exists() -> None:
+def test_every_row_of_coming_from_names_an_existing_test() -> None:
     lines = (ROOT / "docs" / "coming-from.md").read_text().splitlines()
     rows = [each for each in lines if re.match(r"\| (?!---|in )", each)]
     assert len(rows) > 40

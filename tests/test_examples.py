@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from example_runs import EXAMPLES, run_example
+from processes import EXAMPLES, run_example
 
 
-def test_two_replicas_count_every_reading_once_though_one_is_started_again(
+def test_two_replicas_count_every_reading_once_despite_a_restart(
     gateway_url: str,
 ) -> None:
     before, *stations, total = run_example("count_in_two.py", gateway_url)
@@ -25,7 +25,7 @@ def test_a_writer_waits_until_two_groups_have_read_all(gateway_url: str) -> None
     assert total == "1000 orders were read in all"
 
 
-def test_orders_go_round_through_ports_until_their_channel_is_closed(gateway_url: str) -> None:
+def test_orders_cycle_through_ports_until_their_channel_is_closed(gateway_url: str) -> None:
     assert run_example("ports_and_cycle.py", gateway_url) == [
         "enough orders went round: True",
         "each of them was audited and handled: True",
@@ -33,7 +33,7 @@ def test_orders_go_round_through_ports_until_their_channel_is_closed(gateway_url
     ]
 
 
-def test_a_channel_is_closed_when_all_is_read_and_deleted_then(gateway_url: str) -> None:
+def test_a_channel_is_closed_after_everything_is_read_then_deleted(gateway_url: str) -> None:
     assert run_example("close_and_delete.py", gateway_url) == [
         "closing, and asked to finish: closing",
         "nobody else comes to write",
@@ -46,7 +46,7 @@ def test_a_channel_is_closed_when_all_is_read_and_deleted_then(gateway_url: str)
     ]
 
 
-def test_jobs_that_are_started_again_go_on_and_the_ones_before_are_fenced(gateway_url: str) -> None:
+def test_restarted_jobs_continue_and_their_predecessors_are_fenced(gateway_url: str) -> None:
     assert run_example("started_again.py", gateway_url) == [
         "the planner failed after 50 tasks, and whoever reads them is told",
         "the worker did 40 tasks, of which 30 are committed, and hangs",
@@ -58,7 +58,7 @@ def test_jobs_that_are_started_again_go_on_and_the_ones_before_are_fenced(gatewa
     ]
 
 
-def test_a_log_is_read_again_from_any_place_in_it_and_from_no_other(gateway_url: str) -> None:
+def test_a_log_is_reread_from_any_valid_position(gateway_url: str) -> None:
     assert run_example("read_again.py", gateway_url) == [
         f"all, in the order in which they were written: {list(range(10))}",
         "from offset 7: [7, 8, 9]",
@@ -68,7 +68,7 @@ def test_a_log_is_read_again_from_any_place_in_it_and_from_no_other(gateway_url:
     ]
 
 
-def test_who_is_behind_is_found_and_seen_to_catch_up(gateway_url: str) -> None:
+def test_a_lagging_reader_is_found_and_catches_up(gateway_url: str) -> None:
     assert run_example("who_holds_up_whom.py", gateway_url) == [
         "labels: 0 parcels left",
         "scales: 600 parcels left",
@@ -77,7 +77,7 @@ def test_who_is_behind_is_found_and_seen_to_catch_up(gateway_url: str) -> None:
     ]
 
 
-def test_workers_that_come_and_go_count_every_reading_once(gateway_url: str) -> None:
+def test_joining_and_leaving_workers_count_every_reading_once(gateway_url: str) -> None:
     lines = run_example("workers_come_and_go.py", gateway_url)
     assert lines[0] == "Ada has (0, 1, 2, 3)"
     assert {line.split()[0] for line in lines if " has " in line} == {"Ada", "Ben", "Cid"}
@@ -85,7 +85,7 @@ def test_workers_that_come_and_go_count_every_reading_once(gateway_url: str) -> 
     assert lines[-1] == "3000 readings counted"
 
 
-def test_who_watches_from_aside_sees_who_works_there_and_is_not_seen(gateway_url: str) -> None:
+def test_a_watcher_sees_endpoints_without_being_one(gateway_url: str) -> None:
     assert run_example("watch_from_aside.py", gateway_url) == [
         "the model hears of its writer's harbour: True",
         "gauge[0] is started and healthy, and tells {'harbour': 'Brest'}",
@@ -96,7 +96,7 @@ def test_who_watches_from_aside_sees_who_works_there_and_is_not_seen(gateway_url
     ]
 
 
-def test_kafkas_tools_see_how_far_a_group_is(gateway_url: str) -> None:
+def test_kafkas_tools_show_a_groups_lag(gateway_url: str) -> None:
     assert run_example("as_kafkas_tools_see_it.py", gateway_url) == [
         "the group lags by 6 letters",
         "6 more are read",
@@ -114,7 +114,7 @@ def test_fifty_readers_start_at_once(gateway_url: str) -> None:
     ]
 
 
-def test_a_consumer_of_ones_own_asks_for_all_that_a_broker_answers(gateway_url: str) -> None:
+def test_a_custom_consumer_uses_every_broker_request(gateway_url: str) -> None:
     assert run_example("broker_calls.py", gateway_url) == [
         "{0: (0, 0), 1: (0, 0)}",
         "partitions: [0, 1]",
@@ -139,11 +139,13 @@ def test_a_pipeline_of_pypz_runs_through_a_channel(gateway_url: str) -> None:
 
 def test_every_example_is_run() -> None:
     here = Path(__file__)
-    text = here.read_text() + (here.parent / "spark" / "test_spark_examples.py").read_text()
+    text = (
+        here.read_text() + (here.parent / "client" / "spark" / "test_spark_examples.py").read_text()
+    )
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []
 
 
-def test_what_was_written_for_confluent_kafka_produces_and_consumes(gateway_url: str) -> None:
+def test_a_program_written_for_confluent_kafka_produces_and_consumes(gateway_url: str) -> None:
     assert run_example("confluent_consume_produce.py", gateway_url) == [
         "120 messages delivered to greetings",
         "120 messages consumed from greetings",

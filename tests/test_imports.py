@@ -1,4 +1,4 @@
-"""Dependencies point one way: read from the imports, wherever in a file they stand."""
+"""Layers: dependencies point one way, by all imports of every file."""
 
 import ast
 import subprocess
@@ -39,7 +39,7 @@ CLIENT_LAYERS = (
 )
 CLIENT_PACKAGES = {"schema", "records", "rest", "codecs", "kafka", "endpoint"}
 CLIENT_FACADES = {"spark", "confluent", "broker", "pypz"}
-# What belongs to one part alone.
+# Libraries of one package.
 ONLY_IN = {
     "sqlalchemy": {"db", "store"},
     "alembic": {"db"},
@@ -49,7 +49,7 @@ ONLY_IN = {
     "uvicorn": {"http", "app"},
     "click": {"app"},
 }
-# What the client's modules may never import, wherever they are.
+# Modules that the client never imports.
 NEVER_IN_CLIENT = {"sluiceway_gateway", "sqlalchemy", "fastapi", "pydantic", "click"}
 
 
@@ -157,7 +157,7 @@ def test_routes_and_json_hold_no_sql() -> None:
     assert found <= ROWS_IN_HTTP
 
 
-def test_each_foreign_library_has_its_one_place_in_the_gateway() -> None:
+def test_each_third_party_library_is_imported_in_one_place_of_the_gateway() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in _modules(GATEWAY)
@@ -167,7 +167,7 @@ def test_each_foreign_library_has_its_one_place_in_the_gateway() -> None:
     assert wrong == []
 
 
-# What both sides go by: the rules of schemas and of Kafka properties, and what keeps Kafka shut.
+# Shared by both sides: the rules of schemas and Kafka properties, and access problems.
 SHARED = (
     *("sluiceway.schema", "sluiceway.errors"),
     *("sluiceway.kafka.config", "sluiceway.kafka.diagnosis"),
@@ -175,7 +175,7 @@ SHARED = (
 )
 
 
-def test_the_gateway_shares_the_rules_of_schemas_with_the_client_and_nothing_else() -> None:
+def test_the_gateway_imports_only_the_schema_rules_of_the_client() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in _modules(GATEWAY)
@@ -236,20 +236,20 @@ def test_the_whole_client_loads_neither_pyspark_nor_pandas() -> None:
     assert _loaded_of(heavy | {"pyarrow"}, "from sluiceway import *") == {"pyarrow"}
 
 
-def test_what_may_refuse_to_serve_does_so_without_the_application() -> None:
+def test_checks_before_serving_do_not_import_the_application() -> None:
     program = "import sluiceway_gateway.cli.up, sluiceway_gateway.demo.command"
 
     assert _loaded_of({"fastapi"}, program) == set()
 
 
-def test_the_gateway_loads_nothing_that_carries_records() -> None:
+def test_the_gateway_loads_no_record_libraries() -> None:
     program = "import sluiceway_gateway.cli.serve, sluiceway_gateway.app"
 
     assert _loaded_of({"fastapi", "httpx", "numpy", "pyarrow"}, program) == {"fastapi"}
 
 
 @pytest.mark.parametrize("job", ["write_flights", "average_delays", "read_delays"])
-def test_a_job_of_the_demo_loads_what_a_job_of_its_own_would(job: str) -> None:
+def test_a_demo_job_loads_only_what_a_standalone_job_loads(job: str) -> None:
     path = ROOT / "examples" / "demo" / f"{job}.py"
     program = f"import runpy, sys\nsys.path.insert(0, {str(path.parent)!r})\n"
     program += f"runpy.run_path({str(path)!r})"
@@ -266,11 +266,11 @@ def test_modules_stay_short() -> None:
     assert long == {}
 
 
-# Where the wall clock is read: to date what is written down, and to show times to people.
+# Uses of the wall clock: to date stored rows, and to show times to people.
 WALL_CLOCKS = {"clock.py", "cli/token.py", "pypz/status.py"}
 
 
-def test_nobody_waits_or_decides_by_the_wall_clock() -> None:
+def test_no_module_waits_or_decides_by_the_wall_clock() -> None:
     wall = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow")}
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}"

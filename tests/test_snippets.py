@@ -1,4 +1,4 @@
-"""The snippets of README and docs run as pasted, page after page, against `sluiceway up`.
+"""The snippets of README and docs run as pasted, page by page, against `sluiceway up`.
 
 A page's Python blocks share one interpreter and its shell blocks one shell each, in the order of
 the page. A block that cannot run here follows a comment `<!-- not run: REASON -->`. Nothing is
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from running_commands import process
+from processes import process
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -131,7 +131,7 @@ def test_a_pages_snippets_run_as_pasted(page: Path, gateway_port: str, tmp_path:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_is_fenced_and_says_why_it_is_not_run(page: Path) -> None:
+def test_code_blocks_are_fenced_and_state_why_they_are_not_run(page: Path) -> None:
     text = page.read_text()
     assert re.findall(COMMANDS, FENCE.sub("", text)) == []
     assert text.count("```") == 2 * len(snippets(page))

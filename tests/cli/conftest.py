@@ -1,9 +1,8 @@
-"""The command line in the process of the tests."""
+"""Fixture `sluiceway`: runs commands in the tests' own process."""
 
 import pytest
-from running import Run, Sluiceway
 
-from logging_kept import logging_kept
+from processes import Run, Sluiceway, logging_kept
 from sluiceway_gateway.cli import main
 
 

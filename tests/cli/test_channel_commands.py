@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from running import Run, Sluiceway
 
+from processes import Run, Sluiceway
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway_gateway.cli import channels
@@ -75,7 +75,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
     command("channels", "show", name).failed(f"no channel {name!r}")
 
 
-def test_a_channel_is_updated_closed_forgotten_and_its_topic_adopted(
+def test_a_channel_is_updated_closed_removed_and_its_topic_adopted(
     command: Command, schema_file: str, tmp_path: Path, name: str
 ) -> None:
     command("channels", "create", name, "--schema", schema_file, "--compatibility", "full")
@@ -108,7 +108,7 @@ def test_a_channel_is_updated_closed_forgotten_and_its_topic_adopted(
 @pytest.mark.parametrize(
     ("verb", "words"), [("close", "nothing was closed"), ("forget", "nothing was forgotten")]
 )
-def test_commands_that_cannot_be_undone_ask_for_confirmation(
+def test_irreversible_commands_ask_for_confirmation(
     command: Command,
     schema_file: str,
     name: str,
@@ -258,7 +258,7 @@ def test_every_type_has_a_json_form() -> None:
     }
 
 
-def test_the_idle_time_of_a_channel_is_set_and_removed(
+def test_the_idle_ttl_of_a_channel_is_set_and_removed(
     command: Command, schema_file: str, name: str
 ) -> None:
     def idle_ms() -> object:
@@ -302,7 +302,7 @@ def test_a_channel_of_bytes_is_created_without_a_schema(command: Command, name: 
     assert "its format is bytes" in " ".join(refused.err.split())
 
 
-def test_writers_that_failed_are_listed_and_dismissed(
+def test_failed_writers_are_listed_and_dismissed(
     command: Command, schema_file: str, name: str, gateway_url: str
 ) -> None:
     command("channels", "create", name, "--schema", schema_file)

@@ -3,8 +3,8 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 import pytest
-from running import Sluiceway
 
+from processes import Sluiceway
 from sluiceway_gateway.cli.entry import COMMANDS
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - refused
@@ -49,14 +49,14 @@ def test_a_group_without_a_command_shows_its_help_and_fails(
         (("channels", "create", "a", "--schema", "nowhere.json"), "nowhere.json"),
     ],
 )
-def test_wrong_usage_is_one_line_and_status_2(
+def test_a_usage_error_is_one_line_with_status_2(
     sluiceway: Sluiceway, arguments: tuple[str, ...], words: str
 ) -> None:
     sluiceway(*arguments).failed(words, status=2)
 
 
 @pytest.mark.parametrize("text", ["label", "=x"])
-def test_a_label_without_a_value_is_wrong_usage(
+def test_a_label_without_a_value_is_a_usage_error(
     sluiceway: Sluiceway, schema_file: str, text: str
 ) -> None:
     run = sluiceway("channels", "create", "a", "--schema", schema_file, "--label", text)
@@ -73,7 +73,7 @@ def schema_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "command", [("channels", "list"), ("tail", "one"), ("channels", "show", "a")]
 )
-def test_a_gateway_that_does_not_answer_is_named(
+def test_an_unreachable_gateway_is_named(
     sluiceway: Sluiceway, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway_gateway.cli.entry.TIMEOUT_S", 0.1)
@@ -81,7 +81,7 @@ def test_a_gateway_that_does_not_answer_is_named(
     run.failed("http://127.0.0.1:1 does not answer")
 
 
-def test_a_wrong_setting_is_named(sluiceway: Sluiceway) -> None:
+def test_an_invalid_setting_is_named(sluiceway: Sluiceway) -> None:
     sluiceway("serve", port="many").failed("SLUICEWAY_PORT")
     sluiceway("migrate", database_url="mysql://x").failed("sqlite:///PATH or postgresql://")
 
@@ -105,7 +105,7 @@ def taken_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-def test_serve_refuses_addresses_that_are_unsafe_or_in_use(
+def test_serve_refuses_unsafe_or_used_addresses(
     sluiceway: Sluiceway, database_url: str, taken_port: int
 ) -> None:
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from databases import Postgres
-from running_commands import Process, process
+from processes import Process, process
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway_gateway.db import leases

@@ -5,11 +5,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from running import Sluiceway
 from sqlalchemy import make_url, text
 
 from databases import Postgres
-from running_commands import Process, process
+from processes import Process, Sluiceway, process
 from sluiceway_gateway.db import revision
 from sluiceway_gateway.db.engine import Database
 from waiting import until

@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from certificates import Authority
 from databases import Databases
-from running_commands import Process, process
+from processes import Process, process
+from secured_kafka import Authority
 from sluiceway_gateway.cli.serve import _tuned_interpreter
 
 FILES = 256
@@ -54,7 +54,9 @@ def test_more_half_requests_than_open_files_do_not_block_other_clients(database:
         assert "Too many open files" not in running.text
 
 
-def test_a_connection_without_a_tls_handshake_is_closed_soon(database: str, tmp_path: Path) -> None:
+def test_a_connection_without_a_tls_handshake_is_closed_early(
+    database: str, tmp_path: Path
+) -> None:
     authority = Authority.made(tmp_path / "authority", "Tests")
     certificate = authority.issue("gateway")
     tls = {
@@ -72,7 +74,7 @@ def test_a_connection_without_a_tls_handshake_is_closed_soon(database: str, tmp_
             assert time.monotonic() - started_s < 15
 
 
-def test_threads_switch_sooner_while_it_serves_and_as_before_afterwards() -> None:
+def test_serve_shortens_the_switch_interval_and_restores_it() -> None:
     before_s, frozen = sys.getswitchinterval(), gc.get_freeze_count()
     with _tuned_interpreter():
         assert sys.getswitchinterval() < before_s / 5

@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from running import Run, Sluiceway
 
+from processes import Run, Sluiceway
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.rest.status import EndpointCounts
 from sluiceway_gateway.cli import status

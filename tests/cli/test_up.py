@@ -1,13 +1,12 @@
-"""`sluiceway up`: the broker and the gateway, their data, and what it refuses."""
+"""`sluiceway up`: broker and gateway, their data, and refused arguments."""
 
 import signal
 import socket
 from pathlib import Path
 
 import pytest
-from running import Sluiceway
 
-from running_commands import process
+from processes import Sluiceway, process
 from sluiceway import Gateway
 from sluiceway_gateway.embedded import free_ports
 
@@ -22,7 +21,7 @@ def listens(address: str) -> bool:
 
 
 @pytest.mark.long
-def test_up_keeps_its_data_from_one_run_to_the_next(tmp_path: Path) -> None:
+def test_up_keeps_its_data_between_runs(tmp_path: Path) -> None:
     arguments = ("up", "--port", "0", "--data", str(tmp_path / "data"))
     with process(*arguments) as first:
         servers = first.until(r"Kafka +([0-9.:]+)\n")
@@ -52,7 +51,7 @@ def test_up_keeps_its_data_from_one_run_to_the_next(tmp_path: Path) -> None:
         assert not listens(servers)
 
 
-def test_up_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+def test_up_interrupted_during_startup_leaves_nothing(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     data = tmp_path / "data"
     with process("up", "--port", "0", "--kafka-port", str(port), "--data", str(data)) as early:
@@ -62,7 +61,7 @@ def test_up_that_is_interrupted_while_it_starts_leaves_nothing(tmp_path: Path) -
     assert not listens(f"127.0.0.1:{port}")
 
 
-def test_without_java_one_line_says_what_to_install(
+def test_without_java_one_line_names_the_package_to_install(
     sluiceway: Sluiceway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -72,9 +71,7 @@ def test_without_java_one_line_says_what_to_install(
     )
 
 
-def test_up_names_a_directory_or_address_that_it_cannot_use(
-    sluiceway: Sluiceway, tmp_path: Path
-) -> None:
+def test_up_names_an_unusable_directory_or_address(sluiceway: Sluiceway, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     sluiceway("up", "--data", str(file / "data")).failed("choose another directory with --data")

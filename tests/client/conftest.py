@@ -6,16 +6,16 @@ from functools import partialmethod
 from typing import Any
 
 import pytest
-from broker_calls import broker_at
-from confluent_facade import Facade, facade
-from real_topics import DEFINITION, Topics
-from scripted_gateway import Script, scripted
 
+from broker_calls import broker_at
+from confluent_facade import Facade
 from relay import Relay
+from scripted_gateway import Script, scripted
 from shared_kafka import SharedKafka
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.broker import Broker
 from sluiceway.confluent import Consumer
+from topics import DEFINITION, Topics
 
 
 @pytest.fixture(scope="session")
@@ -55,8 +55,15 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
 
 
 @pytest.fixture
+def gateway(gateway_url: str) -> Iterator[Gateway]:
+    """A client of the session's gateway."""
+    with Gateway(gateway_url) as gateway:
+        yield gateway
+
+
+@pytest.fixture
 def new_channel(gateway_url: str) -> Iterator[Callable[..., Channel]]:
-    """Make a channel of readings at the session's gateway, whose endpoints beat quickly."""
+    """Create a channel of readings with a short heartbeat interval."""
     with Gateway(gateway_url) as gateway:
 
         def make(**wishes: Any) -> Channel:
@@ -67,11 +74,16 @@ def new_channel(gateway_url: str) -> Iterator[Callable[..., Channel]]:
         yield make
 
 
+@pytest.fixture
+def channel(new_channel: Callable[..., Channel]) -> Channel:
+    return new_channel(partitions=2)
+
+
 @pytest.fixture(scope="session")
 def site(gateway_url: str) -> Iterator[Facade]:
     """The session's gateway, for code of confluent-kafka's shape."""
-    with facade(gateway_url) as made:
-        yield made
+    with Gateway(gateway_url) as gateway:
+        yield Facade(gateway_url, gateway)
 
 
 @pytest.fixture

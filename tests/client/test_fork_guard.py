@@ -1,4 +1,4 @@
-"""ForkGuard: what a forked child may use, and which finalizers run in it."""
+"""ForkGuard: refusals and finalizers in forked children."""
 
 import gc
 import os
@@ -28,7 +28,7 @@ def test_a_guard_refuses_use_in_a_forked_child_only(monkeypatch: pytest.MonkeyPa
         guard.check("the reader")
 
 
-def test_guards_of_one_process_are_one_key() -> None:
+def test_guards_of_one_process_have_one_key() -> None:
     entries = {ForkGuard(): "parent"}
     assert ForkGuard() in entries
     assert ForkGuard(pid=os.getpid() + 1) not in entries

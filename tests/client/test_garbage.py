@@ -14,7 +14,7 @@ def test_the_collector_waits_for_the_end_of_the_block() -> None:
     assert gc.isenabled()
 
 
-def test_a_block_that_fails_lets_the_collector_go_on() -> None:
+def test_a_failed_block_enables_the_collector_again() -> None:
     with pytest.raises(KeyError), gc_paused():
         raise KeyError
     assert gc.isenabled()

@@ -1,13 +1,11 @@
 """The client against a real gateway and a real broker."""
 
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from real_topics import readings
 
 from sluiceway import Channel, ChannelWriter, Gateway, Retention
 from sluiceway.errors import (
@@ -17,6 +15,7 @@ from sluiceway.errors import (
     SchemaMismatch,
     UnsupportedType,
 )
+from topics import readings
 
 
 @dataclass
@@ -27,17 +26,13 @@ class Reading:
 
 
 @pytest.fixture
-def gateway(gateway_url: str) -> Iterator[Gateway]:
-    with Gateway(gateway_url) as gateway:
-        yield gateway
-
-
-@pytest.fixture
 def name() -> str:
     return f"readings-{uuid.uuid4().hex[:8]}"
 
 
-def test_a_channel_is_made_written_and_read(gateway: Gateway, name: str, each_format: str) -> None:
+def test_a_channel_is_created_written_and_read(
+    gateway: Gateway, name: str, each_format: str
+) -> None:
     channel = gateway.channel(name, schema=Reading, partitions=2, format=each_format)
     assert channel.status.phase == "ready"
     assert (channel.name, channel.partitions, channel.format) == (name, 2, each_format)
@@ -48,7 +43,7 @@ def test_a_channel_is_made_written_and_read(gateway: Gateway, name: str, each_fo
         assert sorted(reader, key=lambda record: record["id"]) == readings(100)
 
 
-def test_opening_again_gives_the_same_channel_and_defaults_hold(
+def test_opening_again_returns_the_same_channel_and_keeps_its_settings(
     gateway: Gateway, name: str
 ) -> None:
     made = gateway.channel(name, schema=Reading, labels={"team": "air"})
@@ -61,7 +56,7 @@ def test_opening_again_gives_the_same_channel_and_defaults_hold(
     assert opened.generation == 1
 
 
-def test_an_absent_channel_without_a_schema_is_an_error_that_says_what_to_do(
+def test_a_missing_channel_without_a_schema_is_an_error_with_advice(
     gateway: Gateway, name: str
 ) -> None:
     with pytest.raises(ChannelNotFound, match="give a schema to create it"):
@@ -99,9 +94,7 @@ def test_a_channel_grows_in_place_and_keeps_its_records(gateway: Gateway, name: 
         assert sorted(reader, key=lambda record: record["id"]) == readings(20)
 
 
-def test_what_a_channel_does_not_allow_is_a_conflict_with_its_code(
-    gateway: Gateway, name: str
-) -> None:
+def test_disallowed_changes_are_conflicts_with_their_codes(gateway: Gateway, name: str) -> None:
     channel = gateway.channel(name, schema=Reading, partitions=3, pinned=True)
     for partitions, code in ((2, "partitions_shrink"), (4, "channel_pinned")):
         with pytest.raises(Conflict) as raised:
@@ -146,7 +139,7 @@ def test_channels_are_listed_by_their_labels(gateway: Gateway, name: str) -> Non
 
 
 @pytest.mark.parametrize("bad", ["Flights", "a b", "a/b", "ä", "x" * 201, "sluiceway.x", "-a"])
-def test_a_name_that_is_not_allowed_is_refused(gateway: Gateway, bad: str) -> None:
+def test_an_invalid_channel_name_is_refused(gateway: Gateway, bad: str) -> None:
     with pytest.raises(InvalidRequest):
         gateway.channel(bad, schema=Reading)
 
@@ -164,9 +157,7 @@ def test_a_name_that_is_not_allowed_is_refused(gateway: Gateway, bad: str) -> No
         {"labels": {"a b": "c"}},
     ],
 )
-def test_a_spec_that_makes_no_sense_is_refused(
-    gateway: Gateway, name: str, wrong: dict[str, object]
-) -> None:
+def test_an_invalid_spec_is_refused(gateway: Gateway, name: str, wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
         gateway.channel(name, schema=Reading, **wrong)  # type: ignore[arg-type]
     with pytest.raises(ChannelNotFound):
@@ -179,9 +170,7 @@ def test_more_replicas_than_brokers_are_refused(gateway: Gateway, name: str) -> 
     assert raised.value.code == "replication_exceeds_brokers"
 
 
-def test_a_type_that_cannot_be_carried_is_refused_before_anything_is_sent(
-    gateway: Gateway, name: str
-) -> None:
+def test_an_unsupported_type_is_refused_before_any_request(gateway: Gateway, name: str) -> None:
     with pytest.raises(UnsupportedType):
         gateway.channel(name, schema=pa.schema([("x", pa.duration("s"))]))
     with pytest.raises(ChannelNotFound):

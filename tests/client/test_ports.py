@@ -1,4 +1,4 @@
-"""A port writes to many channels; another reads what many have written, when it is time."""
+"""Ports: writing to many channels, and reading from many writers."""
 
 import uuid
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 import pytest
-from real_topics import readings
 
 from sluiceway import Channel, Gateway, Heartbeat, InputPort, OutputPort
 from sluiceway.errors import (
@@ -23,13 +22,9 @@ from sluiceway.errors import (
     SluicewayTimeout,
     WriterFailed,
 )
+from topics import readings
 
 NewChannel = Callable[..., Channel]
-
-
-@pytest.fixture
-def channel(new_channel: NewChannel) -> Channel:
-    return new_channel(partitions=2)
 
 
 @pytest.fixture
@@ -71,7 +66,7 @@ class Fare:
     refunded: date | None = None
 
 
-def test_records_that_are_checked_once_for_all_are_written_as_they_are(gateway_url: str) -> None:
+def test_records_validated_once_are_written_unchanged_to_all_channels(gateway_url: str) -> None:
     fares = [
         Fare(uuid.uuid4(), datetime(2013, 1, day, tzinfo=UTC), Decimal("9.50"), ["a", "b"][:day])
         for day in (1, 2)
@@ -85,7 +80,7 @@ def test_records_that_are_checked_once_for_all_are_written_as_they_are(gateway_u
             assert [Fare(**record) for record in each.reader()] == fares
 
 
-def test_a_record_that_one_channel_refuses_is_sent_to_none(
+def test_a_record_refused_by_one_channel_is_sent_to_none(
     channel: Channel, gateway_url: str
 ) -> None:
     with Gateway(gateway_url) as gateway:
@@ -97,7 +92,7 @@ def test_a_record_that_one_channel_refuses_is_sent_to_none(
     assert held(channel) == []
 
 
-def test_an_error_of_one_channel_is_raised_when_all_were_tried(
+def test_an_error_of_one_channel_is_raised_after_all_were_tried(
     new_channel: NewChannel, channel: Channel
 ) -> None:
     narrow = new_channel(config={"max.message.bytes": "1024"})
@@ -142,7 +137,7 @@ def test_an_output_port_waits_for_its_readers(channel: Channel) -> None:
             assert port.write(readings(5)) == 5
 
 
-def test_an_input_port_waits_for_a_writer_and_says_that_none_came(channel: Channel) -> None:
+def test_an_input_port_waits_for_a_writer_and_reports_a_missing_one(channel: Channel) -> None:
     with InputPort(channel, open_timeout_s=0.2) as port:
         with pytest.raises(SluicewayTimeout, match=r"writers: 0 of 1 opened \(1 never came\)"):
             port.read(1)
@@ -186,7 +181,7 @@ def fail(channel: Channel, count: int, **place: Any) -> None:
         raise ZeroDivisionError
 
 
-def test_a_writer_that_failed_keeps_a_sequential_port_from_nothing_else(
+def test_a_failed_writer_does_not_block_other_channels_of_a_sequential_port(
     new_channel: NewChannel,
 ) -> None:
     channel = new_channel(heartbeat=Heartbeat(interval_ms=100, timeout_ms=1500))
@@ -197,7 +192,7 @@ def test_a_writer_that_failed_keeps_a_sequential_port_from_nothing_else(
             port.read(1, timeout=60)
 
 
-def test_a_sequential_port_waits_for_the_successor_of_a_writer_that_failed(
+def test_a_sequential_port_waits_for_the_successor_of_a_failed_writer(
     channel: Channel,
 ) -> None:
     fail(channel, 10, group="load")
@@ -209,7 +204,7 @@ def test_a_sequential_port_waits_for_the_successor_of_a_writer_that_failed(
         assert len(list(port)) == 20
 
 
-def test_a_writer_that_failed_before_it_wrote_has_not_come(channel: Channel) -> None:
+def test_a_writer_that_failed_before_writing_does_not_count_as_attached(channel: Channel) -> None:
     fail(channel, 0)
     with InputPort(channel, open_timeout_s=0.5) as port:
         with pytest.raises(SluicewayTimeout, match="is error"):
@@ -218,7 +213,7 @@ def test_a_writer_that_failed_before_it_wrote_has_not_come(channel: Channel) -> 
         assert len(list(port)) == 10
 
 
-def test_a_port_waits_for_nobody_when_its_channel_closes(channel: Channel) -> None:
+def test_a_port_stops_waiting_when_its_channel_closes(channel: Channel) -> None:
     write(channel, 10)
     with ThreadPoolExecutor() as threads:
         port = InputPort(channel, writers=3, all_open=True)
@@ -229,13 +224,13 @@ def test_a_port_waits_for_nobody_when_its_channel_closes(channel: Channel) -> No
         port.close()
 
 
-def test_a_port_whose_place_was_taken_waits_no_more(channel: Channel) -> None:
+def test_a_fenced_port_stops_waiting(channel: Channel) -> None:
     port = InputPort(channel, group="delays")
     with channel.reader(group="delays", until="now"), pytest.raises(Fenced):
         port.wait()
 
 
-def test_each_member_of_a_group_of_ports_gets_all_in_broadcast_mode(channel: Channel) -> None:
+def test_each_port_of_a_broadcast_group_gets_all_records(channel: Channel) -> None:
     ports = [InputPort(channel, group="g", index=i, size=2, mode="broadcast") for i in (0, 1)]
     write(channel, 20)
     for port in reversed(ports):
@@ -244,7 +239,7 @@ def test_each_member_of_a_group_of_ports_gets_all_in_broadcast_mode(channel: Cha
             port.commit()
 
 
-def test_a_timeout_that_makes_no_sense_is_refused(channel: Channel) -> None:
+def test_an_invalid_timeout_is_refused(channel: Channel) -> None:
     with pytest.raises(OptionError, match="open_timeout_s is -1"):
         InputPort(channel, open_timeout_s=-1)
 

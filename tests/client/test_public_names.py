@@ -1,4 +1,4 @@
-"""What `import sluiceway` offers, and promises about it that no single test needs otherwise."""
+"""Public names of `import sluiceway`."""
 
 import ast
 import importlib
@@ -11,8 +11,8 @@ import sluiceway
 from sluiceway import ChannelReader
 
 
-def test_the_package_offers_exactly_its_public_names() -> None:
-    """Those that type checkers see are those that are there, of the same modules."""
+def test_the_package_exports_exactly_its_public_names() -> None:
+    """Type checkers see the same names, from the same modules."""
     seen = {
         alias.name: node.module
         for node in ast.walk(ast.parse(inspect.getsource(sluiceway)))
@@ -30,12 +30,12 @@ def test_the_package_offers_exactly_its_public_names() -> None:
     "package",
     [name for _, name, is_package in pkgutil.iter_modules(sluiceway.__path__) if is_package],
 )
-def test_every_package_says_what_is_public(package: str) -> None:
+def test_every_package_declares_its_public_names(package: str) -> None:
     module = importlib.import_module(f"sluiceway.{package}")
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
 
 
-def test_a_reader_of_a_connection_must_be_told_when_to_end() -> None:
+def test_a_reader_of_a_connection_requires_until() -> None:
     until = inspect.signature(ChannelReader.__init__).parameters["until"]
     assert until.kind is inspect.Parameter.KEYWORD_ONLY
     assert until.default is inspect.Parameter.empty

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from real_topics import Topics, readings
 
 from sluiceway.errors import EndpointClosed, OffsetOutOfRange, OptionError, ValueOutOfRange
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 
 Written = Callable[..., Connection]
 BOTH = pytest.mark.usefixtures("each_stream")
@@ -43,7 +43,7 @@ def by_id(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @BOTH
-def test_records_batches_and_lists_are_taken_from_the_same_place(
+def test_records_and_batches_and_lists_continue_from_one_position(
     written: Written, each_format: str
 ) -> None:
     connection = written(each_format, 200)
@@ -65,7 +65,7 @@ def test_records_batches_and_lists_are_taken_from_the_same_place(
 
 
 @BOTH
-def test_until_now_leaves_out_what_is_written_after_the_opening(
+def test_until_now_excludes_records_written_after_opening(
     written: Written, each_format: str
 ) -> None:
     connection = written(each_format)
@@ -79,7 +79,7 @@ def test_until_now_leaves_out_what_is_written_after_the_opening(
 
 
 @BOTH
-def test_until_none_goes_on_with_what_is_written(written: Written, each_format: str) -> None:
+def test_until_none_continues_with_new_records(written: Written, each_format: str) -> None:
     connection = written(each_format)
     with ChannelReader(connection, until=None) as reader:
         assert by_id(reader.read(100, timeout=None)) == readings(100)
@@ -102,7 +102,7 @@ def test_an_end_for_each_partition_can_be_given(written: Written) -> None:
 
 
 @BOTH
-def test_reading_starts_where_it_is_told(written: Written) -> None:
+def test_reading_starts_at_the_given_position(written: Written) -> None:
     connection = written("avro", 20, partition=0)
     for start, first in ((0, 0), ({0: 5}, 5), ({0: Position(offset=7)}, 7), ({0: 20}, 20)):
         wanted: Any = "earliest" if start == 0 else start
@@ -237,7 +237,7 @@ def test_a_position_past_its_message_is_an_error(written: Written) -> None:
         ({"config": {"group.id": "mine"}}, "group.id"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused_by_name(
+def test_invalid_arguments_are_refused_by_name(
     written: Written, wrong: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):
@@ -252,7 +252,7 @@ def test_a_count_of_records_is_positive(written: Written) -> None:
 
 
 @BOTH
-def test_a_closed_reader_says_so_and_closing_again_is_fine(written: Written) -> None:
+def test_a_closed_reader_raises_and_closes_again_without_error(written: Written) -> None:
     reader = ChannelReader(written(), until="now")
     reader.close()
     reader.close()
@@ -261,7 +261,7 @@ def test_a_closed_reader_says_so_and_closing_again_is_fine(written: Written) -> 
             call()
 
 
-def test_values_that_python_cannot_express_are_an_error_and_can_be_had_as_batches(
+def test_values_outside_pythons_range_are_an_error_but_readable_as_batches(
     topics: Topics, each_format: str
 ) -> None:
     moment = {"type": "long", "logicalType": "timestamp-micros"}

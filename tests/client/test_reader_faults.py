@@ -1,9 +1,8 @@
-"""What a reader does when the topic or Kafka is not as it should be."""
+"""Readers with foreign messages, lost records, a deleted topic, or no Kafka."""
 
 from typing import Any
 
 import pytest
-from real_topics import Topics, readings
 
 from relay import Relay
 from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
@@ -11,13 +10,14 @@ from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 
 BOTH = pytest.mark.usefixtures("each_stream")
 FOREIGN = [b"", b"{}", b"\0\0\0\0\x08abc", b"SLWA\x01\0\0\0\0\0\0\x07\0\0\0\x01", None]
 
 
 def with_foreign(topics: Topics, format_: str, value: bytes | None) -> Connection:
-    """Twenty readings in two messages or twenty, what does not belong there, five readings."""
+    """Twenty readings in two messages or twenty, foreign messages, five readings."""
     connection = topics.connect(format_, partitions=1)
     with ChannelWriter(connection, batch_records=10) as writer:
         writer.write(readings(20))
@@ -29,7 +29,7 @@ def with_foreign(topics: Topics, format_: str, value: bytes | None) -> Connectio
 
 @BOTH
 @pytest.mark.parametrize("value", FOREIGN)
-def test_a_foreign_message_is_an_error_with_its_place_after_the_records_before_it(
+def test_a_foreign_message_is_an_error_with_its_offset_after_earlier_records(
     topics: Topics, each_format: str, value: bytes | None
 ) -> None:
     connection = with_foreign(topics, each_format, value)
@@ -58,7 +58,7 @@ def test_skipping_counts_foreign_messages(
         assert reader.corrupt_messages == 1
 
 
-def test_a_channel_of_nothing_but_foreign_messages_ends(topics: Topics, each_format: str) -> None:
+def test_a_channel_with_only_foreign_messages_ends(topics: Topics, each_format: str) -> None:
     connection = topics.connect(each_format, partitions=1)
     topics.produce(connection.topic_name, 0, [b"x", None, b"y"])
     with ChannelReader(connection, until="now", on_corrupt="skip") as reader:
@@ -97,7 +97,7 @@ def test_truncation_under_a_reader_is_an_error_before_positions_move(topics: Top
         writer.write(readings(50))
     with ChannelReader(connection, until={0: 50}, start={0: 50}) as reader:
         reader.seek({0: 5})
-        # Fetching has not begun: assigning anew drops what was fetched so far.
+        # Fetching has not begun: a new assignment drops fetched messages.
         topics.truncate(connection.topic_name, 0, 20)
         reader.seek({})
         for _ in range(2):
@@ -122,7 +122,7 @@ def test_a_deleted_topic_is_gone(topics: Topics) -> None:
         ChannelWriter(connection)
 
 
-def test_a_topic_made_anew_is_another_one(topics: Topics) -> None:
+def test_a_recreated_topic_is_an_error(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1)
     topics.delete(connection.topic_name)
     topics.create(connection.topic_name, 1)
@@ -134,7 +134,7 @@ def test_a_topic_made_anew_is_another_one(topics: Topics) -> None:
             open_()
 
 
-def test_kafka_away_during_a_read_is_an_error_that_keeps_positions(
+def test_kafka_unavailable_during_a_read_is_an_error_that_keeps_positions(
     fragile_kafka: Relay, fragile_topics: Topics
 ) -> None:
     connection = fragile_topics.connect("avro", partitions=1)
@@ -162,7 +162,7 @@ def test_kafka_away_during_a_read_is_an_error_that_keeps_positions(
             assert reader.read(5, timeout=60) == readings(5, 30)
 
 
-def test_kafka_away_at_the_opening_is_an_error_in_time(
+def test_kafka_unavailable_on_open_is_an_error_within_the_timeout(
     fragile_kafka: Relay, fragile_topics: Topics
 ) -> None:
     connection = fragile_topics.connect("avro", partitions=1)

@@ -1,4 +1,4 @@
-"""Reading a channel whose schema changes: real topics, connections as a gateway would give them."""
+"""Reading across schema changes, on real topics without a gateway."""
 
 import struct
 from dataclasses import replace
@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from real_topics import DEFINITION, Topics, readings
 
 from sluiceway.codecs import codec
 from sluiceway.errors import CorruptMessage, GatewayUnavailable, SchemaMismatch
@@ -16,6 +15,7 @@ from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection, SchemaVersion
 from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
+from topics import DEFINITION, Topics, readings
 
 NEWER = {
     **DEFINITION,
@@ -78,7 +78,7 @@ def test_old_and_new_messages_are_read_with_the_newer_schema(interleaved: Connec
         assert reader.read(100, timeout=None) == EXPECTED[13:]
 
 
-def test_a_schema_that_comes_while_reading_is_asked_for_and_what_it_adds_is_left_out(
+def test_a_schema_that_appears_while_reading_is_fetched_and_its_new_fields_dropped(
     topics: Topics,
 ) -> None:
     asked = []
@@ -102,7 +102,7 @@ def test_a_schema_that_comes_while_reading_is_asked_for_and_what_it_adds_is_left
     assert asked == ["connection"]
 
 
-def test_while_the_gateway_is_away_a_new_schema_is_an_error_and_nothing_is_lost(
+def test_an_unknown_schema_during_an_outage_is_an_error_and_nothing_is_lost(
     interleaved: Connection,
 ) -> None:
     answers: list[BaseException] = [GatewayUnavailable("away"), KeyboardInterrupt()]
@@ -122,7 +122,7 @@ def test_while_the_gateway_is_away_a_new_schema_is_an_error_and_nothing_is_lost(
         assert list(reader) == EXPECTED
 
 
-def test_a_schema_that_the_reader_cannot_read_stops_it_even_if_it_skips(
+def test_an_incompatible_schema_stops_a_reader_even_with_skip(
     topics: Topics, each_format: str
 ) -> None:
     old = topics.connect(each_format, partitions=1)
@@ -147,9 +147,7 @@ def test_a_schema_that_the_reader_cannot_read_stops_it_even_if_it_skips(
         assert list(reader) == [{"text": "hello"}]
 
 
-def test_without_a_gateway_a_newer_schema_is_not_passed_over(
-    topics: Topics, each_format: str
-) -> None:
+def test_without_a_gateway_a_newer_schema_is_not_skipped(topics: Topics, each_format: str) -> None:
     connection = topics.connect(each_format, partitions=1)
     write(connection, readings(3))
     newer = codec(each_format, Schema.parse(DEFINITION), connection.schema_id + 1)
@@ -166,8 +164,8 @@ def test_without_a_gateway_a_newer_schema_is_not_passed_over(
         assert reader.corrupt_messages == 1
 
 
-def test_an_adopted_topic_of_strangers_loses_nothing(topics: Topics, each_format: str) -> None:
-    """Whose ids are not the channel's is told apart, even with the very schema of the channel."""
+def test_a_foreign_adopted_topic_loses_nothing(topics: Topics, each_format: str) -> None:
+    """Foreign schema ids are recognized, even with the schema of the channel."""
     connection = topics.connect(each_format, partitions=1)
     strange = [
         value

@@ -1,4 +1,4 @@
-"""Writers and readers that threads share."""
+"""Writers and readers shared by threads."""
 
 import random
 import threading
@@ -9,7 +9,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from real_topics import Topics, readings
 
 from relay import Relay
 from sluiceway import (
@@ -25,6 +24,7 @@ from sluiceway.errors import CommitBeyondRead, DeliveryFailed, EndpointClosed
 from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.consumer import FetchedMessages, OwnStream
 from sluiceway.rest.models import Connection
+from topics import Topics, readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]
@@ -50,7 +50,7 @@ PLACEMENTS: dict[str, dict[str, dict[str, Any]]] = {
 
 
 class Threads:
-    """Threads that begin together; what they raise is raised by `join`."""
+    """Threads that start together; `join` raises their exceptions."""
 
     def __init__(self, work: Callable[[int], object], number: int = THREADS) -> None:
         self._together = threading.Barrier(number)
@@ -169,9 +169,7 @@ def test_threads_that_seek_meanwhile_lose_no_record_of_other_partitions(
     assert {times[i] for i in range(0, 4000, 2)} == {1}
 
 
-def test_close_while_threads_write_loses_no_write_without_a_word(
-    topics: Topics, every_format: str
-) -> None:
+def test_close_during_writes_loses_no_write_silently(topics: Topics, every_format: str) -> None:
     connection = connected(topics, every_format)
     writer = ChannelWriter(connection, batch_records=50)
     numbers = count()
@@ -196,7 +194,7 @@ def test_close_while_threads_write_loses_no_write_without_a_word(
         assert sorted(map(id_of, reader)) == sorted(written)
 
 
-def test_a_flush_ends_while_other_threads_write_without_a_pause(topics: Topics) -> None:
+def test_a_flush_ends_while_other_threads_keep_writing(topics: Topics) -> None:
     connection = topics.connect("avro")
     stop = threading.Event()
     with ChannelWriter(connection) as writer:
@@ -230,7 +228,7 @@ def test_leaving_by_an_exception_ends_a_write_that_waits_for_kafka(
     assert (raised.value.written_records, raised.value.failed_records) == (0, 1000)
 
 
-def test_every_thread_hears_of_a_failed_delivery_and_the_counts_are_right(
+def test_every_thread_gets_a_failed_delivery_with_correct_counts(
     topics: Topics, each_format: str
 ) -> None:
     connection = topics.connect(each_format, partitions=1, config={"max.message.bytes": "2000"})
@@ -240,7 +238,7 @@ def test_every_thread_hears_of_a_failed_delivery_and_the_counts_are_right(
     heard: list[BaseException] = []
 
     def write(number: int) -> None:
-        # What random digits say cannot be compressed to what the topic takes.
+        # Random digits do not compress below the topic's message limit.
         noise = random.Random(number).randbytes(4000).hex()  # noqa: S311
         try:
             while len(heard) < 100:
@@ -280,7 +278,7 @@ def test_a_reader_that_waits_lets_other_threads_commit_seek_and_close(
         assert found == readings(10)
 
 
-def test_records_that_a_read_has_in_hand_are_not_committed_by_another_thread(
+def test_records_not_yet_returned_are_not_committed_by_another_thread(
     new_channel: NewChannel,
 ) -> None:
     channel = new_channel(partitions=1)
@@ -303,7 +301,7 @@ def test_records_that_a_read_has_in_hand_are_not_committed_by_another_thread(
     assert found == readings(24)
 
 
-def test_threads_commit_no_position_that_another_thread_passed(new_channel: NewChannel) -> None:
+def test_commits_of_threads_do_not_go_back(new_channel: NewChannel) -> None:
     channel = new_channel(partitions=2)
     with channel.writer() as writer:
         writer.write(readings(400))
@@ -321,7 +319,7 @@ def test_threads_commit_no_position_that_another_thread_passed(new_channel: NewC
 
 
 @pytest.mark.usefixtures("each_stream")
-def test_members_of_a_dynamic_group_that_threads_share_pass_partitions_on(
+def test_dynamic_members_shared_by_threads_release_partitions(
     new_channel: NewChannel,
 ) -> None:
     channel = new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=100, timeout_ms=60_000))
@@ -340,7 +338,7 @@ def test_members_of_a_dynamic_group_that_threads_share_pass_partitions_on(
                 for record in reader:
                     with lock:
                         found.append(record["id"])
-            # Who reads no more lets go of nothing, and the other member may wait for that.
+            # A member that stopped reading releases nothing, so the other may wait for it.
             while not (first.finished and second.finished):
                 records = reader.read(7, timeout=0.1)
                 with lock:
@@ -362,7 +360,7 @@ def test_threads_share_the_ports_of_a_job(new_channel: NewChannel) -> None:
         assert sorted(found) == list(range(320))
 
 
-def test_a_message_that_comes_while_another_thread_seeks_is_not_lost(
+def test_a_message_fetched_during_a_seek_of_another_thread_is_not_lost(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection = topics.connect("avro", partitions=1)
@@ -392,7 +390,7 @@ def test_a_message_that_comes_while_another_thread_seeks_is_not_lost(
     assert found in (readings(10) + readings(5, 5), readings(5, 5))
 
 
-def test_the_lock_goes_to_urgent_requests_first_and_then_in_order() -> None:
+def test_the_fair_lock_serves_urgent_requests_first_then_in_order() -> None:
     lock, order = FairLock(), []
 
     def ask(name: str, *, urgent: bool) -> Threads:
@@ -414,7 +412,7 @@ def test_the_lock_goes_to_urgent_requests_first_and_then_in_order() -> None:
     assert not lock.contended
 
 
-def test_a_request_becomes_urgent_at_its_time_and_a_thread_that_gives_way_comes_after_it() -> None:
+def test_a_request_becomes_urgent_at_its_deadline_and_precedes_a_yielding_thread() -> None:
     lock, order = FairLock(), []
 
     def work(_: int) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from real_topics import Topics, readings
 
 from sluiceway.codecs import Envelope
 from sluiceway.errors import EndpointClosed, InvalidRecord, OptionError, RecordTooLarge
 from sluiceway.kafka.partitioner import partition_of
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 
 
 @dataclasses.dataclass
@@ -41,7 +41,9 @@ def read_back(connection: Any) -> list[dict[str, Any]]:
     ],
     ids=["dicts", "iterable", "dataclasses", "table", "batch", "pandas"],
 )
-def test_records_of_every_form_arrive(topics: Topics, each_format: str, form: Any) -> None:
+def test_records_of_every_input_form_are_written(
+    topics: Topics, each_format: str, form: Any
+) -> None:
     connection = topics.connect(each_format)
     with ChannelWriter(connection) as writer:
         assert writer.write(form(readings(100))) == 100
@@ -49,7 +51,7 @@ def test_records_of_every_form_arrive(topics: Topics, each_format: str, form: An
     assert read_back(connection) == readings(100)
 
 
-def test_a_lone_record_and_no_record_are_writes_too(topics: Topics, each_format: str) -> None:
+def test_one_record_and_an_empty_list_are_valid_writes(topics: Topics, each_format: str) -> None:
     connection = topics.connect(each_format)
     with ChannelWriter(connection) as writer:
         assert writer.write(readings(1)[0]) == 1
@@ -58,7 +60,7 @@ def test_a_lone_record_and_no_record_are_writes_too(topics: Topics, each_format:
     assert read_back(connection) == readings(2)
 
 
-def test_avro_goes_round_strictly_per_record_across_writes(topics: Topics) -> None:
+def test_avro_round_robin_is_per_record_across_writes(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=3)
     with ChannelWriter(connection) as writer:
         for first in range(0, 70, 7):
@@ -73,7 +75,7 @@ def test_avro_goes_round_strictly_per_record_across_writes(topics: Topics) -> No
         assert {b - a for a, b in pairwise(ids)} == {3}
 
 
-def test_a_writer_tells_where_the_partitions_end(topics: Topics) -> None:
+def test_a_writer_returns_the_end_offsets(topics: Topics) -> None:
     with ChannelWriter(topics.connect("avro", partitions=2), partition=1) as writer:
         writer.write(readings(7))
         writer.flush()
@@ -82,7 +84,7 @@ def test_a_writer_tells_where_the_partitions_end(topics: Topics) -> None:
         writer.end_offsets()
 
 
-def test_arrow_goes_round_by_message_and_fills_messages_across_writes(topics: Topics) -> None:
+def test_arrow_round_robin_is_per_message_and_fills_messages_across_writes(topics: Topics) -> None:
     connection = topics.connect("arrow", partitions=3)
     with ChannelWriter(connection, batch_records=10) as writer:
         for first in range(0, 64, 4):
@@ -103,7 +105,7 @@ def test_small_arrow_writes_wait_for_flush(topics: Topics) -> None:
         assert read_back(connection) == readings(5)
 
 
-def test_a_large_table_is_cut_into_messages(topics: Topics) -> None:
+def test_a_large_table_is_split_into_messages(topics: Topics) -> None:
     connection = topics.connect("arrow", partitions=2)
     table = pa.Table.from_pylist(readings(25_000))
     with ChannelWriter(connection, batch_records=8192) as writer:
@@ -114,7 +116,7 @@ def test_a_large_table_is_cut_into_messages(topics: Topics) -> None:
     assert read_back(connection) == readings(25_000)
 
 
-def test_records_of_one_key_share_the_partition_that_java_takes(
+def test_records_of_one_key_go_to_the_partition_of_javas_client(
     topics: Topics, each_format: str
 ) -> None:
     connection = topics.connect(each_format, partitions=4)
@@ -144,14 +146,16 @@ def test_avro_messages_carry_their_keys(topics: Topics) -> None:
     assert keys == [i.to_bytes(8, "big") for i in range(10)]
 
 
-def test_records_without_a_key_go_round(topics: Topics, each_format: str) -> None:
+def test_records_without_a_key_are_distributed_round_robin(
+    topics: Topics, each_format: str
+) -> None:
     connection = topics.connect(each_format, partitions=2)
     with ChannelWriter(connection, key=lambda _: None, batch_records=1) as writer:
         writer.write(readings(10))
     assert {p: len(found) for p, found in topics.messages(connection).items()} == {0: 5, 1: 5}
 
 
-def test_an_own_partitioner_decides(topics: Topics, each_format: str) -> None:
+def test_a_custom_partitioner_selects_the_partition(topics: Topics, each_format: str) -> None:
     connection = topics.connect(each_format, partitions=3)
 
     def by_id(record: Any, partitions: int) -> int:
@@ -164,7 +168,7 @@ def test_an_own_partitioner_decides(topics: Topics, each_format: str) -> None:
             assert [record["id"] for record in reader] == list(range(partition, 30, 3))
 
 
-def test_a_fixed_partition_takes_all(topics: Topics, each_format: str) -> None:
+def test_a_fixed_partition_gets_all_records(topics: Topics, each_format: str) -> None:
     connection = topics.connect(each_format, partitions=3)
     with ChannelWriter(connection, partition=1) as writer:
         writer.write(readings(30))
@@ -172,7 +176,7 @@ def test_a_fixed_partition_takes_all(topics: Topics, each_format: str) -> None:
         assert list(reader) == readings(30)
 
 
-def test_one_invalid_record_fails_the_whole_write_before_any_of_it_is_sent(
+def test_one_invalid_record_fails_the_whole_write_before_sending(
     topics: Topics, each_format: str
 ) -> None:
     connection = topics.connect(each_format)
@@ -186,7 +190,7 @@ def test_one_invalid_record_fails_the_whole_write_before_any_of_it_is_sent(
 
 
 @pytest.mark.parametrize("wishes", [{}, {"key": "id"}, {"partitioner": lambda r, n: r["id"] % n}])
-def test_a_record_larger_than_a_message_fails_the_whole_write_by_its_number(
+def test_a_too_large_record_fails_the_whole_write_with_its_number(
     topics: Topics, each_format: str, wishes: dict[str, Any]
 ) -> None:
     connection = topics.connect(
@@ -203,7 +207,7 @@ def test_a_record_larger_than_a_message_fails_the_whole_write_by_its_number(
     assert read_back(connection) == readings(7, 10_000)
 
 
-def test_records_just_under_a_message_arrive(topics: Topics, each_format: str) -> None:
+def test_records_just_below_the_message_limit_are_written(topics: Topics, each_format: str) -> None:
     connection = topics.connect(
         each_format, config={"max.message.bytes": "20000"}, max_message_bytes=20_000
     )
@@ -215,14 +219,14 @@ def test_records_just_under_a_message_arrive(topics: Topics, each_format: str) -
     assert read_back(connection) == records
 
 
-def test_a_write_larger_than_the_producers_queue_arrives(topics: Topics) -> None:
+def test_a_write_larger_than_the_producers_queue_is_complete(topics: Topics) -> None:
     connection = topics.connect("avro")
     with ChannelWriter(connection, config={"queue.buffering.max.messages": 500}) as writer:
         writer.write(readings(5_000))
     assert read_back(connection) == readings(5_000)
 
 
-def test_a_partitioners_nonsense_sends_nothing(topics: Topics, each_format: str) -> None:
+def test_an_invalid_partition_sends_nothing(topics: Topics, each_format: str) -> None:
     connection = topics.connect(each_format)
     writer = ChannelWriter(connection, partitioner=lambda record, n: n if record["id"] else 0)
     with writer, pytest.raises(OptionError, match="gave 3 for record 1"):
@@ -246,7 +250,7 @@ def test_leaving_by_an_exception_sends_no_more_and_does_not_mask_it(topics: Topi
         writer.write(readings(1))
 
 
-def test_a_closed_writer_says_so_and_closing_again_is_fine(topics: Topics) -> None:
+def test_a_closed_writer_raises_and_closes_again_without_error(topics: Topics) -> None:
     writer = ChannelWriter(topics.connect())
     writer.close()
     writer.close()
@@ -266,9 +270,7 @@ def test_a_closed_writer_says_so_and_closing_again_is_fine(topics: Topics) -> No
         {"config": {"acks": "0"}},
     ],
 )
-def test_arguments_that_make_no_sense_are_refused_by_name(
-    topics: Topics, wrong: dict[str, Any]
-) -> None:
+def test_invalid_arguments_are_refused_by_name(topics: Topics, wrong: dict[str, Any]) -> None:
     name = next(iter(wrong.get("config", wrong)))
     with pytest.raises(OptionError, match=name):
         ChannelWriter(topics.connect(), **wrong)

@@ -1,10 +1,9 @@
-"""A failed delivery raises, says what is known, and ends the writer."""
+"""Failed deliveries: they raise with all known facts, and end the writer."""
 
 import random
 from pathlib import Path
 
 import pytest
-from real_topics import Topics, readings
 
 from relay import Relay
 from shared_kafka import SharedKafka
@@ -12,6 +11,7 @@ from sluiceway.errors import DeliveryFailed, EndpointClosed, KafkaFailure
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 from waiting import until
 
 
@@ -24,7 +24,7 @@ def noisy(number: int) -> dict[str, object]:
     return {"id": number, "station": random.Random(number).randbytes(4000).hex(), "celsius": 0.0}  # noqa: S311
 
 
-def test_a_refused_message_names_partition_and_cause_and_counts_what_is_written(
+def test_a_rejected_message_names_partition_and_cause_and_counts(
     topics: Topics, each_format: str
 ) -> None:
     # The gateway believed in larger messages than the topic takes.
@@ -48,7 +48,7 @@ def test_a_refused_message_names_partition_and_cause_and_counts_what_is_written(
     assert count(connection) == 10
 
 
-def test_close_and_the_end_of_with_raise_too(topics: Topics) -> None:
+def test_close_and_leaving_with_raise_a_failed_delivery(topics: Topics) -> None:
     connection = topics.connect("avro", config={"max.message.bytes": "2000"})
     writer = ChannelWriter(connection)
     writer.write([noisy(1)])
@@ -72,7 +72,7 @@ def test_a_failure_ends_a_long_write_early(topics: Topics) -> None:
     assert count(connection) >= failure.written_records
 
 
-def test_kafka_away_during_a_write_fails_after_the_delivery_timeout(
+def test_kafka_unavailable_during_a_write_fails_after_the_delivery_timeout(
     fragile_kafka: Relay, fragile_topics: Topics, each_format: str
 ) -> None:
     connection = fragile_topics.connect(each_format)
@@ -88,7 +88,7 @@ def test_kafka_away_during_a_write_fails_after_the_delivery_timeout(
     assert count(connection) == 10
 
 
-def test_a_full_queue_with_kafka_away_does_not_wait_for_ever(
+def test_a_full_queue_without_kafka_does_not_wait_forever(
     fragile_kafka: Relay, fragile_topics: Topics
 ) -> None:
     connection = fragile_topics.connect("avro")
@@ -110,7 +110,7 @@ def test_a_topic_deleted_under_a_writer_fails_the_delivery(
     writer.write(readings(3))
     writer.flush()
     topics.delete(connection.topic_name)
-    # The broker hears of it after the controller. Each partition takes what comes, until its log is
+    # The broker learns of it after the controller. Each partition accepts messages until its log is
     # put aside.
     until(lambda: not [*Path(kafka.log_dir).glob(f"{connection.topic_name}-?")])
     writer.write(readings(3))
@@ -120,7 +120,7 @@ def test_a_topic_deleted_under_a_writer_fails_the_delivery(
     assert (raised.value.written_records, raised.value.failed_records) == (3, 3)
 
 
-def test_leaving_by_an_exception_with_kafka_away_does_not_mask_it(
+def test_leaving_by_an_exception_without_kafka_does_not_mask_it(
     fragile_kafka: Relay, fragile_topics: Topics
 ) -> None:
     writer = ChannelWriter(fragile_topics.connect("avro"))

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow
 import pyspark
 import pytest
-from environments import ROOT, Environment, make_environment
 
+from environments import ROOT, Environment, make_environment
 from sluiceway import Gateway
 from sluiceway_gateway.demo.environment import spark_home
 

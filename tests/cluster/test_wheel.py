@@ -6,6 +6,7 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 import pytest
+
 from environments import ROOT, Environment, make_environment, needed
 
 LOADED = """

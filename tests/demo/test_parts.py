@@ -92,7 +92,7 @@ def test_a_terminal_gets_a_bar_that_finishes_with_its_step() -> None:
         {"delays": replace(COUNT, checksum_in="8")},
     ],
 )
-def test_a_single_count_or_checksum_that_differs_fails_the_demo(
+def test_one_different_count_or_checksum_fails_the_demo(
     difference: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     summary = replace(SUMMARY, **difference)  # type: ignore[arg-type]
@@ -183,7 +183,7 @@ child.wait()
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_missing_package_is_named_with_how_to_install_it(
+def test_a_missing_package_is_named_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr("importlib.metadata.files", lambda _: missing())

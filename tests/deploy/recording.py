@@ -1,4 +1,4 @@
-"""Records what this version's client asks a gateway, and what it is answered.
+"""Records requests of this version's client and the gateway's responses.
 
     python tests/deploy/recording.py tests/deploy/recorded/client-X.Y.Z.json
 
@@ -20,9 +20,9 @@ from typing import Any
 
 import httpx
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from serving import serving
+from gateways import serving
 from sluiceway import Gateway
 from sluiceway.errors import GatewayError
 from sluiceway.rest.models import Heartbeat, Retention
@@ -136,7 +136,7 @@ def _waits(exchange: dict[str, Any]) -> bool:
 
 
 def work(gateway: Gateway) -> None:
-    """Do what jobs do, and what they are refused."""
+    """Make the requests of jobs, refused ones included."""
     channel = gateway.channel(
         "departures",
         SCHEMA,
@@ -171,7 +171,7 @@ def work(gateway: Gateway) -> None:
 
 
 def work_together(gateway: Gateway) -> None:
-    """Do what endpoints do: attach, beat, commit, fail, leave."""
+    """Make the requests of endpoints: attach, heartbeat, commit, fail, detach."""
     channel = gateway.channel(
         "arrivals", SCHEMA, partitions=2, heartbeat=Heartbeat(interval_ms=1000)
     )

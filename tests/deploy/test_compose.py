@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from variables import CLIENT, GATEWAY
 
+from processes import CLIENT, GATEWAY
 from sluiceway import __version__
 from sluiceway_gateway.cli.entry import COMMANDS
 from sluiceway_gateway.settings import Settings
@@ -34,7 +34,9 @@ def services(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_it_conforms_to_the_compose_specification(config: dict[str, Any], tmp_path: Path) -> None:
+def test_the_file_conforms_to_the_compose_specification(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     def violations(path: Path) -> str:
         schema = ["--builtin-schema", "vendor.compose-spec"]
         checked = subprocess.run(
@@ -52,13 +54,13 @@ def test_it_conforms_to_the_compose_specification(config: dict[str, Any], tmp_pa
     assert "volume" in violations(tmp_path / "docker-compose.yml")
 
 
-def test_it_needs_no_variables_of_the_shell() -> None:
+def test_the_file_needs_no_shell_variables() -> None:
     assert re.findall(r"(?<!\$)\$\{?\w+", COMPOSE.read_text()) == []
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not shutil.which("docker-compose"), reason="docker-compose is not installed")
-def test_docker_compose_itself_reads_the_same_services(services: dict[str, Any]) -> None:
+def test_docker_compose_parses_the_same_services(services: dict[str, Any]) -> None:
     done = subprocess.run(
         ["docker-compose", "--file", str(COMPOSE), "--profile", "spark", "config"],
         env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"},
@@ -75,7 +77,7 @@ def test_docker_compose_itself_reads_the_same_services(services: dict[str, Any])
         assert read[name].get("environment", {}) == each.get("environment", {})
 
 
-def test_images_are_pinned_and_ours_are_of_this_version(services: dict[str, Any]) -> None:
+def test_images_are_pinned_and_sluiceways_have_this_version(services: dict[str, Any]) -> None:
     images = {name: each["image"] for name, each in services.items()}
     assert images == {
         "kafka": "apache/kafka:4.3.1",
@@ -90,12 +92,12 @@ def test_images_are_pinned_and_ours_are_of_this_version(services: dict[str, Any]
         assert (ROOT / build["dockerfile"]).is_file()
 
 
-def test_the_broker_is_of_the_version_that_the_tests_run_on(services: dict[str, Any]) -> None:
+def test_the_broker_has_the_version_used_by_the_tests(services: dict[str, Any]) -> None:
     pinned = next((ROOT / "gateway/sluiceway_gateway/embedded").glob("kafka-*.sha256"))
     assert services["kafka"]["image"] == f"apache/kafka:{pinned.stem.removeprefix('kafka-')}"
 
 
-def test_what_goes_on_running_has_a_healthcheck_and_comes_back(services: dict[str, Any]) -> None:
+def test_long_running_services_have_a_healthcheck_and_restart(services: dict[str, Any]) -> None:
     assert {name for name, each in services.items() if each["restart"] != "no"} == LONG_RUNNING
     for name in LONG_RUNNING:
         check = services[name]["healthcheck"]
@@ -104,7 +106,7 @@ def test_what_goes_on_running_has_a_healthcheck_and_comes_back(services: dict[st
         assert "curl" not in check["test"], "which no image is promised to have"
 
 
-def test_services_start_in_the_order_that_they_need(services: dict[str, Any]) -> None:
+def test_services_start_in_dependency_order(services: dict[str, Any]) -> None:
     def after(name: str) -> dict[str, str]:
         return {
             other: how["condition"] for other, how in services[name].get("depends_on", {}).items()
@@ -130,7 +132,7 @@ def test_variables_are_settings(services: dict[str, Any]) -> None:
         assert services[name]["environment"].keys() <= known, name
 
 
-def test_the_gateways_settings_are_taken(
+def test_the_gateways_settings_are_valid(
     services: dict[str, Any], monkeypatch: pytest.MonkeyPatch, secrets: Path
 ) -> None:
     for name, value in services["gateway"]["environment"].items():
@@ -143,7 +145,7 @@ def test_the_gateways_settings_are_taken(
     )
     assert settings.token_key is not None
     assert settings.tls_by_proxy
-    # What is published is what is listened on, and what the check asks.
+    # The published port is the listening port and the port of the healthcheck.
     assert services["gateway"]["ports"] == [f"127.0.0.1:8900:{settings.port}"]
     assert f":{settings.port}/readyz" in services["gateway"]["healthcheck"]["test"][-1]
     listeners = settings.listeners
@@ -152,7 +154,7 @@ def test_the_gateways_settings_are_taken(
     assert services["spark"]["environment"]["SLUICEWAY_URL"] == f"http://gateway:{settings.port}"
 
 
-def test_kafka_is_where_its_clients_are_told(services: dict[str, Any]) -> None:
+def test_kafka_listens_at_its_advertised_address(services: dict[str, Any]) -> None:
     kafka, gateway = services["kafka"]["environment"], services["gateway"]["environment"]
     advertised = dict(each.split("://") for each in kafka["KAFKA_ADVERTISED_LISTENERS"].split(","))
     bound = dict(each.split("://") for each in kafka["KAFKA_LISTENERS"].split(","))
@@ -170,7 +172,7 @@ def test_kafka_is_where_its_clients_are_told(services: dict[str, Any]) -> None:
     assert kafka["KAFKA_LOG_DIRS"] in services["kafka"]["volumes"][0]
 
 
-def test_secrets_are_files_that_are_never_in_git_or_an_image(
+def test_secrets_are_files_outside_git_and_images(
     config: dict[str, Any], services: dict[str, Any]
 ) -> None:
     files = {name: ROOT / each["file"] for name, each in config["secrets"].items()}
@@ -188,13 +190,13 @@ def test_secrets_are_files_that_are_never_in_git_or_an_image(
 
 @pytest.fixture
 def secrets(tmp_path: Path) -> Path:
-    """What the README's lines make."""
+    """The files that the README's commands create."""
     (lines,) = [each for each in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "-m " in each]
     subprocess.run(["sh", "-euc", lines], cwd=tmp_path, check=True, timeout=480)
     return tmp_path / "secrets"
 
 
-def test_the_readme_makes_every_secret(config: dict[str, Any], secrets: Path) -> None:
+def test_the_readme_creates_every_secret(config: dict[str, Any], secrets: Path) -> None:
     assert secrets.stat().st_mode & 0o77 == 0, "others do not get to the files"
     token_is_made_by_the_gateway = {"token"}
     names = {each.name for each in secrets.iterdir()}
@@ -202,7 +204,7 @@ def test_the_readme_makes_every_secret(config: dict[str, Any], secrets: Path) ->
     assert "token create --scope admin me > secrets/token" in README
 
 
-def test_the_readmes_lines_name_services_and_profiles_that_exist(
+def test_the_readmes_commands_name_existing_services_and_profiles(
     services: dict[str, Any],
 ) -> None:
     lines = re.findall(r"^docker-compose (.*)$", README, re.MULTILINE)

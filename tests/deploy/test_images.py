@@ -1,4 +1,4 @@
-"""The images: their files exist, their commands work, what they get is what the tests run with."""
+"""The images: their files exist, their commands work, their packages are those of the tests."""
 
 import json
 import re
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from variables import CLIENT, GATEWAY
 
+from processes import CLIENT, GATEWAY
 from sluiceway_gateway.cli.entry import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -39,13 +39,13 @@ def stage(path: Path) -> list[tuple[str, str]]:
 
 
 def copied(path: Path) -> list[str]:
-    """Return what is copied from the project."""
+    """Return the files copied from the project."""
     lines = [each.split() for each in of(path, "COPY") if not each.startswith("--from")]
     return [source for line in lines for source in line[:-1]]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
-def test_everything_that_is_copied_is_there_and_not_left_out(path: Path) -> None:
+def test_copied_files_exist_and_are_not_ignored(path: Path) -> None:
     for source in copied(path):
         assert (ROOT / source).exists(), source
         assert f"!{source.split('/')[0]}" in BUILT_FROM, source
@@ -53,7 +53,7 @@ def test_everything_that_is_copied_is_there_and_not_left_out(path: Path) -> None
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
-def test_images_are_pinned_hashed_and_run_by_nobody_in_particular(path: Path) -> None:
+def test_images_are_pinned_by_hash_and_run_as_an_unprivileged_user(path: Path) -> None:
     bases = [each.split()[0] for each in of(path, "FROM")]
     assert {each.partition(":")[0] for each in bases} == {"python"}
     assert all(each.partition(":")[2].startswith("3.11-") for each in bases)
@@ -70,7 +70,7 @@ def test_images_are_pinned_hashed_and_run_by_nobody_in_particular(path: Path) ->
 
 
 @pytest.mark.long
-def test_the_gateways_command_and_healthcheck_are_what_the_code_has(gateway_url: str) -> None:
+def test_the_gateways_command_and_healthcheck_match_the_code(gateway_url: str) -> None:
     path = FILES[0]
     assert of(path, "ENTRYPOINT") == ['["sluiceway"]']
     (command,) = of(path, "CMD")
@@ -93,7 +93,7 @@ def test_the_gateways_command_and_healthcheck_are_what_the_code_has(gateway_url:
 
 
 @pytest.mark.long
-def test_the_wheel_is_built_from_what_is_copied_and_nothing_else(tmp_path: Path) -> None:
+def test_the_wheel_is_built_from_the_copied_files_only(tmp_path: Path) -> None:
     path = FILES[0]
     for source in copied(path):
         if source.startswith("requirements/"):
@@ -128,15 +128,15 @@ def pins(name: str) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("name", ["gateway", "spark", "build"])
-def test_an_image_gets_what_the_tests_run_with(name: str) -> None:
+def test_an_image_has_the_package_versions_of_the_tests(name: str) -> None:
     tested, installed = pins("dev"), pins(name)
     assert [pin for pin in installed if pin not in tested] == [], "run `make lock`"
     assert [pin for pin, hashes in installed.items() if not hashes <= tested[pin]] == []
 
 
 @pytest.mark.parametrize("extra", ["gateway", "spark"])
-def test_an_image_gets_all_that_the_project_asks_for(extra: str) -> None:
-    # From the file, not from what is installed: an editable install keeps old metadata.
+def test_an_image_has_all_requirements_of_the_project(extra: str) -> None:
+    # From the file, not from the installed metadata, which an editable install keeps.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"][extra]]
     have = {pin.partition("==")[0].replace("_", "-").lower() for pin in pins(extra)}

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from variables import GATEWAY
 
+from processes import GATEWAY
 from sluiceway import __version__
 from sluiceway_gateway.cli.entry import COMMANDS
 from sluiceway_gateway.settings import Settings
@@ -37,7 +37,7 @@ def model(document: dict[str, Any]) -> type:
 
 
 def unfit(value: Any, hint: Any, path: str) -> Iterator[str]:
-    """Give what in a document the API's types do not have."""
+    """Yield the fields of a document that the API's types do not have."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Union:
         answers = [list(unfit(value, each, path)) for each in arguments if each is not type(None)]
@@ -86,18 +86,18 @@ def container(kind: str) -> dict[str, Any]:
     return found
 
 
-def test_there_is_one_of_each_kind() -> None:
+def test_there_is_one_manifest_of_each_kind() -> None:
     assert DOCUMENTS.keys() == KINDS
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_a_manifest_is_of_its_type_and_of_no_namespace(kind: str) -> None:
+def test_a_manifest_has_its_type_and_no_namespace(kind: str) -> None:
     document = DOCUMENTS[kind]
     assert list(unfit(document, model(document), kind)) == []
     assert "namespace" not in document["metadata"]
 
 
-def test_the_check_of_types_finds_what_is_wrong() -> None:
+def test_the_type_check_detects_errors() -> None:
     deployment = DOCUMENTS["Deployment"]
     (pod,) = deployment["spec"]["template"]["spec"]["containers"]
     broken = {**pod, "readinesProbe": {}, "args": "serve", "name": 1}
@@ -118,7 +118,7 @@ def test_the_check_of_types_finds_what_is_wrong() -> None:
     ) == ["spec.selector is missing"]
 
 
-def test_pods_run_without_rights_and_write_nothing() -> None:
+def test_pods_run_unprivileged_with_a_read_only_root() -> None:
     for pod in (each["spec"] for each in PODS):
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -136,14 +136,14 @@ def test_pods_run_without_rights_and_write_nothing() -> None:
         assert f"USER {user}:{user}" in (ROOT / "gateway" / "Dockerfile").read_text()
 
 
-def test_images_and_commands_are_ours() -> None:
+def test_images_and_commands_are_sluiceways() -> None:
     for kind, command in (("Deployment", "serve"), ("Job", "migrate")):
         assert container(kind)["image"] == f"sluiceway-gateway:{__version__}"
         assert container(kind)["args"] == [command]
         assert command in COMMANDS
 
 
-def test_probes_ask_what_the_gateway_answers() -> None:
+def test_probes_use_the_gateways_health_paths() -> None:
     gateway = container("Deployment")
     (port,) = gateway["ports"]
     probes = {name: gateway[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness")}
@@ -157,7 +157,7 @@ def test_probes_ask_what_the_gateway_answers() -> None:
     assert str(port["containerPort"]) == DOCUMENTS["ConfigMap"]["data"]["SLUICEWAY_PORT"]
 
 
-def test_selectors_find_the_gateways_pods_and_no_others() -> None:
+def test_selectors_match_only_the_gateways_pods() -> None:
     gateway, migration = (each["metadata"]["labels"].items() for each in PODS)
     selectors = [
         DOCUMENTS["Deployment"]["spec"]["selector"]["matchLabels"],
@@ -173,9 +173,7 @@ def test_selectors_find_the_gateways_pods_and_no_others() -> None:
     assert budget < DOCUMENTS["Deployment"]["spec"]["replicas"] == 2
 
 
-def test_variables_are_settings_and_are_taken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_variables_are_valid_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     template = yaml.safe_load((DIRECTORY / "secret.yaml.template").read_text())
     assert set(template["stringData"].values()) == {""}, "a template has no values"
     (tmp_path / "database-url").write_text("postgresql://u:p@h/d\n")
@@ -199,7 +197,7 @@ def test_variables_are_settings_and_are_taken(
     assert settings.database_url.get_secret_value() == "postgresql://u:p@h/d"
 
 
-def test_names_that_one_manifest_has_of_another_exist() -> None:
+def test_references_between_manifests_resolve() -> None:
     template = yaml.safe_load((DIRECTORY / "secret.yaml.template").read_text())
     for pod in PODS:
         (volume,) = pod["spec"]["volumes"]
@@ -208,7 +206,7 @@ def test_names_that_one_manifest_has_of_another_exist() -> None:
     assert source["configMapRef"]["name"] == DOCUMENTS["ConfigMap"]["metadata"]["name"]
 
 
-def test_no_variable_that_kubernetes_makes_of_a_service_is_taken_for_a_setting() -> None:
+def test_service_variables_of_kubernetes_are_not_settings() -> None:
     assert [each["spec"]["enableServiceLinks"] for each in PODS] == [False, False]
     prefix = re.sub(r"\W", "_", DOCUMENTS["Service"]["metadata"]["name"]).upper()
     assert not {f"{prefix}_PORT", f"{prefix}_SERVICE_HOST", f"{prefix}_SERVICE_PORT"} & GATEWAY

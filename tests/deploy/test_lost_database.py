@@ -1,4 +1,4 @@
-"""A database that was lost, or restored from a backup, beside topics that hold records."""
+"""A lost database, or one restored from a backup, with topics that hold records."""
 
 import sqlite3
 import time
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from serving import serving
+from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.rest.models import Retention
@@ -71,7 +71,7 @@ def held(kafka: SharedKafka, topic: str) -> int:
 
 
 def reconciled(gateway: Gateway) -> None:
-    """Wait until the loops looked at a channel that was made after what is to be seen."""
+    """Wait until the loops have processed a channel created after the events in question."""
     gateway.channel(f"after-{uuid.uuid4().hex[:8]}", SCHEMA)
 
 
@@ -93,7 +93,7 @@ def test_a_lost_database_loses_no_record(kafka: SharedKafka, start: Start, tmp_p
     assert held(kafka, old) == len(RECORDS), "nothing of the old channel was touched"
 
 
-def test_a_restored_backup_touches_no_topic_that_it_does_not_know(
+def test_a_restored_backup_changes_no_unknown_topic(
     kafka: SharedKafka, start: Start, tmp_path: Path
 ) -> None:
     backup = tmp_path / "backup.db"

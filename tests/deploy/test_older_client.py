@@ -1,4 +1,4 @@
-"""Calls of older clients, as they were recorded, still work and are answered what they read."""
+"""Recorded calls of older clients still work, with the fields that they read."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serving import serving
+from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway import __version__
 from sluiceway_gateway.app import create_app
@@ -58,7 +58,7 @@ class Replay:
         return answer
 
     def differences(self, exchange: dict[str, Any], answer: httpx.Response) -> list[str]:
-        """Say what of the recorded answer this one does not have."""
+        """Return the parts of the recorded response that are missing in this one."""
         expected = exchange["answer"]
         if answer.status_code != expected["status"]:
             return [f"status {answer.status_code}, was {expected['status']}: {answer.text}"]
@@ -114,13 +114,13 @@ def test_an_older_clients_calls_still_work(recording: Path, http: httpx.Client) 
     for number, exchange in enumerate(json.loads(recording.read_text())):
         deadline = time.monotonic() + 180
         differences = replay.differences(exchange, replay.ask(exchange))
-        # A waiting read is repeated until what it waits for is there, as clients do.
+        # A long poll is repeated until its condition holds, as clients do.
         while differences and "wait" in exchange["query"] and time.monotonic() < deadline:
             differences = replay.differences(exchange, replay.ask(exchange))
         assert differences == [], f"{number}: {exchange['method']} {exchange['path']}"
 
 
-def test_the_versions_that_are_promised_are_recorded() -> None:
+def test_the_supported_versions_are_recorded() -> None:
     # This one and two minor versions back; there is none before 0.1.
     major, minor = map(int, __version__.split(".")[:2])
     promised = {f"{major}.{each}" for each in range(max(1, minor - 2), minor + 1)}

@@ -1,11 +1,11 @@
-"""docs/operating.md names what there is."""
+"""docs/operating.md names only existing metrics, reasons, settings, commands and files."""
 
 import re
 from pathlib import Path
 
 import click
-from variables import CLIENT, GATEWAY
 
+from processes import CLIENT, GATEWAY
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.cli.entry import sluiceway
 from sluiceway_gateway.metrics import Metrics
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operating.md").read_text()
 
 
-def test_every_metric_that_is_named_is_exported() -> None:
+def test_every_documented_metric_is_exported() -> None:
     metrics = Metrics()
     metrics.count_request(route="/", method="GET", status=200, seconds=0)
     metrics.count_reconciled({"checked": 1})
@@ -26,7 +26,7 @@ def test_every_metric_that_is_named_is_exported() -> None:
     assert [name for name in named if not re.search(rf"^{name}(_bucket)?[ {{]", text, re.M)] == []
 
 
-def test_every_reason_that_is_named_is_one_and_those_to_act_on_are_all_there() -> None:
+def test_documented_reasons_exist_and_actionable_ones_are_documented() -> None:
     table = PAGE.partition("| reason |")[2].partition("\n\n")[0]
     named = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
     assert named <= {str(each) for each in Reason}
@@ -35,13 +35,13 @@ def test_every_reason_that_is_named_is_one_and_those_to_act_on_are_all_there() -
     assert not named & at_rest
 
 
-def test_every_variable_that_is_named_is_a_setting() -> None:
+def test_every_documented_variable_is_a_setting() -> None:
     named = set(re.findall(r"SLUICEWAY_[A-Z_]+", PAGE))
     assert named
     assert named <= GATEWAY | CLIENT
 
 
-def test_every_command_that_is_named_exists() -> None:
+def test_every_documented_command_exists() -> None:
     context = click.Context(sluiceway)
     for line in re.findall(r"`sluiceway ((?:[a-z]+\s*)+)", PAGE):
         first, *rest = line.split()
@@ -51,7 +51,7 @@ def test_every_command_that_is_named_exists() -> None:
             assert rest[0] in command.commands, line
 
 
-def test_every_file_that_is_named_exists() -> None:
+def test_every_documented_file_exists() -> None:
     named = re.findall(r"(?:deploy|gateway)/[\w./-]+", PAGE)
     assert named
     assert [name for name in named if not (ROOT / name).exists()] == []

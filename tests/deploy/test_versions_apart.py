@@ -1,4 +1,4 @@
-"""A newer gateway's answers to this client; a newer client's requests to this gateway."""
+"""Responses of a newer gateway; requests of a newer client."""
 
 import inspect
 import json
@@ -25,7 +25,7 @@ VERSION = {"id": 1, "version": 1, "definition": DEFINITION, "created_at": "2026-
 RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "recorded" / "client-0.1.0.json").read_text()
 )
-#: What these hold is data, not fields.
+#: These hold data, not fields.
 MAPS = {"labels", "config", "kafka", "schema", "definition", "ends"}
 
 
@@ -128,7 +128,7 @@ def newer(value: Any, key: str = "") -> Any:
 
 
 def ask(call: str, answer: Any, **arguments: Any) -> Any:
-    """Make a call of a gateway that gives this answer, and return what the client makes of it."""
+    """Make a call to a gateway that returns this response, and return the client's result."""
     transport = Transport("http://gateway.invalid")
     transport._http.close()
     handler = httpx.MockTransport(lambda _request: httpx.Response(200, json=answer))
@@ -142,14 +142,14 @@ def ask(call: str, answer: Any, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("call", sorted([*CALLS, *ENDPOINT_CALLS]))
-def test_fields_that_a_newer_gateway_adds_are_ignored_in_every_answer(call: str) -> None:
+def test_new_fields_are_ignored_in_every_response(call: str) -> None:
     answer, arguments = (CALLS | ENDPOINT_CALLS)[call]
     assert newer(answer) != answer
     assert ask(call, newer(answer), **arguments) == ask(call, answer, **arguments)
 
 
 @pytest.mark.parametrize(("kind", "tried"), [(Control, CALLS), (EndpointCalls, ENDPOINT_CALLS)])
-def test_every_call_of_the_client_is_tried_here(kind: type, tried: dict[str, Any]) -> None:
+def test_every_call_of_the_client_is_covered_here(kind: type, tried: dict[str, Any]) -> None:
     public = {
         name
         for name, _ in inspect.getmembers(kind, inspect.isfunction)
@@ -158,7 +158,7 @@ def test_every_call_of_the_client_is_tried_here(kind: type, tried: dict[str, Any
     assert public == tried.keys()
 
 
-def test_a_problem_that_this_client_does_not_know_goes_by_its_status() -> None:
+def test_an_unknown_problem_is_mapped_by_its_status() -> None:
     told = {"code": "since_then", "detail": "why", "retriable": False, "errors": [], "more": 1}
     request = httpx.Request("GET", "http://gateway.invalid")
     conflict = problem(httpx.Response(409, json=told, request=request))
@@ -167,7 +167,7 @@ def test_a_problem_that_this_client_does_not_know_goes_by_its_status() -> None:
     assert isinstance(away, GatewayUnavailable)
 
 
-def test_requests_with_fields_that_the_gateway_does_not_know_are_refused(tmp_path: Path) -> None:
+def test_requests_with_unknown_fields_are_refused(tmp_path: Path) -> None:
     app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'gateway.db'}"))
     document = app.openapi()
     bodies = [

@@ -41,7 +41,7 @@ def test_missing_and_unexpected_jars_are_refused(broken_cache: Path) -> None:
         fetch_jars(kafka_jars())
 
 
-def test_a_failed_fetch_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_has_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = tmp_path / "ivysettings.xml"
     nowhere = tmp_path / "nowhere"
     settings.write_text(
@@ -57,7 +57,7 @@ def test_a_failed_fetch_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
     assert left == ["kafka-4.3.1.lock"], "a failed fetch leaves nothing that looks like a cache"
 
 
-def test_differences_reads_the_bytes(tmp_path: Path) -> None:
+def test_the_comparison_reads_the_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.jar").write_bytes(b"a")
     assert differences(tmp_path, {"a.jar": hashlib.sha256(b"a").hexdigest()}) == []
     assert differences(tmp_path, {"a.jar": hashlib.sha256(b"b").hexdigest()}) == [

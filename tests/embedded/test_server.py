@@ -26,7 +26,7 @@ def _wait_until_gone(pid: int) -> None:
     until(lambda: not _alive(pid))
 
 
-def test_a_broker_does_not_outlive_an_owner_that_was_killed(tmp_path: Path) -> None:
+def test_a_broker_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path\n"
         "from sluiceway_gateway.embedded import KafkaServer\n"
@@ -47,7 +47,7 @@ def test_a_broker_does_not_outlive_an_owner_that_was_killed(tmp_path: Path) -> N
     _wait_until_gone(broker)
 
 
-def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
     """The interruption arrives as soon as the supervisor runs."""
 
     class Interrupted(BaseException):
@@ -84,7 +84,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     until(lambda: not supervisors())
 
 
-def test_a_broker_that_ends_at_its_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_broker_that_fails_to_start_reports_why_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(BrokerStartFailed, match=r"log\.segment\.bytes"):
         KafkaServer.start(
             tmp_path, heap_mb=HEAP_MB, properties={"log.segment.bytes": "not-a-number"}

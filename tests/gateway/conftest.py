@@ -1,26 +1,19 @@
-"""Databases that are migrated, and gateways that run on them."""
+"""Running gateways on migrated databases."""
 
 from collections.abc import Iterator
 
 import pytest
-from gateway_rig import Rig, TurnedClock, running
 
 from databases import Databases
+from endpoints import Site, site
+from gateways import ManualClock, Rig, running
 from sluiceway_gateway.db.engine import Database
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    """A migrated database, once on SQLite and once on PostgreSQL."""
-    database = Database(database_url)
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def clock() -> TurnedClock:
-    """A clock that goes only when it is turned."""
-    return TurnedClock()
+def clock() -> ManualClock:
+    """A wall clock that only tests advance."""
+    return ManualClock()
 
 
 @pytest.fixture
@@ -30,9 +23,15 @@ def rig(database: Database, database_url: str) -> Iterator[Rig]:
         yield rig
 
 
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    """A ready channel of four partitions."""
+    return site(rig, partitions=4)
+
+
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def shared_rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    """A gateway that runs, for tests that leave it as it was."""
+    """A running gateway, for tests that leave it unchanged."""
     databases: Databases = request.getfixturevalue(request.param)
     url = databases.migrated()
     database = Database(url)

@@ -1,4 +1,4 @@
-"""What Schemathesis, in a process of its own, is told of the gateway: see test_openapi.py."""
+"""Hooks of Schemathesis, which runs in its own process: see test_openapi.py."""
 
 import json
 import os

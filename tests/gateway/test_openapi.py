@@ -1,4 +1,4 @@
-"""Schemathesis over the OpenAPI document of a gateway that runs, with Kafka and without it.
+"""Schemathesis over the OpenAPI document of a running gateway, with and without Kafka.
 
 It is a process of its own: to import it takes a second, and pytest's own processes are many.
 """
@@ -19,7 +19,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.configuration import storage_directory
 
-from serving import serving
+from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
@@ -34,7 +34,7 @@ EXAMPLES = settings.default.max_examples // 10
 PHASES = {"up": "coverage,fuzzing", "down": "fuzzing"}
 # Streams of events have no end; test_status_events.py reads them.
 ENDLESS = "/events$"
-# Avro, selectors and cursors have grammars that a JSON schema cannot tell; which errors of the
+# Avro, selectors and cursors have grammars beyond JSON schemas; which errors of the
 # server are right is checked by openapi_hooks.py.
 NOT_CHECKED = ["positive_data_acceptance", "not_a_server_error"]
 
@@ -99,7 +99,7 @@ def make_channel(gateway: Gateway) -> None:
             answer = http.get(f"/v1/channels/{CHANNEL}")
 
 
-def test_the_document_is_the_one_that_is_served(gateway: Gateway) -> None:
+def test_the_stored_openapi_document_is_the_served_one(gateway: Gateway) -> None:
     served = httpx.get(f"{gateway.url}/openapi.json", headers=gateway.headers).json()
     assert served == gateway.document
 

@@ -33,7 +33,7 @@ def test_the_defaults_serve_loopback_on_sqlite() -> None:
     assert not settings.tls
 
 
-def test_variables_are_read_and_a_command_line_goes_before(
+def test_command_line_options_override_environment_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLUICEWAY_PORT", "1234")
@@ -44,12 +44,12 @@ def test_variables_are_read_and_a_command_line_goes_before(
     assert settings.kafka_properties.get_secret_value() == {"security.protocol": "SSL"}
 
 
-def test_settings_do_not_change() -> None:
+def test_settings_are_immutable() -> None:
     with pytest.raises(ValidationError):
         Settings.load().port = 1  # type: ignore[misc]
 
 
-def test_clients_get_the_gateways_address_of_kafka_unless_told_otherwise() -> None:
+def test_clients_get_the_gateways_kafka_address_by_default() -> None:
     alone = Settings(kafka_bootstrap_servers="a:1", kafka_properties={"sasl.password": "own"})
     assert alone.listeners.reached_by(None) == {"bootstrap.servers": "a:1"}
     both = Settings(
@@ -60,7 +60,7 @@ def test_clients_get_the_gateways_address_of_kafka_unless_told_otherwise() -> No
     assert both.listeners.reached_by(None) == {"bootstrap.servers": "b:1", "client.id": "c"}
 
 
-def test_a_listener_is_an_address_or_properties_over_those_of_all(
+def test_a_listener_is_an_address_or_properties_on_top_of_the_common_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLUICEWAY_KAFKA_CLIENT_PROPERTIES", '{"security.protocol": "ssl"}')
@@ -149,7 +149,7 @@ def test_a_missing_secret_file_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         ("LEASE_MS", "1", "SLUICEWAY_LEASE_MS: "),
     ],
 )
-def test_a_wrong_setting_is_named(
+def test_an_invalid_setting_is_named(
     variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"SLUICEWAY_{variable}", value)
@@ -164,7 +164,7 @@ def test_variables_of_the_client_are_accepted(monkeypatch: pytest.MonkeyPatch) -
     Settings.load()
 
 
-def test_listeners_and_one_address_contradict_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listeners_and_one_address_are_mutually_exclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICEWAY_KAFKA_LISTENERS", '{"a": "x:1"}')
     monkeypatch.setenv("SLUICEWAY_KAFKA_ADVERTISED_SERVERS", "x:2")
     with pytest.raises(InvalidSettings, match="both set: move the address to"):

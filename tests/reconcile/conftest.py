@@ -3,18 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from rig import Operator, Rig
 
+from reconciler_rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url)
-    yield database
-    database.close()
+from topics import Topics
 
 
 @pytest.fixture(scope="session")
@@ -30,5 +24,6 @@ def rig(database: Database, admin: KafkaAdmin) -> Rig:
 
 
 @pytest.fixture(scope="session")
-def operator(kafka: SharedKafka) -> Operator:
-    return Operator(kafka.bootstrap_servers)
+def operator(kafka: SharedKafka) -> Topics:
+    """Changes topics behind the gateway's back."""
+    return Topics(kafka.bootstrap_servers)

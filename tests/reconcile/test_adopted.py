@@ -3,17 +3,18 @@
 import uuid
 
 import pytest
-from rig import RESYNC_S, Operator, Rig, condition, status
 
+from reconciler_rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.provisioning.reconciler import Counts
+from topics import Topics
 
 
 @pytest.fixture
-def adopted(rig: Rig, operator: Operator) -> Channel:
-    """A channel that is ready, of a topic that somebody made."""
+def adopted(rig: Rig, operator: Topics) -> Channel:
+    """A ready channel of an adopted topic."""
     name = f"foreign-{uuid.uuid4().hex[:8]}"
-    operator.create(name, 2, **{"segment.ms": "7000", "flush.ms": "9000"})
+    operator.create(name, 2, {"segment.ms": "7000", "flush.ms": "9000"})
     topic = TopicRef(name=name, id=rig.topic_id(name), partitions=2)
     channel = rig.add(topic=topic, adopted=True)
     assert rig.run_once() == Counts(checked=1, changed=1)
@@ -24,19 +25,19 @@ def adopted(rig: Rig, operator: Operator) -> Channel:
 
 def look_twice(rig: Rig) -> None:
     for _ in range(2):
-        rig.clock.forward(RESYNC_S)
+        rig.clock.advance(RESYNC_S)
         rig.run_once()
 
 
-def test_the_spec_follows_an_adopted_topic_and_nothing_is_set_back(
-    rig: Rig, operator: Operator, adopted: Channel
+def test_the_spec_follows_an_adopted_topic_without_reverting_it(
+    rig: Rig, operator: Topics, adopted: Channel
 ) -> None:
     name = adopted.topic.name
     operator.grow(name, 4)
     operator.set(name, retention_ms="5000", segment_ms="8000")
     rig.until_topic(adopted, lambda topic: topic is not None and topic.partitions == 4)
     rig.until_topic(adopted, lambda topic: topic is not None and len(topic.config) == 3)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     assert rig.run_once() == Counts(checked=1, changed=1)
     found, topic = rig.get(adopted), rig.topic(adopted)
     assert topic is not None
@@ -47,8 +48,8 @@ def test_the_spec_follows_an_adopted_topic_and_nothing_is_set_back(
     assert found.revision == adopted.revision + 1
 
 
-def test_an_adopted_topic_that_vanishes_or_is_made_anew_is_told_and_left_alone(
-    rig: Rig, operator: Operator, adopted: Channel
+def test_a_missing_or_recreated_adopted_topic_is_reported_and_unchanged(
+    rig: Rig, operator: Topics, adopted: Channel
 ) -> None:
     name = adopted.topic.name
     operator.delete(name)
@@ -70,9 +71,7 @@ def test_an_adopted_topic_that_vanishes_or_is_made_anew_is_told_and_left_alone(
     assert rig.topic(adopted) is not None, "it is somebody else's"
 
 
-def test_a_closed_channel_stays_closed_when_its_topic_vanishes(
-    rig: Rig, operator: Operator
-) -> None:
+def test_a_closed_channel_stays_closed_without_its_topic(rig: Rig, operator: Topics) -> None:
     ready = rig.ready()
     rig.close(ready)
     rig.run_once()

@@ -1,4 +1,4 @@
-"""Channels that nobody uses come to their end, on a real broker and a clock that tests move."""
+"""Idle channels are closed and removed, on a real broker and a manual clock."""
 
 import uuid
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import pytest
 from confluent_kafka import Producer
-from rig import Operator, Rig
 
+from reconciler_rig import Rig
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.endpoints.attach_batch import AttachRequest, AttachSpec
@@ -18,13 +18,14 @@ from sluiceway_gateway.endpoints.service import AttachService, DetachSpec, Endpo
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper, UsageRecorder
 from sluiceway_gateway.lifecycle.store import record_use
+from topics import Topics
 
 IDLE_S = 600
 
 
 @dataclass
 class Owner:
-    """Looks on as the replica that leads does, every ten seconds of the clock that tests move."""
+    """Runs as the leading replica does, every ten seconds of the manual clock."""
 
     rig: Rig
     channel: Channel
@@ -45,15 +46,15 @@ class Owner:
         )
 
     def set_clock(self, seconds: float) -> None:
-        """Set the wall clock, as somebody does; no time passes."""
-        self.rig.clock.forward(seconds)
+        """Set the wall clock; no time passes."""
+        self.rig.clock.advance(seconds)
         self.start += timedelta(seconds=seconds)
 
     def on(self, seconds: float) -> IdleCounts:
-        """Let time pass; return the sums of what was done."""
+        """Let time pass; return the summed counts."""
         counts = IdleCounts()
         for _ in range(int(seconds // 10)):
-            self.rig.clock.forward(10)
+            self.rig.clock.advance(10)
             each = self.idler.run_once()
             counts = IdleCounts(
                 looked_at=counts.looked_at + each.looked_at,
@@ -80,7 +81,7 @@ def owner(rig: Rig) -> Owner:
 
 def produce(rig: Rig, channel: Channel) -> None:
     producer = Producer({"bootstrap.servers": rig.kafka.bootstrap_servers})
-    # By the clock of somebody who is years behind.
+    # By a clock that is years behind.
     producer.produce(channel.topic.name, b"x", partition=0, timestamp=1_000_000_000_000)
     assert producer.flush(30) == 0
 
@@ -96,8 +97,8 @@ def test_an_idle_channel_is_announced_closed_and_then_removed(
     owner.on(10)
     status, reason, message = owner.said()
     assert (status, reason) == ("False", "Quiet")
-    closes_at = (start + timedelta(seconds=IDLE_S)).strftime("%H:%M:%S")
-    assert f"it is closed at 2026-01-01 {closes_at} UTC, and removed 10 minutes later" in message
+    closes_at = f"{start + timedelta(seconds=IDLE_S):%Y-%m-%d %H:%M:%S}"
+    assert f"it is closed at {closes_at} UTC, and removed 10 minutes later" in message
     assert owner.on(IDLE_S / 2 - 10).closed == 0
     assert owner.on(10).closed == 1
     channel = owner.rig.get(owner.channel)
@@ -119,7 +120,7 @@ def test_an_idle_channel_is_announced_closed_and_then_removed(
 
 
 def attach(owner: Owner) -> Callable[[], object]:
-    """Attach a reader; return what detaches it."""
+    """Attach a reader; return a function that detaches it."""
 
     def nobody() -> None: ...
 
@@ -187,11 +188,11 @@ def test_a_new_leader_sees_new_records_as_a_use(owner: Owner) -> None:
 
 
 def test_a_new_leader_watches_the_topic_before_it_closes(owner: Owner) -> None:
-    owner.rig.clock.forward(5 * IDLE_S)
+    owner.rig.clock.advance(5 * IDLE_S)
     owner.succeed()
     assert owner.on(IDLE_S / 10).closed == 0
     assert owner.on(IDLE_S / 10).closed == 1
-    # That it was late is nobody's fault: the channel can be read for its time.
+    # After a late close the channel is still readable for its whole time.
     assert owner.on(IDLE_S - 100).removed == 0
 
 
@@ -214,13 +215,13 @@ def test_a_clock_set_back_closes_no_channel_early(owner: Owner) -> None:
     use_by_connecting(owner)
     owner.on(3600 - 2 * IDLE_S)
     assert owner.phase is Phase.READY
-    # It is late by what the clock was set back.
+    # It is late by the time by which the clock was set back.
     assert owner.on(2 * IDLE_S).closed == 1
 
 
-def test_no_channel_is_closed_while_kafka_is_away(owner: Owner) -> None:
+def test_no_channel_is_closed_without_kafka(owner: Owner) -> None:
     owner.succeed(KafkaAdmin("127.0.0.1:1", timeout_s=0.1))
-    owner.rig.clock.forward(5 * IDLE_S)
+    owner.rig.clock.advance(5 * IDLE_S)
     assert owner.on(30).closed == 0
     assert owner.phase is Phase.READY
 
@@ -236,7 +237,7 @@ def test_a_changed_limit_applies_from_the_last_use(owner: Owner) -> None:
 
 
 def test_an_adopted_topic_stays_when_its_idle_channel_is_removed(
-    rig: Rig, operator: Operator
+    rig: Rig, operator: Topics
 ) -> None:
     name = f"adopted-{uuid.uuid4().hex[:8]}"
     operator.create(name)

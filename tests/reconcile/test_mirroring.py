@@ -1,4 +1,4 @@
-"""Positions of groups are told to Kafka's own group offsets, where Kafka's tools find them."""
+"""Positions of groups are mirrored to Kafka's group offsets for Kafka's tools."""
 
 import logging
 import time
@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
-from rig import Rig
 
+from reconciler_rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.errors import KafkaUnavailable
@@ -53,7 +53,7 @@ class Site:
             offsets_store.put(tx, [(whose, each) for each in placed])
 
     def in_kafka(self, group: str = "") -> dict[int, int]:
-        """Return what Kafka's tools show of a group in this channel."""
+        """Return a group's offsets in this channel as Kafka's tools show them."""
         name = group or self.group
         asked = [ConsumerGroupTopicPartitions(name)]
         found = self.admin.list_consumer_group_offsets(asked)[name].result(30)
@@ -85,7 +85,7 @@ def is_taken(rig: Rig, groups: dict[str, dict[tuple[str, int], int]]) -> bool:
         return False
 
 
-def test_a_groups_positions_show_in_kafka_and_follow_it_back_as_well(site: Site) -> None:
+def test_positions_are_mirrored_to_kafka_forwards_and_backwards(site: Site) -> None:
     mirror = site.mirror()
     assert mirror.run_once().written == 0
     site.put((0, 5, 0), (1, 7, 3))
@@ -102,7 +102,7 @@ def test_a_groups_positions_show_in_kafka_and_follow_it_back_as_well(site: Site)
     assert mirror.run_once().written == 0
 
 
-def test_members_of_a_broadcast_group_are_groups_of_their_own(site: Site) -> None:
+def test_members_of_a_broadcast_group_are_mirrored_as_separate_groups(site: Site) -> None:
     site.put((0, 4, 0), member=0)
     site.put((0, 6, 0), member=1)
     assert site.mirror(prefix="mirror.").run_once().written == 2
@@ -111,14 +111,14 @@ def test_members_of_a_broadcast_group_are_groups_of_their_own(site: Site) -> Non
     assert site.in_kafka() == {}
 
 
-def test_what_is_not_to_be_mirrored_is_not(site: Site, rig: Rig) -> None:
+def test_only_mirrored_channels_are_mirrored(site: Site, rig: Rig) -> None:
     site.put((0, 5, 0))
     site.channel = rig.respec(site.channel, mirrored=False)
     assert site.mirror().run_once().written == 0
     assert site.in_kafka() == {}
 
 
-def test_positions_of_another_topic_are_left_out(site: Site) -> None:
+def test_positions_of_another_topic_are_not_mirrored(site: Site) -> None:
     with site.rig.database.write() as tx:
         place = Committed(
             position=Position(partition=0, offset=5),
@@ -129,7 +129,7 @@ def test_positions_of_another_topic_are_left_out(site: Site) -> None:
     assert site.mirror().run_once().written == 0
 
 
-def test_a_group_with_members_of_kafkas_own_is_told_of_and_tried_again(
+def test_a_group_with_kafka_members_is_reported_and_retried(
     site: Site, kafka: SharedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -156,13 +156,13 @@ def test_a_group_with_members_of_kafkas_own_is_told_of_and_tried_again(
     # Not at once, and however long ago it was committed.
     assert mirror.run_once().written == 0
     site.now_s += 15
-    site.rig.clock.forward(3600)
+    site.rig.clock.advance(3600)
     assert mirror.run_once().written == 1
     assert site.in_kafka() == {0: 5}
     assert "the group is mirrored again" in caplog.text
 
 
-def test_after_a_pause_a_leader_writes_all_anew(site: Site) -> None:
+def test_after_a_pause_a_leader_mirrors_everything_again(site: Site) -> None:
     mirror = site.mirror()
     site.put((0, 5, 0))
     mirror.run_once()

@@ -2,9 +2,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from rig import RESYNC_S, Rig, condition, status
 
 from databases import Databases, SQLite
+from reconciler_rig import RESYNC_S, Rig, condition, status
 from relay import Relay
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
@@ -19,7 +19,7 @@ def databases(sqlite: SQLite) -> Databases:
 
 @pytest.fixture
 def rig(database: Database, fragile_kafka: Relay) -> Iterator[Rig]:
-    """A rig whose Kafka comes and goes as the test has it."""
+    """A rig whose Kafka the test makes unavailable."""
     kafka = KafkaAdmin(fragile_kafka.address, timeout_s=1)
     yield Rig(database=database, kafka=kafka)
     kafka.close()
@@ -30,10 +30,12 @@ def run_until(rig: Rig, reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < deadline
         rig.run_once()
-        rig.clock.forward(1)
+        rig.clock.advance(1)
 
 
-def test_channels_wait_for_kafka_and_go_on_when_it_is_back(rig: Rig, fragile_kafka: Relay) -> None:
+def test_channels_wait_for_kafka_and_continue_when_it_returns(
+    rig: Rig, fragile_kafka: Relay
+) -> None:
     fragile_kafka.cut()
     new = rig.add()
     assert rig.run_once().unreachable == 1
@@ -41,7 +43,7 @@ def test_channels_wait_for_kafka_and_go_on_when_it_is_back(rig: Rig, fragile_kaf
     assert found.phase is Phase.PROVISIONING
     assert status(found, "Ready") == status(found, "Synced") == ("False", "BrokerUnavailable")
     assert "when Kafka is back" in condition(found, "Ready").message
-    rig.clock.forward(1)
+    rig.clock.advance(1)
     assert rig.run_once().unreachable == 1
     assert rig.get(new) == found, "the same outage is nothing new"
 
@@ -53,7 +55,7 @@ def test_channels_wait_for_kafka_and_go_on_when_it_is_back(rig: Rig, fragile_kaf
     fragile_kafka.cut()
     rig.delete(doomed)
     rig.respec(grown, partitions=2)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     assert rig.run_once().unreachable == 4
     assert rig.get(rested) == rested, "nothing is known against a channel at rest"
     assert rig.get(doomed).phase is Phase.DELETING
@@ -69,7 +71,7 @@ def test_channels_wait_for_kafka_and_go_on_when_it_is_back(rig: Rig, fragile_kaf
     assert rig.get(rested).topic == rested.topic
 
 
-def test_a_channel_without_its_topic_can_be_forgotten_while_kafka_is_away(
+def test_a_channel_without_its_topic_can_be_removed_without_kafka(
     rig: Rig, fragile_kafka: Relay
 ) -> None:
     fragile_kafka.cut()
@@ -79,7 +81,7 @@ def test_a_channel_without_its_topic_can_be_forgotten_while_kafka_is_away(
     assert rig.find(channel) is None
 
 
-def test_a_broker_that_hangs_does_not_hold_the_pass(rig: Rig, fragile_kafka: Relay) -> None:
+def test_a_hanging_broker_does_not_block_the_pass(rig: Rig, fragile_kafka: Relay) -> None:
     rig.ready()
     waiting = rig.add()
     with fragile_kafka.still():

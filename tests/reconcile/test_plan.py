@@ -54,7 +54,7 @@ observed_topics = st.none() | st.builds(
 
 
 def apply(action: Action, topic: ObservedTopic | None) -> ObservedTopic | None:
-    """Do to a topic what Kafka does, and refuse what Kafka refuses."""
+    """Apply actions to a topic, or refuse them, as Kafka does."""
     match action:
         case CreateTopic():
             assert topic is None
@@ -92,13 +92,13 @@ def test_planning_again_after_applying_a_plan_gives_nothing(
 ) -> None:
     after = applied(desired, observed)
     assert plan(desired, after).actions == ()
-    # As the reconciler does it: what was found is recorded before the next plan.
+    # As in the reconciler, observations are recorded before the next plan.
     if desired.id is None and after is not None:
         assert plan(replace(desired, id=after.id), after).actions == ()
 
 
 @given(desired_topics, observed_topics)
-def test_a_topic_that_is_not_the_recorded_one_is_never_touched(
+def test_another_topic_than_the_recorded_one_is_never_changed(
     desired: DesiredTopic, observed: ObservedTopic | None
 ) -> None:
     if desired.id is not None and (observed is None or observed.id != desired.id):
@@ -107,7 +107,7 @@ def test_a_topic_that_is_not_the_recorded_one_is_never_touched(
 
 
 @given(desired_topics, observed_topics)
-def test_a_wanted_topic_ends_as_asked_with_its_data(
+def test_a_plan_reaches_the_spec_without_losing_data(
     desired: DesiredTopic, observed: ObservedTopic | None
 ) -> None:
     if not desired.wanted or plan(desired, observed).lost:
@@ -122,7 +122,7 @@ def test_a_wanted_topic_ends_as_asked_with_its_data(
 
 
 @given(desired_topics, observed_topics)
-def test_nothing_is_ever_done_to_an_adopted_topic(
+def test_an_adopted_topic_is_never_changed(
     desired: DesiredTopic, observed: ObservedTopic | None
 ) -> None:
     adopted = replace(desired, owned=False)
@@ -132,14 +132,14 @@ def test_nothing_is_ever_done_to_an_adopted_topic(
     assert found.match is plan(desired, observed).match
 
 
-def test_partitions_beyond_those_asked_for_stay_and_are_counted() -> None:
+def test_extra_partitions_stay_and_are_counted() -> None:
     desired = DesiredTopic(name=NAME, id="id-1", partitions=2)
     observed = ObservedTopic(name=NAME, id="id-1", partitions=5, replication=1)
     assert plan(desired, observed).actions == ()
     assert plan(desired, observed).surplus_partitions == 3
 
 
-def test_overrides_that_nobody_asked_for_are_deleted_but_not_replication_throttles() -> None:
+def test_unrequested_overrides_are_deleted_except_replication_throttles() -> None:
     desired = DesiredTopic(name=NAME, id="id-1", partitions=1, config={"segment.ms": "5"})
     observed = ObservedTopic(
         name=NAME,
@@ -164,13 +164,13 @@ def test_a_topic_found_under_the_channels_name_is_taken_over() -> None:
     assert (found.match, found.actions) == (TopicMatch.FOUND, ())
 
 
-def test_a_late_deletion_leaves_a_younger_topic_of_the_same_name_alone() -> None:
+def test_a_late_deletion_does_not_touch_a_newer_topic_of_the_same_name() -> None:
     desired = DesiredTopic(name=NAME, id="id-1", partitions=1, wanted=False)
     observed = ObservedTopic(name=NAME, id="id-2", partitions=1, replication=1)
     assert plan(desired, observed).actions == ()
 
 
-def test_a_topic_with_more_partitions_than_kafka_makes_at_once_grows_to_its_size() -> None:
+def test_a_topic_over_kafkas_creation_limit_grows_to_its_size() -> None:
     desired = DesiredTopic(name=NAME, id=None, partitions=10_000)
     create, grow = plan(desired, None).actions
     assert isinstance(create, CreateTopic)

@@ -1,11 +1,12 @@
 from dataclasses import replace
 
 import pytest
-from rig import RESYNC_S, Operator, Rig, condition, status
 
+from reconciler_rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase, Retention
 from sluiceway_gateway.provisioning.reconciler import Counts
+from topics import Topics
 
 
 def test_a_channel_gets_its_topic_and_becomes_ready(rig: Rig) -> None:
@@ -24,12 +25,12 @@ def test_a_channel_gets_its_topic_and_becomes_ready(rig: Rig) -> None:
     assert status(found, "Synced") == ("True", "UpToDate")
 
 
-def test_a_channel_at_rest_is_left_alone_until_the_resync(rig: Rig) -> None:
+def test_a_settled_channel_is_not_checked_before_the_resync(rig: Rig) -> None:
     channel = rig.ready()
     assert rig.run_once() == Counts()
-    rig.clock.forward(RESYNC_S - 1)
+    rig.clock.advance(RESYNC_S - 1)
     assert rig.run_once() == Counts()
-    rig.clock.forward(1)
+    rig.clock.advance(1)
     assert rig.run_once() == Counts(checked=1)
     assert rig.get(channel) == channel, "nothing visible has changed"
 
@@ -45,11 +46,11 @@ def test_partitions_grow_in_place(rig: Rig) -> None:
     assert (found.phase, found.observed_generation) == (Phase.READY, 2)
 
 
-def test_partitions_that_were_added_outside_stay(rig: Rig, operator: Operator) -> None:
+def test_partitions_added_outside_stay(rig: Rig, operator: Topics) -> None:
     channel = rig.ready(partitions=1)
     operator.grow(channel.topic.name, 4)
     rig.until_topic(channel, lambda topic: topic is not None and topic.partitions == 4)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     assert rig.run_once().grown == 0
     found = rig.get(channel)
     assert found.topic.partitions == 4
@@ -59,7 +60,7 @@ def test_partitions_that_were_added_outside_stay(rig: Rig, operator: Operator) -
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
 
-def test_a_new_configuration_is_applied_and_dropped_settings_go(rig: Rig) -> None:
+def test_a_new_configuration_is_applied_and_removed_settings_are_deleted(rig: Rig) -> None:
     channel = rig.ready(config={"segment.ms": "1000"}, retention=Retention(ms=5_000))
     rig.respec(channel, config={"min.insync.replicas": "1"}, retention=Retention(bytes=10))
     assert rig.run_once().configured == 1
@@ -69,13 +70,11 @@ def test_a_new_configuration_is_applied_and_dropped_settings_go(rig: Rig) -> Non
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
 
-def test_drift_is_reverted_with_overrides_that_nobody_asked_for(
-    rig: Rig, operator: Operator
-) -> None:
+def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Topics) -> None:
     channel = rig.ready(config={"segment.ms": "1000"})
     operator.set(channel.topic.name, segment_ms="77", cleanup_policy="compact")
     rig.until_topic(channel, lambda topic: topic is not None and len(topic.config) == 2)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     assert rig.run_once().configured == 1
     topic = rig.topic(channel)
     assert topic is not None
@@ -83,7 +82,7 @@ def test_drift_is_reverted_with_overrides_that_nobody_asked_for(
     found = rig.get(channel)
     assert status(found, "Synced") == ("True", "DriftReverted")
     assert "cleanup.policy, segment.ms" in condition(found, "Synced").message
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     rig.run_once()
     assert rig.get(channel) == found, "it stays said until the spec changes"
     rig.respec(channel, config={})
@@ -91,15 +90,15 @@ def test_drift_is_reverted_with_overrides_that_nobody_asked_for(
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
 
-def test_a_vanished_topic_is_told_and_never_made_anew(rig: Rig, operator: Operator) -> None:
+def test_a_missing_topic_is_reported_and_never_recreated(rig: Rig, operator: Topics) -> None:
     channel = rig.ready()
     operator.delete(channel.topic.name)
     rig.until_topic(channel, lambda topic: topic is None)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     rig.run_once()
     assert rig.get(channel).phase is Phase.READY, "one look may meet a broker that lags behind"
     for _ in range(3):
-        rig.clock.forward(RESYNC_S)
+        rig.clock.advance(RESYNC_S)
         assert rig.run_once().created == 0
         found = rig.get(channel)
         assert found.phase is Phase.FAILED
@@ -113,13 +112,13 @@ def test_a_vanished_topic_is_told_and_never_made_anew(rig: Rig, operator: Operat
     assert rig.get(channel).observed_generation == 1
 
 
-def test_a_topic_made_again_outside_is_told_and_left_alone(rig: Rig, operator: Operator) -> None:
+def test_a_topic_recreated_outside_is_reported_and_unchanged(rig: Rig, operator: Topics) -> None:
     channel = rig.ready(partitions=2, config={"segment.ms": "1000"})
     operator.delete(channel.topic.name)
     operator.create(channel.topic.name, 1)
     rig.until_topic(channel, lambda topic: topic is not None and topic.id != channel.topic.id)
     for _ in range(2):
-        rig.clock.forward(RESYNC_S)
+        rig.clock.advance(RESYNC_S)
         rig.run_once()
     found, topic = rig.get(channel), rig.topic(channel)
     assert topic is not None
@@ -128,14 +127,14 @@ def test_a_topic_made_again_outside_is_told_and_left_alone(rig: Rig, operator: O
     assert found.topic.id == channel.topic.id
     assert status(found, "Ready") == ("False", "TopicRecreated")
     assert topic.id in condition(found, "Ready").message
-    # Deleting the channel does not delete what somebody else made.
+    # Deleting the channel does not delete another's topic.
     rig.delete(channel)
     assert rig.run_once().removed == 1
     assert rig.find(channel) is None
     assert rig.topic(channel) == topic
 
 
-def test_a_failed_channel_is_ready_again_when_its_own_topic_is_seen(rig: Rig) -> None:
+def test_a_failed_channel_is_ready_again_when_its_topic_returns(rig: Rig) -> None:
     channel = rig.ready()
     failed = replace(channel, phase=Phase.FAILED, revision=channel.revision + 1)
     with rig.database.write() as tx:
@@ -145,7 +144,7 @@ def test_a_failed_channel_is_ready_again_when_its_own_topic_is_seen(rig: Rig) ->
     assert rig.get(channel).topic == channel.topic
 
 
-def test_a_topic_that_a_crash_left_unrecorded_is_taken_over(rig: Rig, operator: Operator) -> None:
+def test_a_topic_left_unrecorded_by_a_crash_is_taken_over(rig: Rig, operator: Topics) -> None:
     channel = rig.add(partitions=2, config={"segment.ms": "1000"})
     operator.create(channel.topic.name, 1)
     rig.until_topic(channel, lambda topic: topic is not None)
@@ -177,25 +176,25 @@ def test_deleting_a_channel_may_keep_its_topic(rig: Rig) -> None:
     assert rig.topic(channel) is not None
 
 
-def test_a_channel_deleted_before_its_topic_was_made_just_goes(rig: Rig) -> None:
+def test_a_channel_deleted_before_its_topic_exists_is_removed(rig: Rig) -> None:
     channel = rig.add()
     rig.delete(channel)
     assert rig.run_once().removed == 1
     assert rig.topic(channel) is None
 
 
-def test_a_deletion_finds_a_topic_that_does_not_show_yet(rig: Rig, operator: Operator) -> None:
+def test_a_deletion_finds_a_topic_not_yet_in_the_metadata(rig: Rig, operator: Topics) -> None:
     channel = rig.add()
     rig.delete(channel)
     # Made by a replica that crashed before it wrote anything down.
     operator.create(channel.topic.name)
     while rig.find(channel) is not None:
         rig.run_once()
-        rig.clock.forward(60)
+        rig.clock.advance(60)
     rig.until_topic(channel, lambda topic: topic is None)
 
 
-def test_more_replicas_than_brokers_is_told_in_the_brokers_words(rig: Rig) -> None:
+def test_more_replicas_than_brokers_are_reported_with_the_brokers_message(rig: Rig) -> None:
     channel = rig.add(replication=3)
     assert rig.run_once().refused == 1
     found = rig.get(channel)
@@ -210,7 +209,7 @@ def test_more_replicas_than_brokers_is_told_in_the_brokers_words(rig: Rig) -> No
 CONTRADICTION = {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "1"}
 
 
-def test_a_refused_configuration_is_told_and_tried_again_when_the_spec_changes(rig: Rig) -> None:
+def test_a_refused_configuration_is_reported_and_retried_when_the_spec_changes(rig: Rig) -> None:
     channel = rig.add(config=CONTRADICTION)
     rig.run_once()
     found = rig.get(channel)
@@ -232,7 +231,7 @@ def test_a_refused_change_leaves_a_ready_channel_ready(rig: Rig) -> None:
     assert status(found, "Synced") == ("False", "ConfigRejected")
 
 
-def test_what_kafka_refuses_is_tried_again_after_longer_and_longer_pauses(rig: Rig) -> None:
+def test_requests_refused_by_kafka_are_retried_with_backoff(rig: Rig) -> None:
     channel = rig.add(replication=3)
     rig.run_once()
     told = rig.get(channel)
@@ -240,14 +239,14 @@ def test_what_kafka_refuses_is_tried_again_after_longer_and_longer_pauses(rig: R
     for _ in range(9):
         waited_s = 0.0
         while rig.run_once().refused == 0:
-            rig.clock.forward(1)
+            rig.clock.advance(1)
             waited_s += 1
         pauses_s.append(waited_s)
     assert pauses_s == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert rig.get(channel) == told, "the same refusal again is nothing new"
 
 
-def test_one_refusal_does_not_keep_the_others_back(rig: Rig) -> None:
+def test_one_refusal_does_not_block_other_channels(rig: Rig) -> None:
     refused, fine = rig.add(replication=3), rig.add()
     counts = rig.run_once()
     assert (counts.created, counts.refused, counts.checked) == (1, 1, 2)
@@ -255,7 +254,7 @@ def test_one_refusal_does_not_keep_the_others_back(rig: Rig) -> None:
     assert rig.get(refused).phase is Phase.PROVISIONING
 
 
-def test_many_channels_are_worked_through_in_pages(rig: Rig) -> None:
+def test_many_channels_are_reconciled_in_pages(rig: Rig) -> None:
     made = [rig.add() for _ in range(25)]
     reconciler = rig.reconciler(page_size=10)
     passes = [reconciler.run_once() for _ in range(3)]
@@ -264,29 +263,27 @@ def test_many_channels_are_worked_through_in_pages(rig: Rig) -> None:
     assert all(rig.get(each).phase is Phase.READY for each in made)
 
 
-def test_a_clock_that_is_set_back_holds_up_no_channel_on_its_way(rig: Rig) -> None:
+def test_a_clock_set_back_delays_no_pending_channel(rig: Rig) -> None:
     channel = rig.add(replication=3)
     counts = rig.run_once()
     assert counts.refused == 1
-    rig.clock.forward(-3600)
+    rig.clock.advance(-3600)
     assert rig.reconciler(resync_s=86_400).run_once().checked == 1
     assert rig.get(channel).phase is Phase.PROVISIONING
     rig.delete(channel)
 
 
-def test_a_clock_that_is_set_back_holds_up_no_check_of_a_channel_at_rest(rig: Rig) -> None:
+def test_a_clock_set_back_delays_no_resync(rig: Rig) -> None:
     rig.ready()
     assert rig.run_once().checked == 0
-    rig.clock.forward(-3600)
+    rig.clock.advance(-3600)
     assert [rig.run_once().checked for _ in range(2)] == [1, 0]
 
 
 @pytest.mark.parametrize("pause", [False, True])
-def test_changed_channels_come_before_those_that_wait_for_their_resync(
-    rig: Rig, pause: bool
-) -> None:
+def test_changed_channels_precede_resyncs(rig: Rig, pause: bool) -> None:
     rested = [rig.ready() for _ in range(3)]
-    rig.clock.forward(RESYNC_S * (10 if pause else 1))
+    rig.clock.advance(RESYNC_S * (10 if pause else 1))
     new = rig.add()
     assert rig.reconciler(page_size=1).run_once().created == 1
     assert rig.get(new).phase is Phase.READY

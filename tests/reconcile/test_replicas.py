@@ -1,4 +1,4 @@
-"""What two replicas do to one database and one Kafka, one of them with a lease that ended."""
+"""Two replicas on one database and one Kafka, one of them with an expired lease."""
 
 import os
 import socket
@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
-from rig import Operator, Rig
 
+from reconciler_rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database, WriteTransaction
@@ -24,6 +24,7 @@ from sluiceway_gateway.loops import Leader, Loop, Loops
 from sluiceway_gateway.provisioning.reconciler import Counts
 from sluiceway_gateway.provisioning.topic import CreateTopic
 from sluiceway_gateway.settings import Settings
+from topics import Topics
 
 
 class Interrupted(KafkaAdmin):
@@ -53,12 +54,12 @@ def interrupted(kafka: SharedKafka) -> Iterator[Interrupted]:
     client.close()
 
 
-def test_two_replicas_at_once_make_each_topic_once(rig: Rig) -> None:
+def test_two_concurrent_replicas_create_each_topic_once(rig: Rig) -> None:
     made = [rig.add(partitions=2) for _ in range(10)]
     with ThreadPoolExecutor(2) as pool:
         counts = [run.result() for run in [pool.submit(rig.run_once) for _ in range(2)]]
     for _ in range(5):
-        rig.clock.forward(60)
+        rig.clock.advance(60)
         rig.run_once()
     assert sum(each.created for each in counts) == 10
     for each in made:
@@ -68,12 +69,12 @@ def test_two_replicas_at_once_make_each_topic_once(rig: Rig) -> None:
         assert (found.topic.id, found.topic.partitions) == (topic.id, 2)
 
 
-def test_a_late_replica_does_not_overwrite_what_a_newer_one_saw(
+def test_a_late_replica_does_not_overwrite_a_newer_observation(
     rig: Rig, interrupted: Interrupted
 ) -> None:
     channel = rig.ready()
     rig.respec(channel, partitions=2)
-    # While the late one looks, the spec changes once more and the new leader applies it.
+    # During the late one's pass the spec changes again, and the new leader applies it.
     interrupted.after_observation = lambda: (rig.respec(channel, partitions=4), rig.run_once())
     counts = rig.reconciler(kafka=interrupted).run_once()
     assert (counts.conflicts, counts.changed) == (1, 0)
@@ -82,7 +83,7 @@ def test_a_late_replica_does_not_overwrite_what_a_newer_one_saw(
     assert (topic.partitions, found.topic.partitions, found.observed_generation) == (4, 4, 3)
 
 
-def test_a_topic_made_for_a_channel_that_went_meanwhile_is_taken_back(
+def test_a_topic_created_for_a_removed_channel_is_deleted(
     rig: Rig, interrupted: Interrupted
 ) -> None:
     channel = rig.add()
@@ -93,7 +94,7 @@ def test_a_topic_made_for_a_channel_that_went_meanwhile_is_taken_back(
     rig.until_topic(channel, lambda topic: topic is None)
 
 
-def test_a_topic_made_for_a_channel_that_is_being_deleted_goes_with_it(
+def test_a_topic_created_for_a_deleting_channel_is_deleted_with_it(
     rig: Rig, interrupted: Interrupted
 ) -> None:
     channel = rig.add()
@@ -102,17 +103,17 @@ def test_a_topic_made_for_a_channel_that_is_being_deleted_goes_with_it(
     assert rig.get(channel).phase is Phase.DELETING
     while rig.find(channel) is not None:
         rig.run_once()
-        rig.clock.forward(60)
+        rig.clock.advance(60)
     rig.until_topic(channel, lambda topic: topic is None)
 
 
-def test_a_late_deletion_meets_no_younger_channel(rig: Rig, operator: Operator) -> None:
+def test_a_late_deletion_hits_no_newer_channel(rig: Rig, operator: Topics) -> None:
     channel = rig.ready()
     rig.delete(channel)
     rig.run_once()
     younger = rig.ready()
     assert younger.topic.name != channel.topic.name
-    # The late replica still sees the deleted one's row as it was.
+    # The late replica still has the deleted one's former row.
     from sluiceway_gateway.provisioning.reconciler import apply
     from sluiceway_gateway.provisioning.status import desired_topic
     from sluiceway_gateway.provisioning.topic import plan
@@ -157,7 +158,7 @@ def test_one_replica_leads_and_another_takes_over_when_it_resigns(database: Data
     assert [second.leads(), first.leads()] == [True, False]
 
 
-def test_a_replica_asks_once_for_all_of_its_loops(database: Database) -> None:
+def test_one_lease_covers_all_loops_of_a_replica(database: Database) -> None:
     seconds, asked = Seconds(), 0
     first, second = leader(database, "a", seconds), leader(database, "b", seconds)
     assert first.leads()
@@ -192,7 +193,7 @@ def test_another_replica_takes_over_when_a_lease_ends(database: Database) -> Non
     assert not dead.leads(), "it notices at its next renewal"
 
 
-def test_a_leader_that_renews_its_lease_keeps_it(database: Database) -> None:
+def test_a_renewed_lease_is_kept(database: Database) -> None:
     seconds = Seconds()
     first, other = leader(database, "a", seconds), leader(database, "b", seconds)
     for _ in range(5 * LEASE_MS // 1000):
@@ -200,7 +201,7 @@ def test_a_leader_that_renews_its_lease_keeps_it(database: Database) -> None:
         seconds.now += other.poll_s
 
 
-def test_a_lease_ends_by_the_time_that_its_holder_took_it_for(database: Database) -> None:
+def test_a_lease_expires_after_its_holders_term(database: Database) -> None:
     seconds = Seconds()
     assert leader(database, "dead", seconds, lease_ms=3 * LEASE_MS).leads()
     other = leader(database, "other", seconds)
@@ -208,7 +209,7 @@ def test_a_lease_ends_by_the_time_that_its_holder_took_it_for(database: Database
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_a_wall_clock_that_is_set_ends_no_lease_and_keeps_none(
+def test_setting_the_wall_clock_neither_ends_nor_extends_a_lease(
     database: Database, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = Seconds()
@@ -222,7 +223,7 @@ def test_a_wall_clock_that_is_set_ends_no_lease_and_keeps_none(
     assert until_it_leads(other, seconds) <= LEASE_MS / 1000 + other.poll_s
 
 
-def test_a_replica_whose_host_is_slow_to_say_so_does_not_lead_beyond_its_lease(
+def test_a_replica_with_a_slow_renewal_does_not_lead_beyond_its_lease(
     database: Database,
 ) -> None:
     """Its lease counts from before it asked, the others' patience from after they saw it."""
@@ -250,7 +251,7 @@ def test_a_replica_whose_host_is_slow_to_say_so_does_not_lead_beyond_its_lease(
 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
-def test_on_sqlite_a_process_takes_over_at_once_from_one_that_is_gone(database: Database) -> None:
+def test_on_sqlite_a_process_takes_over_at_once_from_a_dead_one(database: Database) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
     seconds, host = Seconds(), socket.gethostname()
@@ -260,7 +261,7 @@ def test_on_sqlite_a_process_takes_over_at_once_from_one_that_is_gone(database: 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("whose", ["{host}:{pid}:0", "elsewhere:{gone}:0", "{host}:x:0", "?"])
-def test_on_sqlite_a_process_waits_for_one_that_may_be_alive(
+def test_on_sqlite_a_process_waits_for_one_that_may_be_running(
     database: Database, whose: str
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
@@ -271,7 +272,7 @@ def test_on_sqlite_a_process_waits_for_one_that_may_be_alive(
     assert until_it_leads(leader(database, "other", seconds), seconds) == LEASE_MS / 1000
 
 
-def test_nobody_leads_while_the_database_is_away(database: Database) -> None:
+def test_no_replica_leads_without_the_database(database: Database) -> None:
     seconds = Seconds()
     first = leader(database, "a", seconds)
     assert first.leads()
@@ -289,7 +290,7 @@ def _away() -> None:
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("locked"), RuntimeError("a mistake")])
-def test_a_loop_goes_on_after_an_error_and_says_when_it_keeps_failing(
+def test_a_loop_continues_after_an_error_and_reports_repeated_failures(
     database: Database, error: Exception
 ) -> None:
     outcomes = iter([error, error, 7.0, error, error, error, error, 7.0])

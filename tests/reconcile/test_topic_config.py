@@ -26,7 +26,7 @@ GOOD = {
 }
 
 
-def test_every_allowed_setting_is_written_in_one_way() -> None:
+def test_every_allowed_setting_has_one_canonical_form() -> None:
     assert GOOD.keys() == ALLOWED.keys()
     config = {name: given_value for name, (given_value, _) in GOOD.items()}
     assert refusals(config) == ()
@@ -58,19 +58,21 @@ def test_every_allowed_setting_is_written_in_one_way() -> None:
         ("message.timestamp.type", "createtime", "expected one of"),
     ],
 )
-def test_a_setting_is_refused_by_name_with_a_reason(name: str, value: str, words: str) -> None:
+def test_an_invalid_topic_setting_is_refused_by_name_with_a_reason(
+    name: str, value: str, words: str
+) -> None:
     (refusal,) = refusals({name: value})
     assert refusal.name == name
     assert words in refusal.message
 
 
-def test_all_refusals_are_told_at_once() -> None:
+def test_all_refusals_are_reported_at_once() -> None:
     refused = refusals({"segment.ms": "x", "retention.ms": "1", "compression.type": "lz4"})
     assert [each.name for each in refused] == ["retention.ms", "segment.ms"]
 
 
 @given(st.dictionaries(st.sampled_from([*ALLOWED, "other"]), st.text(max_size=30)))
-def test_what_is_not_refused_has_a_canonical_form(config: dict[str, str]) -> None:
+def test_accepted_values_have_a_canonical_form(config: dict[str, str]) -> None:
     if not refusals(config):
         assert canonical(canonical(config)) == canonical(config)
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rig import RESYNC_S, Rig, condition, status
 
+from reconciler_rig import RESYNC_S, Rig, condition, status
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicRef, may_become
 from sluiceway_gateway.errors import AccessFailure, Misfit
@@ -57,7 +57,7 @@ rejections = st.none() | st.builds(
 
 
 @given(channels, topics, rejections, st.integers(min_value=0, max_value=100))
-def test_a_verdict_is_a_legal_step_and_claims_no_more_than_was_seen(
+def test_a_reconcile_result_is_a_legal_transition_based_on_observations(
     channel: Channel, topic: ObservedTopic | None, rejection: Rejection | None, refusals: int
 ) -> None:
     last = plan(desired_topic(channel), topic)
@@ -97,7 +97,7 @@ lockouts = st.none() | st.builds(
 
 
 @given(channels, lockouts, st.integers(min_value=0, max_value=100))
-def test_an_outage_changes_no_phase_and_is_looked_at_again_soon(
+def test_an_outage_changes_no_phase_and_is_retried_soon(
     channel: Channel, lockout: AccessFailure | None, refusals: int
 ) -> None:
     verdict = unreachable(channel, lockout, refusals=refusals, now=NOW)
@@ -117,20 +117,20 @@ class Secretive(KafkaAdmin):
 
 
 @pytest.mark.parametrize("deleting", [False, True])
-def test_a_topic_that_kafka_does_not_show_is_neither_missing_nor_touched(
+def test_a_topic_hidden_by_authorization_is_neither_missing_nor_changed(
     rig: Rig, kafka: SharedKafka, deleting: bool
 ) -> None:
     channel = rig.ready()
     new = rig.add()
     if deleting:
         rig.delete(channel)
-    rig.clock.forward(RESYNC_S)
+    rig.clock.advance(RESYNC_S)
     before = rig.get(channel)
     secretive = Secretive(kafka.bootstrap_servers)
     for _ in range(3):
         counts = rig.reconciler(kafka=secretive).run_once()
         assert (counts.created, counts.deleted, counts.removed) == (0, 0, 0)
-        rig.clock.forward(RESYNC_S * 2)
+        rig.clock.advance(RESYNC_S * 2)
     secretive.close()
     found = rig.get(channel)
     assert (found.phase, found.topic) == (before.phase, before.topic)

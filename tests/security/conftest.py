@@ -1,13 +1,13 @@
-"""Kafka's secured listeners, a gateway that is let in by a password, and clean surroundings."""
+"""Kafka's secured listeners, a gateway with a password, and a clean environment."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from secured_gateway import SecuredGateway, secured_gateway
 from secured_kafka import SecuredKafka, secured_kafka
-
 from shared_kafka import SharedKafka
 
 

@@ -1,4 +1,4 @@
-"""A Spark program that knows its gateway by the environment alone; run by test_spark_secrets.py.
+"""A Spark program that gets its gateway from the environment; run by test_spark_secrets.py.
 
 Arguments: a directory for Spark's files, event log among them, and the file in which executors find
 their own credentials, as JSON objects by what they are good for. Prints plans and results.
@@ -38,7 +38,7 @@ sluiceway.spark.register(spark)
 frame = spark.range(1000).withColumnRenamed("id", "a")
 writer = frame.write.format("channel").option("create", "true").mode("append")
 
-# By what the gateway gives.
+# With the gateway's properties.
 writer.save("by-spark")
 read = spark.read.format("channel").load("by-spark")
 read.explain(extended=True)
@@ -54,8 +54,8 @@ query = (
 query.awaitTermination()
 query.explain(True)
 
-# By the executors' own credentials, which each new Kafka client reads anew. Planning a write asks
-# the gateway alone: Kafka is met by executors only.
+# With the executors' own credentials, which each new Kafka client reads again. Planning a write
+# needs only the gateway; only executors connect to Kafka.
 file.write_text(json.dumps(credentials["good"]))
 writer.save("by-own-user")
 file.write_text(json.dumps(credentials["bad"]))

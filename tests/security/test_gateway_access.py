@@ -1,4 +1,4 @@
-"""What stands between a client and the gateway, and between the gateway and Kafka, is told."""
+"""Access problems between client and gateway, and between gateway and Kafka, are reported."""
 
 import ssl
 import threading
@@ -10,13 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from secured_gateway import SecuredGateway
-from secured_kafka import SecuredKafka
-from test_kafka_access import MISFITS
 
-from certificates import Authority, Certificate
-from logging_kept import logging_kept
+from processes import logging_kept
 from relay import Relay
+from secured_gateway import SecuredGateway
+from secured_kafka import MISFITS, Authority, Certificate, SecuredKafka
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed
 from sluiceway.kafka.diagnosis import diagnosis
@@ -57,7 +55,7 @@ def answering(certificate: Certificate | None) -> Iterator[str]:
         ("clear", r"TLS handshake failed .*http://"),
     ],
 )
-def test_a_gateway_that_cannot_be_trusted_is_told_at_once(
+def test_an_untrusted_gateway_certificate_is_reported_at_once(
     tmp_path: Path, fault: str, words: str
 ) -> None:
     ours = Authority.made(tmp_path / "ours", "ours")
@@ -77,7 +75,7 @@ def test_a_gateway_that_cannot_be_trusted_is_told_at_once(
     assert not raised.value.retriable
 
 
-def test_http_to_a_gateway_of_https_is_told_at_once(secured_service: SecuredGateway) -> None:
+def test_http_to_an_https_gateway_is_reported_at_once(secured_service: SecuredGateway) -> None:
     url = secured_service.url.replace("https://", "http://")
     began_s = time.monotonic()
     words = "it speaks TLS; use https://"
@@ -104,7 +102,7 @@ def kind(misfit: str) -> Misfit:
 
 
 @pytest.mark.parametrize("misfit", MISFITS)
-def test_a_gateway_that_kafka_does_not_let_in_says_why(secured: SecuredKafka, misfit: str) -> None:
+def test_a_gateway_refused_by_kafka_reports_the_reason(secured: SecuredKafka, misfit: str) -> None:
     properties = dict(MISFITS[misfit][0](secured))
     servers = properties.pop("bootstrap.servers")
     kafka = KafkaAdmin(servers, properties, timeout_s=2)
@@ -119,7 +117,7 @@ def test_a_gateway_that_kafka_does_not_let_in_says_why(secured: SecuredKafka, mi
     assert properties.get("sasl.password", "absent") not in str(raised.value)
 
 
-def test_what_a_gateway_saw_stands_while_the_broker_is_too_slow_to_tell(
+def test_the_last_diagnosis_is_kept_while_the_broker_is_slow(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     properties = dict(secured.tls("FOREIGN"))
@@ -144,7 +142,7 @@ def test_what_a_gateway_saw_stands_while_the_broker_is_too_slow_to_tell(
         assert seen() == told
 
 
-def test_a_refusal_that_comes_while_a_look_lasts_is_told(
+def test_a_refusal_during_a_probe_is_reported(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     properties = dict(MISFITS["wrong password"][0](secured))

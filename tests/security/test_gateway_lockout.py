@@ -1,4 +1,4 @@
-"""A gateway that Kafka does not let in says which of its properties are wrong, and recovers."""
+"""A gateway refused by Kafka names its wrong properties, and recovers."""
 
 import io
 import json
@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from secured_kafka import PASSWORDS, SecuredKafka
 
-from logging_kept import logging_kept
-from serving import serving
+from gateways import serving
+from processes import logging_kept
+from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.logs import configure_logs
@@ -35,7 +35,7 @@ def database_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    """What is logged, as JSON lines."""
+    """The log, as JSON lines."""
     stream = io.StringIO()
     with logging_kept():
         configure_logs(level="warning", format="json", stream=stream)
@@ -50,7 +50,7 @@ def gateway(database_url: str, properties: Mapping[str, str]) -> Iterator[httpx.
         database_url=database_url,
         kafka_bootstrap_servers=others.pop("bootstrap.servers"),
         kafka_properties=json.dumps(others),
-        # A broker with much to do takes more than a second to refuse somebody.
+        # A busy broker takes more than a second to refuse a client.
         kafka_timeout_ms=3000,
         resync_s=1,
     )
@@ -95,7 +95,7 @@ LOCKOUTS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("reason", LOCKOUTS)
-def test_a_channel_says_why_kafka_is_shut_and_is_made_by_a_gateway_that_is_let_in(
+def test_a_channel_reports_kafkas_refusal_and_is_created_after_access_is_granted(
     secured: SecuredKafka, database_url: str, lines: io.StringIO, reason: str
 ) -> None:
     properties, words = LOCKOUTS[reason]

@@ -1,99 +1,30 @@
-"""Whoever Kafka does not let in is told why and what to do, at once and before anything is sent."""
+"""Clients refused by Kafka get the reason and advice, at once and before sending."""
 
 import contextlib
 import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError
-from secured_kafka import SecuredKafka
 
 from relay import Relay
+from secured_kafka import MISFITS, SecuredKafka, connection
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
 from sluiceway.kafka import diagnosis as diagnosis_module
 from sluiceway.kafka.config import admin_config
 from sluiceway.kafka.diagnosis import AccessProblem, ConnectionErrors, diagnosis
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 
-Properties = Callable[[SecuredKafka], Mapping[str, str]]
 AT_ONCE_S = 10.0
 
 
-def connection(kafka: Mapping[str, str]) -> Connection:
-    """Return the connection to a topic that nobody will reach."""
-    definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
-    return Connection(
-        channel_name="readings",
-        channel_uid="0" * 32,
-        generation=1,
-        format="avro",
-        schema_id=1,
-        schema_definition=definition,
-        topic_name="t",
-        topic_id=None,
-        partitions=1,
-        max_message_bytes=1_000_000,
-        kafka=kafka,
-    )
-
-
-MISFITS: dict[str, tuple[Properties, str]] = {
-    "wrong password": (
-        lambda kafka: kafka.scram(sasl_password="wrong"),
-        "invalid credentials.*check sasl.username, sasl.password",
-    ),
-    "unknown mechanism": (
-        lambda kafka: kafka.scram(sasl_mechanism="PLAIN"),
-        "supported mechanisms: SCRAM-SHA-512.*check .*sasl.mechanism",
-    ),
-    "expired certificate": (
-        lambda kafka: kafka.tls("EXPIRED"),
-        "has expired; renew it",
-    ),
-    "certificate of a foreign authority": (
-        lambda kafka: kafka.tls("FOREIGN"),
-        "not signed by a trusted authority; set ssl.ca.pem",
-    ),
-    "another authority trusted": (
-        lambda kafka: kafka.scram(ssl_ca_pem=kafka.foreign.pem),
-        "not signed by a trusted authority",
-    ),
-    "certificate of another host": (
-        lambda kafka: kafka.tls("ELSEWHERE"),
-        "is for another host; use a name in it",
-    ),
-    "no certificate of its own": (
-        lambda kafka: kafka.tls("MUTUAL"),
-        "requires a client certificate.*ssl.certificate.pem and ssl.key.pem",
-    ),
-    "no password": (
-        lambda kafka: kafka.tls("SCRAM"),
-        "requires a user and a password, and security.protocol is SSL; set it to SASL_SSL",
-    ),
-    "TLS to a port without it": (
-        lambda kafka: kafka.tls("SCRAM") | {"bootstrap.servers": kafka.broker.bootstrap_servers},
-        "speaks without TLS, and security.protocol is SSL; .*set it to PLAINTEXT",
-    ),
-    "no TLS to a port with it": (
-        lambda kafka: {"bootstrap.servers": kafka.broker.secured["SCRAM"]},
-        "speaks TLS, and security.protocol is PLAINTEXT; set it to SSL, or to SASL_SSL",
-    ),
-    "a password without TLS to a port with it": (
-        lambda kafka: kafka.scram(security_protocol="SASL_PLAINTEXT"),
-        "speaks TLS, and security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
-    ),
-}
-
-
 @pytest.mark.parametrize("misfit", MISFITS)
-def test_a_client_that_is_not_let_in_is_told_why(secured: SecuredKafka, misfit: str) -> None:
+def test_a_client_refused_by_kafka_gets_the_reason(secured: SecuredKafka, misfit: str) -> None:
     properties, words = MISFITS[misfit]
     given = properties(secured)
     began_s = time.monotonic()
@@ -106,14 +37,14 @@ def test_a_client_that_is_not_let_in_is_told_why(secured: SecuredKafka, misfit: 
         assert given.get(secret, "absent") not in str(raised.value)
 
 
-def test_a_reader_is_told_the_same(secured: SecuredKafka) -> None:
+def test_a_reader_refused_by_kafka_gets_the_reason(secured: SecuredKafka) -> None:
     began_s = time.monotonic()
     with pytest.raises(KafkaAccessFailed, match=r"check sasl\.username"):
         ChannelReader(connection(secured.scram(sasl_username="nobody")), until="now", timeout_s=60)
     assert time.monotonic() - began_s < AT_ONCE_S
 
 
-def test_a_broker_that_is_away_is_no_misfit(secured: SecuredKafka) -> None:
+def test_an_unreachable_broker_is_not_an_access_problem(secured: SecuredKafka) -> None:
     away = secured.scram(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(KafkaUnavailable) as raised:
         ChannelWriter(connection(away), timeout_s=1)
@@ -128,7 +59,9 @@ def test_a_broker_that_is_away_is_no_misfit(secured: SecuredKafka) -> None:
         (b"", "PLAINTEXT", "Kafka did not answer"),
     ],
 )
-def test_a_port_of_something_else_is_told_in_time(answer: bytes, protocol: str, words: str) -> None:
+def test_a_port_of_another_service_is_reported_within_the_timeout(
+    answer: bytes, protocol: str, words: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -154,7 +87,7 @@ def test_a_port_of_something_else_is_told_in_time(answer: bytes, protocol: str, 
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_servers_that_hang_take_the_time_of_one_look_together(protocol: str) -> None:
+def test_hanging_servers_are_probed_in_parallel(protocol: str) -> None:
     with contextlib.ExitStack() as stack:
         hung = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         places = [f"127.0.0.1:{each.getsockname()[1]}" for each in hung]
@@ -165,7 +98,7 @@ def test_servers_that_hang_take_the_time_of_one_look_together(protocol: str) -> 
         assert time.monotonic() - began_s < AT_ONCE_S
 
 
-def test_one_that_tells_is_heard_after_one_that_hangs(secured: SecuredKafka) -> None:
+def test_a_server_after_a_hanging_one_is_diagnosed(secured: SecuredKafka) -> None:
     with socket.create_server(("127.0.0.1", 0)) as hung:
         telling = secured.tls("FOREIGN")
         servers = f"127.0.0.1:{hung.getsockname()[1]},{telling['bootstrap.servers']}"
@@ -174,7 +107,7 @@ def test_one_that_tells_is_heard_after_one_that_hangs(secured: SecuredKafka) -> 
     assert found.problem is AccessProblem.CERTIFICATE
 
 
-def test_a_client_looks_again_at_a_broker_that_was_too_slow_to_tell(
+def test_a_client_probes_a_slow_broker_again(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = secured.tls("FOREIGN")
@@ -196,7 +129,7 @@ def test_a_client_looks_again_at_a_broker_that_was_too_slow_to_tell(
         ("sasl.mechanism", "SCRAM", "librdkafka refuses .*SCRAM"),
     ],
 )
-def test_properties_that_cannot_be_are_refused_with_where_they_come_from(
+def test_invalid_properties_are_refused_with_their_source(
     secured: SecuredKafka, name: str, value: str, words: str
 ) -> None:
     with pytest.raises(OptionError, match=words) as raised:
@@ -205,7 +138,7 @@ def test_properties_that_cannot_be_are_refused_with_where_they_come_from(
     assert secured.scram()["sasl.password"] not in str(raised.value)
 
 
-def test_what_a_process_brings_goes_over_what_the_gateway_gives(
+def test_properties_of_the_process_override_those_of_the_gateway(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     given = {"bootstrap.servers": "k:1", "ssl.ca.pem": "theirs", "sasl.mechanisms": "PLAIN"}
@@ -224,7 +157,7 @@ def test_what_a_process_brings_goes_over_what_the_gateway_gives(
     assert admin_config(given)["sasl.username"] == "file"
     assert admin_config(given, {"sasl.username": "call", "linger.ms": 5})["sasl.username"] == "call"
     assert "linger.ms" not in admin_config(given, {"linger.ms": 5})
-    # A file is read anew for each client.
+    # A file is read again for each client.
     path.write_text(json.dumps({"sasl.username": "rotated"}))
     assert admin_config(given)["sasl.username"] == "rotated"
 
@@ -240,7 +173,7 @@ def test_what_a_process_brings_goes_over_what_the_gateway_gives(
         ('{"acks": "geheim"}', "'acks'"),
     ],
 )
-def test_credentials_that_cannot_be_are_told_without_them(
+def test_invalid_credentials_are_reported_without_their_values(
     monkeypatch: pytest.MonkeyPatch, text: str, words: str
 ) -> None:
     monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", text)
@@ -249,7 +182,7 @@ def test_credentials_that_cannot_be_are_told_without_them(
     assert "geheim" not in str(raised.value)
 
 
-def test_a_file_of_credentials_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_credentials_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS_FILE", "/nowhere/credentials")
     with pytest.raises(OptionError, match="/nowhere/credentials of SLUICEWAY_KAFKA_CREDENTIALS"):
         admin_config({"bootstrap.servers": "k:1"})

@@ -1,4 +1,4 @@
-"""No token and no password in logs at their most talkative, nor in tracebacks that show locals."""
+"""No tokens or passwords in debug logs, or in tracebacks with locals."""
 
 import io
 import json
@@ -17,10 +17,9 @@ import pytest
 from confluent_kafka import Producer
 from rich.console import Console
 from rich.traceback import Traceback
-from secured_gateway import SecuredGateway
-from secured_kafka import PASSWORDS, SecuredKafka
-from test_kafka_access import connection
 
+from secured_gateway import SecuredGateway
+from secured_kafka import PASSWORDS, SecuredKafka, connection
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -69,7 +68,7 @@ def test_http_at_debug_shows_no_secret(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is logged: the method, the URL, the answer's status and headers, and no request's."""
+    """The log has method, URL, and the response's status and headers, but no request headers."""
     refused = environment.token("admin")
     environment.revoke(refused)
     tokens = [Path(os.environ["SLUICEWAY_TOKEN_FILE"]).read_text(), refused]
@@ -84,7 +83,7 @@ def test_http_at_debug_shows_no_secret(
     assert "send_request_headers.started request=<Request [b'GET']>" in caplog.text
     assert "HTTP Request: GET https://" in caplog.text
     assert " 401 " in caplog.text
-    for place in (caplog.text, environment.log_path.read_text()):
+    for place in (caplog.text, environment.process.text):
         assert [each for each in (*tokens, *secrets(secured)) if each in place] == []
 
 
@@ -109,7 +108,7 @@ def test_librdkafka_at_debug_shows_no_secret(
     assert [each for each in secrets(secured) if each in told] == []
 
 
-def test_librdkafka_at_debug_is_for_the_process_to_say_and_not_for_a_call(
+def test_only_the_process_enables_librdkafkas_debug_log(
     secured: SecuredKafka,
 ) -> None:
     for kind in (ChannelWriter, reader_to_now):
@@ -121,7 +120,7 @@ def reader_to_now(connection: Connection, **options: Any) -> ChannelReader:
     return ChannelReader(connection, until="now", **options)
 
 
-# Calls that fail, and what they raise. None has a secret among its own locals.
+# Failing calls and their errors. None has a secret among its own locals.
 Failure = Callable[[SecuredKafka], object]
 BAD = {"sasl_password": HUSH}
 
@@ -183,7 +182,7 @@ def spark_reader(connection: Connection, **options: str) -> ChannelDataReader:
 
 
 @pytest.mark.parametrize("failure", KAFKA_FAILURES)
-def test_tracebacks_of_kafkas_failures_show_no_secret(secured: SecuredKafka, failure: str) -> None:
+def test_tracebacks_of_kafka_failures_show_no_secret(secured: SecuredKafka, failure: str) -> None:
     call, kind = KAFKA_FAILURES[failure]
     with pytest.raises(kind) as raised:
         call(secured)
@@ -199,7 +198,7 @@ def test_tracebacks_of_kafkas_failures_show_no_secret(secured: SecuredKafka, fai
         f'{{"sasl.password": ["{HUSH}"]}}',
     ],
 )
-def test_tracebacks_of_credentials_that_cannot_be_show_none(
+def test_tracebacks_of_invalid_credentials_show_no_secret(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch, text: str, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", text)
@@ -208,7 +207,7 @@ def test_tracebacks_of_credentials_that_cannot_be_show_none(
     assert_hushed(raised.value, HUSH)
 
 
-def test_tracebacks_of_records_show_none(
+def test_tracebacks_of_records_show_no_secret(
     environment: SecuredGateway, secured: SecuredKafka
 ) -> None:
     with Gateway() as gateway:
@@ -269,7 +268,7 @@ GATEWAY_FAILURES: dict[str, tuple[bytes | None, type[SluicewayError]]] = {
 
 
 @pytest.mark.parametrize("failure", GATEWAY_FAILURES)
-def test_tracebacks_of_the_gateways_failures_show_no_secret(
+def test_tracebacks_of_gateway_failures_show_no_secret(
     monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     body, kind = GATEWAY_FAILURES[failure]
@@ -283,7 +282,7 @@ def test_tracebacks_of_the_gateways_failures_show_no_secret(
     assert_hushed(raised.value, HUSH)
 
 
-def test_tracebacks_of_a_gateway_that_is_away_show_no_token() -> None:
+def test_tracebacks_of_an_unreachable_gateway_show_no_token() -> None:
     with (
         Gateway("http://127.0.0.1:9", token=f"slw_a_{HUSH}", timeout_s=0.3) as gateway,
         pytest.raises(GatewayUnavailable) as raised,
@@ -293,16 +292,16 @@ def test_tracebacks_of_a_gateway_that_is_away_show_no_token() -> None:
 
 
 @pytest.mark.parametrize("options", [{"token": f"slw {HUSH}"}, {"url": "nowhere"}])
-def test_tracebacks_of_arguments_that_make_no_sense_show_no_token(options: dict[str, str]) -> None:
+def test_tracebacks_of_invalid_arguments_show_no_token(options: dict[str, str]) -> None:
     with pytest.raises(OptionError) as raised:
         Gateway(**{"token": f"slw_a_{HUSH}", **options})
     assert_hushed(raised.value, HUSH)
 
 
-def test_what_a_token_is_sent_with_is_not_kept_by_a_request_that_is_interrupted(
+def test_an_interrupted_request_does_not_keep_the_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An interrupt, while the gateway thinks, is nobody's named error, and has httpx's frames."""
+    """An interrupt during a request has httpx's frames."""
     monkeypatch.setenv("SLUICEWAY_TOKEN", f"slw_a_{HUSH}")
 
     def interrupt(*_: object) -> None:
@@ -314,7 +313,7 @@ def test_what_a_token_is_sent_with_is_not_kept_by_a_request_that_is_interrupted(
     assert_hushed(it.value, HUSH)
 
 
-def test_properties_show_what_is_no_secret() -> None:
+def test_masked_properties_show_what_is_not_secret() -> None:
     properties = MaskedProperties({"sasl.username": "job", "sasl.password": HUSH})
     assert repr(properties) == "{'sasl.username': 'job', 'sasl.password': '**********'}"
     assert properties["sasl.password"] == HUSH
@@ -322,7 +321,7 @@ def test_properties_show_what_is_no_secret() -> None:
 
 
 def assert_hushed(error: BaseException, *hushed: str) -> None:
-    """Look for secrets in what reporters make of an error: its frames with all their locals."""
+    """Look for secrets in an error report: its frames with all their locals."""
     place = error.__traceback__
     while place is not None and place.tb_frame.f_code.co_filename == __file__:
         place = place.tb_next  # this test knows the secrets

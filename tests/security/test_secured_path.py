@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+
+from processes import logging_kept
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
-
-from logging_kept import logging_kept
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import InvalidRequest, KafkaAccessFailed, OptionError, Unauthenticated
@@ -18,14 +18,14 @@ RECORDS = [{"a": each} for each in range(100)]
 
 
 def written(channel: Channel) -> list[dict[str, int]]:
-    """Write the records and return what is read of the channel."""
+    """Write the records and return those read from the channel."""
     with channel.writer() as writer:
         writer.write(RECORDS)
     with channel.reader(until="now") as reader:
         return sorted(reader, key=lambda record: record["a"])
 
 
-def test_the_environment_alone_leads_to_the_records(
+def test_the_environment_alone_is_enough_to_read_records(
     environment: SecuredGateway, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Gateway() as gateway:
@@ -59,7 +59,7 @@ def test_a_client_chooses_the_listener(
         assert gateway.channel("by-certificate").connection("read").kafka["sasl.username"] == "job"
 
 
-def test_a_client_may_bring_its_own_password(
+def test_a_client_may_have_its_own_password(
     environment: SecuredGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     own = {
@@ -85,7 +85,7 @@ def test_a_client_may_bring_its_own_password(
             channel.writer()
 
 
-def test_a_token_is_exchanged_under_a_job_that_runs(
+def test_a_token_is_replaced_under_a_running_job(
     environment: SecuredGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "rotated"
@@ -102,7 +102,7 @@ def test_a_token_is_exchanged_under_a_job_that_runs(
         gateway.channel("rotated")
 
 
-def test_the_answer_that_holds_credentials_is_kept_by_nobody(
+def test_the_response_with_credentials_is_not_cacheable(
     environment: SecuredGateway, secured: SecuredKafka
 ) -> None:
     with Gateway() as gateway:

@@ -1,4 +1,4 @@
-"""Spark over passwords and TLS: batch and streaming work, and no secret is left anywhere."""
+"""Spark with passwords and TLS: batch and streaming work, and leave no secrets."""
 
 import json
 import os
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
-
 from sluiceway import Gateway
-from spark_environment import spark_environment
+from spark_tasks import spark_environment
 
 pytestmark = pytest.mark.long
 
@@ -24,7 +24,7 @@ WRONG = "pw-wrong-93ab"
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What the program printed, and the directory of its files."""
+    """The program's output, and the directory of its files."""
 
     output: str
     errors: str
@@ -67,7 +67,7 @@ def test_spark_works_over_tls(ran: Ran, environment: SecuredGateway) -> None:
     assert records("by-stream") == 1000
 
 
-def test_executors_bring_credentials_of_their_own(ran: Ran, environment: SecuredGateway) -> None:
+def test_executors_have_their_own_credentials(ran: Ran, environment: SecuredGateway) -> None:
     assert records("by-own-user") == 1000
     refused = ran.output.partition("refused ")[2]
     assert "KafkaAccessFailed" in refused
@@ -79,7 +79,7 @@ def test_spark_leaves_no_secret(
     ran: Ran, secured_service: SecuredGateway, secured: SecuredKafka
 ) -> None:
     texts = {"output": ran.output, "errors and logs": ran.errors}
-    texts["the gateway's log"] = secured_service.log_path.read_text()
+    texts["the gateway's log"] = secured_service.process.text
     written = [path for path in ran.directory.rglob("*") if path.is_file()]
     assert {"events", "checkpoint"} <= {
         path.relative_to(ran.directory).parts[0] for path in written

@@ -42,7 +42,7 @@ def _run(path: Path) -> tuple[int, list[str]]:
     return done.returncode, done.stderr.splitlines()
 
 
-def test_all_there_says_nothing(path: Path) -> None:
+def test_complete_prerequisites_print_nothing(path: Path) -> None:
     _program(path, "java", "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2")
     assert _run(path) == (0, [])
 
@@ -50,7 +50,7 @@ def test_all_there_says_nothing(path: Path) -> None:
 @pytest.mark.parametrize(
     "java", [None, "echo 'java version \"1.8.0_402\"' >&2", "echo 'openjdk version \"11.0.1\"' >&2"]
 )
-def test_no_java_or_an_old_one_is_one_line_that_says_what_to_install(
+def test_missing_or_old_java_is_one_line_with_the_package_to_install(
     path: Path, java: str | None
 ) -> None:
     if java is not None:
@@ -62,7 +62,7 @@ def test_no_java_or_an_old_one_is_one_line_that_says_what_to_install(
 
 
 @pytest.mark.parametrize("python", [None, "exit 1"])
-def test_no_python_or_an_old_one_is_one_line_that_says_what_to_install(
+def test_missing_or_old_python_is_one_line_with_the_package_to_install(
     path: Path, python: str | None
 ) -> None:
     (path / "python3").unlink()

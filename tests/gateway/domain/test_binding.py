@@ -8,7 +8,7 @@ BEYOND = ["0.0.0.0", "::", "", "10.0.0.1", "example.com", "localhost.example.com
 
 
 @pytest.mark.parametrize("host", LOOPBACK)
-def test_loopback_needs_nothing(host: str) -> None:
+def test_loopback_needs_no_tokens_or_tls(host: str) -> None:
     assert is_loopback(host)
     check_bind(host, has_tokens=False, tls=False)
 

@@ -75,7 +75,7 @@ def test_a_new_channel_waits_for_its_topic() -> None:
 
 
 @given(first=CHANGES, second=CHANGES)
-def test_a_change_that_passes_is_idempotent_and_counted_once(first: Change, second: Change) -> None:
+def test_an_accepted_change_is_idempotent_and_counted_once(first: Change, second: Change) -> None:
     channel = make(first)
     try:
         once = changed(channel, second)
@@ -90,7 +90,7 @@ def test_a_change_that_passes_is_idempotent_and_counted_once(first: Change, seco
 
 
 @given(change=CHANGES)
-def test_what_is_left_out_stays(change: Change) -> None:
+def test_omitted_fields_stay(change: Change) -> None:
     channel = make(change)
     assert changed(channel, Change()) is channel
 
@@ -105,13 +105,13 @@ def test_what_is_left_out_stays(change: Change) -> None:
         (Change(partitions=3, pinned=False), ChannelPinned),
     ],
 )
-def test_what_would_cost_records_is_refused(change: Change, error: type[Conflict]) -> None:
+def test_changes_that_would_lose_records_are_refused(change: Change, error: type[Conflict]) -> None:
     channel = make(Change(partitions=2, pinned=True))
     with pytest.raises(error):
         changed(channel, change)
 
 
-def test_another_version_of_the_schema_is_counted_and_leaves_the_rest() -> None:
+def test_a_new_schema_version_is_counted_and_changes_nothing_else() -> None:
     channel = make(Change(partitions=2))
     after = changed(channel, Change(), SECOND)
     assert (after.spec.schema, after.schema_id, after.schema_version) == ("s2", 9, 2)
@@ -130,7 +130,7 @@ def adopted() -> Channel:
 
 
 @given(change=CHANGES)
-def test_no_change_of_an_adopted_topic_passes(change: Change) -> None:
+def test_every_change_of_an_adopted_topic_is_refused(change: Change) -> None:
     channel = adopted()
     try:
         after = changed(channel, change)
@@ -140,14 +140,14 @@ def test_no_change_of_an_adopted_topic_passes(change: Change) -> None:
         assert getattr(after.spec, field) == getattr(channel.spec, field)
 
 
-def test_an_adopted_topic_is_kept_whatever_is_asked() -> None:
+def test_an_adopted_topic_is_always_kept() -> None:
     once = deleted(adopted(), keep_topic=False, now=NOW)
     assert once.keep_topic
     assert deleted(once, keep_topic=True, now=NOW) is once
     assert deleted(once, keep_topic=False, now=NOW) is once
 
 
-def test_pinning_can_be_taken_back() -> None:
+def test_pinning_can_be_undone() -> None:
     channel = changed(make(Change(partitions=2, pinned=True)), Change(pinned=False))
     assert changed(channel, Change(partitions=3)).spec.partitions == 3
 
@@ -161,7 +161,7 @@ def test_deleting_starts_from_every_phase_and_repeats(phase: Phase) -> None:
     assert deleted(once, keep_topic=True, now=NOW) is once
 
 
-def test_a_deleting_channel_takes_no_change_and_no_other_way_out() -> None:
+def test_a_deleting_channel_refuses_changes_and_other_transitions() -> None:
     channel = deleted(make(), keep_topic=True, now=NOW)
     with pytest.raises(ChannelDeleting):
         changed(channel, Change())

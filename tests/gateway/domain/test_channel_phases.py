@@ -27,12 +27,12 @@ def test_every_phase_leads_to_deleting_and_deleting_leads_nowhere() -> None:
     assert TRANSITIONS[Phase.DELETING] == frozenset()
 
 
-def test_nothing_becomes_provisioning_again() -> None:
+def test_no_phase_leads_back_to_provisioning() -> None:
     assert sources(Phase.PROVISIONING) == frozenset()
 
 
 @given(phase=PHASES, following=PHASES)
-def test_sources_and_transitions_say_the_same(phase: Phase, following: Phase) -> None:
+def test_sources_and_transitions_agree(phase: Phase, following: Phase) -> None:
     assert (phase in sources(following)) == (following in TRANSITIONS[phase])
     assert may_become(phase, following) == (phase == following or phase in sources(following))
 
@@ -48,12 +48,14 @@ def _condition(status: str, at: datetime, reason: str = "Any", type_: str = "Rea
 
 
 @pytest.mark.parametrize(("status", "since"), [("True", EARLY), ("False", LATE)])
-def test_a_condition_keeps_its_time_while_its_status_stays(status: str, since: datetime) -> None:
+def test_a_condition_keeps_its_time_while_its_status_is_unchanged(
+    status: str, since: datetime
+) -> None:
     other = _condition("True", EARLY, type_="Synced")
     before = (_condition("True", EARLY, "Before"), other)
     after = with_condition(before, _condition(status, LATE, "After"))
     assert after == (_condition(status, since, "After"), other)
 
 
-def test_a_topic_carries_the_name_and_the_beginning_of_the_uid() -> None:
+def test_a_topic_name_has_the_channels_name_and_uid_prefix() -> None:
     assert topic_name("p.", "flights", "0123456789abcdef" * 2) == "p.flights-01234567"

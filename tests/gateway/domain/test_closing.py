@@ -1,4 +1,4 @@
-"""What is left to be read, and when a channel that closes is closed."""
+"""Unread records, and when a closing channel is closed."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -156,7 +156,7 @@ def test_the_condition_names_a_forced_close() -> None:
     assert told(closed)[:2] == ("True", "Forced")
 
 
-def test_a_long_list_is_cut() -> None:
+def test_a_long_list_is_truncated() -> None:
     waits = closing(channel(), present(writers=tuple(map(str, range(99)))), force=False, now=NOW)
     assert "18, 19 and 79 more" in told(waits)[2]
     assert str(Unread(group="g", member=2, partition=0, messages=1200)) == (

@@ -2,8 +2,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from attached import ENDPOINT
 
+from endpoints import ENDPOINT
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Place, Role, State
 from sluiceway_gateway.errors import (
     Conflict,
@@ -63,14 +63,14 @@ def with_endpoint(endpoint: Endpoint) -> CommitContext:
     return replace(STANDING, endpoint=endpoint)
 
 
-def test_what_is_new_and_right_counts() -> None:
+def test_a_new_valid_commit_is_accepted() -> None:
     assert validate_commit(COMMIT, STANDING)
     assert validate_commit(at(3, 10, 6), STANDING)
     assert validate_commit(at(3, 11, 0), STANDING)
 
 
 @pytest.mark.parametrize("number", [1, 4])
-def test_a_repeat_counts_no_more_whatever_it_says(number: int) -> None:
+def test_a_repeated_commit_is_not_applied_again(number: int) -> None:
     assert not validate_commit(replace(at(3, 0), number=number), STANDING)
 
 
@@ -96,11 +96,13 @@ def test_a_repeat_counts_no_more_whatever_it_says(number: int) -> None:
         (at(3, 9, 99), STANDING, GoesBack),
     ],
 )
-def test_what_is_refused(commit: Commit, standing: CommitContext, error: type[Conflict]) -> None:
+def test_invalid_commits_are_refused(
+    commit: Commit, standing: CommitContext, error: type[Conflict]
+) -> None:
     with pytest.raises(error):
         validate_commit(commit, standing)
 
 
-def test_a_refusal_says_where_the_group_stands_and_what_to_do() -> None:
+def test_a_refusal_has_the_committed_position_and_advice() -> None:
     with pytest.raises(GoesBack, match=r"has committed offset 10, record 5 .* use offsets/reset"):
         validate_commit(at(3, 1), STANDING)

@@ -2,10 +2,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from attached import ENDPOINT, NOW
 from hypothesis import given
 from hypothesis import strategies as st
 
+from endpoints import ENDPOINT, NOW
 from sluiceway_gateway.endpoints.model import (
     OPEN,
     TRANSITIONS,
@@ -98,13 +98,13 @@ def test_ends_never_decrease(
         (10_000, Health.LOST),
     ],
 )
-def test_silence_makes_suspect_then_lost(silent_ms: int, health: Health) -> None:
+def test_silence_makes_an_endpoint_suspect_then_lost(silent_ms: int, health: Health) -> None:
     found = next_health(Health.HEALTHY, silent_ms=silent_ms, interval_ms=1000, timeout_ms=10_000)
     assert found is health
 
 
 @given(health=st.sampled_from(Health), silent_ms=st.integers(0, 20_000))
-def test_silence_never_heals(health: Health, silent_ms: int) -> None:
+def test_silence_never_improves_health(health: Health, silent_ms: int) -> None:
     found = next_health(health, silent_ms=silent_ms, interval_ms=1000, timeout_ms=10_000)
     order = list(Health)
     assert order.index(found) >= order.index(health)

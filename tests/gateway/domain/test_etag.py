@@ -1,12 +1,17 @@
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
-from test_change import make
 
+from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.etag import Precondition, etag
+from sluiceway_gateway.channels.model import SchemaVersion
 from sluiceway_gateway.errors import PreconditionFailed
 
-CHANNEL = replace(make(), generation=2, revision=5)
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SCHEMA = SchemaVersion(id=7, version=1, definition="s1", created_at=NOW)
+CREATED = created(Change(), name="flights", uid="0" * 32, schema=SCHEMA, prefix="p.", now=NOW)
+CHANNEL = replace(CREATED, generation=2, revision=5)
 
 
 def test_a_tag_names_uid_generation_and_revision() -> None:

@@ -6,7 +6,7 @@ from sluiceway_gateway.channels.model import check_name
 
 
 @pytest.mark.parametrize("name", ["a", "0", "flights", "a.b_c-d", "x" * 200, "sluiceway-x"])
-def test_a_good_name_passes(name: str) -> None:
+def test_a_valid_name_is_accepted(name: str) -> None:
     assert check_name(name) == name
 
 
@@ -25,13 +25,13 @@ def test_a_good_name_passes(name: str) -> None:
         ("sluiceway.x", "reserved"),
     ],
 )
-def test_a_bad_name_is_refused_by_its_rule(name: str, said: str) -> None:
+def test_an_invalid_name_is_refused_with_its_rule(name: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         check_name(name)
 
 
 @given(st.text(max_size=250))
-def test_what_passes_has_only_the_letters_that_kafka_takes(name: str) -> None:
+def test_accepted_names_have_only_characters_allowed_by_kafka(name: str) -> None:
     try:
         check_name(name)
     except ValueError:

@@ -87,7 +87,7 @@ steps = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=WINDO
 
 
 @given(steps, st.integers(0, 5), st.booleans())
-def test_moving_forward_is_neither_rewound_nor_stopped(
+def test_a_position_that_moves_forward_is_neither_rewound_nor_stopped(
     moves: list[tuple[int, int]], left: int, alive: bool
 ) -> None:
     position, end, points = 100, 100 + left, []
@@ -208,7 +208,7 @@ def test_a_new_reader_is_not_evaluated_by_the_samples_of_its_predecessor() -> No
     assert lag_of(same, *readers).progress[0] is ProgressState.STALLED
 
 
-def test_a_clock_that_is_set_back_gives_no_rates() -> None:
+def test_a_clock_set_back_gives_no_rates() -> None:
     readers = [member(positions={0: 5, 1: 0})]
     window = [sampled(720, [9, 0], readers=readers), sampled(0, [9, 0], readers=readers)]
     found = lag_of(window, *readers)

@@ -9,17 +9,17 @@ def holder(*scopes: str) -> Principal:
 
 
 @pytest.mark.parametrize("text", ["read", "write:team-", "manage:a.b", "admin"])
-def test_a_scope_is_read_and_written_the_same(text: str) -> None:
+def test_a_scope_round_trips_through_its_text(text: str) -> None:
     assert str(Scope.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["", "reed", "read:", "read:A", "admin:x", "READ", "read: x"])
-def test_a_wrong_scope_is_refused(text: str) -> None:
+def test_an_invalid_scope_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"scope|begin"):
         Scope.parse(text)
 
 
-def test_no_scope_at_all_is_refused() -> None:
+def test_an_empty_list_of_scopes_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         parse_scopes([])
 
@@ -37,11 +37,11 @@ def test_each_scope_gives_its_actions_and_no_others(kind: str, actions: set[Acti
     assert {action for action in Action if holder(kind).may(action, "flights")} == actions
 
 
-def test_every_kind_says_what_it_gives() -> None:
+def test_every_kind_of_scope_has_a_description() -> None:
     assert all(holder(str(kind)).may(Action.VIEW, "x") for kind in Kind)
 
 
-def test_a_prefix_bounds_the_channels() -> None:
+def test_a_prefix_limits_the_channels() -> None:
     principal = holder("write:team-")
     assert principal.may(Action.WRITE, "team-a")
     assert not principal.may(Action.WRITE, "tea")
@@ -50,7 +50,7 @@ def test_a_prefix_bounds_the_channels() -> None:
         principal.require(Action.WRITE, "other")
 
 
-def test_prefixes_name_all_that_may_be_seen() -> None:
+def test_prefixes_cover_all_visible_channels() -> None:
     assert holder("read:b", "write:a").prefixes(Action.VIEW) == ("a", "b")
     assert holder("read:b", "write:a").prefixes(Action.READ) == ("b",)
     assert holder("read:b", "manage").prefixes(Action.VIEW) == ("",)

@@ -19,7 +19,9 @@ from sluiceway_gateway.channels.model import Requirement, Selector, check_labels
         ("k  notin ( x , y )", "notin", ("x", "y")),
     ],
 )
-def test_each_form_is_read(text: str, operator: str, values: tuple[str, ...]) -> None:
+def test_each_form_of_requirement_is_parsed(
+    text: str, operator: str, values: tuple[str, ...]
+) -> None:
     expected = Requirement(key="k", operator=operator, values=values)  # type: ignore[arg-type]
     assert Selector.parse(text).requirements == (expected,)
 
@@ -49,13 +51,13 @@ def test_parts_are_joined_by_commas_outside_of_sets() -> None:
         f"a in ({','.join('x' * 65)})",
     ],
 )
-def test_what_is_not_a_selector_is_refused(text: str) -> None:
+def test_an_invalid_selector_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"selector|label"):
         Selector.parse(text)
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         Selector.parse(text)
     except ValueError as error:
@@ -77,7 +79,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("a,b", False),
     ],
 )
-def test_requirements_hold_as_in_kubernetes(text: str, holds: bool) -> None:
+def test_requirements_match_as_in_kubernetes(text: str, holds: bool) -> None:
     assert Selector.parse(text).holds({"a": "1"}) is holds
 
 
@@ -100,6 +102,6 @@ def test_labels_that_break_a_rule_are_refused(labels: dict[str, str]) -> None:
         check_labels(labels)
 
 
-def test_good_labels_pass() -> None:
+def test_valid_labels_are_accepted() -> None:
     labels = {"a": "", "example.com/Team_1": "x-Y.z", "b" * 63: "v" * 63}
     assert check_labels(labels) == labels

@@ -1,13 +1,13 @@
-"""Random schedules of members of a dynamic group that join, take their shares and leave."""
+"""Random schedules of a dynamic group's members that join, sync and leave."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pytest
-from attached import ENDPOINT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from endpoints import ENDPOINT
 from sluiceway_gateway.endpoints.model import Endpoint, Role, Share, State
 from sluiceway_gateway.errors import StaleGeneration
 from sluiceway_gateway.groups.model import (
@@ -135,7 +135,7 @@ def test_members_are_ranked_by_epoch() -> None:
     assert [target_share(members, name).index for name in "abc"] == [0, 1, 2]
 
 
-def test_a_member_that_names_another_share_than_its_own_takes_none() -> None:
+def test_a_member_that_syncs_another_generation_takes_nothing() -> None:
     group = replace(empty_group().group, generation=4)
     member = replace(ENDPOINT, size=None, share=Share(index=0, size=1), generation=3)
     known = [Member(endpoint=member.id, epoch=7, generation=3, share=member.share)]

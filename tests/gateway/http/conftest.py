@@ -7,7 +7,7 @@ import pytest
 _HERE = Path(__file__).parent
 
 
-# Before markers select what runs.
+# Before markers select tests.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests on PostgreSQL; stores and races, in other folders, run on both."""

@@ -1,4 +1,4 @@
-"""Adopting topics of a real broker; the loops are held off, or run by hand."""
+"""Adopting topics of a real broker; the loops are off, or run by the test."""
 
 import uuid
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from gateway_rig import NOBODY, SCHEMA, Rig, code, running
 
-from made_topics import make
+from gateways import NOBODY, SCHEMA, Rig, code, running
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.provisioning.reconciler import Reconciler
+from topics import make
 
 WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]
 
@@ -36,7 +36,7 @@ def operator(kafka: SharedKafka) -> AdminClient:
 
 @pytest.fixture
 def topic(operator: AdminClient) -> str:
-    """The name of a topic that somebody made."""
+    """The name of an existing topic."""
     name = f"Somebodys_{uuid.uuid4().hex[:8]}"
     config = {"retention.ms": "60000", "max.message.bytes": "2000", "flush.ms": "9000"}
     make(operator, NewTopic(name, num_partitions=3, config=config))
@@ -56,7 +56,7 @@ def adopt(rig: Rig, topic: str, name: str = "flights", **spec: Any) -> httpx.Res
     return rig.put(name, topic={"name": topic}, **spec)
 
 
-def test_an_adopted_topic_is_followed_and_left_as_it_is(
+def test_an_adopted_topic_is_observed_and_unchanged(
     near: Rig, topic: str, reconciler: Reconciler
 ) -> None:
     answer = adopt(near, topic)
@@ -87,7 +87,7 @@ def test_an_adopted_topic_is_followed_and_left_as_it_is(
         {"config": {}},
     ],
 )
-def test_what_would_change_an_adopted_topic_is_refused(
+def test_changes_of_an_adopted_topic_are_refused(
     near: Rig, topic: str, spec: dict[str, Any]
 ) -> None:
     making = adopt(near, topic, **spec)
@@ -111,7 +111,7 @@ def test_a_topic_belongs_to_one_channel(near: Rig, topic: str, reconciler: Recon
     assert (other.status_code, code(other)) == (409, "immutable_field")
 
 
-def test_of_many_that_adopt_at_once_one_has_the_topic(near: Rig, topic: str) -> None:
+def test_of_concurrent_adoptions_one_succeeds(near: Rig, topic: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda n: adopt(near, topic, f"c{n}"), range(4)))
     assert sorted(each.status_code for each in answers) == [201, 409, 409, 409]
@@ -119,14 +119,14 @@ def test_of_many_that_adopt_at_once_one_has_the_topic(near: Rig, topic: str) -> 
     assert refused <= {"topic_taken", "concurrent_change"}
 
 
-def test_a_topic_that_is_not_there_cannot_be_adopted(near: Rig) -> None:
+def test_a_missing_topic_cannot_be_adopted(near: Rig) -> None:
     answer = adopt(near, "nowhere")
     assert (answer.status_code, code(answer)) == (409, "topic_not_found")
     assert near.http.get("/v1/channels/flights").status_code == 404
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "..", "a b", "", "x" * 250])
-def test_names_that_no_channel_may_adopt_are_refused(shared_rig: Rig, name: str) -> None:
+def test_reserved_topic_names_are_refused(shared_rig: Rig, name: str) -> None:
     answer = adopt(shared_rig, name)
     assert (answer.status_code, code(answer)) == (422, "invalid_request")
     assert answer.json()["errors"][0]["pointer"] == "/spec/topic/name"
@@ -138,7 +138,7 @@ def test_adopting_waits_for_kafka(shared_rig: Rig) -> None:
     assert (answer.status_code, code(answer)) == (503, "kafka_unavailable")
 
 
-def test_adopting_takes_leave_to_manage_all_channels(shared_rig: Rig, rig: Rig) -> None:
+def test_adopting_needs_the_scope_for_all_channels(shared_rig: Rig, rig: Rig) -> None:
     mine = rig.token("manage:team-")
     body = {"spec": {"schema": SCHEMA, "topic": {"name": "anybodys"}}}
     answer = rig.http.put("/v1/channels/team-a", json=body, headers=mine)

@@ -1,11 +1,12 @@
-"""Commits of readers that name their partitions themselves and are members of no group."""
+"""Commits of readers without membership, for partitions that they choose."""
 
 from typing import Any
 
 import httpx
 import pytest
-from attaching import TOPIC_ID, Site, fresh_id, site
-from gateway_rig import Rig, code
+
+from endpoints import TOPIC_ID, Site, fresh_id, site
+from gateways import Rig, code
 
 Place = tuple[int, int, int]
 
@@ -31,7 +32,7 @@ def advance(
     return flights.rig.http.post(f"{flights.offsets_path(group)}/advance", json=content)
 
 
-def test_positions_go_on_from_where_they_were(flights: Site) -> None:
+def test_advancing_continues_at_the_committed_positions(flights: Site) -> None:
     first = advance(flights, (0, 5, 0), (2, 7, 3))
     assert first.status_code == 200, first.text
     assert [each["offset"] for each in first.json()["positions"]] == [5, 7]
@@ -39,7 +40,7 @@ def test_positions_go_on_from_where_they_were(flights: Site) -> None:
     assert flights.committed() == [(0, 9, 0), (2, 7, 3)]
 
 
-def test_a_repeat_changes_nothing_and_a_late_one_does_not_either(flights: Site) -> None:
+def test_repeated_and_late_advances_change_nothing(flights: Site) -> None:
     advance(flights, (0, 5, 0))
     assert advance(flights, (0, 5, 0)).status_code == 200
     advance(flights, (0, 9, 0), before=((0, 5, 0),))
@@ -47,7 +48,7 @@ def test_a_repeat_changes_nothing_and_a_late_one_does_not_either(flights: Site) 
     assert flights.committed() == [(0, 9, 0)]
 
 
-def test_of_two_who_read_one_partition_the_second_is_told(flights: Site) -> None:
+def test_of_two_readers_of_one_partition_the_second_is_refused(flights: Site) -> None:
     advance(flights, (0, 5, 0), (1, 5, 0))
     assert advance(flights, (0, 8, 0), before=((0, 5, 0),)).status_code == 200
     both = advance(flights, (0, 9, 0), (1, 9, 0), before=((0, 5, 0), (1, 5, 0)))
@@ -68,13 +69,13 @@ def test_of_two_who_read_one_partition_the_second_is_told(flights: Site) -> None
     ],
     ids=str,
 )
-def test_what_cannot_be_changes_nothing(flights: Site, body: dict[str, Any], problem: str) -> None:
+def test_invalid_advances_change_nothing(flights: Site, body: dict[str, Any], problem: str) -> None:
     advance(flights, (0, 5, 0))
     assert code(advance(flights, (0, 6, 0), before=((0, 5, 0),), body=body)) == problem
     assert flights.committed() == [(0, 5, 0)]
 
 
-def test_members_alone_commit_while_they_live_and_go_on_where_it_stands(flights: Site) -> None:
+def test_only_members_commit_for_a_live_group(flights: Site) -> None:
     advance(flights, (0, 5, 0), group="d")
     member = flights.join("d")
     assert code(advance(flights, (0, 6, 0), before=((0, 5, 0),), group="d")) == "members_open"
@@ -84,12 +85,12 @@ def test_members_alone_commit_while_they_live_and_go_on_where_it_stands(flights:
     assert advance(flights, (0, 6, 0), before=((0, 5, 0),), group="d").status_code == 200
 
 
-def test_a_broadcast_groups_positions_are_its_members_own(flights: Site) -> None:
+def test_positions_of_a_broadcast_group_belong_to_its_members(flights: Site) -> None:
     flights.depart(flights.member(0, 1, mode="broadcast"))
     assert code(advance(flights, (0, 5, 0))) == "group_mode"
 
 
-def test_it_takes_the_right_to_read(rig: Rig) -> None:
+def test_advancing_needs_the_read_scope(rig: Rig) -> None:
     mine = site(rig)
     content = {"uid": mine.uid, "topic_id": TOPIC_ID, "positions": listed((0, 5, 0)), "before": []}
     path = f"{mine.offsets_path('g')}/advance"

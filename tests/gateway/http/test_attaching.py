@@ -1,18 +1,13 @@
 from typing import Any
 
 import pytest
-from attaching import TOPIC_ID, Site, fresh_id, report, site
-from gateway_rig import NOBODY, Rig, code
 
+from endpoints import TOPIC_ID, Site, fresh_id, report, site
+from gateways import NOBODY, Rig, code
 from sluiceway_gateway.channels.model import Phase
 
 
-@pytest.fixture
-def flights(rig: Rig) -> Site:
-    return site(rig, partitions=4)
-
-
-def test_a_member_is_given_its_place_its_partitions_and_the_way_to_them(flights: Site) -> None:
+def test_attaching_returns_place_partitions_and_connection(flights: Site) -> None:
     answer = flights.ask(group="delays", index=1, size=2)
     assert answer.status_code == 201
     assert answer.headers["cache-control"] == "no-store"
@@ -49,7 +44,7 @@ def test_a_member_is_given_its_place_its_partitions_and_the_way_to_them(flights:
     assert body["connection"]["kafka"] == {"bootstrap.servers": NOBODY}
 
 
-def test_broadcast_members_writers_and_those_without_a_group_have_all_partitions(
+def test_broadcast_members_and_writers_and_ungrouped_readers_have_all_partitions(
     flights: Site,
 ) -> None:
     everything = [0, 1, 2, 3]
@@ -60,7 +55,7 @@ def test_broadcast_members_writers_and_those_without_a_group_have_all_partitions
         assert (alone["partitions"], alone["index"], alone["group"]) == (everything, index, None)
 
 
-def test_a_repeat_changes_nothing_however_late(flights: Site) -> None:
+def test_a_repeated_attach_changes_nothing_however_late(flights: Site) -> None:
     asked: dict[str, Any] = {"group": "g", "index": 0, "size": 2, "id": fresh_id()}
     first = flights.ask(**asked)
     flights.member(1, 2)
@@ -75,7 +70,7 @@ def test_a_repeat_changes_nothing_however_late(flights: Site) -> None:
     assert len(flights.listed()) == 3
 
 
-def test_a_new_instance_takes_the_place_and_the_old_one_is_fenced(flights: Site) -> None:
+def test_a_new_instance_fences_the_old_one(flights: Site) -> None:
     old = flights.member(0, 2)
     new = flights.member(0, 2)
     assert (old["epoch"], new["epoch"]) == (1, 2)
@@ -92,7 +87,7 @@ def test_a_new_instance_takes_the_place_and_the_old_one_is_fenced(flights: Site)
     assert report["events"][0]["by"] == "loopback"
 
 
-def test_those_without_a_group_fence_nobody(flights: Site) -> None:
+def test_ungrouped_endpoints_fence_no_other(flights: Site) -> None:
     first, second = flights.attach("writer"), flights.attach("writer")
     assert (first["index"], second["index"]) == (0, 1)
     assert {each["superseded"] for each in flights.listed()} == {False}
@@ -111,7 +106,7 @@ def test_those_without_a_group_fence_nobody(flights: Site) -> None:
     ],
     ids=str,
 )
-def test_an_id_stands_for_one_instance(flights: Site, other: dict[str, Any]) -> None:
+def test_an_id_identifies_one_instance(flights: Site, other: dict[str, Any]) -> None:
     asked: dict[str, Any] = {"group": "g", "index": 0, "size": 2, "id": fresh_id()}
     flights.ask(**asked)
     answer = flights.ask(**(asked | other))
@@ -146,7 +141,7 @@ def test_an_id_stands_for_one_instance(flights: Site, other: dict[str, Any]) -> 
     ],
     ids=str,
 )
-def test_a_wrong_field_of_an_attachment_is_named(
+def test_an_invalid_field_of_an_attach_is_named(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
     answer = flights.ask(**body)
@@ -155,7 +150,7 @@ def test_a_wrong_field_of_an_attachment_is_named(
     assert flights.listed() == []
 
 
-def test_a_group_keeps_its_size_and_its_mode_while_a_member_lives(flights: Site) -> None:
+def test_a_live_group_keeps_its_size_and_mode(flights: Site) -> None:
     member = flights.member(0, 2)
     refused = flights.ask(group="g", index=0, size=3)
     assert (refused.status_code, code(refused)) == (409, "group_size")
@@ -167,7 +162,7 @@ def test_a_group_keeps_its_size_and_its_mode_while_a_member_lives(flights: Site)
     assert [(each["index"], each["size"]) for each in flights.listed()] == [(0, 2), (2, 3)]
 
 
-def test_who_failed_with_the_old_size_is_fenced_when_it_changes(flights: Site) -> None:
+def test_a_failed_member_of_the_old_size_is_fenced_when_it_changes(flights: Site) -> None:
     failed = flights.member(3, 4)
     flights.depart(failed, "error")
     flights.member(0, 2)
@@ -175,7 +170,7 @@ def test_who_failed_with_the_old_size_is_fenced_when_it_changes(flights: Site) -
     assert flights.get(failed)["superseded"]
 
 
-def test_a_larger_group_grows_the_channel_and_is_told_to_come_again(flights: Site) -> None:
+def test_a_larger_group_grows_the_channel_and_gets_retry_after(flights: Site) -> None:
     asked: dict[str, Any] = {"group": "g", "index": 5, "size": 6, "id": fresh_id()}
     for _ in range(2):
         answer = flights.ask(**asked)
@@ -188,7 +183,7 @@ def test_a_larger_group_grows_the_channel_and_is_told_to_come_again(flights: Sit
     assert flights.attach(**asked)["partitions"] == [5]
 
 
-def test_a_pinned_channel_grows_for_nobody(rig: Rig) -> None:
+def test_a_pinned_channel_does_not_grow(rig: Rig) -> None:
     pinned = site(rig, partitions=2, pinned=True)
     answer = pinned.ask(group="g", index=0, size=3)
     assert (answer.status_code, code(answer)) == (409, "group_larger_than_pinned")
@@ -196,7 +191,7 @@ def test_a_pinned_channel_grows_for_nobody(rig: Rig) -> None:
     assert rig.http.get(pinned.path).json()["spec"]["partitions"] == 2
 
 
-def test_growing_takes_leave_to_manage(flights: Site) -> None:
+def test_growing_needs_the_manage_scope(flights: Site) -> None:
     http = flights.rig.http
     reads = flights.rig.token("read")
     http.headers.update(reads)
@@ -221,7 +216,7 @@ def test_each_role_needs_its_scope(flights: Site) -> None:
     assert code(removed) == "forbidden"
 
 
-def test_a_channel_that_cannot_be_used_takes_nobody(rig: Rig) -> None:
+def test_an_unusable_channel_refuses_attaches(rig: Rig) -> None:
     uid = rig.put("later").json()["metadata"]["uid"]
     later = Site(rig=rig, name="later", uid=uid)
     assert code(later.ask()) == "channel_not_ready"
@@ -229,7 +224,7 @@ def test_a_channel_that_cannot_be_used_takes_nobody(rig: Rig) -> None:
     assert code(Site(rig=rig, name="later", uid="0" * 32).ask()) == "uid_mismatch"
 
 
-def test_a_closed_channel_takes_readers_and_lets_writers_that_it_has_finish(flights: Site) -> None:
+def test_a_closed_channel_accepts_readers_and_lets_its_writers_finish(flights: Site) -> None:
     asked = {"id": fresh_id()}
     writer = flights.attach("writer", **asked)
     flights.rig.http.post(f"{flights.path}/close", json={"uid": flights.uid})
@@ -239,7 +234,7 @@ def test_a_closed_channel_takes_readers_and_lets_writers_that_it_has_finish(flig
     assert flights.depart(writer, ends={"0": 7}).json()["ends"] == {"0": 7}
 
 
-def test_a_channel_takes_its_endpoints_with_it(flights: Site) -> None:
+def test_a_deleted_channel_deletes_its_endpoints(flights: Site) -> None:
     from sluiceway_gateway.provisioning.store import remove
 
     member = flights.member()

@@ -4,8 +4,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from gateway_rig import SCHEMA, Rig, code, running
 
+from gateways import SCHEMA, Rig, code, running
 from sluiceway_gateway.db.engine import Database
 
 PATH = "/v1/channels/flights"
@@ -52,12 +52,12 @@ def refused(rig: Rig, content: bytes, headers: dict[str, str] = JSON) -> dict[st
         b'{"spec":{"schema":{"type":"record","name":"R","doc":"\\u0000","fields":[]}}}',
     ],
 )
-def test_what_is_not_a_proper_body_is_refused(shared_rig: Rig, content: bytes) -> None:
+def test_a_malformed_body_is_refused(shared_rig: Rig, content: bytes) -> None:
     refused(shared_rig, content)
 
 
 @pytest.mark.parametrize("media_type", ["", "text/plain", "application/xml", "application/jsonx"])
-def test_a_body_has_to_say_that_it_is_json(shared_rig: Rig, media_type: str) -> None:
+def test_a_body_needs_a_json_content_type(shared_rig: Rig, media_type: str) -> None:
     body = json.dumps({"spec": {"schema": SCHEMA}}).encode()
     problem = refused(shared_rig, body, {"Content-Type": media_type})
     assert problem["errors"][0]["pointer"] == "header:Content-Type"
@@ -100,7 +100,7 @@ def test_a_body_has_to_say_that_it_is_json(shared_rig: Rig, media_type: str) -> 
         ({"spec": {"schema": {"type": "long"}}}, "/spec/schema"),
     ],
 )
-def test_a_wrong_field_is_named(shared_rig: Rig, body: dict[str, Any], pointer: str) -> None:
+def test_an_invalid_field_is_named(shared_rig: Rig, body: dict[str, Any], pointer: str) -> None:
     problem = refused(shared_rig, json.dumps(body).encode())
     assert [each["pointer"] for each in problem["errors"]] == [pointer]
 
@@ -109,7 +109,7 @@ def test_a_wrong_field_is_named(shared_rig: Rig, body: dict[str, Any], pointer: 
     "name", ["Flights", "a b", "ä", "a\0", ".a", "sluiceway.x", "x" * 201, "%"]
 )
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-def test_a_wrong_name_is_refused_and_says_the_rule(shared_rig: Rig, method: str, name: str) -> None:
+def test_an_invalid_name_is_refused_with_the_rule(shared_rig: Rig, method: str, name: str) -> None:
     path = f"/v1/channels/{quote(name, safe='')}"
     body = {"spec": {"schema": SCHEMA}} if method == "PUT" else None
     query = {"uid": "0" * 32} if method == "DELETE" else None
@@ -120,7 +120,7 @@ def test_a_wrong_name_is_refused_and_says_the_rule(shared_rig: Rig, method: str,
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/nothing", "/v1/channels/", "/v1/channels/a/b", "/%ff"])
-def test_an_unknown_path_is_a_problem_too(shared_rig: Rig, path: str) -> None:
+def test_an_unknown_path_is_a_problem_response(shared_rig: Rig, path: str) -> None:
     answer = shared_rig.http.get(path)
     assert (answer.status_code, code(answer)) == (404, "not_found")
 
@@ -162,7 +162,7 @@ def test_a_body_over_the_limit_is_refused_announced_or_not(
         b"\x00\x01\x02\r\n\r\n",
     ],
 )
-def test_what_is_not_http_gets_400_or_a_closed_connection(shared_rig: Rig, raw: bytes) -> None:
+def test_other_protocols_get_400_or_a_closed_connection(shared_rig: Rig, raw: bytes) -> None:
     host, port = shared_rig.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
         connection.sendall(raw)

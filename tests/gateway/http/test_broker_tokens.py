@@ -1,13 +1,13 @@
-"""What tokens let pykafka's Broker do, and what it does without Kafka."""
+"""pykafka's Broker with tokens of different scopes, and without Kafka."""
 
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from attaching import site
-from gateway_rig import Rig, running
 
 from databases import Databases
+from endpoints import site
+from gateways import Rig, running
 from sluiceway.broker import (
     Broker,
     PartitionFetchRequest,
@@ -25,7 +25,7 @@ from sluiceway_gateway.db.engine import Database
 
 @pytest.fixture
 def rig(sqlite: Databases) -> Iterator[Rig]:
-    """A gateway on one database: what a Broker makes of answers is the same on another."""
+    """A gateway on one database; the Broker does not depend on the database."""
     url = sqlite.migrated()
     database = Database(url)
     with running(database, url) as rig:
@@ -42,7 +42,7 @@ def broker_with(rig: Rig, *scopes: str) -> Broker:
     return Broker(0, at.hostname, at.port, None, 20_000, 20_000, token=token)
 
 
-def test_what_a_token_does_not_cover_is_refused_by_pykafkas_names(rig: Rig) -> None:
+def test_requests_outside_the_tokens_scope_are_refused_with_pykafkas_errors(rig: Rig) -> None:
     site(rig, "flights")
     with broker_with(rig, "read:trains.", "write:flights") as broker:
         assert broker.connected
@@ -59,7 +59,7 @@ def test_what_a_token_does_not_cover_is_refused_by_pykafkas_names(rig: Rig) -> N
         broker.fetch_consumer_group_offsets(b"g", asked).check()
 
 
-def test_where_kafka_is_away_nobody_answers_and_groups_go_on(rig: Rig) -> None:
+def test_without_kafka_requests_fail_and_groups_continue(rig: Rig) -> None:
     site(rig, "flights", partitions=2)
     at = urlsplit(rig.url)
     with Broker(0, str(at.hostname), at.port or 0, None, 500) as broker:
@@ -75,7 +75,7 @@ def test_where_kafka_is_away_nobody_answers_and_groups_go_on(rig: Rig) -> None:
         assert broker.connected
 
 
-def test_a_token_that_nobody_knows_is_no_connection(rig: Rig) -> None:
+def test_an_unknown_token_refuses_the_connection(rig: Rig) -> None:
     rig.token("admin")
     at = urlsplit(rig.url)
     with pytest.raises(Unauthenticated):

@@ -1,7 +1,7 @@
 import httpx
 import pytest
-from gateway_rig import SCHEMA, Rig, code, condition
 
+from gateways import SCHEMA, Rig, code, condition
 from sluiceway_gateway.channels.model import Phase
 
 PATH = "/v1/channels/flights"
@@ -19,7 +19,7 @@ def uid(rig: Rig) -> str:
     return made
 
 
-def test_a_closed_channel_is_read_and_not_written(rig: Rig, uid: str) -> None:
+def test_a_closed_channel_is_readable_and_not_writable(rig: Rig, uid: str) -> None:
     answer = close(rig, uid)
     assert answer.status_code == 200, answer.text
     status = answer.json()["status"]
@@ -40,7 +40,7 @@ def test_closing_again_changes_nothing(rig: Rig, uid: str) -> None:
     assert again.headers["etag"] == first.headers["etag"]
 
 
-def test_a_repeat_with_the_same_key_gets_the_same_answer(rig: Rig, uid: str) -> None:
+def test_a_repeat_with_the_same_key_gets_the_same_response(rig: Rig, uid: str) -> None:
     key = {"Idempotency-Key": "one"}
     first = close(rig, uid, **key)
     rig.http.delete(PATH, params={"uid": uid})
@@ -48,7 +48,7 @@ def test_a_repeat_with_the_same_key_gets_the_same_answer(rig: Rig, uid: str) -> 
     assert code(close(rig, uid)) == "channel_deleting"
 
 
-def test_only_the_incarnation_that_is_meant_is_closed(rig: Rig, uid: str) -> None:
+def test_only_the_given_incarnation_is_closed(rig: Rig, uid: str) -> None:
     assert code(close(rig, "0" * 32)) == "uid_mismatch"
     assert rig.http.get(PATH).json()["status"]["phase"] == "ready"
     assert code(rig.http.post("/v1/channels/absent/close", json={"uid": uid})) == (
@@ -64,7 +64,7 @@ def test_a_channel_without_a_topic_cannot_be_closed(rig: Rig) -> None:
     assert "Wait until it is" in answer.json()["detail"]
 
 
-def test_there_is_no_way_back_but_deleting(rig: Rig, uid: str) -> None:
+def test_a_closed_channel_can_only_be_deleted(rig: Rig, uid: str) -> None:
     close(rig, uid)
     relabelled = rig.http.put(PATH, json={"metadata": {"labels": {"a": "b"}}})
     assert relabelled.json()["status"]["phase"] == "closed"
@@ -80,7 +80,7 @@ def test_a_closed_channel_whose_topic_vanished_cannot_be_read(rig: Rig, uid: str
     assert "The topic vanished; delete the channel." in answer.json()["detail"]
 
 
-def test_closing_takes_leave_to_manage(rig: Rig, uid: str) -> None:
+def test_closing_needs_the_manage_scope(rig: Rig, uid: str) -> None:
     admin, writer = rig.token("admin"), rig.token("write")
     assert code(close(rig, uid, **writer)) == "forbidden"
     assert close(rig, uid, **admin).status_code == 200

@@ -1,13 +1,13 @@
-"""Commits over HTTP: malformed requests, tokens, and what the writer is taken for."""
+"""Commits over HTTP: malformed requests, tokens, and use of the write connection."""
 
 import json
 from typing import Any
 
 import pytest
-from attaching import TOPIC_ID, Site, fresh_id, site
-from gateway_rig import Rig
 from sqlalchemy import select
 
+from endpoints import TOPIC_ID, Site, fresh_id, site
+from gateways import Rig
 from sluiceway_gateway.db.schema import positions
 
 JSON = {"Content-Type": "application/json"}
@@ -70,7 +70,7 @@ def changed(**fields: Any) -> Any:
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, bytes | int) else "",
 )
-def test_a_commit_is_answered_by_what_is_wrong_with_it(
+def test_an_invalid_commit_is_answered_with_its_error(
     flights: Site, change: Any, status: int
 ) -> None:
     answer = send(flights, flights.member(), change)
@@ -89,7 +89,7 @@ def test_a_commit_is_answered_by_what_is_wrong_with_it(
         ("", 422),
     ],
 )
-def test_a_body_says_that_it_is_json(flights: Site, content_type: str, status: int) -> None:
+def test_a_body_requires_a_json_content_type(flights: Site, content_type: str, status: int) -> None:
     answer = send(flights, flights.member(), headers={"Content-Type": content_type})
     assert answer.status_code == status
 
@@ -123,7 +123,7 @@ def test_a_commit_needs_a_token_that_may_read_the_channel(rig: Rig) -> None:
     assert send(flights, reader, headers=good).status_code == 200
 
 
-def test_a_bad_token_never_takes_the_writer(rig: Rig) -> None:
+def test_a_bad_token_never_opens_a_write_transaction(rig: Rig) -> None:
     flights = site(rig)
     reader, good = flights.member(), rig.token("read:flights")
     assert send(flights, reader, headers=good).status_code == 200
@@ -134,7 +134,7 @@ def test_a_bad_token_never_takes_the_writer(rig: Rig) -> None:
             assert send(flights, reader, headers=headers).status_code == 401
 
 
-def test_a_token_that_was_revoked_commits_nothing(rig: Rig) -> None:
+def test_a_revoked_token_commits_nothing(rig: Rig) -> None:
     flights = site(rig)
     reader, token = flights.member(), rig.token("read:flights")
     assert send(flights, reader, headers=token).status_code == 200
@@ -150,7 +150,7 @@ def test_a_token_that_was_revoked_commits_nothing(rig: Rig) -> None:
 @pytest.mark.parametrize(
     "headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}], ids=str
 )
-def test_a_gateway_without_tokens_serves_its_own_machine_alone(
+def test_a_gateway_without_tokens_serves_only_loopback(
     flights: Site, headers: dict[str, str]
 ) -> None:
     reader = flights.member()
@@ -158,7 +158,7 @@ def test_a_gateway_without_tokens_serves_its_own_machine_alone(
     assert flights.committed() == []
 
 
-def test_a_body_may_come_in_pieces_up_to_the_limit(flights: Site) -> None:
+def test_a_chunked_body_is_accepted_up_to_the_limit(flights: Site) -> None:
     reader = flights.member()
     path = flights.offsets_path("g")
 

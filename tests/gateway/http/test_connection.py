@@ -1,7 +1,7 @@
 import pytest
-from gateway_rig import NOBODY, SCHEMA, Rig, code, condition, running
 from sqlalchemy import text
 
+from gateways import NOBODY, SCHEMA, Rig, code, condition, running
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 
@@ -9,7 +9,7 @@ PATH = "/v1/channels/flights/connection"
 
 
 @pytest.mark.parametrize("access", ["read", "write"])
-def test_a_ready_channel_says_where_its_records_are(rig: Rig, access: str) -> None:
+def test_a_ready_channel_returns_its_connection(rig: Rig, access: str) -> None:
     made = rig.put(partitions=3, format="arrow", config={"max.message.bytes": "2000000"}).json()
     rig.observe("flights", Phase.READY)
     assert rig.http.get(PATH, params={"access": access}).json() == {
@@ -36,7 +36,7 @@ def test_clients_may_have_their_own_address_of_kafka(database: Database, databas
         assert body["topic"]["max_message_bytes"] == 1_048_588
 
 
-def test_a_channel_that_is_not_ready_says_why(rig: Rig) -> None:
+def test_a_channel_that_is_not_ready_returns_the_reason(rig: Rig) -> None:
     assert code(rig.http.get(PATH, params={"access": "read"})) == "channel_not_found"
     rig.put()
     why = condition("TopicMissing", "The topic vanished; delete the channel.", rig.clock())
@@ -48,7 +48,9 @@ def test_a_channel_that_is_not_ready_says_why(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("parameters", [{}, {"access": "raed"}, {"access": "read", "x": "1"}])
-def test_what_it_is_for_has_to_be_said(shared_rig: Rig, parameters: dict[str, str]) -> None:
+def test_the_purpose_of_a_connection_is_required(
+    shared_rig: Rig, parameters: dict[str, str]
+) -> None:
     answer = shared_rig.http.get(PATH, params=parameters)
     assert (answer.status_code, code(answer)) == (422, "invalid_request")
 

@@ -1,4 +1,4 @@
-"""What a client may send and hold before anybody knows who it is; on raw sockets."""
+"""Limits for unauthenticated clients, on raw sockets."""
 
 import itertools
 import json
@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_rig import SCHEMA, Rig, running
 
 from databases import Databases
+from gateways import SCHEMA, Rig, running
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.http.server import (
     HEALTH_CONNECTIONS,
@@ -24,7 +24,7 @@ from waiting import until
 
 CONNECTIONS = 4
 TIMEOUT_S = 0.5
-#: What a socket, the server's buffers and the limits may hold together.
+#: Total size of the socket's and server's buffers and the limits.
 HELD = 4 * 1024 * 1024
 PIECE = 16 * 1024
 GET = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -130,7 +130,7 @@ def is_cut(made: socket.socket, sent: bytes) -> bool:
         *("trailers", "trailer", "chunk extension"),
     ],
 )
-def test_what_has_no_end_is_refused_soon(small: Rig, begin: bytes, piece: bytes) -> None:
+def test_an_endless_request_is_refused_early(small: Rig, begin: bytes, piece: bytes) -> None:
     with connected(small) as made:
         sent_until_refused(made, begin, itertools.repeat(piece * (PIECE // len(piece))))
     with connected(small) as made:
@@ -154,12 +154,14 @@ def test_what_has_no_end_is_refused_soon(small: Rig, begin: bytes, piece: bytes)
     ],
     ids=["url", "header", "headers", "words", "length", "lengths", "absolute", "connect"],
 )
-def test_a_head_that_is_refused_says_why(small: Rig, sent: bytes, refused: tuple[int, str]) -> None:
+def test_a_refused_request_head_has_a_reason(
+    small: Rig, sent: bytes, refused: tuple[int, str]
+) -> None:
     with connected(small) as made:
         assert refusal(made, sent) == refused
 
 
-def test_a_head_within_the_limits_is_answered(small: Rig) -> None:
+def test_a_request_head_within_the_limits_is_accepted(small: Rig) -> None:
     headers = b"a: b\r\n" * (MAX_HEADERS - 2) + b"c: " + b"d" * 15_000 + b"\r\n"
     with connected(small) as made:
         status, _, problem = answer_to(
@@ -177,9 +179,7 @@ def test_a_head_within_the_limits_is_answered(small: Rig) -> None:
     ids=["line", "head", "body"],
 )  # fmt: skip
 @pytest.mark.parametrize("trickles", [False, True])
-def test_a_request_that_does_not_arrive_in_time_is_refused(
-    impatient: Rig, sent: bytes, trickles: bool
-) -> None:
+def test_a_slow_request_is_refused(impatient: Rig, sent: bytes, trickles: bool) -> None:
     with connected(impatient) as made:
         started_s = time.monotonic()
         made.sendall(sent[:-1] if trickles else sent)
@@ -193,7 +193,7 @@ def test_a_request_that_does_not_arrive_in_time_is_refused(
 @pytest.mark.parametrize(
     ("used", "sent"), [(False, b""), (False, b"\r\n"), (True, b"\r\n")], ids=str
 )
-def test_a_connection_without_a_request_is_closed(impatient: Rig, sent: bytes, used: bool) -> None:
+def test_an_idle_new_connection_is_closed(impatient: Rig, sent: bytes, used: bool) -> None:
     with connected(impatient) as made:
         if used:
             assert answer_to(made, GET + b"\r\n")[0] == 200
@@ -201,7 +201,7 @@ def test_a_connection_without_a_request_is_closed(impatient: Rig, sent: bytes, u
         assert made.recv(1) == b""
 
 
-def test_a_body_that_was_refused_is_not_awaited_for_ever(impatient: Rig) -> None:
+def test_a_refused_body_is_awaited_for_a_limited_time(impatient: Rig) -> None:
     head = b"PUT /v1/channels/a HTTP/1.1\r\nHost: elsewhere\r\nContent-Length: 999999999\r\n\r\n"
     with connected(impatient) as made:
         status, _, problem = answer_to(made, head)
@@ -209,7 +209,7 @@ def test_a_body_that_was_refused_is_not_awaited_for_ever(impatient: Rig) -> None
         until(lambda: is_cut(made, b" " * 1000), seconds=10)
 
 
-def test_a_request_that_waits_for_its_answer_has_all_the_time_it_asks_for(impatient: Rig) -> None:
+def test_a_long_poll_is_not_cut_by_the_client_timeout(impatient: Rig) -> None:
     made = impatient.put("waited")
     tag = {"If-None-Match": made.headers["ETag"]}
     with connected(impatient) as raw:
@@ -222,15 +222,15 @@ def test_a_request_that_waits_for_its_answer_has_all_the_time_it_asks_for(impati
         assert time.monotonic() - begun_s > 2 * TIMEOUT_S
 
 
-def test_a_client_that_takes_in_nothing_is_given_up(impatient: Rig) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(impatient: Rig) -> None:
     with connected(impatient, receive_buffer=4096) as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         made.sendall(LARGE + b"\r\n")
-        # What comes after the answer has begun is neither read nor refused.
+        # Data after the start of the response is neither read nor refused.
         until(lambda: is_cut(made, b"\r\n"), seconds=10)
 
 
-def test_a_client_that_takes_in_an_answer_slowly_gets_all_of_it(impatient: Rig) -> None:
+def test_a_slow_reader_gets_the_whole_response(impatient: Rig) -> None:
     with connected(impatient, receive_buffer=32 * 1024) as made:
         made.sendall(LARGE + b"Connection: close\r\n\r\n")
         size, started_s = 0, time.monotonic()
@@ -242,7 +242,7 @@ def test_a_client_that_takes_in_an_answer_slowly_gets_all_of_it(impatient: Rig) 
     assert size > len(whole.content)
 
 
-def test_the_connection_that_idles_for_the_longest_makes_room(small: Rig) -> None:
+def test_the_longest_idle_connection_is_closed_at_the_limit(small: Rig) -> None:
     with ExitStack() as open_ones:
         idle = [open_ones.enter_context(connected(small)) for _ in range(CONNECTIONS)]
         for each in idle[1:]:
@@ -274,7 +274,7 @@ def all_busy(small: Rig) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("all_busy")
-def test_while_all_are_busy_new_ones_are_refused_but_health_is_told(small: Rig) -> None:
+def test_at_the_connection_limit_requests_are_refused_but_health_answers(small: Rig) -> None:
     list_ = b"GET /v1/channels HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     for _ in range(2):
         with connected(small) as new:
@@ -286,7 +286,7 @@ def test_while_all_are_busy_new_ones_are_refused_but_health_is_told(small: Rig) 
 
 
 @pytest.mark.usefixtures("all_busy")
-def test_silent_connections_do_not_keep_health_from_being_told(small: Rig) -> None:
+def test_silent_connections_do_not_block_health_checks(small: Rig) -> None:
     with ExitStack() as open_ones:
         for _ in range(3 * HEALTH_CONNECTIONS):
             open_ones.enter_context(connected(small))

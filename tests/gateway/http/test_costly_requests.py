@@ -1,4 +1,4 @@
-"""Requests made to cost much are refused for little, and unread where nobody may ask."""
+"""Expensive requests are refused cheaply, and not read without authentication."""
 
 import json
 import re
@@ -9,15 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
-from attaching import fresh_id
 from fastapi.routing import APIRoute
-from gateway_rig import SCHEMA, Rig, code
 
+from endpoints import fresh_id
+from gateways import SCHEMA, Rig, code
 from sluiceway_gateway.http.json import loads
 
 JSON = {"Content-Type": "application/json"}
 MOST_SHOWN = 20
-#: What the costly way takes is many times this; what is right takes a fraction of it.
+#: The expensive way takes many times as long, the right one a fraction.
 SOON_S = 2.0
 
 
@@ -29,7 +29,7 @@ def soon() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("soon")
-def test_a_repeated_name_among_many_is_found_soon() -> None:
+def test_a_duplicate_among_many_names_is_found_fast() -> None:
     names = [f'"{number:x}":0' for number in range(40_000)]
     body = f"{{{','.join([*names, names[-1]])}}}".encode()
     with pytest.raises(Exception, match="the name '9c3f' twice"):
@@ -46,7 +46,7 @@ def test_unknown_fields_are_counted_beyond_the_first_twenty(shared_rig: Rig) -> 
 
 
 @pytest.mark.usefixtures("soon")
-def test_unknown_settings_are_refused_soon_and_not_all_named(shared_rig: Rig) -> None:
+def test_unknown_settings_are_refused_fast_and_named_up_to_a_limit(shared_rig: Rig) -> None:
     config = {f"segment.byte{number}": "1" for number in range(20_000)}
     answer = shared_rig.put("flights", config=config)
     assert (answer.status_code, code(answer)) == (422, "invalid_request")
@@ -74,7 +74,7 @@ def test_unknown_parameters_are_counted_beyond_the_first_twenty(shared_rig: Rig)
 
 
 @pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null", "http://a]b"])
-def test_an_origin_that_is_none_is_refused(shared_rig: Rig, origin: str) -> None:
+def test_an_invalid_origin_is_refused(shared_rig: Rig, origin: str) -> None:
     answer = shared_rig.http.get("/v1/channels", headers={"Origin": origin})
     assert (answer.status_code, code(answer)) == (403, "forbidden")
 
@@ -107,7 +107,7 @@ def status(sent: socket.socket) -> int:
 
 
 @pytest.mark.parametrize("token", [None, "slw_" + "0" * 16 + "_" + "0" * 64, "x"])
-def test_no_route_waits_for_the_body_of_somebody_unknown(rig: Rig, token: str | None) -> None:
+def test_no_route_reads_the_body_of_an_unauthenticated_request(rig: Rig, token: str | None) -> None:
     rig.token("admin")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     asked = routes(rig)
@@ -116,7 +116,7 @@ def test_no_route_waits_for_the_body_of_somebody_unknown(rig: Rig, token: str | 
     assert answered == [(path, 401) for _, path in asked]
 
 
-def test_the_body_of_a_revoked_token_is_not_read_once_it_was_refused(rig: Rig) -> None:
+def test_the_body_of_a_request_with_a_revoked_token_is_not_read(rig: Rig) -> None:
     assert rig.put("flights").status_code == 201
     token = rig.token("admin")
     beat = {"session": fresh_id(), "beat": 1, "endpoints": []}
@@ -130,7 +130,7 @@ def test_the_body_of_a_revoked_token_is_not_read_once_it_was_refused(rig: Rig) -
     assert status(head(rig, "POST", "/v1/heartbeats", **token)) == 401
 
 
-def test_a_client_that_leaves_amid_its_body_is_no_failure_of_the_gateway(
+def test_a_client_that_disconnects_while_sending_is_not_a_gateway_error(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     for path in ("/v1/channels/flights", "/v1/channels/flights/groups/g/offsets"):
@@ -144,7 +144,7 @@ def test_a_client_that_leaves_amid_its_body_is_no_failure_of_the_gateway(
     assert "request failed" not in caplog.text
 
 
-def test_the_document_has_the_largest_integer_as_it_is(shared_rig: Rig) -> None:
+def test_the_openapi_document_has_the_exact_largest_integer(shared_rig: Rig) -> None:
     served = shared_rig.http.get("/openapi.json")
     assert b'"maximum":9223372036854775807' in served.content
     bounds: list[Any] = []

@@ -5,9 +5,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from gateway_rig import SCHEMA, Rig, code, running
 
 from databases import SQLite
+from gateways import SCHEMA, Rig, code, running
 from sluiceway_gateway import app
 from sluiceway_gateway.db.engine import Database
 from waiting import until
@@ -48,7 +48,7 @@ def test_a_locked_database_is_503_and_loses_nothing(database: Database, database
         until(lambda: rig.put(partitions=2).status_code == 200)
 
 
-def test_a_database_that_is_away_is_503_everywhere_until_it_is_back(
+def test_an_unavailable_database_is_503_on_every_route_until_it_returns(
     database: Database, database_url: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if database.dialect == "sqlite":

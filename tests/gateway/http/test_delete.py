@@ -1,7 +1,6 @@
 from datetime import timedelta
 
-from gateway_rig import Rig, code
-
+from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.provisioning.store import remove
 
@@ -13,7 +12,7 @@ def test_deleting_needs_the_uid(rig: Rig) -> None:
     assert answer.json()["errors"] == [{"pointer": "query:uid", "message": "needed, and not given"}]
 
 
-def test_a_deleted_channel_is_on_its_way_out_and_repeats_say_the_same(rig: Rig) -> None:
+def test_a_deleted_channel_is_deleting_and_repeats_return_the_same(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.observe("flights", Phase.READY)
     answers = [rig.http.delete("/v1/channels/flights", params={"uid": uid}) for _ in range(2)]
@@ -28,7 +27,7 @@ def test_a_deleted_channel_is_on_its_way_out_and_repeats_say_the_same(rig: Rig) 
     assert (gone.status_code, code(gone)) == (404, "channel_not_found")
 
 
-def test_a_late_delete_never_meets_a_younger_channel(rig: Rig) -> None:
+def test_a_late_delete_never_hits_a_newer_channel(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.http.delete("/v1/channels/flights", params={"uid": uid})
     with rig.database.write() as tx:
@@ -41,7 +40,7 @@ def test_a_late_delete_never_meets_a_younger_channel(rig: Rig) -> None:
     assert rig.http.get("/v1/channels/flights").json() == younger
 
 
-def test_the_topic_can_be_kept_and_that_is_not_taken_back(rig: Rig) -> None:
+def test_keep_topic_keeps_the_topic_and_is_final(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     kept = rig.http.delete("/v1/channels/flights", params={"uid": uid, "topic": "keep"})
     (ready, _synced) = kept.json()["status"]["conditions"]
@@ -63,10 +62,10 @@ def test_if_match_guards_a_deletion(rig: Rig) -> None:
     assert rig.http.delete(path, headers={"If-Match": now}).status_code == 202
 
 
-def test_a_condition_tells_since_when(rig: Rig) -> None:
+def test_a_condition_has_its_transition_time(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.observe("flights", Phase.READY, conditions=())
-    rig.clock.turn(timedelta(seconds=90))
+    rig.clock.advance(timedelta(seconds=90))
     answer = rig.http.delete("/v1/channels/flights", params={"uid": uid})
     (ready,) = answer.json()["status"]["conditions"]
     assert ready["last_transition_at"] == "2030-01-01T00:01:30.000Z"

@@ -3,19 +3,14 @@ from typing import Any
 
 import httpx
 import pytest
-from attaching import Site, fresh_id, report, site
-from gateway_rig import Rig, code
 
+from endpoints import Site, fresh_id, report
+from gateways import code
 from sluiceway_gateway.channels.model import Phase
 from waiting import until
 
 
-@pytest.fixture
-def flights(rig: Rig) -> Site:
-    return site(rig, partitions=4)
-
-
-def test_who_is_done_is_closed_with_its_ends_and_counters(flights: Site) -> None:
+def test_a_finished_endpoint_is_closed_with_end_offsets_and_counters(flights: Site) -> None:
     writer = flights.member(role="writer")
     body = {"ends": {"0": 120, "3": 7}, "counters": {"records": 127, "seconds": 1.5}}
     gone = flights.depart(writer, **body).json()
@@ -26,7 +21,7 @@ def test_who_is_done_is_closed_with_its_ends_and_counters(flights: Site) -> None
     assert flights.listed() == [gone]
 
 
-def test_who_failed_says_why_and_may_not_be_closed(flights: Site) -> None:
+def test_a_failed_endpoint_has_a_cause_and_cannot_be_closed(flights: Site) -> None:
     reader = flights.attach()
     gone = flights.depart(reader, "error", cause="ValueError: no such carrier").json()
     assert (gone["state"], gone["cause"]) == ("error", "ValueError: no such carrier")
@@ -36,7 +31,7 @@ def test_who_failed_says_why_and_may_not_be_closed(flights: Site) -> None:
     assert (event["state"], event["cause"]) == ("error", "ValueError: no such carrier")
 
 
-def test_the_first_of_a_group_closes_last(flights: Site) -> None:
+def test_the_principal_of_a_group_closes_last(flights: Site) -> None:
     first, second, third = (flights.member(index, 3, role="writer") for index in range(3))
     refused = flights.depart(first)
     assert (refused.status_code, code(refused)) == (409, "members_open")
@@ -48,7 +43,7 @@ def test_the_first_of_a_group_closes_last(flights: Site) -> None:
     assert flights.depart(first).status_code == 200
 
 
-def test_a_failed_first_waits_for_nobody(flights: Site) -> None:
+def test_a_failed_principal_does_not_wait_for_its_group(flights: Site) -> None:
     first, _ = flights.member(0, 2), flights.member(1, 2)
     assert flights.depart(first, "error").status_code == 200
 
@@ -70,7 +65,7 @@ def test_a_failed_first_waits_for_nobody(flights: Site) -> None:
     ],
     ids=lambda each: str(each)[:40],
 )
-def test_a_wrong_field_of_a_departure_is_named(
+def test_an_invalid_field_of_a_detach_is_named(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
     writer = flights.attach("writer")
@@ -80,7 +75,7 @@ def test_a_wrong_field_of_a_departure_is_named(
     assert flights.get(writer)["state"] == "opened"
 
 
-def test_a_wrong_epoch_an_unknown_id_and_a_readers_ends_are_refused(flights: Site) -> None:
+def test_a_wrong_epoch_or_unknown_id_or_end_offsets_of_a_reader_are_refused(flights: Site) -> None:
     reader = flights.attach()
     answer = flights.depart(reader, epoch=reader["epoch"] + 1)
     assert (answer.status_code, code(answer)) == (409, "fenced")
@@ -93,7 +88,7 @@ def test_a_wrong_epoch_an_unknown_id_and_a_readers_ends_are_refused(flights: Sit
     )
 
 
-def test_the_ends_of_a_place_only_grow(flights: Site) -> None:
+def test_the_end_offsets_of_a_place_only_grow(flights: Site) -> None:
     flights.depart(flights.member(role="writer"), ends={"0": 120, "3": 7})
     assert not flights.member(role="writer")["took_over"]
     writer = flights.member(role="writer")
@@ -107,7 +102,7 @@ def test_the_ends_of_a_place_only_grow(flights: Site) -> None:
     assert gone["ends"] == {"0": 120, "1": 5, "3": 7}
 
 
-def test_an_endpoint_that_is_taken_away_counts_no_more(flights: Site) -> None:
+def test_a_dismissed_endpoint_is_ignored(flights: Site) -> None:
     failed = flights.attach("writer")
     flights.depart(failed, "error", ends={})
     path = f"{flights.path}/endpoints/{failed['id']}"
@@ -120,13 +115,13 @@ def test_an_endpoint_that_is_taken_away_counts_no_more(flights: Site) -> None:
     assert flights.get(failed)["events"][-1]["cause"] == "removed"
 
 
-def test_one_that_failed_and_wrote_nothing_leaves_its_place_as_it_found_it(flights: Site) -> None:
+def test_a_failed_writer_without_records_leaves_its_place_unchanged(flights: Site) -> None:
     def fails(ends: Any = None) -> Any:
         return flights.depart(flights.member(role="writer"), "error", ends=ends).json()["ends"]
 
     assert fails({}) == {}
     assert not flights.member(role="writer")["took_over"]
-    # Of that one nobody knows where it ends, as it is superseded here.
+    # The end offsets of the superseded one are unknown.
     assert fails({}) is None
     assert fails() is None
     flights.depart(flights.member(role="writer"), ends={"0": 120})
@@ -136,7 +131,7 @@ def test_one_that_failed_and_wrote_nothing_leaves_its_place_as_it_found_it(fligh
     assert fails({}) is None
 
 
-def test_one_that_was_started_again_after_an_error_does_not_vouch_for_itself(
+def test_a_writer_restarted_after_an_error_does_not_confirm_its_end_offsets(
     flights: Site,
 ) -> None:
     writer = flights.member(role="writer")
@@ -146,7 +141,7 @@ def test_one_that_was_started_again_after_an_error_does_not_vouch_for_itself(
     assert (gone["state"], gone["ends"]) == ("error", None)
 
 
-def test_who_takes_a_writer_away_needs_to_know_where_its_records_end(flights: Site) -> None:
+def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     def dismiss(endpoint: Any, **headers: Any) -> httpx.Response:
         path = f"{flights.path}/endpoints/{endpoint['id']}"
         return flights.rig.http.delete(path, params={"uid": flights.uid}, **headers)
@@ -170,18 +165,18 @@ def test_who_takes_a_writer_away_needs_to_know_where_its_records_end(flights: Si
     assert (event["state"], event["by"]) == ("closed", "loopback")
     assert flights.get(told)["events"][-1]["cause"] == "removed"
     assert code(flights.depart(told)) == "fenced"
-    # What one that finished wrote is not forgotten either, nor is its successor's place.
+    # The end offsets of a finished writer and its successor's place are kept.
     again = dismiss(stand_in).json()
     assert again["superseded"]
     assert flights.listed(group="told")[0]["ends"] == {"0": 5}
     assert not flights.member(role="writer", group="told")["took_over"]
-    # Its topic is gone: there is nothing left to be read.
+    # Its topic is deleted: nothing is left to read.
     flights.rig.observe(flights.name, Phase.FAILED)
     assert dismiss(failed).json()["superseded"]
     assert flights.listed(group="unknown") == []
 
 
-def test_only_who_may_manage_dismisses(flights: Site) -> None:
+def test_dismissing_needs_the_manage_scope(flights: Site) -> None:
     failed = flights.attach("writer")
     flights.depart(failed, "error", ends={})
     path, params = f"{flights.path}/endpoints/{failed['id']}", {"uid": flights.uid}
@@ -194,7 +189,7 @@ def test_only_who_may_manage_dismisses(flights: Site) -> None:
     assert event["by"] not in ("loopback", "gateway")
 
 
-def test_a_list_comes_in_pages_in_the_order_of_places(flights: Site) -> None:
+def test_endpoints_are_listed_in_pages_ordered_by_place(flights: Site) -> None:
     for index in (2, 0, 1):
         flights.member(index, 3)
     for role in ("writer", "reader", "writer"):
@@ -221,7 +216,7 @@ def test_a_list_comes_in_pages_in_the_order_of_places(flights: Site) -> None:
         assert (answer.status_code, code(answer)) == (422, "invalid_request")
 
 
-def test_a_list_waits_for_a_change_of_an_endpoint_and_for_no_other(flights: Site) -> None:
+def test_a_long_poll_of_endpoints_ends_only_on_their_changes(flights: Site) -> None:
     path = f"{flights.rig.url}{flights.path}/endpoints"
     watch = flights.rig.app.state.parts.watch
     tag = httpx.get(path).headers["etag"]
@@ -241,7 +236,7 @@ def test_a_list_waits_for_a_change_of_an_endpoint_and_for_no_other(flights: Site
     assert answer.headers["etag"] == f'"{flights.uid[:8]}.e1"'
 
 
-def test_a_channel_that_waits_hears_nothing_of_its_endpoints(flights: Site) -> None:
+def test_a_long_poll_of_a_channel_ignores_changes_of_endpoints(flights: Site) -> None:
     tag = flights.rig.http.get(flights.path).headers["etag"]
     flights.attach()
     assert flights.rig.http.get(flights.path).headers["etag"] == tag

@@ -1,4 +1,4 @@
-"""/docs is served by the gateway alone, from files that are those of npm's swagger-ui-dist."""
+"""/docs: served by the gateway alone, from the files of npm's swagger-ui-dist."""
 
 import hashlib
 import re
@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from gateway_rig import Rig, code
 
+from gateways import Rig, code
 from sluiceway_gateway.http import openapi
 
 DIRECTORY = openapi._DIRECTORY
@@ -19,7 +19,7 @@ SUM_OF = {
 
 
 class Page(HTMLParser):
-    """What a page asks the browser to fetch, and what it has it run from within itself."""
+    """Collects the URLs and the inline scripts of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Page(HTMLParser):
             self.inline.append(data)
 
 
-def test_the_files_are_those_of_the_package_and_no_others() -> None:
+def test_the_served_files_are_exactly_those_of_the_package() -> None:
     assert {each.name for each in DIRECTORY.iterdir()} == OURS | SUM_OF.keys()
     assert {"LICENSE", "NOTICE"} <= SUM_OF.keys()
     for name, digest in SUM_OF.items():
@@ -72,15 +72,13 @@ def test_the_page_refers_to_nothing_but_the_gateway(shared_rig: Rig) -> None:
         ("favicon-32x32.png", "image/png"),
     ],
 )
-def test_files_have_their_types_and_browsers_guess_none(
-    shared_rig: Rig, file: str, media_type: str
-) -> None:
+def test_files_have_content_types_and_nosniff(shared_rig: Rig, file: str, media_type: str) -> None:
     answer = shared_rig.http.get(f"/docs/{file}")
     assert answer.headers["content-type"] == media_type
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_the_browser_may_ask_nobody_else_and_run_nothing_from_within_the_page(
+def test_the_content_security_policy_blocks_other_hosts_and_inline_scripts(
     shared_rig: Rig,
 ) -> None:
     policy = shared_rig.http.get("/docs").headers["content-security-policy"]
@@ -92,12 +90,12 @@ def test_the_browser_may_ask_nobody_else_and_run_nothing_from_within_the_page(
 
 
 @pytest.mark.parametrize("file", ["absent.js", "LICENSE", "..%2Fdocs.py", SUMS.name])
-def test_there_is_nothing_else_under_docs(shared_rig: Rig, file: str) -> None:
+def test_nothing_else_is_served_under_docs(shared_rig: Rig, file: str) -> None:
     answer = shared_rig.http.get(f"/docs/{file}")
     assert (answer.status_code, code(answer)) == (404, "not_found")
 
 
-def test_the_document_is_where_the_page_looks_for_it(shared_rig: Rig) -> None:
+def test_the_openapi_document_is_at_the_path_used_by_the_page(shared_rig: Rig) -> None:
     (place,) = re.findall(r'url: "([^"]+)"', (DIRECTORY / "start.js").read_text())
     document = shared_rig.http.get(urljoin("/docs", place)).json()
     assert document["info"]["title"] == "Sluiceway"

@@ -1,20 +1,20 @@
-"""Endpoints of a gateway whose loops run, with a real broker."""
+"""Endpoints of a gateway with running loops and a real broker."""
 
 import time
 from typing import Any
 
 import httpx
 import pytest
-from attaching import fresh_id
 from confluent_kafka import Producer
-from gateway_rig import SCHEMA
 
+from endpoints import fresh_id
+from gateways import SCHEMA
 from shared_kafka import SharedKafka
 
 
 @pytest.fixture
 def channel(gateway_url: str) -> Any:
-    """A channel whose endpoints are lost soon, ready."""
+    """A ready channel with a short heartbeat timeout."""
     name = f"endpoints-{fresh_id()[:8]}"
     with httpx.Client(base_url=gateway_url, timeout=60) as http:
         spec = {"schema": SCHEMA, "partitions": 2}
@@ -53,7 +53,7 @@ def until_list(channel: Any, holds: Any) -> Any:
         assert time.monotonic() < deadline, found
 
 
-def test_a_writer_that_dies_is_lost_and_the_ends_of_its_topic_are_kept(
+def test_a_dead_writer_is_lost_with_the_watermarks_as_its_end_offsets(
     channel: Any, kafka: SharedKafka
 ) -> None:
     topic = channel[1]["status"]["topic"]["name"]
@@ -81,15 +81,13 @@ def test_a_writer_that_dies_is_lost_and_the_ends_of_its_topic_are_kept(
     assert event["health"] == "healthy"
 
 
-def test_a_lost_writer_that_is_dismissed_leaves_all_that_is_in_the_channel(
-    channel: Any, kafka: SharedKafka
-) -> None:
+def test_dismissing_a_lost_writer_keeps_all_its_records(channel: Any, kafka: SharedKafka) -> None:
     http, resource = channel
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     session = fresh_id()
     writer = attach(channel, role="writer", session=session).json()["endpoint"]
     until_list(channel, lambda items: items[0]["lost_at"] is not None)
-    # It went on writing, where the gateway did not hear of it.
+    # It continued to write without the gateway's knowledge.
     producer.produce(resource["status"]["topic"]["name"], b"x", partition=1)
     producer.flush(30)
     path = f"/v1/channels/{resource['metadata']['name']}/endpoints"
@@ -104,7 +102,7 @@ def test_a_lost_writer_that_is_dismissed_leaves_all_that_is_in_the_channel(
     assert reply["status"] == "fenced"
 
 
-def test_a_group_larger_than_its_channel_has_a_partition_for_each_when_it_has_grown(
+def test_a_group_larger_than_its_channel_gets_a_partition_each_after_growth(
     channel: Any,
 ) -> None:
     asked = {"group": "g", "index": 4, "size": 5, "id": fresh_id(), "session": fresh_id()}

@@ -4,8 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from attaching import Site, fresh_id, report, site
-from gateway_rig import Rig
+
+from endpoints import Site, fresh_id, report, site
+from gateways import Rig
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ DYNAMIC: dict[str, Any] = {"group": "d", "dynamic": True}
     ],
     ids=str,
 )
-def test_an_attach_is_answered_by_what_is_wrong_with_it(
+def test_an_invalid_attach_is_answered_with_its_error(
     flights: Site, changes: Any, status: int
 ) -> None:
     answer = post(flights, f"{flights.path}/endpoints", asking(flights, **changes))
@@ -72,7 +73,7 @@ def test_an_unknown_listener_is_refused(flights: Site) -> None:
     assert flights.listed() == []
 
 
-def test_an_attach_has_the_present_connection(flights: Site) -> None:
+def test_an_attach_returns_the_current_connection(flights: Site) -> None:
     before = flights.ask().json()["connection"]
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
     schema["fields"].append({"name": "b", "type": "long", "default": 0})  # type: ignore[attr-defined]
@@ -97,7 +98,7 @@ def test_an_attach_has_the_present_connection(flights: Site) -> None:
     ],
     ids=str,
 )
-def test_a_heartbeat_is_answered_by_what_is_wrong_with_it(
+def test_an_invalid_heartbeat_is_answered_with_its_error(
     flights: Site, changes: Any, status: int
 ) -> None:
     here, gone = flights.attach(), {"id": fresh_id(), "epoch": 1, "state": "started"}
@@ -116,7 +117,7 @@ def test_a_heartbeat_is_stored(flights: Site) -> None:
     assert (found["state"], found["counters"]) == ("started", {"records": 7})
 
 
-def test_attaching_and_heartbeats_need_a_token_that_may(rig: Rig) -> None:
+def test_attaching_and_heartbeats_need_their_scopes(rig: Rig) -> None:
     flights = site(rig)
     reader = flights.attach()
     numbers = iter(range(1, 100))
@@ -168,7 +169,7 @@ def test_a_revoked_token_is_refused_at_once(rig: Rig) -> None:
 @pytest.mark.parametrize(
     "headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}], ids=str
 )
-def test_a_gateway_without_tokens_serves_its_own_machine_alone(
+def test_a_gateway_without_tokens_serves_only_loopback(
     flights: Site, headers: dict[str, str]
 ) -> None:
     body = {"session": flights.session, "beat": 1, "endpoints": []}
@@ -218,7 +219,7 @@ def test_a_status_needs_a_token_that_may_view_the_channel(rig: Rig) -> None:
         assert rig.http.get(path, headers=headers).status_code == status
 
 
-def test_a_status_shows_each_endpoint_as_it_is_now(flights: Site) -> None:
+def test_a_status_shows_the_current_state_of_each_endpoint(flights: Site) -> None:
     def is_shown() -> None:
         found = flights.rig.http.get(f"{flights.path}/status").json()
         for each in found["readers"]:

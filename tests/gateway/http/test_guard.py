@@ -6,11 +6,10 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import APIRouter
-from gateway_rig import SCHEMA, Rig, code
 from pydantic import SecretStr
 from starlette.routing import Route
 
-from serving import serving
+from gateways import SCHEMA, Rig, code, serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database
@@ -38,12 +37,12 @@ def foreign_token(rig: Rig) -> str:
     return other.create(label="foreign", scopes=["admin"]).text.get_secret_value()
 
 
-def test_every_route_asks_for_a_valid_token(rig: Rig) -> None:
+def test_every_route_requires_a_valid_token(rig: Rig) -> None:
     valid = rig.token("admin")["Authorization"]
     expired = rig.token("admin", expires_in=timedelta(seconds=1))["Authorization"]
     revoked = rig.token("admin")["Authorization"]
     rig.tokens.revoke(revoked.split("_")[1])
-    rig.clock.turn(timedelta(seconds=1))
+    rig.clock.advance(timedelta(seconds=1))
     id_, secret = valid.split("_")[1:]
     refused: list[list[tuple[str, str]]] = [
         [],
@@ -75,7 +74,7 @@ def test_every_route_asks_for_a_valid_token(rig: Rig) -> None:
             answer = rig.http.request(method, path, headers=encoded)
             assert (answer.status_code, code(answer)) == (401, "unauthenticated"), (method, path)
             assert answer.headers["www-authenticate"].startswith("Bearer")
-        # Some answers go on for ever.
+        # Some responses never end.
         with rig.http.stream(method, path, headers={"Authorization": valid}) as answer:
             assert answer.status_code not in (401, 403), (method, path)
 
@@ -84,13 +83,13 @@ def test_only_health_is_public() -> None:
     assert frozenset({"/livez", "/readyz"}) == PUBLIC
 
 
-def test_every_route_but_the_public_ones_declares_its_leave(rig: Rig) -> None:
+def test_every_private_route_declares_its_scope(rig: Rig) -> None:
     for route in rig.app.routes:
         assert isinstance(route, GatewayRoute)
         assert (route.access is None) == (route.path in PUBLIC), route.path
 
 
-def test_a_route_that_declares_no_leave_is_open_to_nobody(
+def test_a_route_without_a_declared_scope_refuses_everyone(
     database: Database, database_url: str
 ) -> None:
     async def forgotten() -> dict[str, str]:
@@ -105,7 +104,7 @@ def test_a_route_that_declares_no_leave_is_open_to_nobody(
     assert (answer.status_code, code(answer)) == (403, "forbidden")
 
 
-def test_paths_that_do_not_exist_ask_for_a_token_too(rig: Rig) -> None:
+def test_unknown_paths_require_a_token_too(rig: Rig) -> None:
     rig.token("admin")
     for path in ("/", "/v1", "/v2/channels", "/livez/", "//livez", "/static/x", "/metrics/"):
         assert rig.http.get(path).status_code == 401, path
@@ -126,7 +125,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("scope", ALLOWED)
-def test_scopes_reach_so_far_and_no_further(rig: Rig, scope: str) -> None:
+def test_each_scope_allows_exactly_its_routes(rig: Rig, scope: str) -> None:
     admin = rig.token("admin")
     rig.http.put("/v1/channels/a", json=BODY, headers=admin)
     mine = rig.token(scope)
@@ -160,7 +159,7 @@ def test_a_prefix_is_respected_whether_or_not_the_channel_exists(rig: Rig) -> No
         assert connection.status_code == 403
 
 
-def test_what_is_no_http_is_not_served(rig: Rig) -> None:
+def test_other_protocols_than_http_are_not_served(rig: Rig) -> None:
     said: list[Any] = []
 
     async def say(message: Any) -> None:
@@ -176,7 +175,7 @@ def test_what_is_no_http_is_not_served(rig: Rig) -> None:
     assert said == []
 
 
-def test_the_walk_would_see_a_route_without_a_guard() -> None:
+def test_the_route_check_detects_an_unguarded_route() -> None:
     async def open_() -> None: ...
 
     assert GatewayRoute("/x", open_).access is None

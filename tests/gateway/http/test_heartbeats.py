@@ -1,9 +1,9 @@
 from typing import Any
 
 import pytest
-from attaching import Site, fresh_id, report, site
-from gateway_rig import Rig, code
 
+from endpoints import Site, fresh_id, report, site
+from gateways import Rig, code
 from sluiceway_gateway.status.sample_store import channels_in_use, reader_snapshots
 
 
@@ -12,7 +12,7 @@ def flights(rig: Rig) -> Site:
     return site(rig, partitions=4, heartbeat={"interval_ms": 700, "timeout_ms": 5000})
 
 
-def test_a_beat_tells_states_and_counters_and_hears_of_the_counterparts(flights: Site) -> None:
+def test_a_heartbeat_stores_states_and_counters_and_returns_counterparts(flights: Site) -> None:
     reader, writer = flights.member(), flights.attach("writer")
     answer = flights.send(
         report(reader, "started", counters={"records": 12, "seconds": 0.5}, seen=None),
@@ -50,7 +50,7 @@ def test_a_beat_tells_states_and_counters_and_hears_of_the_counterparts(flights:
     assert [each["state"] for each in stored["events"]] == ["opened", "started"]
 
 
-def test_counterparts_are_sent_when_they_changed_and_to_those_who_listen(flights: Site) -> None:
+def test_counterparts_are_sent_on_change_to_listening_endpoints(flights: Site) -> None:
     reader, writer = flights.attach(), flights.attach("writer")
     revision = flights.beat(report(reader))[0]["endpoints_revision"]
 
@@ -71,7 +71,7 @@ def test_counterparts_are_sent_when_they_changed_and_to_those_who_listen(flights
     assert [(each["id"] == writer["id"], each["ends"]) for each in told()] == [(False, {"1": 5})]
 
 
-def test_how_far_a_reader_is_stays_until_it_says_something_else(flights: Site) -> None:
+def test_reported_positions_stay_until_the_next_report(flights: Site) -> None:
     reader, rig = flights.member(), flights.rig
 
     def reached() -> Any:
@@ -91,7 +91,7 @@ def test_how_far_a_reader_is_stays_until_it_says_something_else(flights: Site) -
     assert reached() == {0: 5}
 
 
-def test_a_repeated_a_late_and_a_reordered_beat_change_nothing(flights: Site) -> None:
+def test_repeated_and_late_and_reordered_heartbeats_change_nothing(flights: Site) -> None:
     reader = flights.attach()
     flights.beat(report(reader, "started", counters={"n": 1}), beat=5)
     for number in (5, 4, 1):
@@ -103,7 +103,7 @@ def test_a_repeated_a_late_and_a_reordered_beat_change_nothing(flights: Site) ->
     assert flights.get(reader)["counters"] == {"n": 2}
 
 
-def test_what_is_wrong_with_one_endpoint_keeps_nothing_from_the_others(flights: Site) -> None:
+def test_an_error_of_one_endpoint_does_not_affect_the_others(flights: Site) -> None:
     reader, old, gone = flights.attach(), flights.member(), fresh_id()
     flights.member()
     stranger = Site(rig=flights.rig, name=flights.name, uid=flights.uid).attach()
@@ -121,7 +121,7 @@ def test_what_is_wrong_with_one_endpoint_keeps_nothing_from_the_others(flights: 
     assert flights.get(old)["state"] == "opened"
 
 
-def test_who_is_fenced_hears_what_took_its_place(flights: Site) -> None:
+def test_a_fenced_endpoint_gets_its_successor(flights: Site) -> None:
     taken, removed, resized = flights.member(), flights.attach(), flights.member(group="r")
     new = flights.member()
     path = f"{flights.path}/endpoints/{removed['id']}"
@@ -143,7 +143,9 @@ def test_who_is_fenced_hears_what_took_its_place(flights: Site) -> None:
     assert f"the instance {new['id']} took that place" in refused.json()["detail"]
 
 
-def test_an_illegal_step_is_refused_by_name_and_the_rest_of_the_beat_counts(flights: Site) -> None:
+def test_an_illegal_transition_is_refused_and_the_rest_of_the_heartbeat_counts(
+    flights: Site,
+) -> None:
     reader = flights.attach()
     flights.beat(report(reader, "stopped"))
     for state, words in (("started", "is stopped and cannot become started"), ("closed", "detach")):
@@ -158,7 +160,7 @@ def test_an_illegal_step_is_refused_by_name_and_the_rest_of_the_beat_counts(flig
     )
 
 
-def test_who_failed_may_open_again(flights: Site) -> None:
+def test_a_failed_endpoint_may_open_again(flights: Site) -> None:
     reader = flights.attach()
     flights.depart(reader, "error", cause="no memory")
     assert flights.beat(report(reader, "opened"))[0]["status"] == "ok"
@@ -166,7 +168,7 @@ def test_who_failed_may_open_again(flights: Site) -> None:
     assert (stored["state"], stored["cause"]) == ("opened", None)
 
 
-def test_a_closed_endpoint_stays_as_it_was(flights: Site) -> None:
+def test_a_closed_endpoint_is_unchanged_by_heartbeats(flights: Site) -> None:
     reader = flights.attach()
     gone = flights.depart(reader, counters={"n": 1}).json()
     assert flights.beat(report(reader, "closed", counters={"n": 2}))[0]["status"] == "ok"
@@ -174,7 +176,7 @@ def test_a_closed_endpoint_stays_as_it_was(flights: Site) -> None:
     assert flights.listed() == [gone]
 
 
-def test_all_at_a_channel_that_closes_or_is_deleted_hear_that_it_comes_to_its_end(
+def test_endpoints_of_a_closing_or_deleted_channel_are_asked_to_finish(
     flights: Site,
 ) -> None:
     reader, writer = flights.attach(), flights.attach("writer")
@@ -187,7 +189,7 @@ def test_all_at_a_channel_that_closes_or_is_deleted_hear_that_it_comes_to_its_en
     assert [each["asked"] for each in flights.beat(*both)] == ["finish", "finish"]
 
 
-def test_a_beat_needs_the_scope_of_each_endpoint(flights: Site) -> None:
+def test_a_heartbeat_needs_the_scope_of_each_endpoint(flights: Site) -> None:
     reader, writer = flights.attach(), flights.attach("writer")
     flights.rig.http.headers.update(flights.rig.token("read"))
     replies = flights.beat(report(reader, "started"), report(writer, "started", seen=None))
@@ -196,7 +198,7 @@ def test_a_beat_needs_the_scope_of_each_endpoint(flights: Site) -> None:
     assert flights.get(writer)["state"] == "opened"
 
 
-def test_a_beat_of_nobody_is_heard(flights: Site) -> None:
+def test_a_heartbeat_without_endpoints_is_accepted(flights: Site) -> None:
     answer = flights.send(session=fresh_id()).json()
     assert answer == {"next_ms": 2000, "beat": 0, "endpoints": []}
 
@@ -215,7 +217,7 @@ def test_a_beat_of_nobody_is_heard(flights: Site) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_field_of_a_beat_is_named(
+def test_an_invalid_field_of_a_heartbeat_is_named(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
     answer = flights.send(**body)
@@ -247,7 +249,7 @@ def test_a_wrong_field_of_a_beat_is_named(
     ],
     ids=lambda each: str(each)[:40],
 )
-def test_a_wrong_field_of_a_report_is_named(
+def test_an_invalid_field_of_a_report_is_named(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
     reader = flights.attach()
@@ -257,12 +259,12 @@ def test_a_wrong_field_of_a_report_is_named(
     assert flights.get(reader)["state"] == "opened"
 
 
-def test_an_endpoint_is_in_a_beat_once(flights: Site) -> None:
+def test_an_endpoint_is_at_most_once_in_a_heartbeat(flights: Site) -> None:
     reader = flights.attach()
     assert code(flights.send(report(reader), report(reader, "started"))) == "invalid_request"
 
 
-def test_a_payload_of_the_largest_size_is_relayed(flights: Site) -> None:
+def test_a_payload_of_maximum_size_is_relayed(flights: Site) -> None:
     writer, reader = flights.attach("writer"), flights.attach()
     payload = {"text": "x" * (4096 - len('{"text":""}'))}
     flights.beat(report(writer, payload=payload))

@@ -1,8 +1,8 @@
 from datetime import timedelta
 
 import pytest
-from gateway_rig import SCHEMA, Rig, code
 
+from gateways import SCHEMA, Rig, code
 from sluiceway_gateway.provisioning.store import remove
 
 KEY = {"Idempotency-Key": "one"}
@@ -10,7 +10,7 @@ BODY = {"spec": {"schema": SCHEMA}}
 PATH = "/v1/channels/flights"
 
 
-def test_a_repeated_creation_gets_its_answer_even_after_the_channel_is_gone(rig: Rig) -> None:
+def test_a_repeated_creation_gets_its_response_after_the_channel_is_deleted(rig: Rig) -> None:
     first = rig.http.put(PATH, json=BODY, headers=KEY)
     assert first.status_code == 201
     uid = first.json()["metadata"]["uid"]
@@ -23,7 +23,7 @@ def test_a_repeated_creation_gets_its_answer_even_after_the_channel_is_gone(rig:
     assert rig.http.get(PATH).status_code == 404, "the late repeat made no channel"
 
 
-def test_a_repeated_deletion_gets_its_answer_after_the_channel_is_gone(rig: Rig) -> None:
+def test_a_repeated_deletion_gets_its_response_after_the_channel_is_deleted(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     first = rig.http.delete(PATH, params={"uid": uid}, headers=KEY)
     with rig.database.write() as tx:
@@ -32,7 +32,7 @@ def test_a_repeated_deletion_gets_its_answer_after_the_channel_is_gone(rig: Rig)
     assert (again.status_code, again.content) == (202, first.content)
 
 
-def test_a_key_is_for_one_request(rig: Rig) -> None:
+def test_a_key_belongs_to_one_request(rig: Rig) -> None:
     rig.http.put(PATH, json=BODY, headers=KEY)
     other_name = rig.http.put("/v1/channels/other", json=BODY, headers=KEY)
     assert (other_name.status_code, code(other_name)) == (409, "idempotency_key_reused")
@@ -54,14 +54,14 @@ def test_a_key_belongs_to_its_token(rig: Rig) -> None:
     assert rig.http.put(PATH, json=BODY, headers={**KEY, **yours}).status_code == 200
 
 
-def test_a_key_is_forgotten_after_a_day(rig: Rig) -> None:
+def test_a_key_expires_after_a_day(rig: Rig) -> None:
     assert rig.http.put(PATH, json=BODY, headers=KEY).status_code == 201
-    rig.clock.turn(timedelta(hours=25))
+    rig.clock.advance(timedelta(hours=25))
     assert rig.http.put(PATH, json=BODY, headers=KEY).status_code == 200
 
 
 @pytest.mark.parametrize("key", ["", "with space", "x" * 201, "é"])
-def test_a_key_that_is_none_is_refused(shared_rig: Rig, key: str) -> None:
+def test_an_invalid_key_is_refused(shared_rig: Rig, key: str) -> None:
     answer = shared_rig.http.put(
         PATH, json=BODY, headers={"Idempotency-Key": key.encode("latin-1")}
     )

@@ -1,11 +1,11 @@
-"""Closing and deleting a channel that is in use, with Kafka away."""
+"""Closing and deleting a channel in use, without Kafka."""
 
 from typing import Any
 
 import pytest
-from attaching import Site, report, site
-from gateway_rig import NOBODY, Rig, code
 
+from endpoints import Site, report, site
+from gateways import NOBODY, Rig, code
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.drain import Drainer
 
@@ -36,7 +36,7 @@ def drained(status: Any) -> tuple[str, str]:
     return found["reason"], found["message"]
 
 
-def test_a_closing_channel_takes_readers_and_no_writer(flights: Site) -> None:
+def test_a_closing_channel_accepts_readers_and_refuses_writers(flights: Site) -> None:
     flights.member(role="writer", group="load")
     status = close(flights)
     assert status["phase"] == "closing"
@@ -66,7 +66,7 @@ def test_a_closing_channel_is_closed_when_its_last_writer_has_ended(
     assert drainer.run_once().closing == 0
 
 
-def test_a_reader_without_a_group_is_waited_for_and_a_group_until_kafka_tells(
+def test_closing_awaits_ungrouped_readers_and_groups_until_kafka_reports_offsets(
     flights: Site, drainer: Drainer
 ) -> None:
     loner, member = flights.attach(), flights.member()
@@ -74,12 +74,12 @@ def test_a_reader_without_a_group_is_waited_for_and_a_group_until_kafka_tells(
     flights.depart(loner)
     drainer.run_once()
     assert drained(close(flights))[0] == "EndsUnknown"
-    # It has committed nothing, and nobody lives in it.
+    # It has committed nothing, and has no open member.
     flights.depart(member)
     assert drainer.run_once().closed == 1
 
 
-def test_a_channel_is_closed_by_force_whoever_writes(flights: Site) -> None:
+def test_a_forced_close_ignores_open_writers(flights: Site) -> None:
     writer = flights.attach("writer")
     close(flights)
     status = close(flights, force=True)
@@ -87,7 +87,7 @@ def test_a_channel_is_closed_by_force_whoever_writes(flights: Site) -> None:
     assert flights.beat(report(writer))[0]["asked"] == "finish"
 
 
-def test_closing_channels_are_counted_apart(rig: Rig) -> None:
+def test_closing_channels_are_counted_separately(rig: Rig) -> None:
     closes = site(rig, "a")
     closes.attach("writer")
     close(closes)
@@ -106,7 +106,7 @@ def test_a_channel_in_use_is_not_deleted(flights: Site, topic: str) -> None:
     flights.depart(writer)
     flights.depart(member, "error")
     if topic == "delete":
-        # The group's place is still there, and what it did not commit is for it to read.
+        # The group still has a place, and its uncommitted records are unread.
         assert code(delete(flights)) == "kafka_unavailable"
         flights.rig.http.delete(
             f"{flights.path}/endpoints/{member['id']}", params={"uid": flights.uid}
@@ -114,7 +114,7 @@ def test_a_channel_in_use_is_not_deleted(flights: Site, topic: str) -> None:
     assert delete(flights, topic=topic).status_code == 202
 
 
-def test_without_kafka_nobody_knows_what_was_read(flights: Site) -> None:
+def test_without_kafka_unread_records_are_unknown(flights: Site) -> None:
     member = flights.member()
     flights.commit(member, 1, (0, 5, 0))
     flights.depart(member)
@@ -124,9 +124,9 @@ def test_without_kafka_nobody_knows_what_was_read(flights: Site) -> None:
     assert delete(flights, topic="keep").status_code == 202
 
 
-def test_what_is_deleted_by_force_is_not_asked_for(flights: Site) -> None:
+def test_a_forced_deletion_does_not_check_for_unread_records(flights: Site) -> None:
     flights.member()
     flights.attach("writer")
     assert delete(flights, force="true").json()["status"]["phase"] == "deleting"
-    # Repeated, it is what it was.
+    # A repeat returns the same.
     assert delete(flights).status_code == 202

@@ -1,7 +1,8 @@
 from typing import Any
 
 import pytest
-from gateway_rig import Rig, code
+
+from gateways import Rig, code
 
 
 def names(rig: Rig, headers: dict[str, str] | None = None, **parameters: Any) -> list[str]:
@@ -28,7 +29,7 @@ def test_pages_follow_each_other_by_name(rig: Rig, limit: int) -> None:
     assert names(rig, limit=limit) == sorted(made)
 
 
-def test_a_page_goes_on_where_it_stood_though_channels_come_and_go(rig: Rig) -> None:
+def test_pages_continue_despite_created_and_deleted_channels(rig: Rig) -> None:
     for name in ("a", "c", "e"):
         rig.put(name)
     first = rig.http.get("/v1/channels", params={"limit": 2}).json()
@@ -42,7 +43,7 @@ def test_items_are_whole_channels(rig: Rig) -> None:
     assert rig.http.get("/v1/channels").json()["items"] == [made]
 
 
-def test_selectors_choose_by_label(rig: Rig) -> None:
+def test_selectors_filter_by_label(rig: Rig) -> None:
     rig.put("a", metadata={"labels": {"team": "x", "tier": "1"}})
     rig.put("b", metadata={"labels": {"team": "y"}})
     rig.put("c")
@@ -80,7 +81,7 @@ def test_malformed_parameters_are_refused_by_name(
     assert [each["pointer"] for each in answer.json()["errors"]] == [where]
 
 
-def test_a_list_shows_what_the_token_may_see(rig: Rig) -> None:
+def test_a_list_contains_only_channels_in_the_tokens_scope(rig: Rig) -> None:
     admin = rig.token("admin")
     for name in ("team-a", "team-b", "other"):
         body = {"spec": {"schema": {"type": "record", "name": "R", "fields": []}}}

@@ -1,16 +1,12 @@
 from typing import Any
 
 import pytest
-from attaching import TOPIC_ID, Site, fresh_id, site
-from gateway_rig import Rig, code
+
+from endpoints import TOPIC_ID, Site, fresh_id, site
+from gateways import code
 
 
-@pytest.fixture
-def flights(rig: Rig) -> Site:
-    return site(rig, partitions=4)
-
-
-def test_a_commit_is_kept_and_given_to_the_next_instance(flights: Site) -> None:
+def test_a_commit_is_stored_and_returned_to_the_next_instance(flights: Site) -> None:
     reader = flights.member(1, 2)
     answer = flights.commit(reader, 1, (1, 120, 0), (3, 7, 5))
     assert answer.status_code == 200, answer.text
@@ -72,7 +68,7 @@ def test_a_repeated_and_a_late_commit_change_nothing(flights: Site) -> None:
     ],
     ids=str,
 )
-def test_a_commit_that_is_not_of_now_changes_nothing(
+def test_an_outdated_commit_changes_nothing(
     flights: Site, change: dict[str, Any], problem: str
 ) -> None:
     flights.member(0, 2)
@@ -82,7 +78,7 @@ def test_a_commit_that_is_not_of_now_changes_nothing(
     assert flights.committed() == [(0, 5, 0)]
 
 
-def test_all_of_a_commit_counts_or_nothing(flights: Site) -> None:
+def test_a_commit_is_atomic(flights: Site) -> None:
     reader = flights.member(0, 2)
     flights.commit(reader, 1, (2, 5, 3))
     for wrong, problem in (
@@ -99,7 +95,7 @@ def test_all_of_a_commit_counts_or_nothing(flights: Site) -> None:
     assert flights.committed() == [(0, 8, 0), (2, 5, 3)]
 
 
-def test_a_superseded_reader_commits_no_more_not_even_a_repeat(flights: Site) -> None:
+def test_a_commit_of_a_superseded_reader_is_refused_even_if_repeated(flights: Site) -> None:
     old = flights.member()
     flights.commit(old, 1, (0, 5, 0))
     new = flights.member()
@@ -109,7 +105,7 @@ def test_a_superseded_reader_commits_no_more_not_even_a_repeat(flights: Site) ->
     assert flights.committed() == [(0, 6, 0)]
 
 
-def test_a_closed_reader_commits_no_more(flights: Site) -> None:
+def test_a_commit_of_a_closed_reader_is_refused(flights: Site) -> None:
     reader = flights.member()
     flights.commit(reader, 1, (0, 5, 0))
     flights.depart(reader)
@@ -117,14 +113,14 @@ def test_a_closed_reader_commits_no_more(flights: Site) -> None:
     assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
 
 
-def test_who_has_no_group_and_who_writes_commits_nothing(flights: Site) -> None:
+def test_commits_of_writers_and_ungrouped_readers_are_refused(flights: Site) -> None:
     for endpoint in (flights.attach(), flights.member(role="writer")):
         assert code(flights.commit(endpoint, 1, (0, 5, 0))) == "no_group"
     reader = flights.member(group="h") | {"group": "g"}
     assert code(flights.commit(reader, 1, (0, 5, 0))) == "not_assigned"
 
 
-def test_a_commit_is_for_the_channel_of_its_path(flights: Site) -> None:
+def test_a_commit_for_another_channel_than_its_path_is_refused(flights: Site) -> None:
     other = site(flights.rig, "departures", partitions=4)
     reader = flights.member()
     other.uid, uid = flights.uid, other.uid
@@ -154,7 +150,7 @@ def test_a_commit_is_for_the_channel_of_its_path(flights: Site) -> None:
     ],
     ids=lambda each: str(each)[:60],
 )
-def test_a_wrong_field_of_a_commit_is_named(
+def test_an_invalid_field_of_a_commit_is_named(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
     reader = flights.member()
@@ -179,7 +175,7 @@ def test_members_of_a_broadcast_group_have_positions_of_their_own_each(flights: 
         assert flights.rig.http.get(flights.offsets_path("g"), params=wrong).status_code == 422
 
 
-def test_a_group_that_never_was_has_no_offsets(flights: Site) -> None:
+def test_an_unknown_group_has_no_offsets(flights: Site) -> None:
     flights.member(group="h", role="writer")
     for group in ("g", "h"):
         answer = flights.rig.http.get(flights.offsets_path(group))
@@ -189,7 +185,7 @@ def test_a_group_that_never_was_has_no_offsets(flights: Site) -> None:
     assert flights.rig.http.get(flights.offsets_path("s"), params={"index": 0}).status_code == 422
 
 
-def test_a_reset_moves_a_resting_group_anywhere_and_is_written_down(flights: Site) -> None:
+def test_a_reset_moves_an_inactive_group_and_is_recorded(flights: Site) -> None:
     reader = flights.member(0, 2)
     flights.commit(reader, 1, (0, 50, 0), (2, 60, 0))
     refused = flights.reset((0, 1, 0))
@@ -206,7 +202,7 @@ def test_a_reset_moves_a_resting_group_anywhere_and_is_written_down(flights: Sit
     assert flights.member(0, 2)["generation"] == 3
 
 
-def test_a_forced_reset_leaves_members_running_and_keeps_them_from_committing(
+def test_a_forced_reset_refuses_commits_of_running_members(
     flights: Site,
 ) -> None:
     reader = flights.member()
@@ -246,7 +242,7 @@ def test_a_reset_that_is_repeated_late_changes_nothing(flights: Site) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_reset_changes_nothing(
+def test_an_invalid_reset_changes_nothing(
     flights: Site, body: dict[str, Any], status: int, problem: str
 ) -> None:
     reader = flights.member()
@@ -258,7 +254,7 @@ def test_a_wrong_reset_changes_nothing(
     assert flights.member()["generation"] == 1
 
 
-def test_one_member_of_a_broadcast_group_is_reset_or_all_are_forgotten(flights: Site) -> None:
+def test_a_reset_of_a_broadcast_group_moves_one_member_or_clears_all(flights: Site) -> None:
     for index in (0, 1):
         member = flights.member(index, 2, mode="broadcast")
         flights.commit(member, 1, (0, 50, 0))
@@ -270,7 +266,7 @@ def test_one_member_of_a_broadcast_group_is_reset_or_all_are_forgotten(flights: 
     assert flights.committed() == []
 
 
-def test_resetting_takes_leave_to_manage_and_looking_takes_leave_to_view(flights: Site) -> None:
+def test_resetting_needs_the_manage_scope_and_reading_offsets_the_view_scope(flights: Site) -> None:
     reader = flights.member()
     flights.depart(reader)
     flights.rig.http.headers.update(flights.rig.token("write"))
@@ -280,7 +276,7 @@ def test_resetting_takes_leave_to_manage_and_looking_takes_leave_to_view(flights
     assert code(flights.reset((0, 1, 0))) == "forbidden"
 
 
-def test_positions_go_with_their_channel(flights: Site) -> None:
+def test_positions_are_deleted_with_their_channel(flights: Site) -> None:
     from sluiceway_gateway.channels.model import Phase
     from sluiceway_gateway.provisioning.store import remove
 

@@ -5,11 +5,11 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from gateway_rig import Rig, code
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message, Receive, Scope, Send
 
-from logging_kept import logging_kept
+from gateways import Rig, code
+from processes import logging_kept
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.http.middleware import Observation
@@ -29,14 +29,14 @@ def metric(rig: Rig, name: str, **labels: str) -> float | None:
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    """What is logged, as JSON lines."""
+    """The log, as JSON lines."""
     stream = io.StringIO()
     with logging_kept():
         configure_logs(level="debug", format="json", stream=stream)
         yield stream
 
 
-def test_a_gateway_lives_and_tells_which_parts_answer(rig: Rig) -> None:
+def test_health_and_readiness_name_the_available_parts(rig: Rig) -> None:
     assert rig.http.get("/livez").json() == {"live": True}
     ready = rig.http.get("/readyz")
     reasons = {"kafka": "BrokerUnavailable"}
@@ -97,7 +97,7 @@ def test_a_pass_of_the_loop_is_counted(rig: Rig) -> None:
     assert metric(rig, "sluiceway_reconciled_channels_total", outcome="created") == 2
 
 
-def test_metrics_are_there_while_the_database_is_not(
+def test_metrics_are_available_without_the_database(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(_self: Channels) -> None:
@@ -108,7 +108,7 @@ def test_metrics_are_there_while_the_database_is_not(
     assert metric(rig, "sluiceway_channels", phase="ready") is None
 
 
-def test_what_nobody_foresaw_is_a_problem_and_in_the_log(
+def test_an_unexpected_error_is_a_problem_response_and_logged(
     rig: Rig, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_self: Channels, _name: str) -> None:
@@ -158,7 +158,7 @@ def test_requests_are_logged_without_their_secrets(rig: Rig, lines: io.StringIO)
     assert token not in lines.getvalue()
 
 
-def test_an_answer_does_not_wait_for_an_acknowledgement_of_its_head(rig: Rig) -> None:
+def test_a_response_does_not_wait_for_a_delayed_ack(rig: Rig) -> None:
     # A kernel delays one by 40 ms.
     took = sorted(rig.http.get("/livez").elapsed.total_seconds() for _ in range(20))
     assert took[5] < 0.03

@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from attaching import TOPIC_ID, Site, fresh_id, site
-from gateway_rig import Rig, code
 
+from endpoints import TOPIC_ID, Site, fresh_id, site
+from gateways import Rig, code
 from waiting import until
 
 
@@ -25,7 +25,7 @@ def asked(
     return flights.rig.http.post(path, json=content, params={"wait": wait} if wait else None)
 
 
-def test_what_is_missing_is_told_by_partition(flights: Site) -> None:
+def test_missing_messages_are_returned_by_partition(flights: Site) -> None:
     reader = flights.member()
     flights.commit(reader, 1, (0, 5, 0), (1, 9, 0))
     answer = asked(flights, {"0": 5, "1": 12, "2": 1})
@@ -42,11 +42,11 @@ def test_what_is_missing_is_told_by_partition(flights: Site) -> None:
     # In the middle of the message before the end, that one is not done.
     flights.commit(reader, 2, (0, 6, 3))
     assert not asked(flights, {"0": 7}).json()["passed"]
-    # What was never written is passed, by a group that was there.
+    # A known group has passed every offset that was never written.
     assert asked(flights, {}).json()["passed"]
 
 
-def test_positions_of_another_topic_say_nothing(flights: Site) -> None:
+def test_positions_of_another_topic_are_ignored(flights: Site) -> None:
     flights.commit(flights.member(), 1, (0, 5, 0))
     answer = asked(flights, {"0": 1}, topic_id="another").json()
     assert [each["committed"] for each in answer["missing"]] == [None]
@@ -62,7 +62,7 @@ def test_each_member_of_a_broadcast_group_has_to_pass(flights: Site) -> None:
     assert asked(flights, {"0": 5}).json()["passed"]
 
 
-def test_a_wait_ends_with_the_commit_it_waits_for_and_not_before(flights: Site) -> None:
+def test_a_wait_ends_with_the_awaited_commit_and_not_before(flights: Site) -> None:
     reader = flights.member()
     acknowledgements = flights.rig.app.state.parts.acknowledgements
     with ThreadPoolExecutor() as pool:
@@ -75,7 +75,7 @@ def test_a_wait_ends_with_the_commit_it_waits_for_and_not_before(flights: Site) 
     assert acknowledgements.waiting == 0
 
 
-def test_a_group_that_nobody_was_in_yet_may_come(flights: Site) -> None:
+def test_a_group_without_members_can_be_awaited(flights: Site) -> None:
     answer = asked(flights, {"0": 1}, group="later", wait=0.1)
     assert answer.json() == {"passed": False, "known": False, "lacking": 0, "missing": []}
     acknowledgements = flights.rig.app.state.parts.acknowledgements
@@ -86,7 +86,7 @@ def test_a_group_that_nobody_was_in_yet_may_come(flights: Site) -> None:
         assert wait.result(30).json()["passed"]
 
 
-def test_whoever_goes_away_waits_no_more(flights: Site) -> None:
+def test_a_disconnected_client_no_longer_waits(flights: Site) -> None:
     acknowledgements = flights.rig.app.state.parts.acknowledgements
     gone = threading.Event()
 
@@ -102,12 +102,12 @@ def test_whoever_goes_away_waits_no_more(flights: Site) -> None:
     until(lambda: gone.is_set() and acknowledgements.waiting == 0)
 
 
-def test_it_is_of_one_incarnation_of_the_channel(flights: Site) -> None:
+def test_acknowledgement_is_of_one_incarnation_of_the_channel(flights: Site) -> None:
     answer = asked(flights, {"0": 1}, uid=fresh_id())
     assert (answer.status_code, code(answer)) == (409, "uid_mismatch")
 
 
 @pytest.mark.parametrize("offsets", [{"0": -1}, {"0": 2**63}, {"00": 1}, {"a": 1}, {"0": "1"}, []])
-def test_offsets_that_cannot_be_are_refused(flights: Site, offsets: Any) -> None:
+def test_invalid_offsets_are_refused(flights: Site, offsets: Any) -> None:
     answer = asked(flights, offsets)
     assert (answer.status_code, code(answer)) == (422, "invalid_request")

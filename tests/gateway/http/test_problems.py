@@ -12,13 +12,13 @@ def every(kind: type[SluicewayGatewayError]) -> list[type[SluicewayGatewayError]
 ALL = [each for each in every(SluicewayGatewayError) if each.__module__ == errors.__name__]
 
 
-def test_the_tree_that_is_drawn_is_the_tree_that_is_there() -> None:
+def test_the_documented_error_tree_is_the_real_one() -> None:
     drawn = (errors.__doc__ or "").split("`code`")[0]
     names = set(re.findall(r"\w+", drawn))
     assert {each.__name__ for each in ALL} <= names
 
 
-def test_codes_are_of_one_meaning() -> None:
+def test_each_code_has_one_meaning() -> None:
     startup = errors.StartupRefused
     codes = [each.code for each in ALL if not issubclass(each, startup)]
     assert len(codes) == len(set(codes))

@@ -2,8 +2,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from gateway_rig import SCHEMA, Rig, code
 
+from gateways import SCHEMA, Rig, code
 from sluiceway_gateway.channels.model import Phase
 
 OTHER_SCHEMA = {**SCHEMA, "fields": [{"name": "b", "type": "string"}]}
@@ -47,7 +47,7 @@ def test_a_channel_is_created_with_defaults(rig: Rig) -> None:
     assert rig.http.get("/v1/channels/flights").json() == body
 
 
-def test_every_field_is_taken(rig: Rig) -> None:
+def test_every_field_is_stored(rig: Rig) -> None:
     spec: dict[str, Any] = {
         "compatibility": "full",
         "format": "arrow",
@@ -65,14 +65,14 @@ def test_every_field_is_taken(rig: Rig) -> None:
     assert body["metadata"]["labels"] == {"team": "a"}
 
 
-def test_the_same_again_is_the_same(rig: Rig) -> None:
+def test_an_equal_put_changes_nothing(rig: Rig) -> None:
     first = rig.put(partitions=2)
     again = rig.put(partitions=2)
     assert (again.status_code, again.json()) == (200, first.json())
     assert again.headers["etag"] == first.headers["etag"]
 
 
-def test_what_is_left_out_keeps_its_value(rig: Rig) -> None:
+def test_omitted_fields_keep_their_values(rig: Rig) -> None:
     first = rig.put(partitions=2, retention={"ms": 5, "bytes": 6}, metadata={"labels": {"a": "b"}})
     body = rig.http.put("/v1/channels/flights", json={"spec": {"retention": {"ms": None}}}).json()
     assert body["spec"] == {**first.json()["spec"], "retention": {"ms": None, "bytes": 6}}
@@ -101,7 +101,7 @@ def test_a_ready_channel_stays_ready_while_it_grows(rig: Rig) -> None:
         ({"topic": {"name": "t"}}, "immutable_field"),
     ],
 )
-def test_a_change_that_would_cost_records_is_refused_and_changes_nothing(
+def test_a_change_that_would_lose_records_is_refused(
     rig: Rig, spec: dict[str, Any], expected: str
 ) -> None:
     before = rig.put(partitions=2, pinned=True)
@@ -116,7 +116,7 @@ def test_a_new_channel_needs_a_schema(shared_rig: Rig) -> None:
     assert answer.json()["errors"][0]["pointer"] == "/spec/schema"
 
 
-def test_a_uid_means_that_incarnation(rig: Rig) -> None:
+def test_a_uid_selects_its_incarnation(rig: Rig) -> None:
     gone = rig.put(metadata={"uid": "0" * 32})
     assert (gone.status_code, code(gone)) == (404, "channel_not_found")
     uid = rig.put().json()["metadata"]["uid"]
@@ -125,7 +125,7 @@ def test_a_uid_means_that_incarnation(rig: Rig) -> None:
     assert (other.status_code, code(other)) == (409, "uid_mismatch")
 
 
-def test_a_deleting_channel_takes_no_change(rig: Rig) -> None:
+def test_a_deleting_channel_refuses_changes(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.http.delete("/v1/channels/flights", params={"uid": uid})
     answer = rig.put()
@@ -153,14 +153,14 @@ def test_preconditions_hold_or_nothing_happens(rig: Rig) -> None:
     assert rig.http.get(path).json()["spec"]["partitions"] == 2
 
 
-def test_equal_schemas_share_an_id_and_others_do_not(rig: Rig) -> None:
+def test_only_equal_schemas_share_an_id(rig: Rig) -> None:
     first = rig.put("a").json()["status"]["schema"]
     assert rig.put("b").json()["status"]["schema"] == first
     assert rig.put("c", schema=OTHER_SCHEMA).json()["status"]["schema"]["id"] > first["id"]
 
 
-def test_more_replicas_than_brokers_wait_while_kafka_is_away(rig: Rig) -> None:
-    # Kafka has the last word when it is back; the row says what became of it.
+def test_more_replicas_than_brokers_are_accepted_without_kafka(rig: Rig) -> None:
+    # Kafka decides when it is back; the row has the result.
     assert rig.put(replication=9).status_code == 201
 
 
@@ -173,7 +173,7 @@ def test_more_replicas_than_brokers_wait_while_kafka_is_away(rig: Rig) -> None:
         ({"plugin.library.paths": "/x"}, "not a topic setting"),
     ],
 )
-def test_topic_settings_pass_a_list_or_are_refused_by_name(
+def test_unlisted_topic_settings_are_refused_by_name(
     shared_rig: Rig, config: dict[str, str], said: str
 ) -> None:
     answer = shared_rig.put(config=config)
@@ -190,14 +190,14 @@ def test_a_broken_schema_is_refused_with_its_path(shared_rig: Rig) -> None:
     assert "lnog" in answer.json()["detail"]
 
 
-def test_of_many_that_create_at_once_one_creates_and_all_mean_the_same(rig: Rig) -> None:
+def test_of_concurrent_creations_one_creates_and_all_return_the_channel(rig: Rig) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: rig.put(partitions=2), range(8)))
     assert sorted(each.status_code for each in answers) == [200] * 7 + [201]
     assert len({each.json()["metadata"]["uid"] for each in answers}) == 1
 
 
-def test_of_many_that_change_at_once_each_is_counted(rig: Rig) -> None:
+def test_each_concurrent_change_is_counted(rig: Rig) -> None:
     rig.put()
     with ThreadPoolExecutor(8) as pool:
         changes = [{"metadata": {"labels": {"n": str(n)}}} for n in range(8)]

@@ -1,9 +1,10 @@
-"""Channels whose messages are bytes of their writers' own, as the gateway makes and keeps them."""
+"""Channels of the format `bytes`: creation and changes."""
 
 from typing import Any
 
 import pytest
-from gateway_rig import SCHEMA, Rig, code
+
+from gateways import SCHEMA, Rig, code
 
 
 def record(type_: Any) -> dict[str, Any]:
@@ -14,7 +15,7 @@ def put(rig: Rig, **spec: Any) -> Any:
     return rig.http.put("/v1/channels/raw", json={"spec": spec})
 
 
-def test_a_channel_of_bytes_needs_no_schema_and_has_one(rig: Rig) -> None:
+def test_a_channel_of_bytes_has_a_schema_without_giving_one(rig: Rig) -> None:
     made = put(rig, format="bytes")
     assert made.status_code == 201, made.text
     assert made.json()["spec"]["format"] == "bytes"
@@ -24,7 +25,7 @@ def test_a_channel_of_bytes_needs_no_schema_and_has_one(rig: Rig) -> None:
     assert rig.http.get("/v1/channels/raw/schemas").json()["items"][0]["version"] == 1
 
 
-def test_one_that_allows_no_tombstones_is_taken_and_may_allow_them_later(rig: Rig) -> None:
+def test_a_channel_of_bytes_may_allow_tombstones_later(rig: Rig) -> None:
     made = put(rig, format="bytes", schema=record("bytes"))
     assert made.status_code == 201, made.text
     changed = put(rig, schema=record(["null", "bytes"]))
@@ -32,7 +33,7 @@ def test_one_that_allows_no_tombstones_is_taken_and_may_allow_them_later(rig: Ri
     assert code(put(rig, schema=record("bytes"), compatibility="full")) == "schema_incompatible"
 
 
-def test_another_schema_is_refused_when_it_is_made_and_later(rig: Rig) -> None:
+def test_another_schema_for_bytes_is_refused(rig: Rig) -> None:
     refused = put(rig, format="bytes", schema=SCHEMA)
     assert (refused.status_code, code(refused)) == (422, "invalid_schema")
     assert "leave spec.schema out" in refused.json()["detail"]
@@ -42,13 +43,13 @@ def test_another_schema_is_refused_when_it_is_made_and_later(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
-def test_channels_of_other_formats_need_a_schema_as_ever(rig: Rig, format_: str) -> None:
+def test_channels_of_other_formats_need_a_schema(rig: Rig, format_: str) -> None:
     refused = put(rig, format=format_)
     assert code(refused) == "invalid_request"
     assert "or the format bytes" in refused.json()["detail"]
     assert code(put(rig)) == "invalid_request"
 
 
-def test_the_format_of_a_channel_stays(rig: Rig) -> None:
+def test_the_format_of_a_channel_is_immutable(rig: Rig) -> None:
     rig.put("raw")
     assert code(put(rig, format="bytes")) == "immutable_field"

@@ -1,8 +1,8 @@
 from collections.abc import Iterator
 
 import pytest
-from gateway_rig import Rig, code, running
 
+from gateways import Rig, code, running
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 
@@ -17,7 +17,7 @@ def rig_with_kafka(database: Database, database_url: str, kafka: SharedKafka) ->
         yield rig
 
 
-def test_more_replicas_than_brokers_are_refused_and_nothing_is_made(rig_with_kafka: Rig) -> None:
+def test_more_replicas_than_brokers_are_refused_and_nothing_is_created(rig_with_kafka: Rig) -> None:
     answer = rig_with_kafka.put(replication=2)
     assert (answer.status_code, code(answer)) == (409, "replication_exceeds_brokers")
     assert "Kafka has 1" in answer.json()["detail"]

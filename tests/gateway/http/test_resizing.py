@@ -1,8 +1,9 @@
 """Changing the size of a group while its members read."""
 
 import pytest
-from attaching import Site, fresh_id, site
-from gateway_rig import Rig, code
+
+from endpoints import Site, fresh_id, site
+from gateways import Rig, code
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def test_a_running_group_is_resized_and_its_members_are_fenced(flights: Site) ->
     assert code(flights.ask(group="g", index=0, size=2)) == "group_size"
 
 
-def test_a_repeated_resize_changes_nothing_and_a_late_one_is_refused(flights: Site) -> None:
+def test_a_repeated_resize_changes_nothing_and_an_outdated_one_is_refused(flights: Site) -> None:
     flights.member(0, 2)
     first = flights.resize(3, 1)
     member = flights.member(0, 3)
@@ -37,7 +38,7 @@ def test_a_repeated_resize_changes_nothing_and_a_late_one_is_refused(flights: Si
     assert (late.status_code, code(late)) == (409, "stale_generation")
 
 
-def test_those_that_have_closed_stay_where_they_were(flights: Site) -> None:
+def test_closed_members_keep_their_places(flights: Site) -> None:
     closed, open_ = flights.member(1, 2), flights.member(0, 2)
     flights.depart(closed)
     flights.resize(1, 1)
@@ -45,7 +46,7 @@ def test_those_that_have_closed_stay_where_they_were(flights: Site) -> None:
     assert flights.get(open_)["superseded"]
 
 
-def test_groups_of_one_channel_have_sizes_of_their_own(flights: Site) -> None:
+def test_groups_of_one_channel_have_independent_sizes(flights: Site) -> None:
     others = [flights.member(index, 3, group="h") for index in range(3)]
     flights.member(0, 2)
     flights.resize(4, 1)
@@ -58,7 +59,7 @@ def test_groups_of_one_channel_have_sizes_of_their_own(flights: Site) -> None:
     ]
 
 
-def test_what_cannot_be_resized(flights: Site) -> None:
+def test_groups_that_cannot_be_resized(flights: Site) -> None:
     assert code(flights.resize(2, 1)) == "group_not_found"
     flights.join()
     assert code(flights.resize(2, 2, group="d")) == "group_size"
@@ -69,7 +70,7 @@ def test_what_cannot_be_resized(flights: Site) -> None:
         assert (answer.status_code, code(answer)) == (422, "invalid_request")
 
 
-def test_a_pinned_channel_has_no_room_for_a_larger_group(shared_rig: Rig) -> None:
+def test_a_pinned_channel_refuses_a_larger_group(shared_rig: Rig) -> None:
     pinned = site(shared_rig, f"pinned-{fresh_id()}", partitions=2, pinned=True)
     pinned.member(0, 2)
     answer = pinned.resize(3, 1)

@@ -4,9 +4,9 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_rig import SCHEMA, Rig, code
 from sqlalchemy import select
 
+from gateways import SCHEMA, Rig, code
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import MAX_SCHEMA_CHARACTERS, MAX_SCHEMA_VERSIONS, Phase
@@ -59,7 +59,7 @@ def test_a_connection_names_all_versions(rig: Rig) -> None:
     assert [(each["id"], each["version"]) for each in body["schemas"]] == [(1, 1), (2, 2)]
 
 
-def test_an_older_version_becomes_the_newest_again_without_a_row_of_its_own(rig: Rig) -> None:
+def test_an_older_version_becomes_the_newest_without_a_new_row(rig: Rig) -> None:
     rig.put()
     update(rig, schema=WIDER)
     back = update(rig, schema=SCHEMA)
@@ -84,7 +84,7 @@ RETYPED = {**SCHEMA, "fields": [{"name": "a", "type": "string"}]}
         ("full", RETYPED, ["records of version 1", "its records cannot be read with version 1"]),
     ],
 )
-def test_each_broken_rule_is_told_and_nothing_is_kept(
+def test_each_broken_rule_is_reported_and_nothing_is_stored(
     shared_rig: Rig, compatibility: str, given: dict[str, Any], said: list[str]
 ) -> None:
     shared_rig.put(compatibility="none")
@@ -103,12 +103,14 @@ def test_each_broken_rule_is_told_and_nothing_is_kept(
 @pytest.mark.parametrize(
     ("compatibility", "given"), [("none", RETYPED), ("forward", NEEDY), ("backward", EMPTIER)]
 )
-def test_what_the_rule_allows_is_taken(rig: Rig, compatibility: str, given: dict[str, Any]) -> None:
+def test_compatible_schemas_are_accepted(
+    rig: Rig, compatibility: str, given: dict[str, Any]
+) -> None:
     rig.put(compatibility=compatibility)
     assert update(rig, schema=given).status_code == 200
 
 
-def test_every_kept_version_counts_and_not_the_newest_alone(rig: Rig) -> None:
+def test_compatibility_is_checked_against_every_version(rig: Rig) -> None:
     rig.put(schema=NEEDY, compatibility="none")
     update(rig, schema=SCHEMA)
     # The newest has no b, the first has: as a long it could not be read.
@@ -119,7 +121,7 @@ def test_every_kept_version_counts_and_not_the_newest_alone(rig: Rig) -> None:
     assert rig.http.get(PATH).json()["spec"]["compatibility"] == "none", "all of it or nothing"
 
 
-def test_of_two_updates_at_once_that_clash_one_is_refused(rig: Rig) -> None:
+def test_of_two_conflicting_concurrent_updates_one_is_refused(rig: Rig) -> None:
     rig.put()
     clash = [
         {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": type_, "default": default}]}  # type: ignore[misc]
@@ -133,7 +135,7 @@ def test_of_two_updates_at_once_that_clash_one_is_refused(rig: Rig) -> None:
     assert len(versions(rig)) == 2
 
 
-def test_of_many_that_register_the_same_at_once_one_version_comes(rig: Rig) -> None:
+def test_concurrent_registrations_of_one_schema_make_one_version(rig: Rig) -> None:
     rig.put()
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda _: update(rig, schema=WIDER), range(6)))
@@ -172,7 +174,7 @@ def fill(rig: Rig, count: int, definition: Callable[[int], dict[str, Any]]) -> N
         tx.execute(tables.channel_schemas.insert().values(mine), versions)
 
 
-def test_a_channel_keeps_a_thousand_versions_and_no_more(rig: Rig) -> None:
+def test_a_channel_has_at_most_a_thousand_versions(rig: Rig) -> None:
     rig.put()
     fill(rig, MAX_SCHEMA_VERSIONS - 1, lambda number: schema(**{f"b{number}": ""}))
     assert update(rig, schema=schema(last="")).status_code == 200
@@ -188,7 +190,7 @@ def test_a_channel_keeps_a_thousand_versions_and_no_more(rig: Rig) -> None:
     assert len(versions(rig)) == 1000
 
 
-def test_the_versions_of_a_channel_are_bounded_in_size_too(rig: Rig) -> None:
+def test_the_total_size_of_versions_is_limited(rig: Rig) -> None:
     wide = MAX_SCHEMA_CHARACTERS // 20
     rig.put()
     fill(rig, 22, lambda number: {**SCHEMA, "name": f"R{number}", **padded(wide)})
@@ -204,7 +206,7 @@ def padded(characters: int) -> dict[str, Any]:
     return {"fields": [{"name": "e", "type": kind}]}
 
 
-def test_a_schema_is_found_by_the_id_that_messages_carry(rig: Rig) -> None:
+def test_a_schema_is_found_by_its_message_id(rig: Rig) -> None:
     rig.put()
     update(rig, schema=WIDER)
     assert rig.http.get("/v1/schemas/1").json() == {"id": 1, "definition": SCHEMA}
@@ -214,7 +216,7 @@ def test_a_schema_is_found_by_the_id_that_messages_carry(rig: Rig) -> None:
         assert code(answer) == ("not_found" if unknown == "3" else "invalid_request")
 
 
-def test_schemas_are_shown_to_those_who_see_a_channel_that_has_them(rig: Rig) -> None:
+def test_a_schema_is_visible_with_one_of_its_channels(rig: Rig) -> None:
     rig.put("team-a")
     rig.put("other", schema=WIDER)
     mine = rig.token("write:team-")
@@ -224,6 +226,6 @@ def test_schemas_are_shown_to_those_who_see_a_channel_that_has_them(rig: Rig) ->
     assert rig.http.get("/v1/channels/other/schemas", headers=mine).status_code == 403
 
 
-def test_a_channel_that_is_not_there_has_no_schemas(shared_rig: Rig) -> None:
+def test_a_missing_channel_has_no_schemas(shared_rig: Rig) -> None:
     answer = shared_rig.http.get("/v1/channels/absent/schemas")
     assert (answer.status_code, code(answer)) == (404, "channel_not_found")

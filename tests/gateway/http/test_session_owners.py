@@ -1,4 +1,4 @@
-"""A session is its owner's: whose tokens have the label of the one that began it."""
+"""Owners of sessions: tokens with the label of the session's first token."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from attaching import Site, fresh_id, report, site
-from gateway_rig import Rig, code
 
+from endpoints import Site, fresh_id, report, site
+from gateways import Rig, code
 from sluiceway_gateway.endpoints.session_store import MAX_BEATS_AHEAD
 
 HIGHEST = 2**63 - 1
@@ -16,7 +16,7 @@ HIGHEST = 2**63 - 1
 
 @pytest.fixture
 def flights(rig: Rig) -> Site:
-    """A channel, and the session of somebody with a token of the label `job`."""
+    """A channel, and a session with a token of the label `job`."""
     flights = site(rig, partitions=4)
     become(rig, "job")
     return flights
@@ -77,7 +77,7 @@ def test_another_owner_is_refused_and_changes_nothing(
     assert flights.committed() == [(0, 5, 0)]
 
 
-def test_a_share_is_taken_by_its_owner_alone(flights: Site) -> None:
+def test_only_the_owner_takes_a_partition_assignment(flights: Site) -> None:
     member = flights.join()
     become(flights.rig, "another job")
     refused(flights.sync(member, take=member["generation"]))
@@ -99,7 +99,7 @@ def test_tasks_of_another_owner_are_refused_one_by_one(flights: Site) -> None:
     assert flights.get(theirs)["state"] == "opened"
 
 
-def test_processes_of_one_owner_work_for_one_endpoint_with_tokens_of_their_own(
+def test_processes_of_one_owner_share_an_endpoint_with_different_tokens(
     flights: Site,
 ) -> None:
     endpoint = flights.attach("writer")
@@ -110,16 +110,16 @@ def test_processes_of_one_owner_work_for_one_endpoint_with_tokens_of_their_own(
     assert flights.ask("writer").status_code == 201
 
 
-def test_a_job_goes_on_with_a_new_token_of_its_label(flights: Site) -> None:
+def test_a_job_continues_with_a_new_token_of_the_same_label(flights: Site) -> None:
     reader = flights.member()
-    flights.rig.clock.turn(timedelta(days=1))
+    flights.rig.clock.advance(timedelta(days=1))
     become(flights.rig, "job", "read:flights")
     assert flights.beat(report(reader, "started"))[0]["status"] == "ok"
     assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
     assert flights.depart(reader).status_code == 200
 
 
-def test_a_session_from_before_there_were_tokens_is_its_first_users(rig: Rig) -> None:
+def test_a_session_from_open_mode_belongs_to_its_first_user(rig: Rig) -> None:
     flights = site(rig)
     reader = flights.member()
     flights.beat(report(reader, "started"))
@@ -142,7 +142,7 @@ def test_a_heartbeat_far_ahead_is_refused_and_the_next_one_counts(rig: Rig) -> N
     assert flights.get(reader)["state"] == "stopped"
 
 
-def test_a_heartbeat_that_does_not_count_is_told_which_one_did(rig: Rig) -> None:
+def test_an_outdated_heartbeat_gets_the_number_of_the_last_one(rig: Rig) -> None:
     flights = site(rig)
     reader = flights.member()
     assert flights.send(report(reader, "started"), beat=MAX_BEATS_AHEAD).status_code == 200

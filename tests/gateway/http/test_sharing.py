@@ -4,8 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from attaching import Site, fresh_id, report, site
-from gateway_rig import Rig, code
+
+from endpoints import Site, fresh_id, report, site
+from gateways import Rig, code
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def flights(shared_rig: Rig) -> Site:
 
 
 def shares(flights: Site, *members: Any) -> list[list[int]]:
-    """Have all members take their shares, one after the other; return what each then has."""
+    """Sync all members one after the other; return their partitions."""
     for member in members:
         asked = flights.sync(member).json()
         has = member.get("has")
@@ -24,7 +25,7 @@ def shares(flights: Site, *members: Any) -> list[list[int]]:
     return [flights.sync(member).json()["partitions"] for member in members]
 
 
-def test_members_share_what_there_is_and_are_numbered_for_good(flights: Site) -> None:
+def test_members_share_partitions_and_keep_their_indexes(flights: Site) -> None:
     first = flights.join()
     assert (first["group"], first["index"], first["size"], first["partitions"]) == (
         "d",
@@ -43,7 +44,7 @@ def test_members_share_what_there_is_and_are_numbered_for_good(flights: Site) ->
     assert flights.get(second)["partitions"] == [0, 1, 2, 3]
 
 
-def test_the_beat_tells_the_generation_that_everybody_who_comes_and_goes_raises(
+def test_heartbeats_return_the_generation_raised_by_each_join_and_leave(
     flights: Site,
 ) -> None:
     def heard() -> int:
@@ -65,7 +66,7 @@ def test_the_beat_tells_the_generation_that_everybody_who_comes_and_goes_raises(
     assert (offsets["dynamic"], offsets["size"], offsets["generation"]) == (True, 1, began + 4)
 
 
-def test_who_fails_holds_nothing_and_is_a_member_again_when_it_opens(flights: Site) -> None:
+def test_a_failed_member_holds_no_partitions_until_it_opens_again(flights: Site) -> None:
     first, second = flights.join(), flights.join()
     assert shares(flights, first, second) == [[0, 2], [1, 3]]
     flights.depart(second, "error", cause="out of memory")
@@ -78,7 +79,7 @@ def test_who_fails_holds_nothing_and_is_a_member_again_when_it_opens(flights: Si
     assert shares(flights, first, second) == [[0, 2], [1, 3]]
 
 
-def test_what_another_holds_is_pending_and_that_one_commits_until_it_lets_go(
+def test_a_partition_is_pending_until_its_holder_releases_it(
     flights: Site,
 ) -> None:
     slow = flights.join()
@@ -89,7 +90,7 @@ def test_what_another_holds_is_pending_and_that_one_commits_until_it_lets_go(
     asked = flights.sync(new).json()
     assert (asked["index"], asked["size"], asked["total"]) == (1, 2, 4)
     assert (asked["pending"], asked["positions"]) == ([1, 3], [])
-    # It has heard of the generation, and hands in what it has read.
+    # It knows the generation, and commits its records.
     ahead = flights.sync(slow).json()
     assert (ahead["taken"], ahead["partitions"], ahead["held"]) == (False, [0, 2], [0, 1, 2, 3])
     refused = flights.commit(new, 1, (1, 5, 0))
@@ -107,7 +108,7 @@ def test_what_another_holds_is_pending_and_that_one_commits_until_it_lets_go(
     assert flights.committed("d") == [(0, 3, 0), (1, 9, 0)]
 
 
-def test_a_sync_that_comes_late_changes_nothing(flights: Site) -> None:
+def test_a_late_sync_changes_nothing(flights: Site) -> None:
     first, second = flights.join(), flights.join()
     shares(flights, first, second)
     generation = first["generation"]
@@ -127,7 +128,7 @@ def test_a_sync_that_comes_late_changes_nothing(flights: Site) -> None:
     assert flights.sync(first, epoch=99).json()["code"] == "fenced"
 
 
-def test_partitions_that_the_channel_gets_are_shared_without_a_new_generation(
+def test_new_partitions_are_assigned_without_a_new_generation(
     flights: Site,
 ) -> None:
     from sluiceway_gateway.channels.model import Phase
@@ -151,19 +152,19 @@ def test_partitions_that_the_channel_gets_are_shared_without_a_new_generation(
     }
 
 
-def test_more_members_than_partitions_grow_nothing(flights: Site) -> None:
+def test_more_members_than_partitions_do_not_grow_the_channel(flights: Site) -> None:
     members = [flights.join() for _ in range(6)]
     assert shares(flights, *members) == [[0], [1], [2], [3], [], []]
     assert flights.rig.http.get(flights.path).json()["spec"]["partitions"] == 4
 
 
-def test_the_first_of_a_dynamic_group_may_leave_before_the_others(flights: Site) -> None:
+def test_the_principal_of_a_dynamic_group_may_leave_first(flights: Site) -> None:
     first = flights.join()
     flights.join()
     assert flights.depart(first).status_code == 200
 
 
-def test_a_forced_reset_ends_what_shares_can_commit_until_they_are_taken_anew(
+def test_a_forced_reset_refuses_commits_until_the_next_sync(
     flights: Site,
 ) -> None:
     member = flights.join()
@@ -181,7 +182,7 @@ def test_a_forced_reset_ends_what_shares_can_commit_until_they_are_taken_anew(
     assert flights.commit(member, 2, (0, 10, 0)).status_code == 200
 
 
-def test_a_repeated_join_is_one(flights: Site) -> None:
+def test_a_repeated_join_is_idempotent(flights: Site) -> None:
     id_ = fresh_id()
     first = flights.join(id=id_)
     assert flights.join(id=id_) == first
@@ -215,7 +216,7 @@ def test_a_group_is_dynamic_or_of_a_fixed_size_while_a_member_lives(flights: Sit
     ],
     ids=str,
 )
-def test_what_makes_no_dynamic_member_is_refused(
+def test_invalid_dynamic_members_are_refused(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
     answer = flights.ask(**body)
@@ -223,7 +224,7 @@ def test_what_makes_no_dynamic_member_is_refused(
     assert [each["pointer"] for each in answer.json()["errors"]] == [pointer]
 
 
-def test_who_is_no_member_does_not_sync(flights: Site) -> None:
+def test_only_members_sync(flights: Site) -> None:
     assert code(flights.sync(flights.member(0, 2))) == "no_group"
     assert code(flights.sync(flights.attach())) == "no_group"
     assert code(flights.sync({"id": fresh_id(), "epoch": 1})) == "endpoint_not_found"
@@ -231,7 +232,7 @@ def test_who_is_no_member_does_not_sync(flights: Site) -> None:
     assert code(flights.sync(member, uid="0" * 32)) == "uid_mismatch"
 
 
-def test_syncing_takes_the_scope_that_attaching_takes(rig: Rig) -> None:
+def test_syncing_needs_the_scope_of_attaching(rig: Rig) -> None:
     flights = site(rig, partitions=4)
     member = flights.join()
     for scope, allowed in (("write", False), ("read", True)):
@@ -240,10 +241,10 @@ def test_syncing_takes_the_scope_that_attaching_takes(rig: Rig) -> None:
         assert (flights.resize(3, 1, group="none").status_code == 404) == allowed
 
 
-def test_a_step_of_the_wall_clock_takes_nobodys_partitions(flights: Site) -> None:
+def test_a_step_of_the_wall_clock_revokes_no_partitions(flights: Site) -> None:
     slow, new = flights.join(), flights.join()
     shares(flights, slow, new)
     flights.join()
-    flights.rig.clock.turn(timedelta(hours=1))
+    flights.rig.clock.advance(timedelta(hours=1))
     assert shares(flights, new) == [[1]]
     assert flights.commit(slow, 1, (2, 5, 0)).status_code == 200

@@ -1,4 +1,4 @@
-"""A PostgreSQL that takes what it is sent and says nothing, or whose connections are lost."""
+"""A PostgreSQL that hangs, or whose connections are lost."""
 
 import threading
 import time
@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 import pytest
-from attaching import Site, report, site
-from gateway_rig import SCHEMA, Rig, code, running
 
 from databases import Postgres
+from endpoints import Site, report, site
+from gateways import SCHEMA, Rig, code, running
 from relay import Relay
 from sluiceway_gateway import app
 from sluiceway_gateway.db.engine import Database
@@ -20,7 +20,7 @@ from waiting import until
 
 #: Every call is answered by then.
 ANSWERED_S = 10
-#: As psycopg sends it; others contain the word.
+#: As psycopg sends it; other statements contain this text.
 COMMIT = b"COMMIT\0"
 
 
@@ -65,9 +65,7 @@ def ready(rig: Rig) -> bool:
 
 
 @pytest.mark.parametrize("wait_ms", [500, pytest.param(5_000, marks=pytest.mark.long)])
-def test_while_postgres_stands_still_every_call_is_answered_503(
-    postgres: Postgres, wait_ms: int
-) -> None:
+def test_while_postgres_hangs_every_request_is_503(postgres: Postgres, wait_ms: int) -> None:
     with gateway(postgres.migrated(), database_wait_ms=wait_ms) as rig:
         flights = site(rig)
         reader = flights.member()
@@ -101,7 +99,7 @@ def test_while_postgres_stands_still_every_call_is_answered_503(
         assert flights.committed() == [(0, 9, 0)]
 
 
-def test_connections_whose_packets_vanish_are_replaced_and_commits_go_on(
+def test_connections_with_lost_packets_are_replaced_and_commits_continue(
     postgres: Postgres,
 ) -> None:
     with (
@@ -124,9 +122,7 @@ def test_connections_whose_packets_vanish_are_replaced_and_commits_go_on(
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_a_commit_that_the_database_did_not_confirm_can_be_repeated(
-    postgres: Postgres, arrives: bool
-) -> None:
+def test_an_unconfirmed_commit_can_be_repeated(postgres: Postgres, arrives: bool) -> None:
     with (
         closing(Relay(postgres.socket)) as relay,
         gateway(postgres.through(relay, postgres.migrated())) as rig,
@@ -146,9 +142,7 @@ def test_a_commit_that_the_database_did_not_confirm_can_be_repeated(
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_a_change_that_the_database_did_not_confirm_is_made_once(
-    postgres: Postgres, arrives: bool
-) -> None:
+def test_an_unconfirmed_change_is_made_once(postgres: Postgres, arrives: bool) -> None:
     with (
         closing(Relay(postgres.socket)) as relay,
         gateway(postgres.through(relay, postgres.migrated())) as rig,

@@ -1,4 +1,4 @@
-"""The status of channels over HTTP; what it is made of is tested with the samples."""
+"""The status of channels over HTTP; its values are tested with the samples."""
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from attaching import Site, report, site
-from gateway_rig import Rig, code
 
+from endpoints import Site, report, site
+from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.http.json import ResponseCache
 from sluiceway_gateway.status import sample_store
@@ -37,9 +37,9 @@ def flights(rig: Rig) -> Site:
 
 
 def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> None:
-    """Write down what a look at Kafka would have shown: a group that stands in partition 0."""
+    """Store a sample as if taken from Kafka: a group at an offset of partition 0."""
     clock = flights.rig.clock
-    clock.turn(timedelta(seconds=5))
+    clock.advance(timedelta(seconds=5))
     lag_of_group = GroupLag(
         lags=[lag, None],
         since=[clock().timestamp() - 7.5 if lag else None, None],
@@ -58,7 +58,7 @@ def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> Non
         assert sample_store.write(tx, [taken]) == 1
 
 
-def test_the_status_tells_of_writers_readers_groups_and_partitions(flights: Site) -> None:
+def test_the_status_has_writers_readers_groups_and_partitions(flights: Site) -> None:
     writer, reader = flights.attach("writer"), flights.member(1, 2)
     sampled(flights)
     status = flights.rig.http.get(PATH).json()
@@ -121,7 +121,7 @@ def test_the_status_tells_of_writers_readers_groups_and_partitions(flights: Site
     }
 
 
-def test_before_the_first_look_nothing_is_known(flights: Site) -> None:
+def test_before_the_first_sample_values_are_unknown(flights: Site) -> None:
     flights.member()
     status = flights.rig.http.get(PATH).json()
     assert (status["sampled_at"], status["write_rate"], status["partitions"]) == (None, None, [])
@@ -130,7 +130,7 @@ def test_before_the_first_look_nothing_is_known(flights: Site) -> None:
     assert (group["members"], group["partitions"]) == (1, [])
 
 
-def test_each_member_of_a_broadcast_group_has_a_line_of_its_own(flights: Site) -> None:
+def test_each_member_of_a_broadcast_group_has_its_own_row(flights: Site) -> None:
     for index in range(2):
         flights.member(index, 2, mode="broadcast")
     sampled(flights, key="g/1")
@@ -159,7 +159,7 @@ def test_records_are_counted_where_each_offset_holds_one(
     assert rig.http.get(PATH).json()["groups"][0]["lag_records"] == records
 
 
-def test_an_unchanged_status_is_not_sent_again(flights: Site) -> None:
+def test_an_unchanged_status_is_304(flights: Site) -> None:
     reader = flights.member()
     sampled(flights)
     tag = flights.rig.http.get(PATH).headers["etag"]
@@ -180,14 +180,14 @@ def test_an_unchanged_status_is_not_sent_again(flights: Site) -> None:
     assert asked().json()["channel"]["phase"] == "closed"
 
 
-def test_the_same_state_is_put_together_once_but_tells_when_it_was_looked_at(
+def test_an_unchanged_status_is_cached_with_the_time_of_the_sample(
     flights: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flights.member()
     sampled(flights)
     before = flights.rig.http.get(PATH).json()
     monkeypatch.setattr(ChannelView, "_rendered", None)
-    flights.rig.clock.turn(timedelta(seconds=5))
+    flights.rig.clock.advance(timedelta(seconds=5))
     with flights.rig.database.write() as tx:
         last = sample_store.last(tx, flights.uid)
         assert last is not None
@@ -229,7 +229,7 @@ def test_a_wait_ends_with_the_next_sample(flights: Site, path: str) -> None:
     assert "stalled" in answer.text
 
 
-def test_a_list_is_waited_for_over_changes_that_it_does_not_show(flights: Site) -> None:
+def test_a_long_poll_of_the_list_ignores_hidden_changes(flights: Site) -> None:
     rig = flights.rig
     hers, all_ = rig.token("read:flights"), rig.token("admin")
     rig.http.headers.update(all_)
@@ -251,14 +251,14 @@ def test_a_list_is_waited_for_over_changes_that_it_does_not_show(flights: Site) 
     assert [each["channel"]["name"] for each in answer.json()["items"]] == ["flights"]
 
 
-def test_a_wait_in_vain_ends_with_its_time(flights: Site) -> None:
+def test_a_long_poll_without_a_change_times_out(flights: Site) -> None:
     for path in (PATH, "/v1/status"):
         tag = flights.rig.http.get(path).headers["etag"]
         answer = flights.rig.http.get(path, params={"wait": 0.2}, headers={"If-None-Match": tag})
         assert (answer.status_code, answer.headers["etag"]) == (304, tag)
 
 
-def test_a_channel_that_goes_ends_a_wait_for_its_status(flights: Site) -> None:
+def test_a_deleted_channel_ends_the_long_poll_of_its_status(flights: Site) -> None:
     from sluiceway_gateway.provisioning.store import remove
 
     with ThreadPoolExecutor() as pool:
@@ -268,7 +268,7 @@ def test_a_channel_that_goes_ends_a_wait_for_its_status(flights: Site) -> None:
         assert code(future.result(20)) == "channel_not_found"
 
 
-def test_all_channels_are_told_in_one_line_each_page_by_page(rig: Rig) -> None:
+def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
     sites = {name: site(rig, name, partitions=2) for name in ("a", "b", "c")}
     writers = [sites["b"].attach("writer") for _ in range(3)]
     sites["b"].depart(writers[0], ends={"0": 3})
@@ -298,7 +298,7 @@ def test_all_channels_are_told_in_one_line_each_page_by_page(rig: Rig) -> None:
     assert (last["lag_messages"], last["lag_seconds"], last["progress"]) == (0, 0.0, "ok")
 
 
-def test_a_token_sees_the_status_of_what_it_may_see(rig: Rig) -> None:
+def test_the_status_list_contains_only_channels_in_the_tokens_scope(rig: Rig) -> None:
     site(rig, "flights")
     site(rig, "other")
     hers = rig.token("read:fl")
@@ -325,7 +325,7 @@ def test_looking_leaves_no_trace(flights: Site) -> None:
     assert everything() == before
 
 
-def test_what_was_asked_for_longest_ago_is_not_kept_where_there_is_no_room() -> None:
+def test_a_full_status_cache_evicts_the_least_recently_used() -> None:
     rendered = ResponseCache(limit_bytes=10)
     rendered.put("a", "1", b"12345")
     rendered.put("b", "1", b"12345")

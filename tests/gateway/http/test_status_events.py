@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
-from attaching import Site, report, site
-from gateway_rig import Rig, code, running
 
+from endpoints import Site, report, site
+from gateways import Rig, code, running
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
@@ -55,7 +55,7 @@ class Events:
         self.lines = self.answer.iter_lines()
 
     def block(self) -> dict[str, str] | None:
-        """Return the fields of what comes next, an event or a comment; None at the end."""
+        """Return the fields of the next event or comment; None at the end."""
         fields: dict[str, str] = {}
         for line in self.lines:
             if not line:
@@ -83,7 +83,7 @@ def watched(rig: Rig, path: str = PATH, **headers: str) -> Iterator[Events]:
 
 
 @pytest.mark.parametrize("path", BOTH)
-def test_the_status_is_sent_and_sent_again_when_it_is_another(flights: Site, path: str) -> None:
+def test_a_status_event_is_sent_for_each_change(flights: Site, path: str) -> None:
     reader = flights.member()
     with watched(flights.rig, path) as events:
         assert events.block() == {"retry": "2000"}
@@ -93,7 +93,7 @@ def test_the_status_is_sent_and_sent_again_when_it_is_another(flights: Site, pat
         id_, status = events.event()
         read = flights.rig.http.get(path)
         assert (id_, status) == (read.headers["etag"], read.json())
-    # Who comes back is told what is new to him, and nothing that he has seen.
+    # A reconnecting client gets only states newer than its last one.
     with watched(flights.rig, path, **{"Last-Event-ID": id_}) as events:
         assert [events.block() for _ in range(2)] == [{"retry": "2000"}, {"": ""}]
         flights.beat(report(reader, "stopped"))
@@ -102,7 +102,7 @@ def test_the_status_is_sent_and_sent_again_when_it_is_another(flights: Site, pat
         assert events.event()[0] != id_
 
 
-def test_events_come_at_a_pace_and_the_last_state_is_among_them(
+def test_events_are_throttled_and_include_the_last_state(
     flights: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pace_s = 0.3
@@ -121,7 +121,7 @@ def test_events_come_at_a_pace_and_the_last_state_is_among_them(
         assert told < 30
 
 
-def test_who_reads_slowly_is_told_the_last_state_and_not_all_before(flights: Site) -> None:
+def test_a_slow_client_gets_the_last_state_without_the_earlier_ones(flights: Site) -> None:
     reader = flights.member()
 
     async def taken() -> list[bytes]:
@@ -146,7 +146,7 @@ def test_who_reads_slowly_is_told_the_last_state_and_not_all_before(flights: Sit
     assert third == b": \n\n"
 
 
-def test_a_stream_ends_when_its_token_counts_no_more(flights: Site) -> None:
+def test_a_stream_ends_when_its_token_is_revoked(flights: Site) -> None:
     rig = flights.rig
     assert rig.http.get(PATH).status_code == 200
     with watched(rig) as local:
@@ -158,19 +158,19 @@ def test_a_stream_ends_when_its_token_counts_no_more(flights: Site) -> None:
     hers = rig.token("read", expires_in=timedelta(seconds=60))
     with watched(rig, **hers) as expiring:
         expiring.event()
-        rig.clock.turn(timedelta(seconds=61))
+        rig.clock.advance(timedelta(seconds=61))
         expiring.rest()
     revoked = rig.token("read:flights")
     with watched(rig, "/v1/status", **revoked) as ended:
         ended.event()
         rig.tokens.revoke(revoked["Authorization"].split("_")[1])
         flights.member()
-        # Not even what happens before the next comment is told.
+        # Nor are changes before the next comment sent.
         assert all("data" not in each for each in ended.rest())
     until(lambda: rig.app.state.parts.watch.waiting == 0)
 
 
-def test_a_token_watches_what_it_may_see(flights: Site) -> None:
+def test_a_stream_needs_the_view_scope(flights: Site) -> None:
     rig = flights.rig
     site(rig, "other")
     hers = rig.token("read:fl")
@@ -213,7 +213,7 @@ def test_a_stopping_gateway_ends_its_streams(database: Database, database_url: s
     assert time.monotonic() - begun_s < 10
 
 
-def test_streams_are_counted_among_those_that_wait(database: Database, database_url: str) -> None:
+def test_streams_count_as_waiting_requests(database: Database, database_url: str) -> None:
     with running(database, database_url, max_waiters=1) as rig:
         site(rig)
         watch = rig.app.state.parts.watch
@@ -228,7 +228,7 @@ def test_streams_are_counted_among_those_that_wait(database: Database, database_
             events.event()
 
 
-def test_the_database_may_be_away_for_a_while(
+def test_a_stream_survives_a_database_outage(
     flights: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = threading.Event()
@@ -270,6 +270,6 @@ def test_watching_leaves_no_trace(flights: Site) -> None:
     "path",
     [f"{PATH}/events?wait=3", "/v1/status/events?limit=0", "/v1/status/events?cursor=x"],
 )
-def test_what_makes_no_sense_is_refused_and_not_streamed(shared_rig: Rig, path: str) -> None:
+def test_invalid_stream_requests_are_refused(shared_rig: Rig, path: str) -> None:
     answer = shared_rig.http.get(path)
     assert (answer.status_code, code(answer)) == (422, "invalid_request")

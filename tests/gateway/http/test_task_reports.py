@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from attaching import Site, fresh_id, report, site
-from gateway_rig import Rig, code
 from sqlalchemy import update
 
+from endpoints import Site, fresh_id, report, site
+from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.schema import endpoints
 
@@ -51,7 +51,7 @@ def keep(site: Site) -> Any:
     return answer.json()
 
 
-def test_an_endpoint_counts_what_its_tasks_count(flights: Site) -> None:
+def test_the_counters_of_an_endpoint_are_the_sums_of_its_tasks(flights: Site) -> None:
     endpoint = flights.attach("writer", title="a job")
     one, other = Worker(flights), Worker(flights)
 
@@ -69,7 +69,7 @@ def test_an_endpoint_counts_what_its_tasks_count(flights: Site) -> None:
     }
 
 
-def test_the_latest_attempt_speaks_for_its_task_and_one_that_is_done_for_good(
+def test_the_latest_attempt_of_a_task_counts_and_a_finished_one_is_final(
     flights: Site,
 ) -> None:
     endpoint = flights.attach("writer")
@@ -100,7 +100,7 @@ def test_a_reader_is_closed_when_all_its_tasks_are_done(flights: Site) -> None:
     assert flights.get(endpoint)["counters"] == found["counters"]
 
 
-def test_a_member_that_its_tasks_close_leaves_its_partitions_to_the_others(rig: Rig) -> None:
+def test_a_member_closed_by_its_tasks_releases_its_partitions(rig: Rig) -> None:
     flights = site(rig, partitions=4)
     first, second = flights.join(), flights.join()
     generation = flights.sync(second).json()["generation"]
@@ -127,7 +127,7 @@ def test_tasks_of_another_epoch_are_fenced(flights: Site) -> None:
     assert flights.get(endpoint)["state"] == "opened"
 
 
-def test_the_first_of_a_group_is_not_closed_by_its_tasks_before_the_others(rig: Rig) -> None:
+def test_the_principal_is_not_closed_by_its_tasks_before_its_group(rig: Rig) -> None:
     flights = site(rig, partitions=2)
     first, second = flights.member(0, 2), flights.member(1, 2)
     worker = Worker(flights)
@@ -138,7 +138,7 @@ def test_the_first_of_a_group_is_not_closed_by_its_tasks_before_the_others(rig: 
     assert flights.get(first)["state"] == "closed"
 
 
-def test_a_lost_member_returns_by_the_beats_of_the_session_that_keeps_it(
+def test_a_lost_member_returns_by_heartbeats_of_its_keeping_session(
     rig: Rig, flights: Site
 ) -> None:
     member, other = flights.join(), Site(rig=rig, name=flights.name, uid=flights.uid)
@@ -154,7 +154,7 @@ def test_a_lost_member_returns_by_the_beats_of_the_session_that_keeps_it(
     assert flights.sync(member).json()["generation"] == generation + 1
 
 
-def test_a_writer_is_closed_by_its_own_word_alone(flights: Site) -> None:
+def test_only_a_writer_itself_closes_it(flights: Site) -> None:
     endpoint = flights.attach("writer")
 
     Worker(flights).tell(task(endpoint, 0, "done", parts=1))
@@ -162,7 +162,7 @@ def test_a_writer_is_closed_by_its_own_word_alone(flights: Site) -> None:
     assert flights.get(endpoint)["state"] == "started"
 
 
-def test_beats_that_come_late_or_twice_change_nothing(flights: Site) -> None:
+def test_late_and_repeated_task_heartbeats_change_nothing(flights: Site) -> None:
     endpoint = flights.attach("writer")
     worker = Worker(flights)
 
@@ -173,7 +173,7 @@ def test_beats_that_come_late_or_twice_change_nothing(flights: Site) -> None:
     assert flights.get(endpoint)["counters"]["records"] == 9
 
 
-def test_tasks_of_endpoints_that_are_gone_are_told_so(flights: Site) -> None:
+def test_tasks_of_removed_endpoints_get_that_status(flights: Site) -> None:
     first = flights.member(role="writer")
     flights.member(role="writer")
     nobody = {"id": fresh_id()}
@@ -187,7 +187,7 @@ def test_tasks_of_endpoints_that_are_gone_are_told_so(flights: Site) -> None:
     assert all(each["reason"] for each in told)
 
 
-def test_tasks_need_the_scope_that_their_endpoint_needed(rig: Rig, flights: Site) -> None:
+def test_tasks_need_the_scope_of_their_endpoint(rig: Rig, flights: Site) -> None:
     endpoint = flights.attach("writer")
     rig.http.headers.update(rig.token("read"))
 
@@ -197,7 +197,7 @@ def test_tasks_need_the_scope_that_their_endpoint_needed(rig: Rig, flights: Site
     assert flights.get(endpoint)["counters"] == {}
 
 
-def test_who_keeps_a_session_hears_of_what_the_token_may_do_alone(rig: Rig, flights: Site) -> None:
+def test_a_keeping_session_gets_only_endpoints_in_the_tokens_scope(rig: Rig, flights: Site) -> None:
     flights.attach("writer")
     reader = flights.attach("reader")
     rig.http.headers.update(rig.token("read"))
@@ -226,13 +226,13 @@ def test_malformed_tasks_are_refused(flights: Site, wrong: Any) -> None:
     assert (answer.status_code, code(answer)) == (422, "invalid_request")
 
 
-def test_an_attempt_is_in_a_beat_once(flights: Site) -> None:
+def test_an_attempt_is_at_most_once_in_a_heartbeat(flights: Site) -> None:
     endpoint = flights.attach("writer")
 
     assert Worker(flights).send(task(endpoint, 0), task(endpoint, 0)).status_code == 422
 
 
-def test_a_session_keeps_all_it_attached_and_hears_of_those_at_work(flights: Site) -> None:
+def test_a_keeping_session_keeps_all_endpoints_and_gets_the_open_ones(flights: Site) -> None:
     assert keep(flights)["kept"] == []
     flights.depart(flights.attach("writer"))
     writer = flights.attach("writer")
@@ -248,7 +248,7 @@ def test_a_session_keeps_all_it_attached_and_hears_of_those_at_work(flights: Sit
     assert kept[writer["id"]]["epoch"] == writer["epoch"]
 
 
-def test_a_session_that_keeps_beats_as_often_as_its_hastiest_channel_wants(rig: Rig) -> None:
+def test_a_keeping_session_has_the_shortest_heartbeat_interval_of_its_channels(rig: Rig) -> None:
     hasty = site(rig, heartbeat={"interval_ms": 300, "timeout_ms": 900})
     calm = Site(rig=rig, name="calm", uid=_calm(rig), session=hasty.session)
     calm.attach("writer")
@@ -258,7 +258,7 @@ def test_a_session_that_keeps_beats_as_often_as_its_hastiest_channel_wants(rig: 
     assert Worker(hasty).send(task(endpoint, 0)).json()["next_ms"] == 300
 
 
-def test_an_answer_without_a_question_tells_of_nothing_kept(flights: Site) -> None:
+def test_a_heartbeat_without_keeps_returns_no_kept_endpoints(flights: Site) -> None:
     endpoint = flights.attach("writer")
 
     answer = flights.send(report(endpoint)).json()

@@ -5,8 +5,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
 import pytest
-from gateway_rig import Rig, code, running
 
+from gateways import Rig, code, running
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.provisioning.store import remove
@@ -35,7 +35,7 @@ def start_waiting(rig: Rig, pool: ThreadPoolExecutor, etag: str) -> "Future[http
     return waiting
 
 
-def test_an_unchanged_channel_is_not_sent_again(rig: Rig) -> None:
+def test_an_unchanged_channel_is_304(rig: Rig) -> None:
     etag = rig.put().headers["etag"]
     answer = rig.http.get(PATH, headers={"If-None-Match": etag})
     assert (answer.status_code, answer.content) == (304, b"")
@@ -50,7 +50,7 @@ def test_a_wait_without_a_change_ends_with_its_time(rig: Rig) -> None:
     assert time.monotonic() - begun >= 0.2
 
 
-def test_a_wait_for_another_state_than_the_present_ends_at_once(rig: Rig) -> None:
+def test_a_wait_with_an_old_etag_ends_at_once(rig: Rig) -> None:
     rig.put()
     assert wait(rig, '"other"').status_code == 200
     assert rig.http.get(PATH, params={"wait": 30}).status_code == 200
@@ -74,7 +74,7 @@ def test_a_change_by_another_replica_ends_the_wait(rig: Rig) -> None:
         assert waiting.result(20).json()["status"]["phase"] == "ready"
 
 
-def test_a_wait_for_a_channel_that_goes_ends_with_404(rig: Rig) -> None:
+def test_a_wait_for_a_deleted_channel_ends_with_404(rig: Rig) -> None:
     made = rig.put()
     with ThreadPoolExecutor() as pool:
         waiting = start_waiting(rig, pool, made.headers["etag"])
@@ -83,7 +83,7 @@ def test_a_wait_for_a_channel_that_goes_ends_with_404(rig: Rig) -> None:
         assert code(waiting.result(20)) == "channel_not_found"
 
 
-def test_hundreds_wait_while_others_are_served(rig: Rig) -> None:
+def test_hundreds_of_long_polls_do_not_block_other_requests(rig: Rig) -> None:
     etag = rig.put().headers["etag"]
     watch = rig.app.state.parts.watch
     with ThreadPoolExecutor(200) as pool:
@@ -94,7 +94,7 @@ def test_hundreds_wait_while_others_are_served(rig: Rig) -> None:
     until(lambda: watch.waiting == 0)
 
 
-def test_one_that_goes_away_does_not_wait_on(rig: Rig) -> None:
+def test_a_disconnected_client_ends_its_wait(rig: Rig) -> None:
     etag = rig.put().headers["etag"]
     watch = rig.app.state.parts.watch
     with pytest.raises(httpx.ReadTimeout):
@@ -106,7 +106,7 @@ def test_one_that_goes_away_does_not_wait_on(rig: Rig) -> None:
     until(lambda: watch.waiting == 0)
 
 
-def test_more_than_allowed_are_turned_away(database: Database, database_url: str) -> None:
+def test_waits_over_the_limit_are_refused(database: Database, database_url: str) -> None:
     with (
         running(database, database_url, max_waiters=1) as rig,
         ThreadPoolExecutor() as pool,
@@ -120,7 +120,7 @@ def test_more_than_allowed_are_turned_away(database: Database, database_url: str
         assert waiting.result(20).status_code == 200
 
 
-def test_a_stopping_gateway_lets_go_those_that_wait(database: Database, database_url: str) -> None:
+def test_a_stopping_gateway_answers_waiting_requests(database: Database, database_url: str) -> None:
     before = set(threading.enumerate())
     with ThreadPoolExecutor() as pool:
         with running(database, database_url) as rig:
@@ -132,6 +132,6 @@ def test_a_stopping_gateway_lets_go_those_that_wait(database: Database, database
 
 
 @pytest.mark.parametrize("seconds", ["-1", "61", "nan", "inf", "soon", ""])
-def test_a_wait_that_makes_no_sense_is_refused(shared_rig: Rig, seconds: str) -> None:
+def test_an_invalid_wait_is_refused(shared_rig: Rig, seconds: str) -> None:
     answer = shared_rig.http.get(PATH, params={"wait": seconds})
     assert (answer.status_code, code(answer)) == (422, "invalid_request")

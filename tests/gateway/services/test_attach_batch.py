@@ -1,4 +1,4 @@
-"""Attach requests that wait share a transaction, and each has its own outcome."""
+"""Waiting attach requests share a transaction, and each has its own outcome."""
 
 import random
 import threading
@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from endpoint_services import PARTITIONS, Services, before_each_commit
 from pydantic import SecretStr
 from sqlalchemy import select, text
 
+from endpoints import PARTITIONS, Services, before_each_commit
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store

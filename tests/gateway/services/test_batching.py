@@ -1,4 +1,4 @@
-"""What waits goes together, and each gets its own answer."""
+"""Batcher: waiting requests run together, and each gets its own result."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from sluiceway_gateway.batching import Batcher
 
 
 class Road:
-    """Work that is held up until the test lets it go, and what it was given."""
+    """Work that blocks until the test releases it, and its requests."""
 
     def __init__(self) -> None:
         self.taken: list[list[Any]] = []
@@ -43,31 +43,31 @@ def sent(batcher: "Batcher[Any, Any]", road: Road, *asked: Any) -> "list[Future[
     return futures
 
 
-def test_those_that_come_meanwhile_go_together_next_in_their_order(road: Road) -> None:
+def test_requests_during_a_batch_form_the_next_batch_in_order(road: Road) -> None:
     batcher: Batcher[str, str] = Batcher(road.work, name="test")
     futures = sent(batcher, road, "a", "b", "c", "d")
     assert [each.result(30) for each in futures] == ["a!", "b!", "c!", "d!"]
     assert road.taken == [["a"], ["b", "c", "d"]]
-    # And whoever comes later begins anew.
+    # Later requests start a new batch.
     assert batcher.submit("e").result(30) == "e!"
     batcher.close()
 
 
-def test_two_of_one_key_never_go_together_and_keep_their_order(road: Road) -> None:
+def test_requests_of_one_key_are_in_different_batches_in_order(road: Road) -> None:
     batcher: Batcher[str, str] = Batcher(road.work, name="test", key=lambda asked: asked[0])
     futures = sent(batcher, road, "a1", "b1", "c1", "b2", "b3", "d1")
     assert [each.result(30) for each in futures] == ["a1!", "b1!", "c1!", "b2!", "b3!", "d1!"]
     assert road.taken == [["a1"], ["b1", "c1", "d1"], ["b2"], ["b3"]]
 
 
-def test_what_is_heavy_does_not_all_go_at_once(road: Road) -> None:
+def test_heavy_requests_are_spread_over_batches(road: Road) -> None:
     batcher: Batcher[str, str] = Batcher(road.work, name="test", weight=len, most=4)
     futures = sent(batcher, road, "a", "bb", "cc", "dddddddd", "e")
     assert futures[-1].result(30) == "e!"
     assert road.taken == [["a"], ["bb", "cc"], ["dddddddd"], ["e"]]
 
 
-def test_an_error_of_one_is_only_its_own(road: Road) -> None:
+def test_an_error_of_one_request_is_only_its_own(road: Road) -> None:
     batcher: Batcher[str, str] = Batcher(road.work, name="test")
     futures = sent(batcher, road, "a", "b", "bad", "c")
     assert [futures[at].result(30) for at in (0, 1, 3)] == ["a!", "b!", "c!"]
@@ -75,7 +75,7 @@ def test_an_error_of_one_is_only_its_own(road: Road) -> None:
         futures[2].result(30)
 
 
-def test_what_fails_for_all_is_told_to_all_and_the_next_go_on(road: Road) -> None:
+def test_a_failure_of_a_batch_reaches_all_its_requests_and_the_next_batch_runs(road: Road) -> None:
     batcher: Batcher[str, str] = Batcher(road.work, name="test")
     futures = sent(batcher, road, "a", "b", "all")
     for each in futures[1:]:
@@ -84,7 +84,7 @@ def test_what_fails_for_all_is_told_to_all_and_the_next_go_on(road: Road) -> Non
     assert batcher.submit("c").result(30) == "c!"
 
 
-def test_an_answer_that_takes_longer_holds_nobody_up() -> None:
+def test_a_slow_answer_delays_no_other_request() -> None:
     later: Future[str] = Future()
     batcher: Batcher[str, str] = Batcher(
         lambda asked: [later if each == "a" else each for each in asked], name="test"
@@ -96,7 +96,7 @@ def test_an_answer_that_takes_longer_holds_nobody_up() -> None:
     assert waiting.result(30) == "at last"
 
 
-def test_one_that_was_given_up_before_its_turn_is_left_out(road: Road) -> None:
+def test_a_request_cancelled_before_its_batch_is_skipped(road: Road) -> None:
     batcher: Batcher[str, str] = Batcher(road.work, name="test")
     first = batcher.submit("a")
     assert road.arrived.acquire(timeout=30)

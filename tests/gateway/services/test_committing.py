@@ -1,4 +1,4 @@
-"""Commits that wait go into one transaction, and each is answered on its own."""
+"""Waiting commits share a transaction, and each has its own outcome."""
 
 import threading
 import uuid
@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
-from endpoint_services import PARTITIONS, Services, before_each_commit
 from pydantic import SecretStr
 from sqlalchemy import text
 
+from endpoints import PARTITIONS, Services, before_each_commit
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.db.engine import Database
@@ -99,7 +99,7 @@ def group(database: Database) -> Iterator[Group]:
     group.offsets.close()
 
 
-def test_those_that_wait_share_one_transaction(group: Group) -> None:
+def test_waiting_commits_share_one_transaction(group: Group) -> None:
     transactions: list[object] = []
     before_each_commit(group.database, lambda: transactions.append(None))
     futures = group.together(*(group.commit(index, 5) for index in (1, 2, 3)))
@@ -110,7 +110,7 @@ def test_those_that_wait_share_one_transaction(group: Group) -> None:
     assert group.stands() == {0: 0, 1: 5, 2: 5, 3: 5}
 
 
-def test_what_stands_against_one_is_told_to_that_one_alone(group: Group) -> None:
+def test_an_error_of_one_commit_is_only_its_own(group: Group) -> None:
     group.offsets.submit(group.commit(1, 1, offset=9), principal=LOOPBACK).result(30)
     group.attach(2)
     back, fenced, stale, good = group.together(
@@ -126,7 +126,7 @@ def test_what_stands_against_one_is_told_to_that_one_alone(group: Group) -> None
     assert group.stands() == {0: 0, 1: 9, 3: 1}
 
 
-def test_one_that_breaks_the_transaction_breaks_only_its_own(group: Group) -> None:
+def test_a_commit_that_breaks_the_transaction_fails_alone(group: Group) -> None:
     # More than a column holds: the driver refuses the whole statement.
     poison, good = group.together(group.commit(1, 2**70, offset=1), group.commit(3, 4))
     with pytest.raises(Exception):  # noqa: B017 - whatever the driver raises
@@ -135,17 +135,17 @@ def test_one_that_breaks_the_transaction_breaks_only_its_own(group: Group) -> No
     assert group.stands() == {0: 0, 3: 4}
 
 
-def test_several_of_one_endpoint_are_judged_one_after_the_other(group: Group) -> None:
+def test_commits_of_one_endpoint_are_validated_in_order(group: Group) -> None:
     futures = group.together(*(group.commit(1, number) for number in (3, 1, 2, 4)))
     numbers = [each.result(30).number for each in futures]
-    # A number that comes late changes nothing, and is answered with what stands.
+    # An outdated number changes nothing, and returns the stored positions.
     assert numbers == [3, 3, 3, 4]
     assert group.stands() == {0: 0, 1: 4}
 
 
 # SQLite has one writer at a time.
 @pytest.mark.parametrize("databases", ["postgres"], indirect=True)
-def test_one_that_waits_for_another_transaction_holds_nobody_up(group: Group) -> None:
+def test_a_commit_that_waits_for_a_lock_delays_no_other(group: Group) -> None:
     with group.database.write() as tx:
         endpoints_store.hold(tx, [group.members[1].id])
         held, free = group.together(group.commit(1, 2), group.commit(2, 2))
@@ -167,7 +167,7 @@ def test_a_revoked_token_is_refused_in_the_transaction(group: Group) -> None:
     assert group.stands() == {1: 1}
 
 
-def test_a_group_that_became_another_one_is_seen_by_the_next_commit(group: Group) -> None:
+def test_a_changed_group_is_seen_by_the_next_commit(group: Group) -> None:
     assert group.offsets.submit(group.commit(1), principal=LOOPBACK).result(30).number == 1
     with group.database.write() as tx:
         found = groups_store.find(tx, group.uid, Role.READER, "g")
@@ -178,7 +178,7 @@ def test_a_group_that_became_another_one_is_seen_by_the_next_commit(group: Group
     assert group.stands() == {1: 1}
 
 
-def test_what_the_driver_says_of_the_database_is_told_as_unavailable(group: Group) -> None:
+def test_an_error_of_the_driver_is_reported_as_unavailable(group: Group) -> None:
     with group.database.write() as tx:
         tx.execute(text("DROP TABLE positions"))
     with pytest.raises(DatabaseUnavailable):

@@ -1,4 +1,4 @@
-"""Concurrent clients: the answer to each holds against all others."""
+"""Concurrent clients: each response stays true despite the others."""
 
 import threading
 import uuid
@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from endpoint_services import PARTITIONS, Services
 
+from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Answer
@@ -64,7 +64,7 @@ class Crowd:
         return {each.position.partition: each.position.offset for _, each in report.positions}
 
     def at_once(self, *calls: Callable[[], Any]) -> list[Any]:
-        """Run all calls at the same time; return what each gave, or the Conflict it raised."""
+        """Run all calls at the same time; return their results or Conflicts."""
         gate = threading.Barrier(len(calls))
 
         def run(call: Callable[[], Any]) -> Any:
@@ -146,7 +146,7 @@ def test_a_forced_reset_and_a_commit_are_serialized(crowd: Crowd) -> None:
             )
 
         committed, _ = crowd.at_once(lambda reader=reader: crowd.commit(reader, 1, 100), put_back)
-        # Whichever was first, the reset has the last word.
+        # The reset wins in either order.
         assert committed is None or isinstance(committed, StaleGeneration)
         assert crowd.offsets() == {0: turn}
 

@@ -1,4 +1,4 @@
-"""Random schedules of attaching, committing, falling silent, leaving and resetting.
+"""Random schedules of attaches, commits, silence, detaches and resets.
 
 Whatever the order: positions go back by a reset alone, no commit by a stale instance counts, a
 place is one instance's, and a partition of a dynamic group is read by one member at a time.
@@ -11,8 +11,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from dynamic_members import DynamicRules
-from endpoint_services import PARTITIONS, Services
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,6 +23,8 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import event
 
+from dynamic_members import DynamicRules
+from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Answer, Request
@@ -39,7 +39,7 @@ from sluiceway_gateway.offsets.service import Reset
 
 @dataclass
 class Instance:
-    """What a client knows of itself."""
+    """A client's own state."""
 
     asked: AttachSpec
     epoch: int
@@ -60,7 +60,7 @@ STEPS = {"sqlite": 80, "postgresql": 16}
 
 
 class Schedule(DynamicRules, RuleBasedStateMachine):
-    """Clients that do whatever comes to them, and what has to hold all the same."""
+    """Clients with random requests, and the invariants."""
 
     def __init__(self, services: Services) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         self.services.steps += 1
 
     def teardown(self) -> None:
-        """Leave nobody behind whom the next schedule's reaper would judge."""
+        """Leave no endpoint for the reaper of the next schedule."""
         self.services.forget(self.uid)
 
     def one(self, which: int) -> Instance:
@@ -107,7 +107,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             return
         resized = found.endpoint.generation != self.generation
         if resized:
-            # What did not fit any more was fenced, but for those that had finished.
+            # Members beyond the new size were fenced, unless finished.
             closed = {each.asked.id for each in self.instances if each.state is State.CLOSED}
             self.living = {i: id_ for i, id_ in self.living.items() if id_ in closed}
             self.generation = found.endpoint.generation
@@ -249,13 +249,13 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
     @precondition(lambda self: self.resets)
     @rule(which=st.integers(0, 9))
     def reset_again(self, which: int) -> None:
-        # Late, and answered as it was before: nothing of it is done a second time.
+        # A late repeat gets the same response, and is not applied again.
         self.send_reset(*self.resets[-1 - which % len(self.resets)])
 
     @rule()
     def set_the_clock(self) -> None:
         # An hour forward, an hour back.
-        self.services.clock.turn(timedelta(hours=-1 if self.ahead else 1))
+        self.services.clock.advance(timedelta(hours=-1 if self.ahead else 1))
         self.ahead = not self.ahead
 
     @precondition(lambda self: self.instances)
@@ -323,7 +323,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
 
 def test_only_a_reset_moves_positions_back_and_no_stale_commit_counts(database: Database) -> None:
     if database.dialect == "sqlite":
-        # No schedule cuts the power, and waiting for the disk is most of what they take.
+        # No schedule simulates a power loss, and fsync takes most of the time.
         event.listen(
             database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF")
         )

@@ -1,13 +1,13 @@
-"""What is long over is forgotten, and what still counts is not."""
+"""Pruning of ended endpoints that no longer matter."""
 
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from endpoint_services import Services
 from sqlalchemy import func, select
 
+from endpoints import Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database
@@ -55,7 +55,7 @@ class Past:
         )
 
     def later(self, days: float) -> None:
-        self.services.clock.turn(timedelta(days=days))
+        self.services.clock.advance(timedelta(days=days))
 
     def prune(self) -> PruneCounts:
         counts = self.pruner.run_once()
@@ -131,7 +131,7 @@ def test_a_superseded_writer_is_kept_until_a_later_one_closed(past: Past) -> Non
     past.later(DAYS + 1)
     past.prune()
     assert past.knows(crashed)
-    # So a third one is still told that somebody before it did not finish.
+    # So a third one still learns that a predecessor did not finish.
     past.depart(successor, State.ERROR)
     third = past.attach(Role.WRITER)
     past.depart(third, ends={0: 7})

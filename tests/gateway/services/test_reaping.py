@@ -1,12 +1,12 @@
-"""Who falls silent is found by counted beats alone, on the clock of the reaper."""
+"""Reaper: finds silent endpoints by heartbeat numbers and its own clock."""
 
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from attaching import Site, report, site
-from gateway_rig import NOBODY, Rig
 
+from endpoints import Site, report, site
+from gateways import NOBODY, Rig
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 
@@ -22,7 +22,7 @@ class Monotonic:
 
 
 class Watch:
-    """A reaper, looking on time unless it is told to be late."""
+    """A reaper that runs on time unless delayed."""
 
     def __init__(self, rig: Rig) -> None:
         self.time = Monotonic()
@@ -34,14 +34,14 @@ class Watch:
         self.pause_s = 0.0
 
     def look(self, *, late_s: float = 0.0) -> ReapCounts:
-        """Look once, when it is time or later."""
+        """Run one pass, on time or later."""
         self.time.now_s += self.pause_s + late_s
         counts = self.reaper.run_once()
         self.pause_s = counts.pause_s
         return counts
 
     def on(self, seconds: float) -> None:
-        """Look on time for so long."""
+        """Run all passes of this time."""
         until_s = self.time.now_s + seconds
         while self.time.now_s + self.pause_s <= until_s:
             self.look()
@@ -97,7 +97,7 @@ def test_an_endpoint_with_heartbeats_stays_healthy(flights: Site, watch: Watch) 
     assert flights.rig.http.get(f"{flights.path}/endpoints").headers["etag"] == before
 
 
-def test_after_a_gap_of_its_own_the_reaper_starts_anew(flights: Site, watch: Watch) -> None:
+def test_after_a_pause_of_its_own_the_reaper_starts_over(flights: Site, watch: Watch) -> None:
     reader = flights.attach()
     watch.on(5)
     assert watch.look(late_s=3600).suspect == 0
@@ -107,7 +107,7 @@ def test_after_a_gap_of_its_own_the_reaper_starts_anew(flights: Site, watch: Wat
     assert health(flights, reader) == "suspect"
 
 
-def test_a_new_leader_starts_anew(flights: Site, watch: Watch) -> None:
+def test_a_new_leader_starts_over(flights: Site, watch: Watch) -> None:
     reader = flights.attach()
     watch.on(19)
     assert health(flights, reader) == "suspect"
@@ -124,7 +124,7 @@ def test_setting_the_wall_clock_makes_no_endpoint_lost(
 ) -> None:
     reader = flights.attach()
     watch.on(4)
-    flights.rig.clock.turn(timedelta(hours=hours))
+    flights.rig.clock.advance(timedelta(hours=hours))
     watch.on(1)
     assert health(flights, reader) == "healthy"
     watch.on(3)
@@ -181,7 +181,7 @@ def test_short_intervals_are_scanned_more_often(flights: Site, watch: Watch) -> 
     assert watch.look().pause_s == 0.05
 
 
-def test_a_writer_is_lost_without_kafka_too(flights: Site, watch: Watch) -> None:
+def test_a_writer_is_lost_even_without_kafka(flights: Site, watch: Watch) -> None:
     writer = flights.attach("writer")
     watch.on(25)
     kafka = KafkaAdmin(NOBODY, timeout_s=0.1)

@@ -1,21 +1,21 @@
-"""The sampler on a real broker, with clocks that the test moves."""
+"""The sampler on a real broker, with manual clocks."""
 
 import uuid
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from attaching import Site, report, site
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from gateway_rig import NOBODY, Rig
 
-from made_topics import make
+from endpoints import Site, report, site
+from gateways import NOBODY, Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.progress import WINDOW
 from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler
+from topics import make
 from waiting import until
 
 EVERY_S = 5.0
@@ -54,7 +54,7 @@ class Sampling:
     def sample(self, times: int = 1, *, every_s: float = EVERY_S) -> SampleCounts:
         for _ in range(times):
             self.now_s += every_s
-            self.flights.rig.clock.turn(timedelta(seconds=every_s))
+            self.flights.rig.clock.advance(timedelta(seconds=every_s))
             counts = self.sampler.run_once()
         return counts
 
@@ -107,7 +107,7 @@ def test_lag_is_measured_from_reported_and_committed_positions(
     (first, second) = sampling.status()["readers"]
     assert (first["index"], first["lag_messages"]) == (0, None)
     assert (second["index"], second["lag_messages"], second["progress"]) == (1, 15, "ok")
-    # After it has left, its successor will begin at what it committed.
+    # Its successor will start at its commit.
     flights.depart(reader, positions={"1": [9, 0], "3": [7, 0]})
     sampling.sample()
     assert [each["position"] for each in sampling.group()["partitions"]] == [None, 4, None, 7]
@@ -135,7 +135,7 @@ def test_rates_age_and_time_to_drain_are_of_the_window(flights: Site, sampling: 
     assert status["partitions"][0] == {"partition": 0, "start": 0, "end": 80}
 
 
-def test_a_living_reader_that_does_not_move_is_stalled_and_a_failed_one_stopped(
+def test_an_open_reader_without_progress_is_stalled_and_a_failed_one_stopped(
     flights: Site, sampling: Sampling
 ) -> None:
     reader = flights.member()

@@ -1,12 +1,12 @@
-"""Members of dynamic groups that fall silent, or do not let go of what others wait for."""
+"""Members of dynamic groups that are silent, or do not release partitions."""
 
 import uuid
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from endpoint_services import PARTITIONS, Services
 
+from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.attach_batch import AttachSpec
@@ -66,7 +66,7 @@ class Team:
         self.services.offsets.submit(commit, principal=LOOPBACK).result(30)
 
     def pass_time(self, seconds: int, *beating: Endpoint, late: bool = False) -> None:
-        """Let time pass, five seconds at once; who is `beating` does so, the reaper looks."""
+        """Advance by five seconds at a time, with heartbeats of `beating` and the reaper."""
         for _ in range(0, seconds, 5):
             self.beats += 1
             for each in beating:
@@ -136,7 +136,7 @@ def test_a_lost_member_returns_by_a_heartbeat_and_commits_only_with_a_new_share(
     team.beats += 1
     reply = team.beat(paused)
     assert (reply.status, reply.health) == ("ok", Health.HEALTHY)
-    # Back, with nothing: what it was given before counts no more.
+    # It is back without partitions: its former assignment is void.
     assert (team.known(paused).lives, team.known(paused).share) == (True, None)
     with pytest.raises(StaleGeneration):
         team.commit(paused, has)
@@ -161,7 +161,7 @@ def test_an_old_heartbeat_does_not_return_a_lost_member(team: Team) -> None:
 
 def test_a_lost_member_is_known_however_long_it_ran_before(team: Team) -> None:
     paused = team.join()
-    team.services.clock.turn(timedelta(days=40))
+    team.services.clock.advance(timedelta(days=40))
     team.pass_time(125)
     Pruner(database=team.services.database, days=30, clock=team.services.clock).run_once()
     assert team.known(paused).may_return

@@ -2,10 +2,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from gateway_rig import KEY, TurnedClock
 from pydantic import SecretStr
 from sqlalchemy import text
 
+from gateways import KEY, ManualClock
 from sluiceway_gateway.auth.model import parse_scopes
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database
@@ -13,17 +13,17 @@ from sluiceway_gateway.errors import InvalidRequest, InvalidSettings, NotFound, 
 
 
 @pytest.fixture
-def tokens(database: Database, clock: TurnedClock) -> Tokens:
+def tokens(database: Database, clock: ManualClock) -> Tokens:
     return Tokens(database, SecretStr(KEY), clock=clock)
 
 
-def test_a_token_opens_what_its_scopes_say(tokens: Tokens) -> None:
+def test_a_token_allows_what_its_scopes_allow(tokens: Tokens) -> None:
     made = tokens.create(label="job", scopes=["read:a", "write"])
     principal = tokens.authenticate(made.text.get_secret_value())
     assert (principal.id, principal.scopes) == (made.token.id, parse_scopes(["read:a", "write"]))
 
 
-def test_the_token_itself_is_kept_nowhere(tokens: Tokens, database: Database) -> None:
+def test_the_token_itself_is_not_stored(tokens: Tokens, database: Database) -> None:
     made = tokens.create(label="job", scopes=["read"])
     secret = made.text.get_secret_value().split("_")[2]
     with database.read() as tx:
@@ -33,8 +33,8 @@ def test_the_token_itself_is_kept_nowhere(tokens: Tokens, database: Database) ->
     assert secret not in repr(made)
 
 
-def test_a_hash_of_another_key_or_another_row_is_worth_nothing(
-    tokens: Tokens, database: Database, clock: TurnedClock
+def test_a_hash_of_another_key_or_row_is_refused(
+    tokens: Tokens, database: Database, clock: ManualClock
 ) -> None:
     made = tokens.create(label="a", scopes=["admin"])
     other = tokens.create(label="b", scopes=["read"])
@@ -53,21 +53,21 @@ def test_a_hash_of_another_key_or_another_row_is_worth_nothing(
         tokens.authenticate(stolen)
 
 
-def test_a_token_expires(tokens: Tokens, clock: TurnedClock) -> None:
+def test_a_token_expires(tokens: Tokens, clock: ManualClock) -> None:
     made = tokens.create(label="job", scopes=["read"], expires_in=timedelta(hours=1))
-    clock.turn(timedelta(hours=1) - timedelta(microseconds=1))
+    clock.advance(timedelta(hours=1) - timedelta(microseconds=1))
     tokens.authenticate(made.text.get_secret_value())
-    clock.turn(timedelta(microseconds=1))
+    clock.advance(timedelta(microseconds=1))
     with pytest.raises(Unauthenticated):
         tokens.authenticate(made.text.get_secret_value())
 
 
-def test_a_revoked_token_stays_revoked_and_listed(tokens: Tokens, clock: TurnedClock) -> None:
+def test_a_revoked_token_stays_revoked_and_listed(tokens: Tokens, clock: ManualClock) -> None:
     made = tokens.create(label="job", scopes=["read"])
-    clock.turn(timedelta(seconds=1))
+    clock.advance(timedelta(seconds=1))
     tokens.revoke(made.token.id)
     first = tokens.every()
-    clock.turn(timedelta(seconds=1))
+    clock.advance(timedelta(seconds=1))
     tokens.revoke(made.token.id)
     assert tokens.every() == first
     assert first[0].revoked_at is not None
@@ -75,10 +75,10 @@ def test_a_revoked_token_stays_revoked_and_listed(tokens: Tokens, clock: TurnedC
         tokens.authenticate(made.text.get_secret_value())
 
 
-def test_tokens_are_listed_by_age(tokens: Tokens, clock: TurnedClock) -> None:
+def test_tokens_are_listed_by_age(tokens: Tokens, clock: ManualClock) -> None:
     for label in ("a", "b", "c"):
         tokens.create(label=label, scopes=["read"])
-        clock.turn(timedelta(seconds=1))
+        clock.advance(timedelta(seconds=1))
     assert [each.label for each in tokens.every()] == ["a", "b", "c"]
 
 
@@ -100,7 +100,7 @@ def test_an_unknown_id_cannot_be_revoked(tokens: Tokens) -> None:
         {"expires_in": timedelta(days=999_999_999)},
     ],
 )
-def test_a_token_that_makes_no_sense_is_not_made(tokens: Tokens, wrong: dict[str, Any]) -> None:
+def test_invalid_tokens_are_not_created(tokens: Tokens, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         tokens.create(**{"label": "job", "scopes": ["read"], **wrong})
     assert tokens.every() == []

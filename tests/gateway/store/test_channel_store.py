@@ -3,11 +3,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from gateway_rig import FAR
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
+from gateways import FAR
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import (
@@ -52,7 +52,7 @@ def find(database: Database, name: str) -> Channel | None:
         return channels_store.find(tx, name)
 
 
-def test_a_channel_comes_back_as_it_was(database: Database) -> None:
+def test_a_stored_channel_is_loaded_unchanged(database: Database) -> None:
     channel = replace(
         make("flights", team="a"),
         spec=ChannelSpec(
@@ -70,7 +70,7 @@ def test_a_channel_comes_back_as_it_was(database: Database) -> None:
     assert find(database, "flights") == channel
 
 
-def test_a_name_is_given_once(database: Database) -> None:
+def test_a_channel_name_is_unique(database: Database) -> None:
     add(database, make("flights"))
     with database.write() as tx:
         assert not channels_store.insert(tx, make("flights", 1))
@@ -93,7 +93,7 @@ def test_a_name_is_given_once(database: Database) -> None:
         {"spec": ChannelSpec(schema="{}", replication=0)},
     ],
 )
-def test_the_database_refuses_what_the_domain_excludes(
+def test_the_database_refuses_states_that_the_model_excludes(
     database: Database, wrong: dict[str, Any]
 ) -> None:
     add(database)
@@ -122,7 +122,7 @@ def observed(channel: Channel, phase: Phase) -> Channel:
 
 @pytest.mark.parametrize("phase", Phase)
 def test_a_change_made_from_another_phase_changes_nothing(database: Database, phase: Phase) -> None:
-    """Ready and closing too are told apart, which lie under one word in their rows."""
+    """Ready and closing are distinguished, though their rows have the same phase."""
     channel = observed(make("flights"), phase)
     add(database, channel)
     with database.write() as tx:
@@ -141,9 +141,7 @@ def test_a_change_made_from_another_phase_changes_nothing(database: Database, ph
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_rows_follow_the_transition_table_and_nothing_else(
-    database: Database, steps: list[Phase]
-) -> None:
+def test_rows_follow_only_the_transition_table(database: Database, steps: list[Phase]) -> None:
     with database.write() as tx:
         remove(tx, f"{0:032x}", from_phases=list(Phase))
     add(database, make("flights"))
@@ -172,7 +170,7 @@ def test_pages_are_cut_by_name_in_the_same_order_on_both_databases(database: Dat
     assert found == sorted(names)
 
 
-def test_a_page_shows_the_prefixes_asked_for_alone(database: Database) -> None:
+def test_a_page_has_only_the_given_prefixes(database: Database) -> None:
     add(database, *(make(name, n) for n, name in enumerate(["a", "ab", "az", "b", "c.x", "c_x"])))
     with database.read() as tx:
         found = channels_store.page(tx, limit=10, prefixes=("a", "c."))
@@ -200,7 +198,7 @@ PARTS = st.one_of(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_selectors_select_in_sql_as_they_do_in_the_domain(
+def test_selectors_match_in_sql_as_in_the_model(
     database: Database, labels: list[dict[str, str]], parts: list[str]
 ) -> None:
     selector = Selector.parse(",".join(parts))
@@ -214,7 +212,7 @@ def test_selectors_select_in_sql_as_they_do_in_the_domain(
     assert found == {each.name for each in made if selector.holds(each.labels)}
 
 
-def test_tags_tell_of_many_names_and_leave_out_those_that_are_gone(database: Database) -> None:
+def test_etags_of_many_names_omit_deleted_channels(database: Database) -> None:
     add(database, *(make(f"c{n}", n) for n in range(3)))
     with database.read() as tx:
         tags = channels_store.tags(tx, [f"c{n}" for n in range(1200)])
@@ -235,7 +233,7 @@ def test_channels_are_counted_by_phase(database: Database) -> None:
         }
 
 
-def test_a_schemas_id_is_never_given_again(database: Database) -> None:
+def test_a_schema_id_is_never_reused(database: Database) -> None:
     add(database, make("a", 1))
     with database.write() as tx:
         assert remove(tx, f"{1:032x}", from_phases=list(Phase))

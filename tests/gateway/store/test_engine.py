@@ -22,7 +22,7 @@ from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings
         ("sqlite:///:memory:", "in memory"),
     ],
 )
-def test_a_url_of_no_database_of_ours_is_refused(url: str, said: str) -> None:
+def test_an_unsupported_database_url_is_refused(url: str, said: str) -> None:
     with pytest.raises(InvalidSettings, match=said):
         Database(url)
 
@@ -32,7 +32,7 @@ def test_a_password_is_never_shown() -> None:
     assert "geheim" not in repr(database)
 
 
-def test_sqlite_keeps_what_it_committed_through_a_power_cut(tmp_path: Path) -> None:
+def test_sqlite_is_durable_through_a_power_loss(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'a.db'}")
     for begun in (database.read, database.write):
         with begun() as tx:
@@ -42,7 +42,7 @@ def test_sqlite_keeps_what_it_committed_through_a_power_cut(tmp_path: Path) -> N
     database.close()
 
 
-def test_several_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+def test_a_new_file_can_be_opened_concurrently(tmp_path: Path) -> None:
     at_once = threading.Barrier(8)
 
     def opened(url: str) -> None:
@@ -60,7 +60,7 @@ def test_several_may_open_a_new_file_at_once(tmp_path: Path) -> None:
             assert list(pool.map(opened, [url] * at_once.parties)) == [None] * at_once.parties
 
 
-def test_a_new_file_that_another_keeps_to_itself_is_waited_for_no_longer(tmp_path: Path) -> None:
+def test_a_new_file_locked_by_another_is_awaited_for_a_limited_time(tmp_path: Path) -> None:
     path = tmp_path / "new.db"
     database = Database(f"sqlite:///{path}", wait_ms=50)
 
@@ -77,7 +77,7 @@ def test_a_new_file_that_another_keeps_to_itself_is_waited_for_no_longer(tmp_pat
     database.close()
 
 
-def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
+def test_a_failed_transaction_leaves_no_rows(database: Database) -> None:
     def fail() -> None:
         with database.write() as tx:
             leases.acquire(tx, "l", "me", 60_000)
@@ -90,7 +90,7 @@ def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
 
 
 @pytest.mark.parametrize("failure", [RuntimeError(), sqlite3.OperationalError(), None])
-def test_what_comes_after_a_failed_transaction_is_not_part_of_it(
+def test_work_after_a_failed_transaction_is_not_part_of_it(
     database: Database, failure: Exception | None
 ) -> None:
     def fail() -> None:
@@ -110,7 +110,9 @@ def test_what_comes_after_a_failed_transaction_is_not_part_of_it(
     assert found == [False, True, True]
 
 
-def test_an_interrupted_transaction_is_undone_and_the_next_one_works(database: Database) -> None:
+def test_an_interrupted_transaction_is_rolled_back_and_the_next_one_works(
+    database: Database,
+) -> None:
     def interrupt(*_: object) -> None:
         event.remove(database.engine, "do_execute", interrupt)
         raise KeyboardInterrupt
@@ -130,7 +132,7 @@ def test_an_interrupted_transaction_is_undone_and_the_next_one_works(database: D
     assert found == [False, True]
 
 
-def test_sqlites_writer_takes_no_readers_place_and_is_there_again_after_it_was_closed(
+def test_sqlites_writer_uses_no_reader_connection_and_reopens_after_close(
     tmp_path: Path,
 ) -> None:
     database = Database(f"sqlite:///{tmp_path / 'a.db'}", pool_size=1, wait_ms=50)
@@ -148,7 +150,7 @@ def test_sqlites_writer_takes_no_readers_place_and_is_there_again_after_it_was_c
     database.close()
 
 
-def test_what_is_in_use_when_a_database_is_closed_is_closed_when_it_is_given_back(
+def test_connections_in_use_at_close_are_closed_when_returned(
     database_url: str,
 ) -> None:
     database = Database(database_url)
@@ -160,13 +162,13 @@ def test_what_is_in_use_when_a_database_is_closed_is_closed_when_it_is_given_bac
         database.close()
         assert len(opened) == 1
     assert opened == []
-    # Whoever is late finds it as it was, and leaves nothing open either.
+    # A late caller finds the same state, and leaves nothing open either.
     with database.read() as tx:
         assert tx.execute(text("SELECT 1")).scalar_one() == 1
     assert opened == []
 
 
-def test_a_reader_is_not_held_up_by_a_writer(database: Database) -> None:
+def test_a_reader_is_not_blocked_by_a_writer(database: Database) -> None:
     with database.write() as tx:
         leases.acquire(tx, "l", "me", 60_000)
         with database.read() as other:
@@ -187,7 +189,7 @@ def test_a_database_locked_by_others_is_unavailable(database: Database, database
     impatient.close()
 
 
-def test_a_writer_of_the_same_process_waits_its_turn_and_no_longer(tmp_path: Path) -> None:
+def test_a_writer_of_the_same_process_waits_for_its_turn_only(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path / 'a.db'}", wait_ms=50)
     held, done = threading.Event(), threading.Event()
 
@@ -208,7 +210,7 @@ def test_a_writer_of_the_same_process_waits_its_turn_and_no_longer(tmp_path: Pat
     database.close()
 
 
-def test_a_database_that_is_away_is_unavailable(tmp_path: Path) -> None:
+def test_an_unreachable_database_is_unavailable(tmp_path: Path) -> None:
     for url in (
         "postgresql://me@127.0.0.1:1/x",
         f"sqlite:///{tmp_path / 'no' / 'such' / 'folder' / 'a.db'}",
@@ -227,7 +229,7 @@ def test_a_database_without_tables_is_unavailable(empty_database_url: str) -> No
     database.close()
 
 
-def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_unavailable(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     path.write_bytes(b"this is not a database" * 100)
     database = Database(f"sqlite:///{path}")
@@ -235,7 +237,7 @@ def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
         raise AssertionError
 
 
-def test_connections_that_the_server_cut_are_replaced(
+def test_connections_closed_by_the_server_are_replaced(
     database: Database, database_url: str
 ) -> None:
     if database.dialect == "sqlite":

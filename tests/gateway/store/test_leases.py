@@ -29,14 +29,14 @@ def take_over(database: Database, holder: str, ended: Lease) -> int | None:
     return None if lease is None else lease.epoch
 
 
-def test_one_holds_a_lease_and_others_do_not(database: Database) -> None:
+def test_a_lease_has_one_holder(database: Database) -> None:
     first = take(database, "a")
     assert first is not None
     assert take(database, "b") is None
     assert take(database, "a") == first
 
 
-def test_a_leader_renews_by_one_statement(database: Database) -> None:
+def test_a_leader_renews_its_lease_with_one_statement(database: Database) -> None:
     first = take(database, "a")
     asked: list[str] = []
     event.listen(
@@ -48,7 +48,7 @@ def test_a_leader_renews_by_one_statement(database: Database) -> None:
     assert len([each for each in asked if "leases" in each]) == 1, asked
 
 
-def test_who_asks_for_a_lease_in_vain_keeps_nobody_from_renewing_it(postgres: Postgres) -> None:
+def test_a_failed_acquire_does_not_block_renewal(postgres: Postgres) -> None:
     url = postgres.migrated()
     holder, other = Database(url), Database(url)
     first = take(holder, "a")
@@ -59,7 +59,7 @@ def test_who_asks_for_a_lease_in_vain_keeps_nobody_from_renewing_it(postgres: Po
     other.close()
 
 
-def test_a_lease_given_back_is_taken_with_a_higher_epoch(database: Database) -> None:
+def test_a_released_lease_is_acquired_with_a_higher_epoch(database: Database) -> None:
     first = take(database, "a")
     assert first is not None
     with database.write() as tx:
@@ -73,14 +73,14 @@ def test_a_lease_given_back_is_taken_with_a_higher_epoch(database: Database) -> 
     assert take(database, "a") is None
 
 
-def test_a_term_that_has_ended_is_taken_over_with_a_higher_epoch(database: Database) -> None:
+def test_an_expired_lease_is_acquired_with_a_higher_epoch(database: Database) -> None:
     first = take(database, "a")
     assert first is not None
     assert take_over(database, "b", held(database)) == first + 1
     assert take(database, "a") is None, "it is another's by now"
 
 
-def test_a_lease_that_was_renewed_is_not_taken_over(database: Database) -> None:
+def test_a_renewed_lease_is_not_taken_over(database: Database) -> None:
     first = take(database, "a")
     seen = held(database)
     assert take(database, "a") == first
@@ -89,7 +89,7 @@ def test_a_lease_that_was_renewed_is_not_taken_over(database: Database) -> None:
     assert take(database, "a") == first
 
 
-def test_one_of_two_takes_over(database: Database) -> None:
+def test_one_of_two_concurrent_acquires_succeeds(database: Database) -> None:
     take(database, "a")
     seen = held(database)
     assert take_over(database, "b", seen) is not None
@@ -97,12 +97,12 @@ def test_one_of_two_takes_over(database: Database) -> None:
     assert held(database).holder == "b"
 
 
-def test_who_stands_still_within_a_transaction_holds_nobody_up_for_long(
+def test_a_process_paused_within_a_transaction_blocks_others_only_briefly(
     postgres: Postgres,
 ) -> None:
     """As a process does that is paused, of which PostgreSQL sees nothing else."""
     url = postgres.migrated()
-    # Who waits for longer than this is told that the lease is locked.
+    # A longer wait fails because the lease is locked.
     paused, other = Database(url), Database(url, wait_ms=10_000)
     taken = []
 

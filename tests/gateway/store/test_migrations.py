@@ -1,4 +1,4 @@
-"""Migrations: the tables they make, and upgrading from an earlier revision to a later one."""
+"""Migrations: their tables, and upgrades from earlier revisions."""
 
 import shutil
 from collections.abc import Iterator
@@ -74,7 +74,7 @@ def definitions(database: Database) -> set[tuple[object, ...]]:
         return {tuple(row) for row in found}
 
 
-def test_the_migration_makes_the_tables_of_the_schema(
+def test_the_migration_creates_the_tables_of_the_schema(
     database: Database, empty_database_url: str
 ) -> None:
     with opened(empty_database_url) as other:
@@ -128,7 +128,7 @@ def test_a_database_of_a_newer_version_is_refused(database: Database, database_u
         migrate(database_url)
 
 
-def test_times_come_back_aware_and_in_utc(database: Database) -> None:
+def test_times_are_loaded_aware_and_in_utc(database: Database) -> None:
     from sluiceway_gateway.db.schema import schemas as table
     from sluiceway_gateway.schemas import store as schemas_store
 
@@ -177,7 +177,7 @@ def fill(connection: Connection) -> None:
     )
 
 
-def test_an_upgrade_keeps_all_rows_and_those_that_refer_to_them(old: Database) -> None:
+def test_an_upgrade_keeps_all_rows_and_references(old: Database) -> None:
     assert revision.upgrade(old) == "0002"
     assert revision.current(old) == "0002"
     with old.read() as tx:
@@ -185,7 +185,7 @@ def test_an_upgrade_keeps_all_rows_and_those_that_refer_to_them(old: Database) -
         assert tx.execute(text("SELECT topic_id, schema_id FROM kept_schemas")).all() == [("t", 7)]
 
 
-def test_the_version_before_goes_on_writing_to_an_expanded_table(old: Database) -> None:
+def test_the_previous_version_can_write_to_an_expanded_table(old: Database) -> None:
     revision.upgrade(old)
     now = datetime(2030, 1, 2, tzinfo=UTC)
     with writing(old) as connection:
@@ -198,7 +198,7 @@ def test_the_version_before_goes_on_writing_to_an_expanded_table(old: Database) 
     assert found.notes == ""
 
 
-def test_a_migration_waits_for_another_only_so_long_and_changes_nothing(old: Database) -> None:
+def test_a_migration_waits_for_another_for_a_limited_time(old: Database) -> None:
     with writing(old) as connection:
         if old.dialect == "postgresql":
             lock = text("SELECT pg_advisory_xact_lock(:lock)")
@@ -214,7 +214,7 @@ def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(
 ) -> None:
     monkeypatch.setattr(revision, "_TABLE_WAIT_MS", 100)
     if old.dialect == "sqlite":
-        # Readers see the state before, and hold up nobody.
+        # Readers see the previous state, and block no one.
         with old.read() as tx:
             tx.execute(text("SELECT id FROM schemas"))
             assert revision.upgrade(old, wait_s=0.2) == revision.head()
@@ -226,7 +226,7 @@ def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(
     assert revision.current(old) == "0001"
 
 
-def test_an_older_revision_is_refused_with_the_line_to_run(old: Database) -> None:
+def test_an_older_revision_is_refused_with_the_command_to_run(old: Database) -> None:
     with pytest.raises(WrongRevision, match=r"is at revision 0001.*run `sluiceway migrate`"):
         revision.require_current(old)
 

@@ -22,7 +22,7 @@ def give(database: Database, request: Request = REQUEST, now: datetime = NOW) ->
         return kept
 
 
-def test_a_repeat_gets_the_answer_of_the_first(database: Database) -> None:
+def test_a_repeat_gets_the_response_of_the_first_request(database: Database) -> None:
     assert give(database) is None
     assert give(database) == ANSWER
 
@@ -32,13 +32,13 @@ def test_a_key_belongs_to_its_principal(database: Database) -> None:
     assert give(database, Request(key="k", principal="q", digest="e")) is None
 
 
-def test_a_key_used_for_something_else_is_refused(database: Database) -> None:
+def test_a_key_of_another_request_is_refused(database: Database) -> None:
     give(database)
     with pytest.raises(IdempotencyKeyReused):
         give(database, Request(key="k", principal="p", digest="other"))
 
 
-def test_a_request_that_failed_leaves_its_key_free(database: Database) -> None:
+def test_a_failed_request_leaves_its_key_free(database: Database) -> None:
     def fail() -> None:
         with database.write() as tx:
             idempotency.claim(tx, REQUEST, NOW)
@@ -49,7 +49,7 @@ def test_a_request_that_failed_leaves_its_key_free(database: Database) -> None:
     assert give(database) is None
 
 
-def test_an_answer_is_forgotten_after_its_time(database: Database) -> None:
+def test_a_stored_response_expires(database: Database) -> None:
     give(database)
     assert give(database, now=NOW + REMEMBERED_FOR) == ANSWER
     later = NOW + REMEMBERED_FOR + timedelta(seconds=1)
@@ -57,7 +57,7 @@ def test_an_answer_is_forgotten_after_its_time(database: Database) -> None:
     assert give(database, now=later) == ANSWER
 
 
-def test_old_answers_are_forgotten_a_few_at_a_time(database: Database) -> None:
+def test_expired_responses_are_deleted_in_batches(database: Database) -> None:
     for number in range(5):
         asked = Request(key=str(number), principal="p", digest="d")
         give(database, asked, NOW + timedelta(seconds=number))
@@ -70,7 +70,7 @@ def test_old_answers_are_forgotten_a_few_at_a_time(database: Database) -> None:
         assert idempotency.known(tx, Request(key="4", principal="p", digest="d"))
 
 
-def test_of_many_at_once_one_is_answered_and_the_others_repeat_it(database: Database) -> None:
+def test_concurrent_requests_with_one_key_get_one_response(database: Database) -> None:
     answers: list[Answer | None] = []
     start = threading.Barrier(6)
 

@@ -1,4 +1,4 @@
-"""A database that says nothing: nobody waits for it for long, and it is used again at once."""
+"""A database that does not answer: requests fail fast, and it is used again at once."""
 
 import socket
 import sqlite3
@@ -24,7 +24,7 @@ from waiting import until
 
 #: Every call is answered by then.
 ANSWERED_S = 10
-#: The database's `wait_ms`; what is not scaled with it makes up the rest of the time.
+#: The database's `wait_ms`; the rest of the time does not scale with it.
 SHORT_MS = 500
 
 
@@ -94,7 +94,7 @@ def holder(database: Database) -> str | None:
     return lease and lease.holder
 
 
-def test_a_silent_server_is_not_waited_for_in_a_queue_and_used_when_it_answers(
+def test_a_silent_server_fails_queued_requests_fast_and_is_used_when_it_answers(
     postgres: Postgres, silent: Database
 ) -> None:
     """With few threads, each of which waited for itself, the last would wait for minutes."""
@@ -108,9 +108,7 @@ def test_a_silent_server_is_not_waited_for_in_a_queue_and_used_when_it_answers(
     change(silent)
 
 
-def test_loops_come_back_when_the_server_answers_again(
-    postgres: Postgres, silent: Database
-) -> None:
+def test_loops_resume_when_the_server_answers_again(postgres: Postgres, silent: Database) -> None:
     leader = Leader(
         database=silent, name="l", holder="me", lease_ms=1_000, monotonic=time.monotonic
     )
@@ -138,7 +136,7 @@ def waiting_threads() -> int:
     return sum(each.name in {"connect", "database-probe"} for each in threading.enumerate())
 
 
-def test_a_name_that_nobody_resolves_is_not_waited_for(
+def test_an_unresolvable_host_name_fails_fast(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
@@ -165,7 +163,7 @@ def test_a_name_that_nobody_resolves_is_not_waited_for(
                 for each in calls:
                     each.result()
                 assert time.monotonic() - begun_s < ANSWERED_S
-            # Those that connect, and one that tries when there is room.
+            # The connecting ones, and one that tries when there is room.
             assert waiting_threads() <= 2 + 1
         finally:
             released.set()
@@ -173,7 +171,7 @@ def test_a_name_that_nobody_resolves_is_not_waited_for(
         until(lambda: waiting_threads() == 0, ANSWERED_S)
 
 
-def test_a_file_that_another_process_locks_is_not_waited_for_in_a_queue(sqlite: SQLite) -> None:
+def test_a_locked_file_fails_queued_requests_fast(sqlite: SQLite) -> None:
     url = sqlite.migrated()
     path = url.removeprefix("sqlite:///")
     with (
@@ -202,11 +200,11 @@ def test_a_file_that_another_process_locks_is_not_waited_for_in_a_queue(sqlite: 
         ("postgresql://me@/d?host=a,b,c", 2),
     ],
 )
-def test_no_address_of_several_takes_up_the_time_of_the_others(url: str, attempt_s: int) -> None:
+def test_each_of_several_addresses_has_its_own_connect_timeout(url: str, attempt_s: int) -> None:
     assert connect_arguments(make_url(url), wait_ms=5_000)["connect_timeout"] == attempt_s
 
 
-def test_what_the_url_says_of_tcp_goes_before_the_defaults() -> None:
+def test_tcp_options_of_the_url_override_the_defaults() -> None:
     given = connect_arguments(make_url("postgresql://h/d"), wait_ms=5_000)
     assert (given["tcp_user_timeout"], given["keepalives"]) == (5_000, 1)
     url = make_url("postgresql://h/d?keepalives_idle=60&tcp_user_timeout=9000&connect_timeout=7")

@@ -2,19 +2,11 @@
 
 from typing import Any
 
-import pytest
-from attaching import Site, site
-from gateway_rig import Rig
-
+from endpoints import Site
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.lifecycle.model import SHARED, ChannelUsage
 from sluiceway_gateway.lifecycle.store import usage_of_channel
-
-
-@pytest.fixture
-def flights(rig: Rig) -> Site:
-    return site(rig, partitions=4)
 
 
 def seen(flights: Site) -> ChannelUsage:
@@ -63,7 +55,7 @@ def test_members_share_positions_or_have_their_own(flights: Site) -> None:
     assert (everybody.shared, everybody.positions) == (False, {1: {3: 4}})
 
 
-def test_reached_offsets_of_a_committing_member_do_not_count(flights: Site) -> None:
+def test_reported_offsets_of_a_committing_member_are_ignored(flights: Site) -> None:
     reach(flights, flights.member(0, 1), title=None, p0=[6, 0])
     (group,) = seen(flights).groups
     assert group.reached == {}

@@ -1,0 +1,182 @@
+"""Connections of sluiceway.broker.Broker, and its errors without one."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from broker_calls import broker_at, commit, committed, encoded, fetched, limit, produced
+from scripted_gateway import Script
+from sluiceway import Channel
+from sluiceway.broker import Broker, BrokerMetadata, OffsetType, SslConfig, produce
+from sluiceway.broker.exceptions import (
+    ERROR_CODES,
+    KafkaException,
+    ProtocolClientError,
+    SocketDisconnectedError,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from sluiceway.errors import OptionError, SluicewayError
+
+NewChannel = Callable[..., Channel]
+NOBODY = "http://127.0.0.1:1"
+
+
+def test_a_broker_has_its_arguments_and_is_connected_from_the_start(gateway_url: str) -> None:
+    with broker_at(gateway_url) as broker:
+        host, port = gateway_url.removeprefix("http://").split(":")
+        assert (broker.id, broker.host, broker.port) == (1, host, int(port))
+        assert (broker.connected, broker.offsets_channel_connected) == (True, False)
+        assert broker.handler is not None
+        assert broker.offsets_channel_handler is None
+        broker.connect_offsets_channel()
+        assert broker.offsets_channel_connected
+        assert broker.offsets_channel_handler is not None
+        assert f"host={host}, port={port}, id=1" in repr(broker)
+    assert (broker.connected, broker.offsets_channel_connected) == (False, False)
+
+
+def test_without_a_gateway_the_log_and_the_calls_say_how_to_connect(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="sluiceway.broker"):
+        broker = broker_at(NOBODY, socket_timeout_ms=200, offsets_channel_socket_timeout_ms=200)
+    assert "is not connected: the gateway at" in caplog.text
+    assert (broker.connected, broker.handler) == (False, None)
+    with pytest.raises(SocketDisconnectedError, match=r"call connect\(\)"):
+        broker.fetch_messages([])
+    with pytest.raises(SocketDisconnectedError, match="does not answer"):
+        broker.connect(attempts=1)
+    with pytest.raises(SocketDisconnectedError, match="does not answer"):
+        broker.commit_consumer_group_offsets(b"g", -1, b"", [])
+    broker.close()
+
+
+def test_stopping_the_handler_disconnects_and_connect_creates_a_new_one(
+    gateway_url: str, new_channel: NewChannel
+) -> None:
+    channel = new_channel()
+    with broker_at(gateway_url) as broker:
+        assert broker.handler is not None
+        broker.handler.stop()
+        assert not broker.connected
+        with pytest.raises(SocketDisconnectedError):
+            limit(broker, channel, OffsetType.LATEST)
+        broker.connect()
+        assert broker.connected
+        produced(broker, channel, encoded(channel, 2))
+        broker.connect()
+        assert len(fetched(broker, channel).messages) == 2
+        assert commit(broker, channel, b"g", 1).err == 0
+        assert broker.offsets_channel_handler is not None
+        broker.offsets_channel_handler.stop()
+        assert committed(broker, channel, b"g").offset == 1
+    assert channel.endpoints()[-1].state == "closed"
+
+
+def test_connected_follows_the_gateways_answers(script: Script) -> None:
+    script.answer(200, {"items": [], "next_cursor": None})
+    broker = Broker(0, "", 0, url=script.url, socket_timeout_ms=150)
+    assert broker.connected
+    with pytest.raises(SocketDisconnectedError, match="does not answer"):
+        broker.request_metadata([b"flights"])
+    assert not broker.connected
+    script.problem(404, "channel_not_found")
+    script.problem(403, "forbidden")
+    told = broker.request_metadata([b"flights"])
+    assert told.topics["flights"].err == UnknownTopicOrPartition.ERROR_CODE
+    assert broker.connected
+    broker.close()
+
+
+def test_metadata_from_elsewhere_has_the_gateways_address(gateway_url: str) -> None:
+    host, port = gateway_url.removeprefix("http://").split(":")
+    with Broker.from_metadata(BrokerMetadata(5, host, int(port)), None, 20_000, 20_000) as broker:
+        assert broker.connected
+        assert broker.id == 5
+
+
+def test_raise_errors_raises_pykafkas_exceptions(gateway_url: str, new_channel: NewChannel) -> None:
+    channel = new_channel()
+    with broker_at(gateway_url, raise_errors=True) as broker:
+        with pytest.raises(UnknownTopicOrPartition, match="no-such-channel: ") as caught:
+            broker.request_metadata(["no-such-channel"])
+        assert caught.value.ERROR_CODE == 3
+        with pytest.raises(UnknownMemberId):
+            broker.heartbeat("c", b"g", 1, b"nobody")
+        assert limit(broker, channel, OffsetType.EARLIEST).offset == [0]
+
+
+def test_every_code_has_an_exception_with_a_unique_code() -> None:
+    assert set(ERROR_CODES) == {
+        -1,
+        *range(1, 8),
+        10,
+        12,
+        *range(14, 18),
+        22,
+        23,
+        25,
+        26,
+        27,
+        29,
+        30,
+    }
+    kinds = [*ERROR_CODES.values(), SocketDisconnectedError, ProtocolClientError, KafkaException]
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert all(issubclass(kind, SluicewayError) for kind in kinds)
+
+
+def test_client_certificates_and_an_empty_host_are_refused() -> None:
+    with pytest.raises(OptionError, match="by tokens"):
+        broker_at(NOBODY, ssl_config=SslConfig(certfile="mine.pem"))
+    with pytest.raises(OptionError, match="host is ''"):
+        Broker(0, "", 8900)
+
+
+PROGRAM = """
+import sys
+from broker_calls import broker_at, produced, encoded
+from sluiceway import Gateway
+url, name = sys.argv[1:]
+broker = broker_at(url)
+with Gateway(url) as gateway:
+    channel = gateway.channel(name)
+    produced(broker, channel, encoded(channel, 2))
+    # Only the exit waits for these.
+    large = encoded(channel, 1)[0] + bytes(900_000)
+    produced(broker, channel, [large] * 20, required_acks=0)
+"""
+
+
+def test_a_program_that_exits_without_closing_closes_its_writers(
+    gateway_url: str, new_channel: NewChannel
+) -> None:
+    channel = new_channel()
+    subprocess.run(
+        [sys.executable, "-c", PROGRAM, gateway_url, channel.name],
+        # The program imports the tests' modules.
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        timeout=480,
+    )
+    (writer,) = channel.endpoints()
+    assert (writer.state, writer.ends) == ("closed", {0: 22})
+
+
+def test_a_program_ended_by_an_exception_fails_its_writers(
+    gateway_url: str, new_channel: NewChannel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = new_channel()
+    broker = broker_at(gateway_url)
+    produced(broker, channel, encoded(channel, 2))
+    # Python sets this before it runs the exit handlers.
+    monkeypatch.setattr(sys, "last_value", RuntimeError("out of paper"), raising=False)
+    produce._close_all()
+    (writer,) = channel.endpoints()
+    assert (writer.state, writer.cause) == ("error", "RuntimeError")
+    broker.close()

@@ -1,0 +1,414 @@
+"""Groups and offsets by pykafka's Broker: join, sync, heartbeat, leave, commit."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker_calls import broker_at, commit, committed, encoded, fetched, produced
+from relay import Relay
+from sluiceway import Channel, Gateway, Heartbeat
+from sluiceway.broker import Broker, PartitionOffsetCommitRequest, PartitionOffsetFetchRequest
+from sluiceway.broker.exceptions import (
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    OffsetOutOfRangeError,
+    RebalanceInProgress,
+    SocketDisconnectedError,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from sluiceway.errors import OptionError
+from waiting import until
+
+NewChannel = Callable[..., Channel]
+REBALANCE = RebalanceInProgress.ERROR_CODE
+
+
+class Member:
+    """A member of a group, as pykafka's balanced consumer."""
+
+    def __init__(self, broker: Broker, channel: Channel, group: bytes = b"g") -> None:
+        self.broker, self.channel, self.group = broker, channel, group
+        self.id, self.generation = b"", -1
+
+    def join(self) -> Any:
+        told = self.broker.join_group(
+            "connection", self.group, self.id, self.channel.name.encode(), None
+        )
+        if not told.error_code:
+            self.id, self.generation = told.member_id, told.generation_id
+        return told
+
+    def sync(self, *assignment: Any) -> list[int]:
+        told = self.broker.sync_group(
+            "connection", self.group, self.generation, self.id, assignment
+        ).check()
+        ((topic, partitions),) = told.member_assignment.partition_assignment
+        assert topic == self.channel.name.encode()
+        return list(partitions)
+
+    def beat(self) -> int:
+        return self.broker.heartbeat("c", self.group, self.generation, self.id).error_code
+
+    def commit(self, partition: int, offset: int) -> Any:
+        return commit(
+            self.broker,
+            self.channel,
+            self.group,
+            offset,
+            partition=partition,
+            generation=self.generation,
+            member=self.id,
+        )
+
+
+@pytest.fixture
+def channel(new_channel: NewChannel) -> Channel:
+    return new_channel(partitions=4)
+
+
+def joined(broker: Broker, channel: Channel) -> tuple[Member, list[int]]:
+    member = Member(broker, channel)
+    assert member.join().error_code == 0
+    return member, member.sync()
+
+
+def test_the_first_member_leads_and_has_all_partitions(broker: Broker, channel: Channel) -> None:
+    protocol = SimpleNamespace(protocol_name=b"range", metadata="mine")
+    told = broker.join_group("c", b"g", b"", channel.name.encode(), protocol)
+    assert told.error_code == 0
+    assert told.leader_id == told.member_id
+    assert (told.group_protocol, told.members) == (b"range", {told.member_id: "mine"})
+    answer = broker.sync_group("c", b"g", told.generation_id, told.member_id, [])
+    assert answer.error_code == 0
+    assert answer.member_assignment.partition_assignment == [(channel.name.encode(), [0, 1, 2, 3])]
+    assert broker.heartbeat("c", b"g", told.generation_id, told.member_id).error_code == 0
+    assert broker.leave_group("c", b"g", told.member_id).error_code == 0
+    assert channel.endpoints()[0].state == "closed"
+
+
+def test_members_share_partitions_and_give_them_up_when_they_rejoin(
+    broker: Broker, channel: Channel
+) -> None:
+    first, partitions = joined(broker, channel)
+    assert partitions == [0, 1, 2, 3]
+    second = Member(broker, channel)
+    told = second.join()
+    assert (told.leader_id, told.members) == (first.id, {})
+    # No partition is free before the first member rejoins, which its next heartbeat asks for.
+    assert second.sync() == []
+    assert second.beat() == 0
+    assert first.beat() == REBALANCE
+    assert set(first.join().members) == {first.id, second.id}
+    # The gateway assigns, whatever the leader decides.
+    assert first.sync((second.id, "all of it")) == [0, 2]
+    assert second.beat() == REBALANCE
+    second.join()
+    assert second.sync() == [1, 3]
+    assert (first.beat(), second.beat()) == (0, 0)
+    broker.leave_group("c", b"g", first.id).check()
+    assert second.beat() == REBALANCE
+    second.join()
+    assert second.sync() == [0, 1, 2, 3]
+
+
+def test_a_member_without_heartbeats_loses_its_partitions(
+    broker: Broker, new_channel: NewChannel
+) -> None:
+    channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=100, timeout_ms=400))
+    silent, _ = joined(broker, channel)
+    other = Member(broker, channel)
+    other.join()
+    found: list[int] = other.sync()
+    while found != [0, 1]:
+        if other.beat():
+            other.join()
+            found = other.sync()
+    assert silent.commit(0, 0).err in (UnknownMemberId.ERROR_CODE, IllegalGeneration.ERROR_CODE)
+
+
+def test_a_member_commits_in_its_generation(broker: Broker, channel: Channel) -> None:
+    produced(broker, channel, encoded(channel, 10), 1)
+    member, _ = joined(broker, channel)
+    assert committed(broker, channel, b"g", 1).offset == -1
+    fetched(broker, channel, partition=1)
+    assert member.commit(1, 7).err == 0
+    told = committed(broker, channel, b"g", 1)
+    assert (told.offset, told.metadata, told.err) == (7, b"", 0)
+    assert channel.committed("g")[1].offset == 7
+    member.generation -= 1
+    assert member.commit(1, 8).err == IllegalGeneration.ERROR_CODE
+    member.generation += 1
+    assert member.commit(1, 8).err == 0
+
+
+def test_a_commit_of_revoked_partitions_is_refused(broker: Broker, channel: Channel) -> None:
+    produced(broker, channel, encoded(channel, 3), 1)
+    fetched(broker, channel, partition=1)
+    first, _ = joined(broker, channel)
+    Member(broker, channel).join()
+    before = first.generation
+    first.join()
+    # Until it syncs, it has its old partitions, and commits them in the old generation.
+    assert first.commit(1, 1).err == REBALANCE
+    after, first.generation = first.generation, before
+    assert first.commit(1, 1).err == 0
+    first.generation = after
+    assert first.sync() == [0, 2]
+    assert first.commit(1, 2).err == IllegalGeneration.ERROR_CODE
+    first.generation = before
+    assert first.commit(0, 0).err == IllegalGeneration.ERROR_CODE
+
+
+def test_commits_past_fetched_offsets_or_backwards_are_refused(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 10))
+    member, _ = joined(broker, channel)
+    beyond = OffsetOutOfRangeError.ERROR_CODE
+    assert member.commit(0, 1).err == beyond
+    size = len(encoded(channel, 1)[0])
+    last = fetched(broker, channel, max_bytes=4 * size).messages[-1].offset
+    told = member.commit(0, last + 2)
+    assert told.err == beyond
+    assert f"which is up to {last + 1}" in told.reason
+    assert member.commit(0, last + 1).err == 0
+    assert member.commit(0, 1).err == beyond
+    assert committed(broker, channel, b"g").offset == last + 1
+    # A fetch from an offset allows commits up to that offset.
+    fetched(broker, channel, 10, timeout=0)
+    assert member.commit(0, 10).err == 0
+
+
+def test_valid_partitions_are_committed_beside_refused_ones(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 2))
+    fetched(broker, channel)
+    member, _ = joined(broker, channel)
+    places = [(0, 2), (1, 5), (9, 0)]
+    asked = [PartitionOffsetCommitRequest(channel.name, p, at, 0, b"") for p, at in places]
+    asked.append(PartitionOffsetCommitRequest("no-such-channel", 0, 0, 0, b""))
+    answer = broker.commit_consumer_group_offsets(b"g", member.generation, member.id, asked)
+    assert {p: told.err for p, told in answer.topics[channel.name].items()} == {
+        0: 0,
+        1: OffsetOutOfRangeError.ERROR_CODE,
+        9: UnknownTopicOrPartition.ERROR_CODE,
+    }
+    unknown = UnknownTopicOrPartition.ERROR_CODE
+    assert answer.topics[b"no-such-channel"][0].err == unknown
+    assert committed(broker, channel, b"g").offset == 2
+    nowhere = PartitionOffsetFetchRequest(channel.name, 9)
+    told = broker.fetch_consumer_group_offsets(b"g", [nowhere]).topics[channel.name][9]
+    assert (told.offset, told.err) == (-1, unknown)
+
+
+def test_every_call_refuses_an_unknown_member(broker: Broker, channel: Channel) -> None:
+    member, _ = joined(broker, channel)
+    broker.leave_group("c", b"g", member.id).check()
+    unknown = UnknownMemberId.ERROR_CODE
+    for id_ in (member.id, b"nobody"):
+        member.id = id_
+        assert member.join().error_code == unknown
+        assert member.beat() == unknown
+        with pytest.raises(UnknownMemberId):
+            member.sync()
+        told = broker.leave_group("c", b"g", id_)
+        assert told.error_code == unknown
+        assert "Join with an empty id" in told.reason
+        assert member.commit(0, 0).err == unknown
+
+
+def test_a_dismissed_member_is_unknown(broker: Broker, channel: Channel) -> None:
+    member, _ = joined(broker, channel)
+    channel.dismiss(member.id.decode())
+    assert member.commit(0, 0).err == UnknownMemberId.ERROR_CODE
+    assert member.beat() == UnknownMemberId.ERROR_CODE
+
+
+def test_a_member_rejoins_after_a_reset(broker: Broker, channel: Channel) -> None:
+    produced(broker, channel, encoded(channel, 4))
+    fetched(broker, channel)
+    member, _ = joined(broker, channel)
+    assert member.commit(0, 3).err == 0
+    channel.reset("g", {0: 1}, reason="again", force=True)
+    assert member.commit(0, 4).err == IllegalGeneration.ERROR_CODE
+    assert member.beat() == REBALANCE
+    member.join()
+    assert member.sync() == [0, 1, 2, 3]
+    assert committed(broker, channel, b"g").offset == 1
+    assert member.commit(0, 2).err == 0
+
+
+def test_an_unknown_generation_is_illegal(broker: Broker, channel: Channel) -> None:
+    member, _ = joined(broker, channel)
+    member.generation += 5
+    assert member.beat() == IllegalGeneration.ERROR_CODE
+    with pytest.raises(IllegalGeneration):
+        member.sync()
+
+
+def test_a_group_has_one_channel_and_one_kind_of_members(
+    broker: Broker, channel: Channel, new_channel: NewChannel
+) -> None:
+    member, _ = joined(broker, channel)
+    told = broker.join_group("c", b"g", member.id, new_channel().name)
+    assert told.error_code == InconsistentGroupProtocol.ERROR_CODE
+    with channel.reader(group="fixed", until=None):
+        told = broker.join_group("c", b"fixed", b"", channel.name)
+        assert told.error_code == InconsistentGroupProtocol.ERROR_CODE
+    told = broker.join_group("c", b"g", b"", b"no-such-channel")
+    assert told.error_code == UnknownTopicOrPartition.ERROR_CODE
+
+
+def test_commits_without_membership_follow_a_recreated_channel(
+    broker: Broker, channel: Channel, gateway_url: str
+) -> None:
+    produced(broker, channel, encoded(channel, 3))
+    fetched(broker, channel)
+    assert commit(broker, channel, b"g", 3).err == 0
+    channel.delete(force=True)
+    with Gateway(gateway_url) as gateway:
+        anew = gateway.channel(channel.name, channel.schema)
+        fetched(broker, anew)
+        produced(broker, anew, encoded(anew, 2))
+        assert len(fetched(broker, anew).messages) == 2
+        # The first commit finds out that the channel is another one.
+        assert commit(broker, anew, b"g", 2).err
+        assert commit(broker, anew, b"g", 2).err == 0
+        assert committed(broker, anew, b"g").offset == 2
+
+
+def test_commits_without_membership_need_a_group_without_members(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 5))
+    fetched(broker, channel)
+    assert commit(broker, channel, b"alone", 2).err == 0
+    assert commit(broker, channel, b"alone", 3).err == 0
+    assert committed(broker, channel, b"alone").offset == 3
+    assert commit(broker, channel, b"alone", 1).err == OffsetOutOfRangeError.ERROR_CODE
+    assert commit(broker, channel, b"alone", 6).err == OffsetOutOfRangeError.ERROR_CODE
+    member = Member(broker, channel, b"alone")
+    member.join()
+    told = commit(broker, channel, b"alone", 4)
+    assert told.err == UnknownMemberId.ERROR_CODE
+    assert "only they commit" in told.reason
+    assert commit(broker, channel, b"alone", 4, generation=3).err == UnknownMemberId.ERROR_CODE
+    broker.leave_group("c", b"alone", member.id)
+    assert commit(broker, channel, b"alone", 4).err == 0
+
+
+def test_a_commit_without_membership_does_not_overtake_a_member(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 5))
+    fetched(broker, channel)
+    assert commit(broker, channel, b"alone", 2).err == 0
+    with channel.reader(group="alone", until="now") as reader:
+        assert reader.read(1)[0]["id"] == 2
+        reader.commit()
+    for _ in range(2):
+        assert commit(broker, channel, b"alone", 4).err == IllegalGeneration.ERROR_CODE
+    # After fetching the committed offset, commits continue from there.
+    assert committed(broker, channel, b"alone").offset == 3
+    assert commit(broker, channel, b"alone", 4).err == 0
+
+
+def test_a_commit_without_membership_does_not_undo_a_reset(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 5))
+    fetched(broker, channel)
+    assert commit(broker, channel, b"alone", 4).err == 0
+    channel.reset("alone", {0: 1}, reason="again")
+    for _ in range(2):
+        assert commit(broker, channel, b"alone", 5).err == IllegalGeneration.ERROR_CODE
+    assert committed(broker, channel, b"alone").offset == 1
+
+
+def test_members_are_listed_as_the_channels_readers(broker: Broker, channel: Channel) -> None:
+    member, _ = joined(broker, channel)
+    produced(broker, channel, encoded(channel, 5))
+    fetched(broker, channel)
+    member.beat()
+    (reader,) = [each for each in channel.endpoints() if each.role == "reader"]
+    assert (reader.id, reader.group, reader.state) == (member.id.decode(), "g", "started")
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda b: b.join_group("c", 7, b"", "a"), "name of a group"),
+        (lambda b: b.join_group("c", b"g", None, "a"), "name of a member"),
+        (lambda b: b.sync_group("c", b"g", "1", b"m", []), "generation is '1'"),
+        (lambda b: b.heartbeat("c", b"g", None, b"m"), "generation is None"),
+        (lambda b: b.commit_consumer_group_offsets(b"g", "1", b"m", []), "generation is '1'"),
+    ],
+)
+def test_invalid_arguments_of_group_calls_raise(
+    broker: Broker, ask: Callable[[Broker], object], words: str
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        ask(broker)
+
+
+def test_threads_of_one_process_commit_without_conflicts(
+    gateway_url: str, new_channel: NewChannel
+) -> None:
+    channel = new_channel(partitions=4)
+    with broker_at(gateway_url) as broker, ThreadPoolExecutor(4) as threads:
+        for partition in range(4):
+            produced(broker, channel, encoded(channel, 10), partition)
+            fetched(broker, channel, partition=partition)
+
+        def work(partition: int) -> set[int]:
+            told = [commit(broker, channel, b"t", at, partition=partition) for at in range(1, 11)]
+            return {each.err for each in told}
+
+        assert list(threads.map(work, range(4))) == [{0}] * 4
+        assert [committed(broker, channel, b"t", p).offset for p in range(4)] == [10] * 4
+
+
+def test_a_lost_answer_to_a_commit_without_membership_is_resolved_by_the_next(
+    gateway_url: str, new_channel: NewChannel, broker: Broker
+) -> None:
+    channel = new_channel()
+    with (
+        closing(Relay(int(gateway_url.rpartition(":")[2]))) as way,
+        broker_at(way.url, offsets_channel_socket_timeout_ms=500) as cut_off,
+    ):
+        produced(broker, channel, encoded(channel, 10))
+        fetched(broker, channel)
+        assert commit(cut_off, channel, b"d", 2).err == 0
+        way.deaf = True
+        with pytest.raises(SocketDisconnectedError):
+            commit(cut_off, channel, b"d", 5)
+        way.deaf = False
+        assert commit(cut_off, channel, b"d", 9).err == 0
+        assert committed(broker, channel, b"d").offset == 9
+
+
+@pytest.mark.parametrize("beats", [True, False], ids=["heartbeat first", "join first"])
+def test_a_member_past_its_heartbeat_timeout_rejoins_with_its_id(
+    broker: Broker, new_channel: NewChannel, beats: bool
+) -> None:
+    channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=100, timeout_ms=1000))
+    produced(broker, channel, encoded(channel, 5))
+    member, partitions = joined(broker, channel)
+    assert partitions == [0, 1]
+    fetched(broker, channel)
+    until(lambda: not [each for each in channel.endpoints() if each.role == "reader"])
+    assert member.commit(0, 5).err == IllegalGeneration.ERROR_CODE
+    if beats:
+        assert member.beat() == REBALANCE
+    id_ = member.id
+    assert (member.join().error_code, member.id) == (0, id_)
+    assert member.beat() == 0
+    assert member.commit(0, 5).err == REBALANCE
+    assert member.sync() == [0, 1]
+    assert member.commit(0, 5).err == 0

@@ -1,0 +1,410 @@
+"""Messages by pykafka's Broker: produce, fetch, offset limits, metadata."""
+
+import datetime as dt
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from broker_calls import broker_at, encoded, fetched, limit, produced
+from sluiceway import Channel, Gateway, Retention
+from sluiceway.broker import (
+    Broker,
+    CompressionType,
+    Message,
+    OffsetType,
+    PartitionFetchRequest,
+    PartitionOffsetRequest,
+    ProduceRequest,
+)
+from sluiceway.broker.exceptions import (
+    InvalidMessageError,
+    InvalidTopic,
+    MessageSizeTooLarge,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartition,
+)
+from sluiceway.errors import OptionError
+from topics import Topics, readings
+from waiting import until
+
+NewChannel = Callable[..., Channel]
+
+
+@pytest.fixture
+def channel(new_channel: NewChannel) -> Channel:
+    """A channel with unlimited retention, as some messages have old timestamps."""
+    return new_channel(partitions=2, retention=Retention(ms=-1))
+
+
+def values(answer: Any) -> list[bytes | None]:
+    return [each.value for each in answer.messages]
+
+
+def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channel) -> None:
+    sent = encoded(channel, 5)
+    request = ProduceRequest(compression_type=CompressionType.GZIP, required_acks=-1)
+    moment = dt.datetime(2020, 1, 2, tzinfo=dt.UTC)
+    for partition, value in enumerate(sent[:2]):
+        message = Message(value, partition_key=b"k", timestamp=moment)
+        request.add_message(message, channel.name.encode(), partition)
+    assert request.message_count() == 2
+    answer = broker.produce_messages(request)
+    assert answer is not None
+    assert {p: (told.err, told.offset) for p, told in answer.topics[channel.name].items()} == {
+        0: (0, 0),
+        1: (0, 0),
+    }
+    assert produced(broker, channel, sent[2:]).offset == 1
+
+    told = fetched(broker, channel, min_bytes=sum(map(len, sent)) - len(sent[1]))
+    assert (told.err, values(told)) == (0, [sent[0], *sent[2:]])
+    assert told.max_offset == 4
+    first = told.messages[0]
+    assert (first.offset, first.partition_id, first.partition_key) == (0, 0, b"k")
+    assert first.timestamp_dt == moment
+    # Native readers read them as records.
+    with channel.reader(until="now") as reader:
+        assert sorted(each["id"] for each in reader) == [0, 1, 2, 3, 4]
+
+
+def test_a_fetch_begins_at_its_offset_and_ends_at_max_bytes(
+    broker: Broker, channel: Channel
+) -> None:
+    sent = encoded(channel, 50)
+    produced(broker, channel, sent)
+    three = sum(map(len, sent[7:10]))
+    assert values(fetched(broker, channel, 7, max_bytes=three)) == sent[7:10]
+    # The next offset, a step ahead, a step back, and another one.
+    assert values(fetched(broker, channel, 10, max_bytes=1)) == sent[10:11]
+    assert values(fetched(broker, channel, 13, max_bytes=len(sent[13]))) == sent[13:14]
+    assert values(fetched(broker, channel, 8, max_bytes=1)) == sent[8:9]
+    assert values(fetched(broker, channel, 40)) == sent[40:]
+    told = fetched(broker, channel, 50, timeout=0)
+    assert (values(told), told.max_offset, told.err) == ([], 50, 0)
+
+
+def test_several_partitions_of_several_channels_are_fetched_together(
+    broker: Broker, new_channel: NewChannel
+) -> None:
+    channels = [new_channel(partitions=2) for _ in range(2)]
+    asked, sent = [], {}
+    for channel in channels:
+        for partition in (0, 1):
+            sent[channel.name, partition] = encoded(channel, 3, first=10 * partition)
+            produced(broker, channel, sent[channel.name, partition], partition)
+            asked.append(PartitionFetchRequest(channel.name, partition, 0))
+    everything = sum(len(each) for part in sent.values() for each in part)
+    answer = broker.fetch_messages(asked, min_bytes=everything)
+    assert {
+        (channel.name, p): values(answer.topics[channel.name][p])
+        for channel in channels
+        for p in (0, 1)
+    } == sent
+
+
+def test_a_fetch_waits_for_min_bytes_or_its_timeout(
+    broker: Broker, channel: Channel, gateway_url: str
+) -> None:
+    sent = encoded(channel, 2)
+    produced(broker, channel, sent[:1])
+    assert values(fetched(broker, channel, timeout=60_000, min_bytes=1)) == sent[:1]
+    begun_s = time.monotonic()
+    assert values(fetched(broker, channel, timeout=1000, min_bytes=10_000)) == sent[:1]
+    assert time.monotonic() - begun_s >= 1
+    # It waits for more, with one message there and with none.
+    with ThreadPoolExecutor() as threads, broker_at(gateway_url) as another:
+        both = threads.submit(
+            fetched, broker, channel, timeout=60_000, min_bytes=len(sent[0] + sent[1])
+        )
+        second = threads.submit(fetched, another, channel, 1, timeout=60_000)
+        produced(broker, channel, sent[1:])
+        assert values(both.result()) == sent
+        assert values(second.result()) == sent[1:]
+
+
+def test_threads_that_share_a_broker_produce_each_message_once(
+    gateway_url: str, channel: Channel
+) -> None:
+    messages = encoded(channel, 160)
+
+    def produce(number: int) -> None:
+        own = messages[10 * number : 10 * number + 10]
+        assert produced(another, channel, own[:5], number % 2).err == 0
+        assert produced(another, channel, own[5:], number % 2, required_acks=0) is None
+
+    with broker_at(gateway_url) as another, ThreadPoolExecutor(16) as threads:
+        for done in [threads.submit(produce, number) for number in range(16)]:
+            done.result(60)
+    with channel.reader() as reader:
+        assert sorted(record["id"] for record in reader) == list(range(160))
+
+
+def test_offset_limits_are_beginning_end_and_first_offset_not_older(
+    broker: Broker, channel: Channel, topics: Topics
+) -> None:
+    assert limit(broker, channel, OffsetType.EARLIEST).offset == [0]
+    assert limit(broker, channel, OffsetType.LATEST).offset == [0]
+    request = ProduceRequest()
+    for index, value in enumerate(encoded(channel, 4)):
+        request.add_message(Message(value, timestamp=1000 * (index + 1)), channel.name, 0)
+    broker.produce_messages(request)
+    topics.truncate(channel.status.topic.name, 0, before=1)
+    assert limit(broker, channel, OffsetType.EARLIEST).offset == [1]
+    assert limit(broker, channel, OffsetType.LATEST).offset == [4]
+    assert limit(broker, channel, 2001).offset == [2]
+    # No message is that young: the answer is the end.
+    assert limit(broker, channel, 10_000).offset == [4]
+
+
+def test_metadata_has_channels_partitions_and_kafkas_brokers(
+    broker: Broker, channel: Channel
+) -> None:
+    told = broker.request_metadata([channel.name.encode()])
+    (kafka,) = told.brokers.values()
+    topic = told.topics[channel.name.encode()]
+    assert (topic.name, topic.err) == (channel.name.encode(), 0)
+    assert {p: (each.leader, each.err) for p, each in topic.partitions.items()} == {
+        0: (kafka.id, 0),
+        1: (kafka.id, 0),
+    }
+    assert told.cluster_id
+    assert told.controller_id == kafka.id
+    assert channel.name in broker.request_metadata().topics
+    # Without a channel, the gateway names the brokers.
+    assert broker.request_metadata(["no-such-channel"]).brokers.keys() == {kafka.id}
+    # A Broker for it uses the same gateway.
+    with Broker.from_metadata(kafka, None, 20_000, 20_000) as named:
+        assert (named.id, named.host, named.port) == (kafka.id, kafka.host, kafka.port)
+        assert limit(named, channel, OffsetType.LATEST).offset == [0]
+
+
+def test_unknown_topics_and_partitions_are_refused_one_by_one(
+    broker: Broker, channel: Channel
+) -> None:
+    (sent,) = encoded(channel, 1)
+    produced(broker, channel, [sent])
+    nowhere = [(b"no-such-channel", 0), (channel.name.encode(), 2), (channel.name.encode(), -1)]
+    unknown = UnknownTopicOrPartition.ERROR_CODE
+    places = [*nowhere, (channel.name.encode(), 0)]
+    answer: Any = broker.fetch_messages([PartitionFetchRequest(t, p, 0) for t, p in places])
+    assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
+    assert values(answer.topics[channel.name][0]) == [sent]
+    assert "partitions 0 to 1, and not 2" in answer.topics[channel.name][2].reason
+    with pytest.raises(UnknownTopicOrPartition, match="no-such-channel, partition 0: "):
+        answer.check()
+    answer = broker.request_offset_limits([PartitionOffsetRequest(t, p, -1) for t, p in places])
+    assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
+    request = ProduceRequest()
+    for topic, partition in places:
+        request.add_message(Message(sent), topic, partition)
+    answer = broker.produce_messages(request)
+    assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
+    assert broker.request_metadata(["no-such-channel"]).topics["no-such-channel"].err == unknown
+
+
+def test_an_offset_out_of_range_is_refused_and_the_next_fetch_works(
+    broker: Broker, channel: Channel, topics: Topics
+) -> None:
+    sent = encoded(channel, 3)
+    produced(broker, channel, sent)
+    topics.truncate(channel.status.topic.name, 0, before=1)
+    for offset in (0, 4, -7):
+        told = fetched(broker, channel, offset)
+        assert (told.err, told.messages) == (OffsetOutOfRangeError.ERROR_CODE, [])
+    assert "it reaches from 1 to 3" in fetched(broker, channel, 4).reason
+    assert values(fetched(broker, channel, 1)) == sent[1:]
+
+
+def test_new_partitions_of_a_channel_are_found(broker: Broker, channel: Channel) -> None:
+    assert limit(broker, channel, OffsetType.LATEST, 2).err
+    channel.update(partitions=3)
+    assert limit(broker, channel, OffsetType.LATEST, 2).offset == [0]
+
+
+def test_a_recreated_channel_is_another_one(
+    broker: Broker, channel: Channel, gateway_url: str
+) -> None:
+    produced(broker, channel, encoded(channel, 3))
+    assert len(fetched(broker, channel).messages) == 3
+    channel.delete(force=True)
+    # Even a long fetch ends then.
+    assert fetched(broker, channel, 3, timeout=60_000).err == UnknownTopicOrPartition.ERROR_CODE
+    with Gateway(gateway_url) as gateway:
+        anew = gateway.channel(channel.name, channel.schema)
+        sent = encoded(anew, 1)
+        produced(broker, anew, sent)
+        assert values(fetched(broker, anew)) == sent
+
+
+def test_undecodable_messages_are_refused_with_their_partition(
+    broker: Broker, channel: Channel
+) -> None:
+    good, other = encoded(channel, 2)
+    bad = [b"plain", b"", None, b"\x00\xff\xff\xff\xff" + good[5:]]
+    for value in bad:
+        request = ProduceRequest()
+        request.add_message(Message(good), channel.name, 0)
+        request.add_message(Message(value), channel.name, 0)
+        request.add_message(Message(other), channel.name, 1)
+        answer = broker.produce_messages(request)
+        assert answer is not None
+        told = answer.topics[channel.name]
+        assert told[0].err == InvalidMessageError.ERROR_CODE
+        assert told[0].reason.startswith("message 1: ")
+        assert told[1].err == 0
+    assert limit(broker, channel, OffsetType.LATEST, 0).offset == [0]
+    assert limit(broker, channel, OffsetType.LATEST, 1).offset == [len(bad)]
+
+
+@pytest.mark.parametrize("reconnected", [False, True])
+def test_messages_with_a_new_schema_are_accepted(
+    broker: Broker, channel: Channel, reconnected: bool
+) -> None:
+    produced(broker, channel, encoded(channel, 1))
+    if reconnected:
+        broker.connect()
+    newer = channel.schema.definition | {}
+    field = {"name": "note", "type": ["null", "string"], "default": None}
+    newer["fields"] = [*newer["fields"], field]
+    channel.update(schema=newer)
+    (old,) = encoded(channel, 1)
+    assert produced(broker, channel, [old + b"\x00"]).err == 0
+
+
+def test_a_message_that_is_too_large_is_refused(broker: Broker, new_channel: NewChannel) -> None:
+    channel = new_channel(config={"max.message.bytes": "2000"})
+    told = produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000])
+    assert told.err == MessageSizeTooLarge.ERROR_CODE
+    assert "the channel takes 2,000" in told.reason
+    channel.update(config={"max.message.bytes": "20000"})
+    # Kafka's brokers may learn the new limit a moment later.
+    until(lambda: produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000]).err == 0)
+
+
+def test_a_closed_channel_refuses_messages(broker: Broker, channel: Channel) -> None:
+    sent = encoded(channel, 1)
+    channel.close(force=True)
+    assert produced(broker, channel, sent).err == InvalidTopic.ERROR_CODE
+
+
+def test_without_acknowledgement_closing_waits_for_delivery(
+    gateway_url: str, channel: Channel
+) -> None:
+    with broker_at(gateway_url) as broker:
+        assert produced(broker, channel, encoded(channel, 3), required_acks=0) is None
+    assert channel.endpoints()[0].ends == {0: 3}
+
+
+def test_closing_reports_the_ends_to_readers(gateway_url: str, channel: Channel) -> None:
+    with broker_at(gateway_url) as broker:
+        produced(broker, channel, encoded(channel, 3))
+        # The next heartbeat reports it.
+        until(lambda: [(e.role, e.state) for e in channel.endpoints()] == [("writer", "started")])
+    (writer,) = channel.endpoints()
+    assert (writer.state, writer.ends) == ("closed", {0: 3})
+    assert writer.counters["records"] == 3
+    with channel.reader() as reader:
+        assert list(reader) == readings(3)
+
+
+def test_leaving_a_broker_by_an_exception_fails_its_writers(
+    gateway_url: str, channel: Channel
+) -> None:
+    def work() -> None:
+        with broker_at(gateway_url) as broker:
+            produced(broker, channel, encoded(channel, 3))
+            raise RuntimeError("out of paper")
+
+    with pytest.raises(RuntimeError):
+        work()
+    (writer,) = channel.endpoints()
+    assert (writer.state, writer.cause) == ("error", "RuntimeError")
+
+
+def test_a_channel_of_bytes_accepts_any_message(broker: Broker, gateway_url: str) -> None:
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(f"raw-{uuid.uuid4().hex[:8]}", format="bytes")
+    sent: list[Any] = [b"plain", b"", None]
+    assert produced(broker, channel, sent).err == 0
+    told = fetched(broker, channel, min_bytes=5)
+    assert values(told) == sent
+
+
+def test_arrow_batches_pass_unchanged(broker: Broker, new_channel: NewChannel) -> None:
+    channel = new_channel(format="arrow")
+    with channel.writer() as writer:
+        writer.write(readings(10))
+    (message,) = fetched(broker, channel).messages
+    assert produced(broker, channel, [message.value]).err == 0
+    assert produced(broker, channel, [b"plain"]).err == InvalidMessageError.ERROR_CODE
+    with channel.reader(until="now") as reader:
+        assert len(list(reader)) == 20
+
+
+def _compressed(compression_type: int) -> ProduceRequest:
+    request = ProduceRequest(compression_type)
+    request.add_message(Message(b""), "a", 0)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda b: b.fetch_messages([PartitionFetchRequest(7, 0, 0)]), "name of a topic"),
+        (lambda b: b.fetch_messages([PartitionFetchRequest("a", "0", 0)]), "partition_id is '0'"),
+        (lambda b: b.fetch_messages([PartitionFetchRequest(b"\xff", 0, 0)]), "UTF-8"),
+        (
+            lambda b: b.request_offset_limits([PartitionOffsetRequest("a", 0, -3)]),
+            "offsets_before is -3",
+        ),
+        (lambda b: b.produce_messages(_compressed(9)), "compression_type is 9"),
+        (lambda b: b.produce_messages(ProduceRequest(timeout=0)), "timeout is 0"),
+        (lambda b: b.fetch_messages([], timeout=-1), "timeout is -1"),
+        (lambda b: b.fetch_messages([], min_bytes="1"), "min_bytes is '1'"),
+        (lambda _: Message(b"", timestamp="now"), "timestamp is 'now'"),
+    ],
+)
+def test_invalid_arguments_raise(
+    broker: Broker, ask: Callable[[Broker], object], words: str
+) -> None:
+    with pytest.raises(OptionError, match=words):
+        ask(broker)
+
+
+def test_new_partitions_are_read_to_their_ends(gateway_url: str, new_channel: NewChannel) -> None:
+    channel = new_channel()
+    with broker_at(gateway_url) as broker:
+        produced(broker, channel, encoded(channel, 1))
+        channel.update(partitions=2)
+        assert produced(broker, channel, encoded(channel, 1, 1), partition=1).err == 0
+    with channel.reader() as reader:
+        assert len(list(reader)) == 2
+
+
+def test_refused_messages_without_acknowledgement_fail_the_writer(
+    gateway_url: str, channel: Channel
+) -> None:
+    with broker_at(gateway_url) as broker:
+        produced(broker, channel, encoded(channel, 1), required_acks=0)
+        produced(broker, channel, [b"plain"], required_acks=0)
+    (writer,) = channel.endpoints()
+    assert writer.state == "error"
+    assert "must begin with" in str(writer.cause)
+
+
+def test_lost_messages_without_acknowledgement_fail_the_writer(
+    gateway_url: str,
+) -> None:
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(f"lost-{uuid.uuid4().hex[:8]}", format="bytes")
+        with broker_at(gateway_url) as broker:
+            produced(broker, channel, [b"x"], required_acks=0)
+            channel.update(config={"max.message.bytes": "1024"})
+            produced(broker, channel, [b"x" * 5000, b"y" * 5000], required_acks=0)
+        (writer,) = channel.endpoints()
+        assert writer.state == "error"
+        assert "MSG_SIZE_TOO_LARGE" in str(writer.cause)

@@ -1,0 +1,104 @@
+"""Schema resolution of batches, compared with fastavro."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from generated import fastavro_reads, pairs, same, values
+from sluiceway.codecs.resolution import Resolution
+from sluiceway.errors import SchemaMismatch
+from sluiceway.records import to_batches, to_records
+from sluiceway.records.validation import check_column
+from sluiceway.schema import Schema
+from sluiceway.schema.compatibility import incompatibilities
+
+
+def one_batch(rows: list, schema: Schema) -> pa.RecordBatch:
+    (batch,) = to_batches(rows, schema)
+    return batch
+
+
+def schema(*fields: dict) -> Schema:
+    return Schema.parse({"type": "record", "name": "Reading", "fields": list(fields)})
+
+
+def resolve(batch: pa.RecordBatch, writer: Schema, reader: Schema) -> pa.RecordBatch:
+    resolved, reasons = Resolution(writer, reader).sift(batch)
+    if reasons:
+        raise ValueError("; ".join(f"record {index}: {why}" for index, why in reasons.items()))
+    return resolved
+
+
+@given(pairs(), st.data())
+def test_records_are_resolved_as_fastavro_resolves_them(pair, data):
+    writer, reader = pair
+    assume(not incompatibilities(reader, writer))
+    rows = data.draw(st.lists(values(writer.record), min_size=1, max_size=6))
+    batch = one_batch([rows[0], *rows], writer).slice(1)
+    try:
+        expected = [fastavro_reads(row, writer, reader) for row in rows]
+    except UnicodeDecodeError:
+        with pytest.raises(ValueError, match="not UTF-8"):
+            resolve(batch, writer, reader)
+        return
+    found = resolve(batch, writer, reader)
+    found.validate(full=True)
+    assert found.schema.equals(reader.arrow, check_metadata=True)
+    for column, field in zip(found.columns, reader.record.fields, strict=True):
+        check_column(column, field.type, field.name)
+    assert same(to_records(found), expected)
+
+
+@settings(max_examples=settings.default.max_examples // 2)
+@given(pairs(depth=1), st.data())
+def test_incompatible_schemas_are_not_resolved(pair, data):
+    writer, reader = pair
+    broken = incompatibilities(reader, writer)
+    assume(broken)
+    batch = one_batch([data.draw(values(writer.record))], writer)
+    with pytest.raises(SchemaMismatch) as raised:
+        resolve(batch, writer, reader)
+    assert all(sentence in str(raised.value) for sentence in broken)
+
+
+def test_the_same_schema_returns_the_batch():
+    one = schema({"name": "a", "type": "int"})
+    batch = one_batch([{"a": 1}], one)
+    assert resolve(batch, one, Schema.parse(one.canonical)) is batch
+
+
+def test_promoted_numbers_are_rounded():
+    writer = schema({"name": "a", "type": "long"}, {"name": "b", "type": "int"})
+    reader = schema({"name": "a", "type": "double"}, {"name": "b", "type": "float"})
+    batch = one_batch([{"a": 2**53 + 1, "b": 2**24 + 1}], writer)
+    assert to_records(resolve(batch, writer, reader)) == [{"a": 2.0**53, "b": 2.0**24}]
+
+
+TEXTS = {"name": "texts", "type": {"type": "array", "items": ["null", "bytes"]}}
+STRINGS = {"name": "texts", "type": {"type": "array", "items": ["null", "string"]}}
+
+
+def test_bytes_that_are_not_utf8_are_reported_by_record_and_field():
+    writer, reader = schema(TEXTS), schema(STRINGS)
+    rows = [{"texts": [b"a", None]}, {"texts": []}, {"texts": [b"b", b"\xff"]}]
+    with pytest.raises(ValueError, match=r"record 2: field 'texts\[\]' .* read it as bytes"):
+        resolve(one_batch(rows, writer), writer, reader)
+
+
+def test_bytes_outside_of_a_slice_or_below_a_null_are_ignored():
+    writer, reader = schema(TEXTS), schema(STRINGS)
+    batch = one_batch([{"texts": [b"\xff"]}, {"texts": [b"a"]}], writer)
+    assert to_records(resolve(batch.slice(1), writer, reader)) == [{"texts": ["a"]}]
+
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "b", "type": "bytes"}]}
+    other = {**inner, "fields": [{"name": "b", "type": "string"}]}
+    writer = schema({"name": "n", "type": ["null", inner]})
+    reader = schema({"name": "n", "type": ["null", other]})
+    hidden = pa.StructArray.from_arrays(
+        [pa.array([b"\xff", b"a"])],
+        fields=list(writer.arrow.field("n").type),
+        mask=pa.array([True, False]),
+    )
+    batch = pa.RecordBatch.from_arrays([hidden], schema=writer.arrow)
+    assert to_records(resolve(batch, writer, reader)) == [{"n": None}, {"n": {"b": "a"}}]

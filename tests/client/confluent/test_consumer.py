@@ -1,0 +1,319 @@
+"""sluiceway.confluent.Consumer with manual assignment: reading, offsets, commits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_until, raised, taken
+from sluiceway.confluent import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    Consumer,
+    Message,
+    TopicPartition,
+)
+
+
+@pytest.fixture
+def name(site: Facade) -> str:
+    """A channel of two partitions, with ten messages in each."""
+    return site.channel(filled=10)
+
+
+def test_messages_of_assigned_partitions_have_the_channels_name_as_topic(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    reader = consumer()
+    reader.assign([at(name, 0, 3), at(name, 1, OFFSET_BEGINNING)])
+    found = taken(reader, 17)
+    assert {message.topic() for message in found} == {name}
+    assert offsets(found) == {0: [*range(3, 10)], 1: [*range(10)]}
+    one = found[0]
+    assert isinstance(one, Message)
+    assert (one.value(), one.key()) == (f"{one.partition()}-{one.offset()}".encode(), b"k")
+    assert (one.headers(), one.error(), one.timestamp()[0]) == ([("h", b"1")], None, 1)
+    assert reader.poll(0) is None
+
+
+def test_consume_returns_as_many_messages_as_requested(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    reader = consumer()
+    assert reader.consume(5, 0) == []
+    reader.assign([at(name, 0, 0)])
+    assert [message.topic() for message in reader.consume(4, 20)] == [name] * 4
+    assert [message.offset() for message in reader.consume(100, 0.3)] == [4, 5, 6, 7, 8, 9]
+    with pytest.raises(ValueError, match="num_messages"):
+        reader.consume(-1)
+
+
+def test_position_is_past_the_last_returned_message(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    for like, nothing in (("confluent", OFFSET_INVALID), ("hpe", 0)):
+        reader = consumer(**{"sluiceway.behaves.like": like})
+        reader.assign([at(name, 0, 4)])
+        (before,) = reader.position([at(name)])
+        assert (before.topic, before.partition, before.offset) == (name, 0, nothing)
+        taken(reader, 2)
+        assert [each.offset for each in reader.position([at(name)])] == [6]
+
+
+def test_the_next_consumer_continues_at_the_committed_offsets(
+    consumer: Callable[..., Consumer], site: Facade, name: str
+) -> None:
+    first = consumer(**{"group.id": "commits"})
+    first.assign([at(name, 0, 0), at(name, 1, 0)])
+    found = taken(first, 20)
+    fourth = next(m for m in found if (m.partition(), m.offset()) == (0, 4))
+    assert [each.offset for each in first.committed([at(name), at(name, 1)])] == [-1001, -1001]
+    assert [each.offset for each in first.commit(message=fourth, asynchronous=False)] == [5]
+    done = first.commit(offsets=[at(name, 1, 7)], **{"async": False})
+    assert [(each.topic, each.partition, each.offset) for each in done] == [(name, 1, 7)]
+    assert [each.offset for each in first.committed([at(name), at(name, 1)])] == [5, 7]
+    assert site.gateway.channel(name).committed("commits")[1].offset == 7
+    first.close()
+    second = consumer(**{"group.id": "commits"})
+    second.assign([at(name), at(name, 1)])
+    assert offsets(taken(second, 8)) == {0: [5, 6, 7, 8, 9], 1: [7, 8, 9]}
+    kept = second.commit(asynchronous=False)
+    assert {each.partition: each.offset for each in kept} == {0: 10, 1: 10}
+
+
+def test_poll_reports_an_asynchronous_commit(consumer: Callable[..., Consumer], name: str) -> None:
+    told: list[tuple[Any, list[TopicPartition]]] = []
+    reader = consumer(on_commit=lambda error, parts: told.append((error, parts)))
+    reader.assign([at(name, 0, 0)])
+    (message, *_) = taken(reader, 3)
+    assert reader.commit(message=message) is None
+    reader.commit(offsets=[at(name, 0, 3)])
+    reader.commit(offsets=[at(name, 0, 99)])
+    while len(told) < 3:
+        reader.poll(0.05)
+    assert [[each.offset for each in parts] for _, parts in told] == [[1], [3], [99]]
+    *_, (error, _) = told
+    assert error is not None
+    assert error.code() == KafkaError.OFFSET_OUT_OF_RANGE
+
+
+def test_invalid_commits_are_refused(consumer: Callable[..., Consumer], name: str) -> None:
+    reader = consumer()
+    assert raised(reader.commit) == KafkaError._NO_OFFSET
+    reader.assign([at(name, 0, 2)])
+    assert raised(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
+    assert raised(reader.commit, offsets=[at(name, 1, 1)]) == KafkaError._STATE
+    found = taken(reader, 3)
+    now = {"asynchronous": False}
+    assert raised(reader.commit, offsets=[at(name, 0, 6)], **now) == KafkaError.OFFSET_OUT_OF_RANGE
+    reader.commit(asynchronous=False)
+    assert raised(reader.commit, offsets=[at(name, 0, 1)], **now) == KafkaError.INVALID_REQUEST
+    with pytest.raises(ValueError, match="mutually exclusive"):
+        reader.commit(message=found[0], offsets=[])
+    for wrong in ({"message": 1}, {"offsets": [1]}, {"offsets": 1}, {"later": True}):
+        with pytest.raises(TypeError):
+            reader.commit(**wrong)  # type: ignore[arg-type]
+
+
+def test_of_two_consumers_of_one_partition_the_second_commit_is_refused(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    both = [consumer(**{"group.id": "two"}) for _ in range(2)]
+    for each in both:
+        each.assign([at(name, 0, 0)])
+        taken(each, 4)
+    both[0].commit(asynchronous=False)
+    with_offset = {"offsets": [at(name, 0, 2)], "asynchronous": False}
+    assert raised(both[1].commit, **with_offset) == KafkaError.ILLEGAL_GENERATION
+    # Another group or partition does not conflict.
+    other = consumer(**{"group.id": "two"})
+    other.assign([at(name, 1, 0)])
+    taken(other, 1)
+    other.commit(asynchronous=False)
+
+
+def test_automatic_commits_are_made_at_intervals_and_on_close(
+    consumer: Callable[..., Consumer], site: Facade, name: str
+) -> None:
+    config = {"group.id": "auto", "enable.auto.commit": True, "auto.commit.interval.ms": 50}
+    reader = consumer(**config)
+    reader.assign([at(name, 0, 0), at(name, 1, 0)])
+    taken(reader, 12)
+    channel = site.gateway.channel(name)
+    while sum(each.offset for each in channel.committed("auto").values()) < 12:
+        reader.poll(0)
+    taken(reader, 20 - sum(each.offset for each in reader.position([at(name), at(name, 1)])))
+    reader.close()
+    assert {p: each.offset for p, each in channel.committed("auto").items()} == {0: 10, 1: 10}
+
+
+def test_stored_offsets_are_committed_without_automatic_storing(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    reader = consumer(**{"group.id": "stores", "enable.auto.offset.store": False})
+    reader.assign([at(name, 0, 0)])
+    found = taken(reader, 6)
+    assert raised(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
+    reader.store_offsets(message=found[1])
+    assert [each.offset for each in reader.commit(asynchronous=False)] == [2]
+    reader.store_offsets(offsets=[at(name, 0, 5)])
+    assert [each.offset for each in reader.commit(asynchronous=False)] == [5]
+    with pytest.raises(TypeError):
+        reader.store_offsets()
+    assert raised(consumer().store_offsets, offsets=[at(name, 0, 5)]) == KafkaError._INVALID_ARG
+
+
+def test_seek_pause_and_resume(consumer: Callable[..., Consumer], name: str) -> None:
+    reader = consumer()
+    reader.assign([at(name, 0, 0), at(name, 1, 0)])
+    taken(reader, 20)
+    reader.pause([at(name, 1)])
+    reader.seek(at(name, 0, 8))
+    reader.seek(at(name, 1, OFFSET_BEGINNING))
+    assert offsets(taken(reader, 2)) == {0: [8, 9]}
+    assert reader.poll(0.2) is None
+    reader.resume([at(name, 1)])
+    assert offsets(taken(reader, 10)) == {1: [*range(10)]}
+    # Messages read before a seek may be committed after it.
+    reader.seek(at(name, 0, 1))
+    assert reader.commit(offsets=[at(name, 0, 10)], asynchronous=False)
+    for call in (
+        reader.seek,
+        lambda part: reader.pause([part]),
+        lambda part: reader.resume([part]),
+    ):
+        assert raised(call, at(name, 7, 0)) == KafkaError._UNKNOWN_PARTITION
+    assert raised(reader.seek, at(name, 0, -7)) == KafkaError._INVALID_ARG
+
+
+def test_watermarks_and_offsets_of_times(consumer: Callable[..., Consumer], name: str) -> None:
+    reader = consumer()
+    assert reader.get_watermark_offsets(at(name), timeout=20) == (0, 10)
+    reader.assign([at(name, 0, 0)])
+    (first, *_) = taken(reader, 1)
+    low, high = reader.get_watermark_offsets(at(name), cached=True) or (0, 0)
+    assert (low, high) in ((0, 10), (-1001, 10))
+    times = reader.offsets_for_times([at(name, 0, first.timestamp()[1]), at(name, 1, 2**45)])
+    assert [(each.topic, each.offset) for each in times] == [(name, 0), (name, -1)]
+
+
+def test_assign_and_unassign_change_the_assignment(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    reader = consumer()
+    assert reader.assignment() == []
+    reader.assign([at(name, 0, 5)])
+    reader.incremental_assign([at(name, 1, 8)])
+    assert [(each.topic, each.partition) for each in reader.assignment()] == [(name, 0), (name, 1)]
+    assert offsets(taken(reader, 7)) == {0: [5, 6, 7, 8, 9], 1: [8, 9]}
+    reader.incremental_unassign([at(name, 0)])
+    assert [each.partition for each in reader.assignment()] == [1]
+    assert isinstance(reader.memberid(), str)
+    reader.unassign()
+    assert (reader.assignment(), reader.memberid()) == ([], None)
+    assert reader.poll(0) is None
+
+
+def test_an_event_reports_the_end_of_a_partition(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    reader = consumer(**{"enable.partition.eof": True})
+    reader.assign([at(name, 0, OFFSET_END)])
+    (event,) = taken(reader, 1)
+    assert (event.topic(), event.partition(), event.offset()) == (name, 0, 10)
+    assert codes([event]) == [KafkaError._PARTITION_EOF]
+    assert raised(reader.commit, message=event) == KafkaError._INVALID_ARG
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", 0), ("latest", 10)])
+def test_an_offset_out_of_range_is_reset_by_the_policy(
+    consumer: Callable[..., Consumer], name: str, policy: str, expected: int
+) -> None:
+    reader = consumer(**{"auto.offset.reset": policy, "enable.partition.eof": True})
+    for begin in (999, OFFSET_INVALID):
+        reader.assign([at(name, 0, begin)])
+        (first,) = taken(reader, 1)
+        assert (first.error() is None, first.offset()) == (expected == 0, expected)
+
+
+def test_without_a_policy_an_offset_out_of_range_is_an_event(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    reader = consumer(**{"auto.offset.reset": "error"})
+    for begin in (999, OFFSET_INVALID):
+        reader.assign([at(name, 0, begin)])
+        (event,) = taken(reader, 1)
+        assert (event.topic(), event.partition()) == (name, 0)
+        assert codes([event]) == [KafkaError._AUTO_OFFSET_RESET]
+
+
+def test_assigning_unknown_channels_and_partitions_raises(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    reader = consumer()
+    unknown = KafkaError.UNKNOWN_TOPIC_OR_PART
+    for call in (
+        lambda part: reader.assign([part]),
+        lambda part: reader.committed([part]),
+        reader.get_watermark_offsets,
+    ):
+        assert raised(call, at("nowhere", 0)) == unknown
+    for call in (lambda part: reader.assign([part]), reader.get_watermark_offsets):
+        assert raised(call, at(name, 2)) == KafkaError._UNKNOWN_PARTITION
+    assert raised(reader.assign, [at(name, 0, -7)]) == KafkaError._INVALID_ARG
+    for wrong in ("flights", [1], None):
+        with pytest.raises(TypeError):
+            reader.assign(wrong)  # type: ignore[arg-type]
+
+
+def test_a_closed_consumer_raises(site: Facade, name: str) -> None:
+    with site.consumer() as reader:
+        reader.assign([at(name, 0, 0)])
+    reader.close()
+    for call in (
+        reader.poll,
+        reader.consume,
+        reader.commit,
+        reader.assignment,
+        reader.unassign,
+        reader.unsubscribe,
+        lambda: reader.assign([]),
+        lambda: reader.subscribe([name]),
+        lambda: reader.committed([]),
+        lambda: reader.position([]),
+        lambda: reader.seek(at(name, 0, 0)),
+        lambda: reader.pause([]),
+        lambda: reader.resume([]),
+        lambda: reader.get_watermark_offsets(at(name)),
+        reader.__enter__,
+    ):
+        with pytest.raises(RuntimeError, match="Consumer closed"):
+            call()
+
+
+def test_a_consumer_is_listed_with_its_positions(
+    consumer: Callable[..., Consumer], site: Facade, name: str
+) -> None:
+    reader = consumer()
+    reader.assign([at(name, 0, 0)])
+    taken(reader, 10)
+    assert reader.poll(1) is None
+    channel = site.gateway.channel(name)
+    # Its calls report the messages handed out, as those of a consumer that reads on.
+    polled_until(lambda: {each.state for each in channel.endpoints()} == {"started"}, reader)
+    (seen,) = channel.wait_for(readers=1, state="started", timeout_s=20)
+    assert (seen.id, seen.group) == (reader.memberid(), None)
+    reader.close()
+    assert not [each for each in channel.endpoints() if each.lives]
+
+
+def test_avro_messages_are_returned_as_encoded(
+    consumer: Callable[..., Consumer], site: Facade
+) -> None:
+    name = site.typed()
+    reader = consumer()
+    reader.assign([at(name, 0, 0)])
+    (message,) = taken(reader, 1)
+    schema_id = site.gateway.channel(name).schemas()[0].id
+    assert message.value() == b"\0" + schema_id.to_bytes(4, "big") + b"\x0a"

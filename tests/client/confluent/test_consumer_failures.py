@@ -1,0 +1,400 @@
+"""Failures around sluiceway.confluent.Consumer: callbacks, the gateway, processes."""
+
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import pytest
+
+from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_until, raised, taken
+from relay import Relay
+from sluiceway.confluent import Consumer, TopicPartition
+from sluiceway.confluent.committer import AsyncCommitter
+from sluiceway.confluent.coordinator import WakeupEvent
+from sluiceway.confluent.members import ChannelMember, ManualConsumer
+from sluiceway.endpoint.heartbeat import HeartbeatSession
+from sluiceway.errors import GatewayUnavailable
+from sluiceway.rest.channels import Control
+from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.transport import Transport
+from waiting import until
+
+EARLIEST = {"auto.offset.reset": "earliest"}
+New = Callable[..., Consumer]
+
+
+@pytest.fixture
+def way(gateway_url: str) -> Iterator[Relay]:
+    with closing(Relay(int(gateway_url.rpartition(":")[2]))) as made:
+        yield made
+
+
+@pytest.fixture
+def name(site: Facade) -> str:
+    return site.channel(filled=10)
+
+
+def failing(calls: list[str], which: str) -> Callable[[Consumer, list[TopicPartition]], None]:
+    def fail(consumer: Consumer, parts: list[TopicPartition]) -> None:
+        calls.append(which)
+        raise ZeroDivisionError(which)
+
+    return fail
+
+
+def beats_again(reader: ChannelMember) -> bool:
+    """Whether the gateway answers heartbeats again, so none is waiting for a connection."""
+    return reader.handle.session._outage_since_s is None
+
+
+def test_reading_continues_while_the_gateway_is_unavailable(
+    site: Facade, name: str, way: Relay
+) -> None:
+    config = {"enable.auto.commit": True, "auto.commit.interval.ms": 100}
+    with site.consumer(**EARLIEST, **config, **{"bootstrap.servers": way.url}) as reader:
+        # A name that is tried again and again, and a regex.
+        reader.subscribe([name, f"{name}-later", f"^{name}$"])
+        while not offsets([m for m in taken(reader, 1) if m.error() is None]):
+            pass
+        way.cut()
+        began_s = time.monotonic()
+        until(lambda: reader.poll(0.1) is None and time.monotonic() > began_s + 3, seconds=12)
+        assert sum(at.offset for at in reader.position(reader.assignment())) == 20
+        way.mend()
+        until(lambda: reader.poll(0.05) is None and beats_again(reader._assignment.members[name]))
+    assert sum(at.offset for at in site.gateway.channel(name).committed("g").values()) == 20
+
+
+def test_consume_commits_messages_only_after_returning_them(
+    consumer: New, site: Facade, name: str
+) -> None:
+    reader = consumer(**{"enable.auto.commit": True, "auto.commit.interval.ms": 50})
+    reader.assign([at(name, 0, 0)])
+    # More than there are: it holds the messages until its timeout.
+    assert len(reader.consume(50, 1.5)) == 10
+    assert site.gateway.channel(name).committed("g") == {}
+
+
+def test_consume_loses_no_message_when_a_callback_raises(consumer: New, name: str) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    reader = consumer(on_commit=fail)
+    reader.assign([at(name, 0, 0)])
+    (first,) = reader.consume(1, 20)
+    reader.commit(message=first)
+    found = []
+    for _ in range(3):
+        try:
+            found += reader.consume(50, 1)
+        except ZeroDivisionError:
+            continue
+    assert offsets(found) == {0: [*range(1, 10)]}
+
+
+def test_consume_returns_early_when_its_partitions_are_revoked(consumer: New, name: str) -> None:
+    config = {**EARLIEST, "enable.auto.commit": True}
+    first = consumer(**config)
+    first.subscribe([name])
+    polled_until(lambda: len(first.assignment()) == 2, first)
+    first.seek(at(name, 0, 0))
+    first.seek(at(name, 1, 0))
+    held: list[Any] = []
+    holding = threading.Thread(target=lambda: held.extend(first.consume(1000, 25)))
+    holding.start()
+    both = [at(name, 0), at(name, 1)]
+    until(lambda: sum(each.offset for each in first.position(both)) == 20)
+    second = consumer(**config)
+    second.subscribe([name])
+    # It returns long before its timeout, because the other one waits.
+    polled_until(lambda: not holding.is_alive(), second)
+    assert sum(map(len, offsets(held).values())) == 20
+    assert len(first.assignment()) == 2
+
+
+def test_a_callback_that_raises_is_called_once_and_does_not_stop_the_rebalance(
+    consumer: New, name: str
+) -> None:
+    calls: list[str] = []
+    reader = consumer(**EARLIEST, **{"enable.auto.commit": True})
+    reader.subscribe([name], on_assign=failing(calls, "on"), on_revoke=failing(calls, "off"))
+    with pytest.raises(ZeroDivisionError, match="on"):
+        taken(reader, 1)
+    assert len(reader.assignment()) == 2
+    assert len(offsets(taken(reader, 20))) == 2
+    other = consumer(**EARLIEST)
+    other.subscribe([name])
+    with pytest.raises(ZeroDivisionError, match="off"):
+        polled_until(lambda: False, reader, other)
+    polled_until(lambda: bool(other.assignment()), other)
+    assert (len(reader.assignment()), calls) == (1, ["on", "off"])
+    with pytest.raises(ZeroDivisionError, match="off"):
+        reader.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        reader.poll(0)
+    assert [each.offset for each in other.committed([at(name), at(name, 1)])] == [10, 10]
+    polled_until(lambda: len(other.assignment()) == 2, other)
+
+
+def test_on_lost_that_raises_is_called_once(consumer: New, site: Facade, name: str) -> None:
+    calls: list[str] = []
+    reader = consumer(**EARLIEST)
+    reader.subscribe([name], on_lost=failing(calls, "lost"))
+    taken(reader, 20)
+    site.gateway.channel(name).dismiss(str(reader.memberid()))
+    with pytest.raises(ZeroDivisionError):
+        taken(reader, 1)
+    assert codes(taken(reader, 1)) == [KafkaError.UNKNOWN_MEMBER_ID]
+    assert (calls, reader.assignment()) == (["lost"], [])
+
+
+def test_a_callback_may_seek_and_pause_but_not_close(consumer: New, name: str) -> None:
+    told: list[Any] = []
+
+    def begin(reader: Consumer, parts: list[TopicPartition]) -> None:
+        reader.assign([at(name, 0, 7), at(name, 1, 8)])
+        reader.assign([at(name, 0, 9)])
+        reader.pause([at(name, 1)])
+        told.extend(sorted(each.partition for each in reader.assignment()))
+        told.extend(raised(call) for call in (reader.close, reader.unsubscribe))
+
+    reader = consumer(**EARLIEST)
+    reader.subscribe([name], on_assign=begin)
+    assert offsets(taken(reader, 1)) == {0: [9]}
+    assert told == [0, 1, KafkaError._STATE, KafkaError._STATE]
+    assert reader.poll(0.2) is None
+    reader.resume([at(name, 1)])
+    assert offsets(taken(reader, 2)) == {1: [8, 9]}
+
+
+def test_a_channel_can_be_subscribed_to_after_a_failed_assign(
+    consumer: New, site: Facade, name: str
+) -> None:
+    reader = consumer(**EARLIEST)
+    assert raised(reader.assign, [at(name, 0, 0), at(name, 9)]) == KafkaError._UNKNOWN_PARTITION
+    assert not [each for each in site.gateway.channel(name).endpoints() if each.lives]
+    reader.subscribe([name])
+    assert len(taken(reader, 20)) == 20
+
+
+def test_properties_that_librdkafka_refuses_raise_at_every_subscription(
+    consumer: New, name: str
+) -> None:
+    reader = consumer(**{"fetch.min.bytes": "many"})
+    reader.subscribe([name])
+    assert raised(reader.poll, 1) == KafkaError._INVALID_ARG
+    reader.subscribe([name])
+    assert raised(reader.poll, 1) == KafkaError._INVALID_ARG
+
+
+def test_a_channel_that_cannot_be_joined_does_not_block_others_of_its_regex(
+    consumer: New, site: Facade, name: str
+) -> None:
+    reader = consumer(**EARLIEST)
+    assert raised(reader.subscribe, ["^[", name]) == KafkaError._INVALID_ARG
+    other = site.channel(partitions=1, filled=1)
+    first, last = sorted((name, other))
+    with site.gateway.channel(first).reader(group="g", until=None):
+        reader.subscribe([f"^({name}|{other})$"])
+        found = taken(reader, 2)
+    events = [each for each in found if each.error() is not None]
+    assert [each.topic() for each in events] == [first]
+    assert codes(events) == [KafkaError.INCONSISTENT_GROUP_PROTOCOL]
+    assert {each.topic() for each in found} == {first, last}
+
+
+def test_assigning_again_starts_at_the_committed_offset(consumer: New, name: str) -> None:
+    mine, theirs = consumer(), consumer()
+    mine.assign([at(name, 0, 0)])
+    theirs.assign([at(name, 0, 0)])
+    taken(theirs, 4)
+    theirs.commit(asynchronous=False)
+    taken(mine, 5)
+    assert raised(mine.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
+    mine.assign([at(name)])
+    assert offsets(taken(mine, 6)) == {0: [4, 5, 6, 7, 8, 9]}
+    assert [each.offset for each in mine.commit(asynchronous=False)] == [10]
+
+
+def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
+    site: Facade, name: str, way: Relay
+) -> None:
+    control = Control(Transport(way.url, timeout_s=5), grace_s=5)
+    manual = ManualConsumer(control, name, "doubtful")
+    manual.track_consumed({0: 8})
+    way.deaf = True
+    with pytest.raises(GatewayUnavailable):
+        manual.commit({0: 3})
+    channel = site.gateway.channel(name)
+    until(lambda: channel.committed("doubtful"))
+    way.deaf = False
+    manual.commit({0: 8})
+    assert channel.committed("doubtful")[0].offset == 8
+    until(lambda: beats_again(manual))
+    manual.handle.detach()
+    control.close()
+
+
+def test_an_interrupted_commit_is_resolved_by_the_next_one(
+    site: Facade, name: str, way: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = Control(Transport(way.url, timeout_s=5), grace_s=5)
+    manual = ManualConsumer(control, name, "interrupted")
+    manual.track_consumed({0: 8})
+    advance = EndpointCalls.advance
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        advance(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EndpointCalls, "advance", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            manual.commit({0: 3})
+    manual.commit({0: 8})
+    assert site.gateway.channel(name).committed("interrupted")[0].offset == 8
+    manual.handle.detach()
+    control.close()
+
+
+def test_waiting_commits_fail_together_while_the_gateway_is_unavailable() -> None:
+    began, calls = threading.Event(), []
+
+    def away(channel: str, places: Any) -> None:
+        calls.append(dict(places))
+        began.wait(20)
+        raise GatewayUnavailable("nobody there")
+
+    committer = AsyncCommitter(away, wakeup=WakeupEvent())
+    for number in range(100):
+        committer.submit({("c", 0): number})
+    began.set()
+    committer.flush()
+    assert len(calls) <= 2
+    assert {error and error.code() for error, _ in committer.reports} == {KafkaError._TRANSPORT}
+    assert len(committer.reports) == 100
+
+
+def test_an_unexpected_failure_of_a_commit_is_reported_and_commits_continue() -> None:
+    kept: list[Any] = []
+
+    def keep(channel: str, places: Any) -> None:
+        kept.append(places)
+        if len(kept) == 1:
+            raise ZeroDivisionError
+
+    committer = AsyncCommitter(keep, wakeup=WakeupEvent())
+    for _ in range(2):
+        committer.submit({("c", 0): 1})
+        until(lambda: committer.idle)
+    (first, _), (second, _) = committer.reports
+    assert (first and first.code(), second) == (KafkaError._FAIL, None)
+
+
+def test_a_wakeup_during_postponing_is_not_lost() -> None:
+    wakeup = WakeupEvent()
+    threads = [threading.Thread(target=wakeup.set) for _ in range(20)]
+    for each in threads:
+        each.start()
+        wakeup.postpone(time.monotonic() + 60)
+        # A poll checks the one, and waits for the other.
+        assert wakeup.is_set() == (wakeup.due_s == 0) or each.is_alive()
+        each.join()
+        assert wakeup.is_set() == (wakeup.due_s == 0)
+
+
+def test_an_interval_of_zero_disables_automatic_commits_until_close(
+    consumer: New, site: Facade, name: str
+) -> None:
+    reader = consumer(**{"enable.auto.commit": True, "auto.commit.interval.ms": 0})
+    reader.assign([at(name, 0, 0)])
+    taken(reader, 10)
+    assert reader.poll(1.2) is None
+    assert site.gateway.channel(name).committed("g") == {}
+    reader.close()
+    assert site.gateway.channel(name).committed("g")[0].offset == 10
+
+
+def test_incremental_assignments_refuse_repeats(consumer: New, name: str) -> None:
+    reader = consumer()
+    reader.assign([at(name, 0, 0)])
+    assert raised(reader.incremental_assign, [at(name, 0, 5)]) == KafkaError._CONFLICT
+    assert raised(reader.incremental_unassign, [at(name, 1)]) == KafkaError._INVALID_ARG
+    assert offsets(taken(reader, 10)) == {0: [*range(10)]}
+
+
+def test_a_consumer_is_collected_while_its_session_is_locked(site: Facade, name: str) -> None:
+    def forget() -> None:
+        reader: Consumer | None = site.consumer()
+        assert reader is not None
+        reader.assign([at(name, 0, 0)])
+        (session,) = {each.handle.session for each in reader._assignment.members.values()}
+        assert isinstance(session, HeartbeatSession)
+        # A cycle: its own callback refers to it.
+        reader._coordinator.callbacks["assign"] = partial(print, reader)
+        with session._lock:
+            reader = None
+            gc.collect()
+
+    thread = threading.Thread(target=forget, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    channel = site.gateway.channel(name)
+    until(lambda: not [each for each in channel.endpoints() if each.lives])
+
+
+FORKING = """
+    import os, sys, warnings
+    from confluent_kafka import KafkaException
+    from sluiceway.confluent import Consumer, Producer, TopicPartition
+
+    # The process has threads on purpose.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    url, name = sys.argv[1:]
+    reader = Consumer({"bootstrap.servers": url, "group.id": "forks"})
+    producer = Producer({"bootstrap.servers": url})
+    reader.assign([TopicPartition(name, 0, 0)])
+    while reader.poll(1) is None:
+        pass
+    producer.produce(name, b"the parent's")
+    child = os.fork()
+    if child == 0:
+        uses = (lambda: reader.commit(), reader.assignment, producer.poll, producer.flush)
+        for use in (*uses, lambda: producer.produce(name + "-other", b""), producer.close):
+            try:
+                use()
+            except KafkaException as error:
+                assert "was created by the process" in error.args[0].str(), error
+            else:
+                os._exit(1)
+        reader.close()
+        producer._finalizer()
+        reader._coordinator.finalizer()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    reader.commit(asynchronous=False)
+    reader.close()
+    producer.close()
+"""
+
+
+def test_a_forked_process_gets_errors_and_closes_nothing(site: Facade, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FORKING), site.url, name],
+        capture_output=True,
+        text=True,
+        timeout=480,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    channel = site.gateway.channel(name)
+    assert channel.committed("forks")[0].offset == 1
+    assert {each.state for each in channel.endpoints()} == {"closed"}

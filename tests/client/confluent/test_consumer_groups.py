@@ -1,0 +1,215 @@
+"""sluiceway.confluent.Consumer as a member of a group: joining, rebalancing, leaving."""
+
+import gc
+import weakref
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from confluent_facade import (
+    BEAT,
+    Facade,
+    KafkaError,
+    at,
+    codes,
+    offsets,
+    polled_until,
+    raised,
+    taken,
+)
+from sluiceway.confluent import OFFSET_BEGINNING, Consumer, TopicPartition
+from waiting import until
+
+Heard = list[tuple[str, list[tuple[str, int]]]]
+EARLIEST = {"auto.offset.reset": "earliest"}
+
+
+@pytest.fixture
+def name(site: Facade) -> str:
+    return site.channel(filled=5)
+
+
+@pytest.fixture
+def consumer(consumer: Callable[..., Consumer]) -> Callable[..., Consumer]:
+    """Create a consumer that begins with the first message."""
+    return partial(consumer, **EARLIEST)
+
+
+def hearing(heard: Heard, which: str) -> Callable[[Consumer, list[TopicPartition]], None]:
+    return lambda _, parts: heard.append((which, [(p.topic, p.partition) for p in parts]))
+
+
+def test_a_single_member_has_all_partitions_and_continues_after_a_restart(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    heard: Heard = []
+    first = consumer(**{"enable.auto.commit": True})
+    first.subscribe([name], on_assign=hearing(heard, "on"), on_revoke=hearing(heard, "off"))
+    assert offsets(taken(first, 10)) == {0: [*range(5)], 1: [*range(5)]}
+    both = [(name, 0), (name, 1)]
+    assert heard == [("on", both)]
+    assert [(each.topic, each.partition) for each in first.assignment()] == both
+    first.close()
+    assert heard == [("on", both), ("off", both)]
+    second = consumer()
+    second.subscribe([name])
+    polled_until(lambda: len(second.assignment()) == 2, second)
+    assert [each.offset for each in second.committed([at(name), at(name, 1)])] == [5, 5]
+    assert second.poll(0.2) is None
+
+
+def test_reassigned_partitions_keep_their_offsets(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    heard: Heard = []
+    first = consumer(**{"enable.auto.commit": True})
+    first.subscribe([name], on_revoke=hearing(heard, "off"))
+    taken(first, 10)
+    second = consumer(**{"enable.auto.commit": True})
+    second.subscribe([name])
+    polled_until(lambda: bool(second.assignment()), first, second)
+    polled_until(lambda: len(first.assignment()) == 1, first, second)
+    (kept,), (passed,) = first.assignment(), second.assignment()
+    assert {kept.partition, passed.partition} == {0, 1}
+    assert heard == [("off", [(name, passed.partition)])]
+    # The first consumer committed what it had read before the partition was revoked.
+    assert second.committed([passed])[0].offset == 5
+    assert second.poll(0.2) is None
+    second.unsubscribe()
+    assert second.assignment() == []
+    polled_until(lambda: len(first.assignment()) == 2, first)
+
+
+def test_on_assign_sets_the_start_offsets(consumer: Callable[..., Consumer], name: str) -> None:
+    def rewind(reader: Consumer, parts: list[TopicPartition]) -> None:
+        for part in parts:
+            part.offset = OFFSET_BEGINNING if part.partition else 3
+        reader.assign(parts)
+
+    reader = consumer()
+    reader.subscribe([name], on_assign=rewind)
+    assert offsets(taken(reader, 7)) == {0: [3, 4], 1: [0, 1, 2, 3, 4]}
+
+
+def test_subscribing_to_several_channels_and_regexes(
+    consumer: Callable[..., Consumer], site: Facade, name: str
+) -> None:
+    other = site.channel(filled=2, partitions=1)
+    reader = consumer()
+    reader.subscribe([name])
+    taken(reader, 10)
+    reader.subscribe([f"^{name}$", other])
+    assert {message.topic() for message in taken(reader, 2)} == {other}
+    assert len(reader.assignment()) == 3
+    reader.subscribe([other])
+    polled_until(lambda: [each.topic for each in reader.assignment()] == [other], reader)
+
+
+def test_an_unknown_channel_is_an_event_and_is_read_once_it_exists(
+    consumer: Callable[..., Consumer], site: Facade, name: str
+) -> None:
+    reader = consumer()
+    reader.subscribe([f"{name}-later", name])
+    first = taken(reader, 1)
+    assert codes(first) == [KafkaError.UNKNOWN_TOPIC_OR_PART]
+    assert first[0].topic() == f"{name}-later"
+    assert len(offsets(taken(reader, 10))) == 2
+    later = site.gateway.channel(f"{name}-later", format="bytes", heartbeat=BEAT)
+    with later.writer() as writer:
+        writer.write({"value": b"now"})
+    # The event comes once, and joining is tried again and again.
+    assert [message.value() for message in taken(reader, 1)] == [b"now"]
+
+
+def test_assign_and_subscribe_exclude_each_other(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    hpe = consumer(**{"sluiceway.behaves.like": "hpe"})
+    hpe.assign([at(name, 0, 0)])
+    assert raised(hpe.subscribe, [name]) == KafkaError._CONFLICT
+    hpe.unassign()
+    hpe.subscribe([name])
+    usual = consumer(**{"group.id": "another"})
+    usual.assign([at(name, 0, 0)])
+    usual.subscribe([name])
+    assert usual.assignment() == []
+    assert raised(usual.assign, [at(name)]) == KafkaError._CONFLICT
+    usual.unassign()
+    polled_until(lambda: len(usual.assignment()) == 2, usual)
+    for wrong in (name, [1], None):
+        with pytest.raises(TypeError):
+            usual.subscribe(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        usual.subscribe([name], on_assign=1)  # type: ignore[arg-type]
+
+
+def test_only_members_commit_for_a_group_that_has_members(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    lone = consumer()
+    lone.assign([at(name, 0, 0)])
+    taken(lone, 2)
+    member = consumer()
+    member.subscribe([name])
+    taken(member, 1)
+    assert raised(lone.commit, asynchronous=False) == KafkaError.UNKNOWN_MEMBER_ID
+    member.close()
+    lone.commit(asynchronous=False)
+
+
+def test_a_removed_member_loses_its_partitions(
+    consumer: Callable[..., Consumer], site: Facade, name: str
+) -> None:
+    heard: Heard = []
+    reader = consumer()
+    reader.subscribe([name], on_revoke=hearing(heard, "off"), on_lost=hearing(heard, "lost"))
+    taken(reader, 10)
+    channel = site.gateway.channel(name)
+    channel.dismiss(str(reader.memberid()))
+    assert raised(reader.commit, asynchronous=False) == KafkaError.UNKNOWN_MEMBER_ID
+    (event,) = taken(reader, 1)
+    assert codes([event]) == [KafkaError.UNKNOWN_MEMBER_ID]
+    assert event.error().fatal()
+    assert heard == [("lost", [(name, 0), (name, 1)])]
+    assert reader.assignment() == []
+
+
+def test_after_a_stale_generation_reading_continues_at_the_committed_offset(
+    consumer: Callable[..., Consumer], site: Facade, name: str
+) -> None:
+    reader = consumer()
+    reader.subscribe([name])
+    taken(reader, 10)
+    channel = site.gateway.channel(name)
+    channel.reset("g", {0: 2, 1: 2}, reason="again, for a test", force=True)
+    assert raised(reader.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
+    assert offsets(taken(reader, 6)) == {0: [2, 3, 4], 1: [2, 3, 4]}
+
+
+def test_an_abandoned_consumer_leaves_its_group(site: Facade, name: str) -> None:
+    reader = site.consumer(**EARLIEST)
+    reader.subscribe([name])
+    taken(reader, 1)
+    channel = site.gateway.channel(name)
+    assert len([each for each in channel.endpoints() if each.lives]) == 1
+    del reader
+    until(lambda: not [each for each in channel.endpoints() if each.lives])
+
+
+def test_an_abandoned_consumer_that_has_committed_releases_its_kafka_client(
+    site: Facade, name: str
+) -> None:
+    reader = site.consumer(**EARLIEST)
+    reader.assign([at(name, 0, 0)])
+    taken(reader, 1)
+    reader.commit()
+    until(lambda: site.gateway.channel(name).committed("g") != {})
+    fetcher = weakref.ref(reader._fetcher)
+    del reader
+
+    def is_collected() -> bool:
+        gc.collect()
+        return fetcher() is None
+
+    until(is_collected)

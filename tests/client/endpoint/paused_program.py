@@ -1,0 +1,103 @@
+"""A program that a test stops and continues: four kinds of endpoints, each of its own channel.
+
+It reads the channels' names from standard input, prints the ids of its endpoints, waits for a
+line, continues with each, and prints the results.
+"""
+
+import json
+import sys
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from sluiceway import ChannelReader, Gateway
+from sluiceway.confluent import Consumer, TopicPartition
+from sluiceway.errors import SluicewayError
+
+
+def main(url: str) -> None:
+    names = json.loads(sys.stdin.readline())
+    consumer = Consumer(
+        {
+            "bootstrap.servers": url,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    with (
+        Gateway(url) as gateway,
+        gateway.channel(names["dynamic"]).reader(group="g", dynamic=True, until=None) as dynamic,
+        gateway.channel(names["fixed"]).reader(group="g", until=None) as fixed,
+        gateway.channel(names["writer"]).writer() as writer,
+    ):
+        consumer.subscribe([names["confluent"]])
+        polled(consumer, 10)
+        consumer.commit(offsets=[TopicPartition(names["confluent"], 0, 3)], asynchronous=False)
+        read(dynamic, 20)
+        read(fixed, 10)
+        writer.write([{"id": each, "station": None, "celsius": 0.5} for each in range(5)])
+        say(
+            {
+                "confluent": consumer.memberid(),
+                "dynamic": dynamic.endpoint_id,
+                "fixed": fixed.endpoint_id,
+                "writer": writer.endpoint_id,
+            }
+        )
+        sys.stdin.readline()
+        told: dict[str, Any] = {}
+        told["confluent"] = {"commit": refused(consumer), "read": sorted(polled(consumer, 7))}
+        told["dynamic"] = {"commit": refused(dynamic), "read": read(dynamic, 20)}
+        told["fixed"] = {"commit": refused(fixed), "read": read(fixed, 10)}
+        writer.write([{"id": each, "station": None, "celsius": 0.5} for each in range(5)])
+        writer.flush()
+        told["writer"] = {"written": sum(writer.end_offsets().values())}
+        for each in (consumer, dynamic, fixed):
+            each.commit()
+        say(told)
+    consumer.close()
+
+
+def polled(consumer: Consumer, count: int) -> list[list[int]]:
+    """Return the partitions and offsets of so many messages."""
+    found: list[list[int]] = []
+    while len(found) < count:
+        message = consumer.poll(1)
+        if message is not None:
+            if message.error() is not None:
+                raise KafkaException(message.error())
+            found.append([message.partition(), message.offset()])
+    return found
+
+
+def read(reader: ChannelReader, count: int) -> int:
+    """Read so many records."""
+    found = 0
+    while found < count:
+        found += len(reader.read(count - found))
+    return found
+
+
+def refused(reader: Any) -> Any:
+    """Commit; return by which code that is refused, or None."""
+    try:
+        if isinstance(reader, Consumer):
+            reader.commit(asynchronous=False)
+        else:
+            reader.commit()
+    except KafkaException as error:
+        return error.args[0].code()
+    except SluicewayError as error:
+        return error.code
+    return None
+
+
+def say(told: dict[str, Any]) -> None:
+    """Write a line."""
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,219 @@
+"""Abandoned readers and writers: garbage collected without being closed."""
+
+import gc
+import logging
+import os
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scripted_gateway import Script
+from sluiceway import Channel, ChannelReader, ChannelWriter, Heartbeat
+from sluiceway.endpoint.heartbeat import AbandonedEndpoints, DetachRequest
+from sluiceway.errors import WriterFailed
+from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoints import EndpointCalls
+from topics import readings
+from waiting import until
+
+NewChannel = Callable[..., Channel]
+FAREWELL = DetachRequest(name="the writer x", channel="a", id="1" * 32, uid="2" * 32, epoch=3)
+
+
+def writer(channel: Channel) -> ChannelWriter:
+    made = channel.writer(group="load")
+    made.write(readings(3))
+    return made
+
+
+def reader(channel: Channel) -> ChannelReader:
+    made = channel.reader(group="delays")
+    made.read(1, timeout=None)
+    return made
+
+
+def member(channel: Channel) -> ChannelReader:
+    made = channel.reader(group="shares", dynamic=True)
+    made.on_status(lambda _: None)
+    made.read(1, timeout=None)
+    return made
+
+
+def failed(channel: Channel, role: str) -> Endpoint:
+    def absent(endpoints: Any) -> list[str]:
+        found = [each for each in endpoints if each.role == role and each.group]
+        return [] if found and found[0].state == "error" else ["the one that failed"]
+
+    return next(e for e in channel.wait_until(absent, timeout_s=60) if e.role == role and e.group)
+
+
+@pytest.mark.parametrize(
+    ("make", "role"),
+    [(writer, "writer"), (reader, "reader"), (member, "reader")],
+    ids=["writer", "reader", "member"],
+)
+def test_an_abandoned_writer_is_reported_while_its_process_runs(
+    new_channel: NewChannel, make: Callable[[Channel], Any], role: str
+) -> None:
+    channel = new_channel()
+    with channel.writer() as other:
+        other.write(readings(2))
+        other.flush()
+        made = make(channel)
+        # Nothing that it has keeps it: no collection of cycles is needed.
+        gc.disable()
+        try:
+            del made
+            found = failed(channel, role)
+        finally:
+            gc.enable()
+        assert (found.health, str(found.cause)[:10]) == ("healthy", "abandoned:")
+        assert other.endpoint_id is not None
+
+
+def test_a_reader_raises_writer_failed_for_an_abandoned_writer(new_channel: NewChannel) -> None:
+    channel = new_channel(heartbeat=Heartbeat(interval_ms=100, timeout_ms=1500))
+    with channel.reader(group="delays") as waiting:
+        made = writer(channel)
+        made.flush()
+        assert len(waiting.read(3, timeout=None)) == 3
+        del made
+        with pytest.raises(WriterFailed, match="abandoned"):
+            waiting.read(1, timeout=None)
+
+
+@pytest.mark.parametrize("options", [{}, {"group": "g"}, {"group": "g", "dynamic": True}])
+def test_an_abandoned_reader_that_has_read_everything_is_closed(
+    new_channel: NewChannel, options: dict[str, Any]
+) -> None:
+    channel = new_channel()
+    with channel.writer() as other:
+        other.write(readings(3))
+    assert len(list(channel.reader(**options))) == 3
+    (found,) = channel.wait_for(readers=1, state="closed")[:1]
+    assert {each.state for each in channel.endpoints()} == {"closed"}
+    assert found.cause is None
+
+
+def test_an_endpoint_held_by_its_own_callback_is_reported_after_garbage_collection(
+    new_channel: NewChannel,
+) -> None:
+    channel = new_channel()
+    made = writer(channel)
+    made.on_status(lambda _, held=made: held.payload)  # type: ignore[misc]
+    gone = weakref.ref(made)
+    del made
+
+    def is_collected() -> bool:
+        gc.collect()
+        return gone() is None
+
+    # A beat that is on its way holds it.
+    until(is_collected, 60)
+    assert failed(channel, "writer").cause is not None
+
+
+class Thing:
+    """An object that may be abandoned."""
+
+
+@pytest.fixture
+def calls(script: Script) -> EndpointCalls:
+    return EndpointCalls(script.transport(timeout_s=1))
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the client's own log messages."""
+    return [each.getMessage() for each in caplog.records if each.name.startswith("sluiceway")]
+
+
+def forget(abandoned: AbandonedEndpoints) -> None:
+    thing = Thing()
+    abandoned.track(thing, FAREWELL)
+    del thing
+
+
+def test_an_abandoned_endpoint_is_reported_once_and_after_a_gateway_outage(
+    script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture
+) -> None:
+    abandoned = AbandonedEndpoints()
+    forget(abandoned)
+    for _ in range(30):
+        script.problem(503, "database_unavailable", retriable=True)
+    abandoned.detach_all(calls)
+    assert abandoned.pending
+    assert said(caplog) == []
+    script.answers.clear()
+    script.requests.clear()
+    script.answer(200, {})
+    with caplog.at_level(logging.WARNING):
+        abandoned.detach_all(calls)
+        abandoned.detach_all(calls)
+    assert not abandoned.pending
+    assert [path for _, path, _ in script.requests] == [
+        f"/v1/channels/a/endpoints/{'1' * 32}/detach"
+    ]
+    assert script.bodies[-1].items() >= {"uid": "2" * 32, "epoch": 3, "state": "error"}.items()
+    (line,) = said(caplog)
+    assert line.startswith("the writer x failed: the program let go of it")
+
+
+def test_an_abandoned_principal_closes_after_its_group(
+    script: Script, calls: EndpointCalls
+) -> None:
+    abandoned = AbandonedEndpoints()
+    things = [Thing(), Thing()]
+    for number, thing in enumerate(things):
+        request = replace(FAREWELL, id=str(number))
+        abandoned.track(thing, request)
+        request.complete = True
+    del thing
+    things.clear()
+    script.problem(409, "members_open")
+    for _ in range(2):
+        script.answer(200, {})
+    abandoned.detach_all(calls)
+    assert abandoned.pending
+    abandoned.detach_all(calls)
+    assert not abandoned.pending
+    told = [path.split("/")[-2] for _, path, _ in script.requests]
+    assert told == [told[0], told[1], told[0]]
+    assert {body["state"] for body in script.bodies} == {"closed"}
+
+
+@pytest.mark.parametrize("code", ["fenced", "uid_mismatch", "illegal_transition"])
+def test_an_abandoned_endpoint_that_had_ended_is_not_reported(
+    script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    abandoned = AbandonedEndpoints()
+    forget(abandoned)
+    script.problem(409, code)
+    abandoned.detach_all(calls)
+    assert not abandoned.pending
+    assert said(caplog) == []
+
+
+def test_an_abandoned_endpoint_that_was_detached_is_not_reported() -> None:
+    abandoned = AbandonedEndpoints()
+    thing = Thing()
+    abandoned.track(thing, FAREWELL)
+    abandoned.release(FAREWELL.id)
+    del thing
+    assert not abandoned.pending
+    abandoned.release(FAREWELL.id)
+
+
+def test_a_forked_child_does_not_report_endpoints_of_its_parent(
+    script: Script, calls: EndpointCalls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    abandoned = AbandonedEndpoints()
+    thing = Thing()
+    abandoned.track(thing, FAREWELL)
+    here = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: here + 1)
+    del thing
+    abandoned.detach_all(calls)
+    assert script.requests == []

@@ -1,0 +1,368 @@
+"""Endpoints of a process that was paused for longer than the heartbeat timeout.
+
+They continue unless another instance took their place; then they are fenced.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from confluent_facade import Facade, KafkaError, at, codes, offsets, raised, taken
+from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Heartbeat, InputPort
+from sluiceway.confluent import Consumer, TopicPartition
+from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.errors import CommitBeyondRead, Fenced, KafkaUnavailable, StaleGeneration
+from sluiceway.kafka import consumer as kafka_consumer
+from sluiceway.kafka.consumer import OwnStream
+from topics import Topics, readings
+from waiting import until
+
+NewChannel = Callable[..., Channel]
+BEAT = Heartbeat(interval_ms=100, timeout_ms=1000)
+
+
+@pytest.fixture
+def elsewhere(gateway_url: str) -> Iterator[Gateway]:
+    """A gateway with heartbeats of its own, as another process has."""
+    with Gateway(gateway_url, control_grace_s=59) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def channel(new_channel: NewChannel) -> Channel:
+    return new_channel(partitions=2, heartbeat=BEAT)
+
+
+def write(channel: Channel, count: int, first: int = 0) -> None:
+    with channel.writer(batch_records=5) as writer:
+        writer.write(readings(count, first))
+
+
+def health(channel: Channel, id_: str) -> str | None:
+    """Return how the gateway judges an endpoint; None: it has no place."""
+    return {each.id: each.health for each in channel.endpoints()}.get(id_)
+
+
+def is_lost(channel: Channel, id_: str) -> bool:
+    """Whether an endpoint is lost, and has no place any more if it is dynamic."""
+    return health(channel, id_) in ("lost", None)
+
+
+@contextmanager
+def lost(channel: Channel, attachment: EndpointHandle) -> Iterator[None]:
+    """Let no heartbeat out, as of a process that is stopped, until the endpoint is lost."""
+    with attachment.session._in_flight:
+        until(lambda: is_lost(channel, attachment.id))
+        yield
+
+
+def records_of(reader: ChannelReader, count: int) -> list[dict[str, Any]]:
+    """Read so many records, and fail if they do not come."""
+    deadline_s = time.monotonic() + 30
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        assert time.monotonic() < deadline_s, f"{len(found)} of {count} came"
+        found += reader.read(count - len(found), timeout=0.1)
+    return found
+
+
+def ids(records: list[dict[str, Any]]) -> list[int]:
+    return sorted(each["id"] for each in records)
+
+
+def test_a_paused_dynamic_member_resumes_at_the_committed_position(
+    channel: Channel, elsewhere: Gateway
+) -> None:
+    write(channel, 20)
+    mine = elsewhere.channel(channel.name)
+    revoked: list[tuple[int, ...]] = []
+    options: dict[str, Any] = {"group": "d", "dynamic": True, "until": None}
+    with mine.reader(**options, on_revoke=revoked.append) as reader:
+        first = records_of(reader, 20)
+        half = {p: at.offset // 2 for p, at in reader.position().items()}
+        reader.commit(half)
+        before = reader.position()
+        with lost(channel, reader.handle):
+            pass
+        with pytest.raises(StaleGeneration, match="not released in time"):
+            reader.commit()
+        again = records_of(reader, 1)
+        assert revoked == [(0, 1)]
+        # Records read before the pause are committed only after they are read again.
+        with pytest.raises(CommitBeyondRead):
+            reader.commit(before)
+        again += records_of(reader, 9)
+        assert set(ids(again)) < set(ids(first))
+        reader.commit()
+        assert channel.committed("d") == before
+
+
+def test_a_late_commit_on_revoke_does_not_end_reading(
+    channel: Channel, elsewhere: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(channel, 20)
+    mine = elsewhere.channel(channel.name)
+    options: dict[str, Any] = {"group": "d", "dynamic": True}
+    with mine.reader(**options, on_revoke=lambda _: reader.commit()) as reader:
+        found = []
+        for record in reader:
+            found.append(record["id"])
+            if len(found) == 5:
+                with lost(channel, reader.handle):
+                    pass
+                # Else it could be at its end before the next heartbeat, and fail to commit there.
+                reader.handle.heartbeat_now()
+        assert sorted(found[5:]) == list(range(20))
+        assert "on_revoke came too late to commit" in caplog.text
+
+
+def test_records_committed_by_another_member_during_the_pause_are_not_reread(
+    channel: Channel, elsewhere: Gateway
+) -> None:
+    write(channel, 20)
+    options: dict[str, Any] = {"group": "d", "dynamic": True, "until": None}
+    with elsewhere.channel(channel.name).reader(**options) as reader:
+        records_of(reader, 20)
+        with lost(channel, reader.handle), channel.reader(**options) as other:
+            records_of(other, 20)
+            other.commit()
+        with pytest.raises(StaleGeneration):
+            reader.commit()
+        assert reader.read(1, timeout=0.5) == []
+        assert set(reader.partitions) == {0, 1}
+        assert reader.position() == channel.committed("d")
+
+
+def test_a_member_removed_during_the_pause_is_fenced_with_the_reason(
+    channel: Channel, elsewhere: Gateway
+) -> None:
+    reader = elsewhere.channel(channel.name).reader(group="d", dynamic=True, until=None)
+    with lost(channel, reader.handle):
+        channel.dismiss(str(reader.endpoint_id))
+    with pytest.raises(Fenced, match="loopback removed it at 20"):
+        records_of(reader, 1)
+    with pytest.raises(Fenced):
+        reader.close()
+
+
+@pytest.mark.parametrize("mode", ["shared", "broadcast"])
+def test_a_paused_reader_with_an_index_resumes(
+    channel: Channel, elsewhere: Gateway, mode: str
+) -> None:
+    write(channel, 20)
+    mine = elsewhere.channel(channel.name)
+    with mine.reader(group="g", mode=mode, until=None) as reader:
+        first = records_of(reader, 5)
+        with lost(channel, reader.handle):
+            pass
+        reader.commit()
+        assert ids(first + records_of(reader, 15)) == list(range(20))
+        until(lambda: health(channel, reader.handle.id) == "healthy")
+
+
+def test_a_paused_reader_that_was_replaced_is_fenced_with_the_reason(
+    channel: Channel, elsewhere: Gateway
+) -> None:
+    write(channel, 20)
+    reader = elsewhere.channel(channel.name).reader(group="g", until=None)
+    records_of(reader, 5)
+    with lost(channel, reader.handle), channel.reader(group="g", until=None) as other:
+        taken_by = f"the instance {other.endpoint_id} took that place"
+        with pytest.raises(Fenced, match=taken_by):
+            reader.commit()
+    with pytest.raises(Fenced, match=taken_by):
+        records_of(reader, 15)
+    with pytest.raises(Fenced, match=taken_by):
+        reader.close()
+
+
+@pytest.mark.parametrize("place", [{}, {"group": "w", "index": 0, "size": 1}], ids=str)
+def test_a_paused_writer_resumes(
+    channel: Channel, elsewhere: Gateway, place: dict[str, Any]
+) -> None:
+    with elsewhere.channel(channel.name).writer(**place) as writer:
+        writer.write(readings(5))
+        with lost(channel, writer.handle):
+            pass
+        writer.write(readings(5, 5))
+    with channel.reader() as reader:
+        assert ids(list(reader)) == list(range(10))
+
+
+def test_a_paused_writer_that_was_replaced_is_fenced_with_the_reason(
+    channel: Channel, elsewhere: Gateway
+) -> None:
+    place: dict[str, Any] = {"group": "w", "index": 0, "size": 1}
+    writer = elsewhere.channel(channel.name).writer(**place)
+    with lost(channel, writer.handle), channel.writer(**place) as other:
+        taken_by = f"the instance {other.endpoint_id} took that place"
+    until(lambda: writer.handle._failure is not None)
+    with pytest.raises(Fenced, match=taken_by):
+        writer.write(readings(1))
+    with pytest.raises(Fenced, match=taken_by):
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "place", [{"group": "d", "dynamic": True}, {"group": "g"}, {}], ids=["dynamic", "fixed", "none"]
+)
+def test_a_paused_port_continues_to_wait_for_its_writers(
+    channel: Channel, elsewhere: Gateway, place: dict[str, Any]
+) -> None:
+    with InputPort(elsewhere.channel(channel.name), **place) as port:
+        with lost(channel, port.reader.handle):
+            seen = channel.endpoints()
+        # It wakes, and sees the list of when it was lost.
+        assert port._missing(seen)
+        until(lambda: health(channel, port.reader.handle.id) == "healthy")
+        write(channel, 10)
+        assert ids(list(port)) == list(range(10))
+
+
+def test_a_paused_port_whose_reader_was_replaced_is_fenced_with_the_reason(
+    channel: Channel, elsewhere: Gateway
+) -> None:
+    port = InputPort(elsewhere.channel(channel.name), group="g")
+    with lost(channel, port.reader.handle):
+        other = channel.reader(group="g")
+    with other, pytest.raises(Fenced, match=f"the instance {other.endpoint_id} took that place"):
+        port.wait()
+
+
+ONE = [[1, offset] for offset in range(5)]
+
+
+@pytest.fixture
+def name(site: Facade) -> str:
+    return site.channel(filled=5, heartbeat=BEAT)
+
+
+def attachment_of(consumer: Consumer) -> EndpointHandle:
+    (reader,) = consumer._assignment.members.values()
+    return reader.handle
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_paused_consumer_resumes_at_the_committed_offset(
+    site: Facade, name: str, consumer: Callable[..., Consumer], kept: bool
+) -> None:
+    told: list[tuple[str, Any]] = []
+    reader = consumer(
+        **{
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": kept,
+            "auto.commit.interval.ms": 3_600_000,
+            "on_commit": lambda error, _: told.append(("commit", error and error.code())),
+        }
+    )
+    reader.subscribe(
+        [name],
+        on_assign=lambda _, parts: told.append(("assign", [each.partition for each in parts])),
+        on_revoke=lambda _, parts: told.append(("revoke", [each.partition for each in parts])),
+        on_lost=lambda _, parts: told.append(("lost", [each.partition for each in parts])),
+    )
+    taken(reader, 10)
+    reader.commit(offsets=[TopicPartition(name, 0, 3)], asynchronous=False)
+    member = reader.memberid()
+    with lost(site.gateway.channel(name), attachment_of(reader)):
+        pass
+    if not kept:
+        assert raised(reader.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
+    assert offsets(taken(reader, 7)) == {0: [3, 4], 1: [0, 1, 2, 3, 4]}
+    failed = [("commit", KafkaError.ILLEGAL_GENERATION)] if kept else []
+    assert sorted(told, key=str) == sorted(
+        [("assign", [0, 1]), *failed, ("lost", [0, 1]), ("assign", [0, 1])], key=str
+    )
+    assert reader.memberid() == member
+    reader.commit(asynchronous=False)
+    assert [each.offset for each in reader.committed([at(name), at(name, 1)])] == [5, 5]
+
+
+def test_a_consumer_removed_during_the_pause_gets_the_reason(
+    site: Facade, name: str, consumer: Callable[..., Consumer]
+) -> None:
+    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader.subscribe([name])
+    taken(reader, 10)
+    channel = site.gateway.channel(name)
+    with lost(channel, attachment_of(reader)):
+        channel.dismiss(str(reader.memberid()))
+    (event,) = taken(reader, 1)
+    assert codes([event]) == [KafkaError.UNKNOWN_MEMBER_ID]
+    assert "loopback removed it at 20" in event.error().str()
+    assert reader.assignment() == []
+
+
+def test_a_stopped_and_continued_process_resumes(
+    site: Facade, name: str, new_channel: NewChannel
+) -> None:
+    channels = {kind: new_channel(partitions=2, heartbeat=BEAT) for kind in ("dynamic", "fixed")}
+    for each in channels.values():
+        write(each, 20)
+    written = new_channel(heartbeat=BEAT)
+    names = {kind: each.name for kind, each in channels.items()}
+    names |= {"confluent": name, "writer": written.name}
+    program = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("paused_program.py"), site.url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdin is not None
+    assert program.stdout is not None
+    with program:
+        try:
+            program.stdin.write(json.dumps(names) + "\n")
+            program.stdin.flush()
+            ready = json.loads(program.stdout.readline())
+            os.kill(program.pid, signal.SIGSTOP)
+            for kind, endpoint in ready.items():
+                channel = site.gateway.channel(names[kind])
+                until(partial(is_lost, channel, endpoint))
+            os.kill(program.pid, signal.SIGCONT)
+            program.stdin.write("go\n")
+            program.stdin.flush()
+            told = json.loads(program.stdout.readline())
+        finally:
+            program.kill()
+    # Members of dynamic groups reread uncommitted records, and could not commit them.
+    assert told == {
+        "confluent": {"commit": KafkaError.ILLEGAL_GENERATION, "read": [[0, 3], [0, 4], *ONE]},
+        "dynamic": {"commit": "stale_generation", "read": 20},
+        "fixed": {"commit": None, "read": 10},
+        "writer": {"written": 10},
+    }
+
+
+def test_a_pause_of_the_process_is_not_an_idle_timeout(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = topics.connect(partitions=1)
+    with ChannelWriter(connection) as writer:
+        writer.write(readings(5))
+    ahead_s = 0.0
+    monotonic = time.monotonic
+    monkeypatch.setattr(
+        kafka_consumer, "time", SimpleNamespace(monotonic=lambda: monotonic() + ahead_s)
+    )
+    with ChannelReader(connection, until="now", timeout_s=1) as reader:
+        with monkeypatch.context() as nothing_comes:
+            nothing_comes.setattr(OwnStream, "_poll", lambda *_: ())
+            assert reader.read(1, timeout=0.1) == []
+            ahead_s = 3600.0
+            # It has waited for a moment only, whatever the clock says; and then long enough.
+            assert reader.read(1, timeout=0.1) == []
+            with pytest.raises(KafkaUnavailable, match=r"for \d s"):
+                reader.read(1, timeout=30)
+        assert ids(records_of(reader, 5)) == list(range(5))

@@ -1,0 +1,332 @@
+"""Heartbeats of a session, with a scripted gateway."""
+
+import gc
+import logging
+import socket
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from scripted_gateway import Script
+from sluiceway.endpoint.heartbeat import HeartbeatSession
+from sluiceway.errors import GatewayError, GatewayUnavailable
+from sluiceway.rest.endpoint_models import HeartbeatResult
+from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.parsing import JsonNode
+from sluiceway.rest.transport import Transport
+
+
+class Told:
+    """A member that keeps the replies it receives."""
+
+    def __init__(self, number: int) -> None:
+        self.id = f"{number:032x}"
+        self.results: list[HeartbeatResult] = []
+        self.silent = False
+
+    def report(self) -> dict[str, Any] | None:
+        return None if self.silent else {"id": self.id, "epoch": 1, "state": "opened"}
+
+    def on_heartbeat(self, result: HeartbeatResult) -> None:
+        self.results.append(result)
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def word(member: Told, **facts: Any) -> dict[str, Any]:
+    told = {"reason": None, "health": "healthy", "asked": None, "counterparts": None}
+    return {"id": member.id, "status": "ok", "endpoints_revision": 1} | told | facts
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def calls(script: Script) -> EndpointCalls:
+    return EndpointCalls(script.transport())
+
+
+@pytest.fixture
+def session(
+    calls: EndpointCalls, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> HeartbeatSession:
+    """A session whose heartbeats the test sends."""
+    monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
+    return HeartbeatSession(calls, grace_s=60, monotonic=clock)
+
+
+def test_one_heartbeat_reports_all_endpoints_and_each_gets_its_reply(
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
+) -> None:
+    first, second, silent = members = [Told(1), Told(2), Told(3)]
+    silent.silent = True
+    for member in members:
+        session.register(member)
+    for revision in (4, 5):
+        script.answer(
+            200,
+            {
+                "next_ms": 700,
+                "endpoints": [
+                    word(first, endpoints_revision=revision, asked="finish"),
+                    word(second, status="fenced", reason="it is another's"),
+                ],
+            },
+        )
+        session.send(calls)
+    assert [path for _, path, _ in script.requests] == ["/v1/heartbeats"] * 2
+    assert [(body["session"], body["beat"]) for body in script.bodies] == [
+        (session.id, 1),
+        (session.id, 2),
+    ]
+    assert {each["id"] for each in script.bodies[0]["endpoints"]} == {first.id, second.id}
+    assert [(each.revision, each.asked) for each in first.results] == [(4, "finish"), (5, "finish")]
+    assert [(each.status, each.reason) for each in second.results] == [
+        ("fenced", "it is another's")
+    ] * 2
+    assert silent.results == []
+
+
+def test_more_endpoints_than_fit_a_request_take_several_requests(
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
+) -> None:
+    members = [Told(number) for number in range(1001)]
+    for member in members:
+        session.register(member)
+    for _ in range(2):
+        script.answer(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
+    session.send(calls)
+    assert [(body["beat"], len(body["endpoints"])) for body in script.bodies] == [(1, 1000), (2, 1)]
+
+
+def test_a_heartbeat_request_is_not_larger_than_the_gateway_accepts(
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
+) -> None:
+    class Wide(Told):
+        def report(self) -> dict[str, Any] | None:
+            places = {str(each): [2**40 + each, 0] for each in range(2_000)}
+            return {"id": self.id, "epoch": 1, "state": "started", "positions": places}
+
+    members = [Wide(number) for number in range(50)]
+    for member in members:
+        session.register(member)
+    for _ in range(9):
+        script.answer(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
+    session.send(calls)
+    assert [body["beat"] for body in script.bodies] == list(range(1, 10))
+    assert sum(len(body["endpoints"]) for body in script.bodies) == 50
+    assert max(int(sent["Content-Length"]) for _, _, sent in script.requests) < 1024 * 1024
+
+
+def test_a_final_report_waits_for_the_heartbeat_in_flight(
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Told):
+        def report(self) -> dict[str, Any] | None:
+            begun.set()
+            assert go_on.wait(60)
+            return super().report()
+
+    member = Slow(1)
+    session.register(member)
+    script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
+    beating = threading.Thread(target=session.send, args=(calls,))
+    beating.start()
+    assert begun.wait(60)
+    assert not session.wait_idle(0.05)
+    go_on.set()
+    assert session.wait_idle(60)
+    assert len(script.requests) == 1
+    beating.join(60)
+    assert session.wait_idle(0)
+
+
+def test_a_gateway_outage_is_logged_once_and_raises_after_the_grace_period(
+    session: HeartbeatSession,
+    calls: EndpointCalls,
+    script: Script,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    member = Told(1)
+    session.register(member)
+    caplog.set_level(logging.INFO, "sluiceway")
+    for now_s in (0, 60):
+        clock.now_s = now_s
+        # More than a beat's repeats take.
+        for _ in range(60):
+            script.problem(503, "database_unavailable", retriable=True)
+        session.send(calls)
+        script.answers.clear()
+        assert session.outage is None
+    clock.now_s = 60.5
+    assert isinstance(session.outage, GatewayUnavailable)
+    script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
+    session.send(calls)
+    assert session.outage is None
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "the gateway takes no heartbeats",
+        "the gateway takes heartbeats again, after 60.5 s",
+    ]
+    assert len(member.results) == 1
+
+
+def test_an_abandoned_endpoint_sends_no_heartbeats(
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
+) -> None:
+    kept, forgotten = Told(1), Told(2)
+    session.register(kept)
+    session.register(forgotten)
+    del forgotten
+    gc.collect()
+    script.answer(200, {"next_ms": 700, "endpoints": [word(kept)]})
+    session.send(calls)
+    assert [each["id"] for each in script.bodies[0]["endpoints"]] == [kept.id]
+
+
+def test_an_endpoint_abandoned_during_an_outage_is_garbage_collected(
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
+) -> None:
+    member = Told(1)
+    session.register(member)
+    for _ in range(60):
+        script.problem(503, "database_unavailable", retriable=True)
+    session.send(calls)
+    gone = weakref.ref(member)
+    del member
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_endpoint_that_detaches_during_a_heartbeat_leaves_no_connection(
+    gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connects, left = threading.Event(), threading.Event()
+    made: list[socket.socket] = []
+    connect = socket.create_connection
+
+    def connecting(*where: Any, **options: Any) -> socket.socket:
+        connects.set()
+        assert left.wait(20)
+        made.append(connect(*where, **options))
+        return made[-1]
+
+    monkeypatch.setattr(socket, "create_connection", connecting)
+    before = set(threading.enumerate())
+    member = Told(1)
+    session = HeartbeatSession(EndpointCalls(Transport(gateway_url)), grace_s=60)
+    session.register(member)
+    session.wake()
+    assert connects.wait(20)
+    (beating,) = set(threading.enumerate()) - before
+    session.unregister(member)
+    left.set()
+    beating.join(20)
+    assert not beating.is_alive()
+    assert [each.fileno() for each in made] == [-1]
+
+
+def test_one_process_has_one_session_with_a_gateway_as_one_principal(script: Script) -> None:
+    def of(**options: Any) -> HeartbeatSession:
+        return HeartbeatSession.of(EndpointCalls(script.transport(**options)), grace_s=60)
+
+    assert of() is of()
+    assert of(token="slw_a_b") is of(token="slw_a_b")
+    assert of(token="slw_a_b") is not of()
+    assert of(token="slw_a_b") is not of(token="slw_c_d")
+
+
+class Along:
+    """A companion that keeps the replies it receives."""
+
+    def __init__(self) -> None:
+        self.tells: dict[str, Any] = {"tasks": [1]}
+        self.heard: list[Any] = []
+        self.refusals: list[GatewayError] = []
+
+    def fields(self) -> Mapping[str, Any]:
+        return self.tells
+
+    def on_answer(self, answer: JsonNode) -> None:
+        self.heard.append(answer.value)
+
+    def on_rejected(self, error: GatewayError) -> None:
+        self.refusals.append(error)
+
+
+def test_companions_report_with_and_without_endpoints(
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
+) -> None:
+    along = Along()
+    session.add_extension(along)
+    answer = {"next_ms": 700, "endpoints": [], "tasks": []}
+    script.answer(200, answer)
+    session.send(calls)
+    member = Told(1)
+    session.register(member)
+    script.answer(200, answer | {"endpoints": [word(member)]})
+    session.send(calls)
+    along.tells = {}
+    script.answer(200, answer | {"endpoints": [word(member)]})
+    session.send(calls)
+    session.unregister(member)
+    session.send(calls)
+    assert [(len(body["endpoints"]), body.get("tasks")) for body in script.bodies] == [
+        (0, [1]),
+        (1, [1]),
+        (1, None),
+    ]
+    assert along.heard == [answer, answer | {"endpoints": [word(member)]}]
+    assert len(member.results) == 2
+
+
+def test_fields_refused_by_an_older_gateway_are_omitted_and_heartbeats_continue(
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
+) -> None:
+    along, member = Along(), Told(1)
+    session.add_extension(along)
+    session.register(member)
+    script.problem(422, "invalid_request")
+    session.send(calls)
+    script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
+    session.send(calls)
+    assert [error.code for error in along.refusals] == ["invalid_request"]
+    assert "tasks" not in script.bodies[1]
+    assert (len(member.results), session.outage) == (1, None)
+
+
+def test_a_companion_continues_during_a_gateway_outage(
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
+) -> None:
+    along = Along()
+    session.add_extension(along)
+    for _ in range(60):
+        script.problem(503, "database_unavailable", retriable=True)
+    session.send(calls)
+    script.answers.clear()
+    script.answer(200, {"next_ms": 700, "endpoints": []})
+    session.send(calls)
+    assert (along.refusals, len(along.heard)) == ([], 1)
+
+
+def test_heartbeat_numbers_continue_above_the_last_accepted_one(
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
+) -> None:
+    member = Told(1)
+    session.register(member)
+    for newest in (500, 501):
+        script.answer(200, {"next_ms": 700, "beat": newest, "endpoints": [word(member)]})
+        session.send(calls)
+    assert [body["beat"] for body in script.bodies] == [1, 501]

@@ -1,0 +1,227 @@
+"""Stop condition: when a reader ends, by the states of the writers."""
+
+from typing import Any
+
+import pytest
+
+from sluiceway.endpoint.stop_condition import (
+    LostWriterPolicy,
+    OnLostWriter,
+    WritersOutcome,
+    writers_outcome,
+)
+from sluiceway.errors import WriterFailed, WriterLost
+from sluiceway.rest.endpoint_models import Endpoint
+
+PATIENCE_S = 60.0
+
+
+class Reader:
+    """A reader's view of its writers, by a manual clock."""
+
+    def __init__(self, on_lost_writer: OnLostWriter = "raise", *, writers: int = 1) -> None:
+        self.now_s = 0.0
+        self.writers = writers
+        self.policy = LostWriterPolicy(
+            on_lost_writer, heartbeat_timeout_s=PATIENCE_S, monotonic=lambda: self.now_s
+        )
+
+    def judges(self, *present: Endpoint, complete: bool = False) -> WritersOutcome | None:
+        return writers_outcome(
+            present, self.policy, channel="flights", writers=self.writers, complete=complete
+        )
+
+
+def writer(number: int, state: str = "closed", health: str = "healthy", **facts: Any) -> Endpoint:
+    return Endpoint(
+        id=f"{number:032x}",
+        role=facts.pop("role", "writer"),
+        group=facts.pop("group", "load"),
+        index=number,
+        size=9,
+        state=state,
+        health=health,
+        **facts,
+    )
+
+
+def judged(
+    *present: Endpoint, writers: int = 1, on_lost_writer: OnLostWriter = "raise"
+) -> WritersOutcome | None:
+    """Return the outcome of these writers after all deadlines have passed."""
+    reader = Reader(on_lost_writer, writers=writers)
+    reader.policy.observe(present)
+    reader.now_s = PATIENCE_S
+    return reader.judges(*present)
+
+
+@pytest.mark.parametrize("state", ["opened", "started", "stopped"])
+@pytest.mark.parametrize("health", ["healthy", "suspect"])
+def test_an_open_writer_delays_the_end(state: str, health: str) -> None:
+    assert judged(writer(0, ends={0: 5}), writer(1, state, health)) is None
+
+
+def test_the_end_requires_the_expected_number_of_writers() -> None:
+    assert judged() is None
+    assert judged(writer(0, role="reader")) is None
+    assert judged(writer(0, ends={0: 5}), writers=2) is None
+    assert judged(writer(0, ends={0: 5}), writer(1), writers=2) == WritersOutcome(ends={0: 5})
+
+
+def test_the_end_is_at_the_final_offsets_of_all_writers() -> None:
+    found = judged(writer(0, ends={0: 5, 1: 9}), writer(1, ends={0: 7}), writer(2))
+    assert found == WritersOutcome(ends={0: 7, 1: 9})
+
+
+@pytest.mark.parametrize(("state", "health"), [("error", "healthy"), ("error", "lost")])
+def test_a_failed_writer_is_named_after_everything_is_read(state: str, health: str) -> None:
+    found = judged(writer(0, ends={0: 5}), writer(1, state, health, cause="ValueError: no"))
+    assert found is not None
+    assert isinstance(found.error, WriterFailed)
+    assert found.error.endpoints == (f"{1:032x}",)
+    assert "load[1] (ValueError: no) failed" in str(found.error)
+    assert found.unreported == {f"{1:032x}"}
+
+
+@pytest.mark.parametrize("state", ["opened", "started", "stopped"])
+def test_a_lost_writer_is_named_and_ends_at_its_last_known_offsets(state: str) -> None:
+    found = judged(writer(0, ends={0: 5}), writer(1, state, "lost", lost_at={0: 8}))
+    assert found is not None
+    assert isinstance(found.error, WriterLost)
+    assert (found.ends, found.unreported) == ({0: 8}, frozenset())
+
+
+@pytest.mark.parametrize(("state", "health"), [("error", "healthy"), ("started", "lost")])
+def test_the_policy_for_lost_writers_is_an_option(state: str, health: str) -> None:
+    present = [writer(0, ends={0: 5}), writer(1, state, health, lost_at={0: 8})]
+    assert judged(*present, on_lost_writer="wait") is None
+    assert judged(*present, on_lost_writer="go_on") == WritersOutcome(ends={0: 8})
+
+
+def test_a_lost_writer_that_had_closed_is_finished() -> None:
+    assert judged(writer(0, "closed", "lost", ends={0: 5})) == WritersOutcome(ends={0: 5})
+
+
+def test_a_failed_writer_that_wrote_nothing_is_ignored() -> None:
+    empty = writer(1, "error", ends={})
+    assert judged(writer(0, ends={0: 5}), empty) == WritersOutcome(ends={0: 5})
+    assert judged(empty) is None, "none has come"
+    assert judged(writer(0, ends={0: 5}), empty, writers=2) is None
+    # The topic's end offsets at the time of its death include other writers' records.
+    lost = writer(1, "error", "lost", ends={}, lost_at={0: 9})
+    assert judged(writer(0, ends={0: 5}), lost) == WritersOutcome(ends={0: 5})
+
+
+def test_a_failed_writer_with_known_end_offsets_has_finished() -> None:
+    found = judged(writer(0, ends={0: 5}), writer(1, "error", "lost", ends={0: 8}, lost_at={0: 11}))
+    assert found == WritersOutcome(ends={0: 8})
+
+
+def test_end_offsets_of_a_restarted_lost_writer_are_not_those_of_its_predecessor() -> None:
+    again = writer(1, "started", "lost", ends={}, lost_at={0: 9})
+    found = judged(writer(0, ends={0: 5}), again)
+    assert found is not None
+    assert (found.ends, type(found.error)) == ({0: 9}, WriterLost)
+
+
+@pytest.mark.parametrize("group", ["load", None])
+def test_the_wait_for_a_failed_writer_starts_when_the_reader_learns_of_the_failure(
+    group: str | None,
+) -> None:
+    reader = Reader()
+    assert reader.judges(writer(0, "started", group=group)) is None
+    reader.now_s = 100.0
+    failed = writer(0, "error", group=group)
+    reader.policy.observe([failed])
+    reader.now_s += PATIENCE_S - 1
+    assert reader.judges(failed) is None
+    assert not reader.policy.is_due()
+    reader.now_s += 1
+    assert reader.policy.is_due()
+    found = reader.judges(failed)
+    assert found is not None
+    assert isinstance(found.error, WriterFailed)
+    # A late successor in its place finished.
+    assert reader.judges(writer(7, group=group, ends={0: 3})) == WritersOutcome(ends={0: 3})
+
+
+def test_a_writer_lost_before_the_reader_attached_is_awaited() -> None:
+    reader, lost = Reader(), writer(0, "started", "lost", lost_at={0: 3})
+    assert reader.judges(lost) is None
+    reader.now_s = PATIENCE_S
+    found = reader.judges(lost)
+    assert found is not None
+    assert isinstance(found.error, WriterLost)
+
+
+def test_a_writer_lost_while_the_reader_is_attached_is_not_awaited_again() -> None:
+    reader = Reader()
+    assert reader.judges(writer(0, "started")) is None
+    found = reader.judges(writer(0, "started", "lost", lost_at={0: 3}))
+    assert found is not None
+    assert isinstance(found.error, WriterLost)
+
+
+def test_each_failure_has_its_own_deadline() -> None:
+    reader, failed = Reader(), writer(0, "error")
+    assert reader.judges(failed) is None
+    reader.now_s = PATIENCE_S - 1
+    assert reader.judges(failed, writer(1, "error")) is None
+    reader.now_s = PATIENCE_S
+    assert reader.judges(failed, writer(1, "error")) is None
+    reader.now_s = 2 * PATIENCE_S - 1
+    found = reader.judges(failed, writer(1, "error"))
+    assert found is not None
+    assert found.error is not None
+    assert found.error.endpoints == (f"{0:032x}", f"{1:032x}")
+
+
+def test_a_restarted_writer_has_the_full_wait_after_another_failure() -> None:
+    reader = Reader()
+    assert reader.judges(writer(0, "error")) is None
+    reader.now_s = PATIENCE_S - 1
+    assert reader.judges(writer(0, "started")) is None
+    reader.now_s = PATIENCE_S
+    assert reader.judges(writer(0, "error")) is None
+
+
+def test_a_successor_is_awaited_after_a_predecessor_that_wrote_nothing() -> None:
+    reader, done = Reader(), writer(0, ends={0: 5})
+    assert reader.judges(done, writer(1, "opened"), writer(2, "opened", group=None)) is None
+    # A writer without a group has no successor.
+    ended = [writer(1, "error", ends={}), writer(2, "error", ends={}, group=None)]
+    assert reader.judges(done, *ended) is None
+    assert reader.judges(done, ended[1]) == WritersOutcome(ends={0: 5})
+    reader.now_s = PATIENCE_S
+    assert reader.judges(done, *ended) == WritersOutcome(ends={0: 5})
+
+
+@pytest.mark.parametrize("on_lost_writer", ["raise", "wait"])
+def test_no_writer_is_awaited_when_the_channel_closes(on_lost_writer: OnLostWriter) -> None:
+    found = Reader(on_lost_writer).judges(writer(0, "error"), complete=True)
+    assert found is not None
+    assert isinstance(found.error, WriterFailed)
+    assert "no writer can take its place any more" in str(found.error)
+    assert "start it again" not in str(found.error).lower()
+
+
+def test_the_error_advises_only_what_is_possible() -> None:
+    def told(*present: Endpoint) -> str:
+        found = judged(*present)
+        assert found is not None
+        assert found.error is not None
+        return str(found.error)
+
+    grouped = told(writer(0, "error"))
+    assert "Start it again in its place (the same group and index), and read on" in grouped
+    assert f"sluiceway channels dismiss flights --endpoint {0:032x}" in grouped
+    assert f"channel.dismiss('{0:032x}')" in grouped
+    alone = told(writer(0, "error", group=None))
+    assert "No writer can take the place of one that has no group" in alone
+    assert "again in its place" not in alone
+    assert "on_lost_writer='go_on'" in alone
+    many = told(*(writer(number, "error") for number in range(12)))
+    assert "sluiceway channels dismiss flights --failed" in many
+    assert "and 2 more failed" in many
+    lost = told(*(writer(number, "started", "lost", lost_at={}) for number in range(2)))
+    assert "sluiceway channels dismiss flights --lost" in lost

@@ -1,0 +1,174 @@
+"""Partitioner: the partition of each record."""
+
+import itertools
+import random
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway.errors import OptionError
+from sluiceway.kafka.partitioner import murmur2, partition_of, partitioning, partitions_of
+from sluiceway.records import to_batches
+from sluiceway.schema import Schema
+
+SCHEMA = Schema.parse(
+    {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "small", "type": "int"},
+            {"name": "text", "type": ["null", "string"]},
+            {"name": "raw", "type": "bytes"},
+            {"name": "share", "type": "double"},
+        ],
+    }
+)
+
+
+def batch(*texts: str | None) -> pa.RecordBatch:
+    records = [
+        {"id": i, "small": -i, "text": text, "raw": b"\0" * i, "share": 0.5}
+        for i, text in enumerate(texts)
+    ]
+    return to_batches(records, SCHEMA)[0]
+
+
+def place(**wishes: Any) -> Any:
+    return partitioning(
+        SCHEMA, 4, **{"key": None, "partitioner": None, "partition": None, **wishes}
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "signed"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_the_hash_is_that_of_kafkas_java_client(data: bytes, signed: int) -> None:
+    assert murmur2(data) == signed % 2**32
+
+
+@given(
+    short=st.lists(st.none() | st.binary(max_size=9), max_size=20),
+    size=st.integers(0, 40),
+    seed=st.integers(0, 2**32),
+    partitions=st.integers(1, 1000),
+)
+def test_batch_hashing_equals_hashing_one_by_one(
+    short: list[bytes | None], size: int, seed: int, partitions: int
+) -> None:
+    # So many of one length that they are hashed together, among others that are not.
+    lot = random.Random(seed)  # noqa: S311
+    keys = [*short, *(lot.randbytes(size) for _ in range(40)), *short]
+    alone = [None if key is None else partition_of(key, partitions) for key in keys]
+    assert partitions_of(keys, partitions) == alone
+
+
+def test_keys_beyond_one_hash_batch_keep_their_partitions() -> None:
+    keys = [b"%07d" % number for number in range(20_000)]
+    assert partitions_of(keys, 7) == [partition_of(key, 7) for key in keys]
+
+
+def test_round_robin_covers_all_partitions_from_a_random_start() -> None:
+    turns = [next(place().round_robin) for _ in range(200)]
+    assert set(turns) == {0, 1, 2, 3}
+    going = place().round_robin
+    twice = [next(going) for _ in range(8)]
+    assert Counter(twice) == dict.fromkeys(range(4), 2)
+    assert [(b - a) % 4 for a, b in itertools.pairwise(twice)] == [1] * 7
+
+
+def test_round_robin_starts_at_the_given_partition() -> None:
+    chosen = place()
+    for first in range(4):
+        chosen.start_round_robin_at(first)
+        assert [next(chosen.round_robin) for _ in range(5)] == [(first + n) % 4 for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [
+        ("id", [b"\0" * 8, b"\0" * 7 + b"\x01"]),
+        ("small", [b"\0" * 4, b"\xff" * 4]),
+        ("text", [b"a", None]),
+        ("raw", [b"", b"\0"]),
+    ],
+)
+def test_a_key_field_becomes_what_javas_serializers_make(
+    field: str, expected: list[bytes | None]
+) -> None:
+    assert place(key=field).assign(batch("a", None), 0).keys == expected
+
+
+def test_a_key_function_gives_str_bytes_int_or_none() -> None:
+    given: list[Any] = ["ä", b"\1", -1, None]
+    keys = place(key=lambda record: given[record["id"]]).assign(batch(*"abcd"), 0).keys
+    assert keys == ["ä".encode(), b"\1", b"\xff" * 8, None]
+
+
+def test_a_key_selects_among_the_known_partitions() -> None:
+    places = place(key="text").assign(batch("a", None, "b"), 0)
+    assert places.partitions == [partition_of(b"a", 4), None, partition_of(b"b", 4)]
+
+
+def test_grouping_keeps_partition_order_and_record_numbers() -> None:
+    names = ["a", "b", None, "a", "b", "c"]
+    groups = place(key="text").split(batch(*names), 10)
+    seen = {}
+    for target, rows, numbers in groups:
+        texts = rows.column("text").to_pylist()
+        assert [names[number - 10] for number in numbers] == texts
+        assert list(numbers) == sorted(numbers)
+        assert {None if t is None else partition_of(t.encode(), 4) for t in texts} == {target}
+        seen[target] = texts
+    assert sum(map(len, seen.values())) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"key": "nmae"}, "key is 'nmae'; the channel has the fields id, small"),
+        ({"key": "share"}, "a field of type double"),
+        ({"key": 7}, "key is 7"),
+        ({"partitioner": "hash"}, "partitioner is 'hash'"),
+        ({"partition": 4}, "partition is 4; the channel has the partitions 0 to 3"),
+        ({"partition": -1}, "partition is -1"),
+        ({"partition": True}, "partition is True"),
+        ({"key": "id", "partition": 1}, "key and partition exclude each other"),
+    ],
+)
+def test_invalid_partitioning_options_are_refused(wishes: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        place(**wishes)
+
+
+@pytest.mark.parametrize("given", [4, -1, 1.0, "1", None, True])
+def test_an_invalid_partition_names_the_record(given: Any) -> None:
+    with pytest.raises(OptionError, match=r"for record 12; it gives a partition from 0 to 3"):
+        place(partitioner=lambda record, _: given if record["id"] == 2 else 0).assign(
+            batch(*"abc"), 10
+        )
+
+
+@pytest.mark.parametrize("given", [1.5, 2**63, ["a"], True])
+def test_an_invalid_key_names_the_record(given: Any) -> None:
+    with pytest.raises(OptionError, match="for record 1;"):
+        place(key=lambda record: given if record["id"] == 1 else None).assign(batch("a", "b"), 0)
+
+
+def test_the_random_start_ignores_the_jobs_seed() -> None:
+    random.seed(7)
+    before = random.getstate()
+    assert {next(place().round_robin) for _ in range(200)} == {0, 1, 2, 3}
+    assert random.getstate() == before

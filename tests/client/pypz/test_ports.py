@@ -1,0 +1,367 @@
+"""Ports that run the channel classes: stand-ins, and pypz's if it is installed."""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pypz_rig import (
+    SCHEMA,
+    QuickReader,
+    QuickWriter,
+    StandinInputPort,
+    StandinOutputPort,
+    demo,
+    without_pypzs_naps,
+)
+from sluiceway import Gateway
+from sluiceway.errors import ChannelNotFound, WriterFailed
+from sluiceway.pypz import ChannelStatusMonitor, KafkaChannelReader, KafkaChannelWriter
+from waiting import until
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """Parameters of the ports of a pipeline: replicas of a reader, and of a writer."""
+
+    name: str
+    url: str
+    readers: int = 2
+    writers: int = 2
+    group_mode: bool = False
+    config: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+Ports = tuple[list[Any], list[Any]]
+MakePorts = Callable[[Wish], Ports]
+
+_STANDIN = {
+    "syncConnectionsOpen": "sync_connections_open",
+    "sequentialModeEnabled": "sequential_mode_enabled",
+}
+
+
+def standins(wish: Wish) -> Ports:
+    """Create stand-in ports."""
+
+    def place(operator: str, port: str, index: int, size: int) -> dict[str, Any]:
+        replica = f"{operator}_{index - 1}" if index else operator
+        group = f"{wish.name}.{operator}.{port}" if size > 1 else None
+        return {
+            "name": f"{wish.name}.{replica}.{port}",
+            "schema": SCHEMA,
+            "group": group,
+            "index": index,
+            "size": size,
+            "location": wish.url,
+            "config": dict(wish.config),
+        }
+
+    inputs = [
+        StandinInputPort(
+            **place("reader", "input_port", index, wish.readers),
+            writers=wish.writers,
+            group_mode=wish.group_mode,
+            channel_reader_type=QuickReader,
+            **{_STANDIN[key]: value for key, value in wish.parameters.items()},
+        )
+        for index in range(wish.readers)
+    ]
+    outputs = [
+        StandinOutputPort(
+            **place("writer", "output_port", index, wish.writers),
+            inputs=[f"{wish.name}.reader.input_port"],
+            channel_writer_type=QuickWriter,
+        )
+        for index in range(wish.writers)
+    ]
+    return inputs, outputs
+
+
+def of_pypz(wish: Wish) -> Ports:
+    """Create a pipeline of pypz's operators, and return their ports."""
+    pipeline = pipeline_of_pypz(wish)
+    readers = [pipeline.reader, *pipeline.reader.get_replicas()]
+    writers = [pipeline.writer, *pipeline.writer.get_replicas()]
+    return [each.input_port for each in readers], [each.output_port for each in writers]
+
+
+def pipeline_of_pypz(wish: Wish, kind: Any = None) -> Any:
+    """Create a pipeline of two operators, with their replicas."""
+    from pypz_operators import Pipe, PipeToAll
+
+    pipeline = (kind or (PipeToAll if wish.group_mode else Pipe))(wish.name)
+    pipeline.set_parameter("##channelLocation", wish.url)
+    pipeline.set_parameter("##channelConfig", dict(wish.config))
+    for key, value in wish.parameters.items():
+        pipeline.reader.input_port.set_parameter(key, value)
+    pipeline.reader.set_parameter("replicationFactor", wish.readers - 1)
+    pipeline.writer.set_parameter("replicationFactor", wish.writers - 1)
+    return pipeline
+
+
+class Pipelines:
+    """Creates ports, and closes them at the end of the test."""
+
+    def __init__(self, make: MakePorts, url: str) -> None:
+        self.make, self.url = make, url
+        self.name = f"pipeline-{uuid.uuid4().hex[:8]}"
+        self.made: list[Any] = []
+
+    def __call__(self, **wishes: Any) -> tuple[list[Any], list[Any]]:
+        inputs, outputs = self.make(Wish(name=self.name, url=self.url, **wishes))
+        self.made += [*reversed(outputs), *reversed(inputs)]
+        for port in (*inputs, *outputs):
+            port._pre_execution()
+        return inputs, outputs
+
+    def end(self) -> None:
+        for each in self.made:
+            with suppress(Exception):
+                each._on_port_close()
+
+
+@pytest.fixture(params=["stand-in", "pypz"])
+def pipelines(
+    request: pytest.FixtureRequest, gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Pipelines]:
+    if request.param == "pypz":
+        without_pypzs_naps(monkeypatch)
+    made = Pipelines(of_pypz if request.param == "pypz" else standins, gateway_url)
+    yield made
+    made.end()
+
+
+def opened(*ports: Any) -> None:
+    for each in ports:
+        assert each._on_resource_creation()
+    until(lambda: all([each._on_port_open() for each in ports]))  # noqa: C419 - all have a turn
+
+
+def finished(*ports: Any) -> None:
+    until(lambda: all([each._on_port_close() for each in ports]))  # noqa: C419
+
+
+def all_of(port: Any, records: list[dict[str, str]] | None = None) -> list[dict[str, str]]:
+    """Read as an operator does, with a commit after each call."""
+    records = [] if records is None else records
+    while True:
+        records += port.retrieve()
+        port.commit_current_read_offset()
+        if not port.can_retrieve():
+            return records
+
+
+def taken(port: Any, count: int) -> list[dict[str, str]]:
+    records: list[dict[str, str]] = []
+    while len(records) < count:
+        records += port.retrieve()
+    return records
+
+
+def test_a_pipeline_runs_from_its_first_resource_to_its_last(pipelines: Pipelines) -> None:
+    (reader, reader_0), (writer, writer_0) = pipelines()
+    for each in (reader_0, writer, writer_0):
+        assert each._on_resource_creation()
+    for each in (writer, writer_0, reader_0):
+        assert not each._on_port_open(), "the principal input port has not made it yet"
+    assert reader._on_resource_creation()
+    assert not reader._on_port_open(), "no output port has come yet"
+    until(writer._on_port_open)
+    for each in (reader, reader_0, writer_0):
+        until(each._on_port_open)
+    for each in (writer, writer_0):
+        each.send(demo(1))
+        each.send(demo(1, 1))
+    # An output port's records go round the input ports, from the first.
+    assert taken(reader, 2) == demo(1) * 2
+    assert taken(reader_0, 2) == demo(1, 1) * 2
+    for each in (reader, reader_0):
+        each.commit_current_read_offset()
+        assert each.can_retrieve(), "writers are at work"
+    assert not reader._on_port_close(), "its replica is open"
+    finished(writer_0, writer)
+    for each in (reader, reader_0):
+        until(lambda each=each: not each.can_retrieve())  # type: ignore[misc]
+    assert not reader._on_port_close(), "its replica is open still"
+    finished(reader_0)
+    finished(reader)
+    for each in (writer_0, writer, reader_0):
+        assert each._on_resource_deletion()
+    with Gateway(pipelines.url) as gateway:
+        name = f"{pipelines.name}.reader.input_port"
+        assert gateway.channel(name).partitions == 2
+        until(reader._on_resource_deletion)
+        with pytest.raises(ChannelNotFound):
+            gateway.channel(name)
+
+
+def test_sync_connections_open_waits_for_all_writers(pipelines: Pipelines) -> None:
+    (reader,), (writer, writer_0) = pipelines(readers=1, parameters={"syncConnectionsOpen": True})
+    assert reader._on_resource_creation()
+    assert not reader._on_port_open()
+    until(writer._on_port_open)
+    assert not reader._on_port_open()
+    until(writer_0._on_port_open)
+    until(reader._on_port_open)
+
+
+def test_a_sequential_input_port_waits_until_all_have_finished(pipelines: Pipelines) -> None:
+    (reader,), (writer, writer_0) = pipelines(
+        readers=1, parameters={"sequentialModeEnabled": True}, config={"max_poll_records": 50}
+    )
+    assert reader._on_resource_creation()
+    for each in (writer, writer_0):
+        until(each._on_port_open)
+        each.send(demo(30))
+    assert not reader._on_port_open()
+    finished(writer)
+    assert not reader._on_port_open()
+    finished(writer_0)
+    until(reader._on_port_open)
+    assert sorted(each["demoText"] for each in all_of(reader)) == sorted(
+        each["demoText"] for each in demo(30) * 2
+    )
+
+
+def test_the_ports_of_group_mode_read_everything(pipelines: Pipelines) -> None:
+    inputs, outputs = pipelines(group_mode=True, config={"max_poll_records": 50})
+    opened(*inputs, *outputs)
+    outputs[0].send(demo(3))
+    finished(*reversed(outputs))
+    assert [all_of(each) for each in inputs] == [demo(3), demo(3)]
+
+
+def test_a_restart_after_an_error_continues_at_the_last_commit(
+    pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KafkaChannelReader, "DefaultStatusThreadIntervalInMs", 100)
+    monkeypatch.setattr(ChannelStatusMonitor, "ValidPatienceTimeInMs", 1500)
+    for kind in (KafkaChannelReader, QuickReader):
+        monkeypatch.setattr(kind, "DataConsumerTimeoutInMs", 500)
+    (reader,), (writer,) = pipelines(readers=1, writers=1, config={"max_poll_records": 3})
+    opened(reader, writer)
+    writer.send(demo(5))
+    first: list[dict[str, str]] = []
+    while not first:
+        first = reader.retrieve()
+    reader.commit_current_read_offset()
+    failed(writer)
+    finished(writer)
+    rest: list[dict[str, str]] = []
+    with pytest.raises(WriterFailed):
+        all_of(reader, rest)
+    assert first + rest == demo(5), "all that it wrote is there"
+    failed(reader)
+    finished(reader)
+    (again,), (writing,) = pipelines(readers=1, writers=1, config={"max_poll_records": 50})
+    opened(again, writing)
+    writing.send(demo(2, 5))
+    finished(writing)
+    assert all_of(again) == demo(2, 5)
+    finished(again)
+    assert again._on_resource_deletion()
+
+
+def failed(port: Any) -> None:
+    """Report a failed operator to its port, as the executor does."""
+    if isinstance(port, StandinInputPort | StandinOutputPort):
+        port._on_error()
+        return
+    from pypz.executors.operator.states import StateOperationRunning
+
+    port._on_error(StateOperationRunning, RuntimeError("on purpose"))
+
+
+def test_the_executors_of_pypz_run_a_pipeline_to_its_end(
+    gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_pypzs_naps(monkeypatch)
+    from pypz.executors.operator.executor import OperatorExecutor
+
+    from pypz_operators import RECEIVED
+
+    wish = Wish(
+        name=f"pipeline-{uuid.uuid4().hex[:8]}", url=gateway_url, config={"max_poll_records": 50}
+    )
+    pipeline = pipeline_of_pypz(wish)
+    operators = [
+        *(pipeline.reader, *pipeline.reader.get_replicas()),
+        *(pipeline.writer, *pipeline.writer.get_replicas()),
+    ]
+    with ThreadPoolExecutor() as threads:
+        executors = [OperatorExecutor(each, handle_interrupts=False) for each in operators]
+        ends = [threads.submit(each.execute) for each in executors]
+        assert [each.result(120) for each in ends] == [0, 0, 0, 0]
+    received = {name: got for name, got in RECEIVED.items() if name.startswith(wish.name)}
+    assert {name: len(got) for name, got in received.items()} == {
+        f"{wish.name}.reader": 100,
+        f"{wish.name}.reader_0": 100,
+    }
+    with Gateway(gateway_url) as gateway, pytest.raises(ChannelNotFound):
+        gateway.channel(f"{wish.name}.reader.input_port")
+
+
+def test_an_operator_that_stops_early_succeeds_and_keeps_its_channel(
+    gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_pypzs_naps(monkeypatch)
+    from pypz.executors.operator.executor import OperatorExecutor
+
+    from pypz_operators import PipeOfFew
+
+    wish = Wish(name=f"pipeline-{uuid.uuid4().hex[:8]}", url=gateway_url, readers=1, writers=1)
+    pipeline = pipeline_of_pypz(wish, PipeOfFew)
+    with ThreadPoolExecutor() as threads:
+        executors = [
+            OperatorExecutor(each, handle_interrupts=False)
+            for each in (pipeline.reader, pipeline.writer)
+        ]
+        ends = [threads.submit(each.execute) for each in executors]
+        assert [each.result(120) for each in ends] == [0, 0]
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(f"{wish.name}.reader.input_port")
+        group = f"{wish.name}.reader.input_port"
+        assert channel.committed(group)[0].offset == 1
+        with channel.reader(until="now") as kept:
+            assert list(kept) == demo(100)
+        channel.delete(force=True)
+
+
+def test_pypzs_classes_accept_sluiceways(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_pypzs_naps(monkeypatch)
+    from pypz.core.channels.io import ChannelReader, ChannelWriter
+    from pypz.core.channels.status import ChannelStatus as TheirStatus
+
+    from sluiceway.pypz import ChannelStatus
+    from sluiceway.pypz.ports import KafkaChannelInputPort, KafkaChannelOutputPort
+
+    assert issubclass(KafkaChannelReader, ChannelReader)
+    assert issubclass(KafkaChannelWriter, ChannelWriter)
+    assert ChannelStatus is TheirStatus
+    assert KafkaChannelInputPort("inlet").channel_reader_type is KafkaChannelReader
+    assert KafkaChannelOutputPort("outlet").channel_writer_type is KafkaChannelWriter
+
+
+def test_without_pypz_its_ports_name_the_missing_package(tmp_path: Path) -> None:
+    # Another package of this name comes first.
+    (tmp_path / "pypz.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", "import sluiceway.pypz\nimport sluiceway.pypz.ports"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=480,
+        check=False,
+    )
+    assert "install pypz-core (github.com/lazlowa/pypz-python)" in done.stderr
+    assert "line 2, in <module>" in done.stderr, "the channels themselves need no pypz"

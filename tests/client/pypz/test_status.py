@@ -1,0 +1,380 @@
+"""Status exchange of pypz channels through a gateway, and failed writers."""
+
+import queue
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from gateways import failed_cause, views
+from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
+from sluiceway.errors import DeliveryFailed, WriterFailed, WriterLost
+from sluiceway.pypz import (
+    ChannelStatus,
+    ChannelStatusMessage,
+    ChannelStatusMonitor,
+    InvalidRecordValue,
+    KafkaChannelReader,
+    KafkaChannelWriter,
+)
+from waiting import until
+
+WRITER = "pipeline.writer.output_port"
+
+
+class ElsewhereWriter(QuickWriter):
+    """Has another timeout for the gateway, and so a heartbeat session of its own."""
+
+    ControlLoopExceptionTimeoutInMs = 50_000
+
+
+def vanish(writer: KafkaChannelWriter) -> None:
+    """End a writer's heartbeats, as if its process had died."""
+    assert writer._endpoint is not None
+    handle = writer._endpoint._handle
+    assert handle is not None
+    handle.session.unregister(handle)
+
+
+def test_both_sides_receive_each_others_states_in_order(bench: Bench) -> None:
+    reader, writer = bench.reader(), bench.writer(group="pipeline.writer.output_port")
+    heard: queue.Queue[ChannelStatusMessage] = queue.Queue()
+
+    def note(messages: list[ChannelStatusMessage]) -> None:
+        for each in messages:
+            heard.put(each)
+
+    reader.on_status_message_received(note)
+    assert reader.invoke_resource_creation()
+    until(reader.invoke_open_channel)
+    assert reader.retrieve_all_connected_channel_count() == 0
+    assert not reader.is_any_connected_channels_healthy()
+    until(writer.invoke_open_channel)
+    writer.start_channel()
+    until(lambda: reader.is_any_connected_channels_healthy())
+
+    def states() -> list[str]:
+        return [each.status.name for each in list(heard.queue)]
+
+    until(lambda: "Started" in states())
+    assert reader.retrieve_connected_channel_unique_names() == {f"{bench.name}@{WRITER}"}
+    assert reader.retrieve_healthy_connected_channel_count() == 1
+    assert reader.is_any_connected_channel_healthy_and_not_stopped()
+    assert reader.is_any_connected_channel_healthy_and_not_closed()
+    assert reader.is_any_connected_channel_healthy_and_not_stopped_and_not_closed()
+    writer.stop_channel()
+    until(lambda: "Stopped" in states())
+    assert not reader.is_any_connected_channel_healthy_and_not_stopped()
+    assert reader.is_any_connected_channel_healthy_and_not_closed()
+    assert not reader.is_any_connected_channel_healthy_and_not_stopped_and_not_closed()
+    until(lambda: writer.retrieve_all_connected_channel_count() == 1)
+    assert writer.invoke_close_channel()
+    reader.invoke_sync_status_update()
+    assert not reader.is_any_connected_channel_healthy_and_not_closed()
+    assert not reader.is_any_connected_channels_unhealthy()
+    order = [name for name in states() if name != "HealthCheck"]
+    assert order[-4:] == ["Opened", "Started", "Stopped", "Closed"]
+    last = heard.queue[-1]
+    assert (last.channel_name, last.channel_context_name) == (bench.name, WRITER)
+    assert last.channel_group_name == "pipeline.writer.output_port"
+    assert last.get_channel_unique_name() == f"{bench.name}@{WRITER}"
+
+
+def test_a_filter_selects_monitors(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    seen: list[ChannelStatusMonitor] = []
+
+    class Watching(KafkaChannelReader):
+        def on_new_channel_status_monitor(self, status_monitor: ChannelStatusMonitor) -> None:
+            seen.append(status_monitor)
+
+    watching = bench.reader(Watching, silent=True)
+    until(watching.invoke_open_channel)
+    (monitor,) = seen
+    assert not monitor.is_channel_not_initialised()
+    named = watching.retrieve_connected_channel_unique_names
+    assert named(lambda each: each.is_channel_opened())
+    assert not named(lambda each: each.is_channel_closed() or each.is_channel_error())
+    assert named(lambda each: each.get_channel_context_name() == WRITER)
+    messages: list[ChannelStatusMessage] = []
+    monitor.on_status_update(messages.append)
+    writer.start_channel()
+
+    def started() -> bool:
+        watching.invoke_sync_status_update()
+        return monitor.is_channel_started()
+
+    until(started)
+    assert messages[-1].status == ChannelStatus.Started
+    with pytest.raises(AttributeError, match="does not belong to"):
+        monitor.update(ChannelStatusMessage("other", "port", status="Opened"))
+    assert reader.is_channel_open()
+
+
+def test_a_silent_channel_receives_and_leaves_no_trace(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    sniffing, listening = bench.reader(silent=True), bench.writer("sniffer", silent=True)
+    for silent in (sniffing, listening):
+        assert silent.invoke_open_channel()
+        silent.start_channel()
+        silent.invoke_sync_status_update()
+    assert sniffing.retrieve_connected_channel_unique_names() == {f"{bench.name}@{WRITER}"}
+    assert listening.retrieve_all_connected_channel_count() == 1
+    assert len(bench.channel().endpoints()) == 2
+    assert writer.retrieve_all_connected_channel_count() == 1
+    writer.invoke_write_records(demo(3))
+    writer.stop_channel()
+    assert take(sniffing, 3) == demo(3)
+    assert reader.get_consumer_lag() == 3
+    with pytest.raises(Exception, match="silent and writes nothing"):
+        listening.invoke_write_records(demo(1))
+    assert sniffing.invoke_close_channel()
+    assert listening.invoke_close_channel()
+
+
+def test_heartbeats_carry_payloads_and_metrics(bench: Bench) -> None:
+    class Telling(QuickReader):
+        def on_status_message_send(self) -> None:
+            super().on_status_message_send()
+            self._health_check_payload["step"] = "warming up"
+
+    reader = bench.reader(Telling, config={"metricsEnabled": True})
+    writer = bench.writer()
+    assert reader.invoke_resource_creation()
+    heard: queue.Queue[ChannelStatusMessage] = queue.Queue()
+    writer.on_status_message_received(lambda told: [heard.put(each) for each in told] and None)
+    until(reader.invoke_open_channel)
+    until(writer.invoke_open_channel)
+    writer.invoke_write_records(demo(5))
+    writer.stop_channel()
+    assert len(take(reader, 5)) == 5
+
+    def told() -> dict[str, Any]:
+        message = heard.get(timeout=30)
+        while message.status != ChannelStatus.HealthCheck:
+            message = heard.get(timeout=30)
+        return dict(message.payload)
+
+    payload = told()
+    while "receivedRecordCount" not in payload:
+        payload = told()
+    assert (payload["step"], payload["receivedRecordCount"]) == ("warming up", 5)
+    assert payload.keys() >= {
+        "elapsedTimeSinceLastReadCycleMs",
+        "averageTimePerReadCycleMs",
+        "averageTimePerReadRecordMs",
+        "averageRecordPerReadCycle",
+    }
+    reader.invoke_sync_send_status_message(ChannelStatus.WaitingForSchema, {"of": "you"})
+    message = heard.get(timeout=30)
+    while message.status != ChannelStatus.WaitingForSchema:
+        message = heard.get(timeout=30)
+    assert message.payload == {"of": "you"}
+
+
+def test_a_failing_callback_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    reader = bench.reader()
+    heard: queue.Queue[int] = queue.Queue()
+
+    def broken(messages: list[ChannelStatusMessage]) -> None:
+        heard.put(len(messages))
+        raise RuntimeError("no use for them")
+
+    reader.on_status_message_received(broken)
+    assert reader.invoke_resource_creation()
+    until(reader.invoke_open_channel)
+    for _ in range(3):
+        heard.get(timeout=30)
+    assert "no use for them" in caplog.text
+
+
+def test_an_acknowledgement_covers_only_records_read_before_it(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    until(lambda: writer.is_any_connected_channels_healthy())
+    writer.invoke_write_records(demo(5))
+    assert not writer.is_all_connected_input_channels_acknowledged()
+    assert len(take(reader, 5)) == 5
+    reader.acknowledge_input()
+    until(writer.is_all_connected_input_channels_acknowledged)
+    writer.invoke_write_records(demo(5, 5))
+    assert not writer.is_all_connected_input_channels_acknowledged()
+    # It arrives after the records were written, but its reader had not read them.
+    reader.acknowledge_input()
+    (monitor,) = writer._peers.monitors
+    until(lambda: ChannelStatus.Acknowledged in monitor.status_update_map)
+    assert not writer.is_all_connected_input_channels_acknowledged()
+    assert len(take(reader, 5)) == 5
+    reader.acknowledge_input()
+    until(writer.is_all_connected_input_channels_acknowledged)
+
+
+def test_a_principal_closes_after_its_replicas(bench: Bench) -> None:
+    group = {"group": bench.name, "size": 2}
+    principal, replica = (bench.reader(index=index, **group) for index in range(2))
+    assert principal.invoke_resource_creation()
+    for each in (principal, replica):
+        until(each.invoke_open_channel)
+    until(lambda: not principal.can_close() and principal.retrieve_all_connected_channel_count())
+    assert replica.can_close()
+    assert not principal.invoke_close_channel()
+    assert principal.is_channel_open()
+    assert replica.invoke_close_channel()
+    until(principal.can_close)
+    until(principal.invoke_close_channel)
+
+
+def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
+    bench.quick()
+    reader, writer = bench.pair()
+    writer.start_channel()
+    writer.invoke_write_records(demo(2))
+    writer.invoke_sync_send_status_message(ChannelStatus.Error)
+    reader.invoke_sync_status_update()
+    errors = reader.retrieve_connected_channel_unique_names
+    until(lambda: errors(lambda each: each.is_channel_error()))
+    assert writer.invoke_close_channel()
+    reader.invoke_sync_status_update()
+    assert errors(lambda each: each.is_channel_error() and not each.is_channel_healthy())
+    assert reader.is_any_connected_channels_unhealthy()
+    assert reader.has_records()
+    assert take(reader, 2) == demo(2), "all that it wrote is read"
+    with pytest.raises(WriterFailed, match=r"sent the status Error.*onLostWriter='go_on'"):
+        until(lambda: not reader.has_records())
+    # Restarted in its place, it is live.
+    again = bench.writer()
+    until(again.invoke_open_channel)
+    reader.invoke_sync_status_update()
+    until(lambda: not reader.is_any_connected_channels_unhealthy())
+    assert not reader.has_records()
+    again.invoke_write_records(demo(1, 2))
+    again.invoke_close_channel()
+    reader.invoke_sync_status_update()
+    assert reader.has_records()
+    assert take(reader, 1) == demo(1, 2)
+    assert not reader.has_records()
+
+
+@pytest.mark.parametrize("written", [25, 0])
+def test_a_writer_that_is_restarted_in_time_is_read_to_the_end(bench: Bench, written: int) -> None:
+    reader, writer = bench.pair()
+    writer.start_channel()
+    if written:
+        writer.invoke_write_records(demo(written))
+        assert take(reader, written) == demo(written)
+    writer.invoke_sync_send_status_message(ChannelStatus.Error)
+    assert writer.invoke_close_channel()
+    until(reader.is_any_connected_channels_unhealthy)
+    assert reader.has_records(), "its successor is waited for"
+    again = bench.writer()
+    until(again.invoke_open_channel)
+    again.invoke_write_records(demo(40 - written, written))
+    assert again.invoke_close_channel()
+    assert take(reader, 40 - written) == demo(40 - written, written)
+    until(lambda: not reader.has_records())
+
+
+def test_a_writer_that_failed_before_writing_ends_a_reader_without_an_error(bench: Bench) -> None:
+    bench.quick()
+    reader, writer = bench.pair()
+    writer.invoke_sync_send_status_message(ChannelStatus.Error)
+    assert writer.invoke_close_channel()
+    until(reader.is_any_connected_channels_unhealthy)
+    assert reader.has_records()
+    until(lambda: not reader.has_records())
+
+
+@pytest.mark.parametrize("choice", ["raise", "wait", "go_on"])
+def test_the_gateway_finds_a_dead_writer(bench: Bench, choice: str) -> None:
+    bench.quick()
+    reader, writer = bench.pair(ElsewhereWriter, onLostWriter=choice)
+    until(reader.is_any_connected_channels_healthy)
+    assert not reader.has_records()
+    vanish(writer)
+    until(reader.is_any_connected_channels_unhealthy)
+    if choice == "raise":
+        with pytest.raises(WriterLost, match="is lost"):
+            reader.has_records()
+    else:
+        assert reader.has_records() == (choice == "wait")
+
+
+def test_a_writer_that_failed_before_may_be_restarted_with_its_reader(
+    bench: Bench,
+) -> None:
+    bench.quick()
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(2))
+    until(lambda: reader.get_consumer_lag() == 2)
+    writer.invoke_sync_send_status_message(ChannelStatus.Error)
+    writer.invoke_close_channel()
+    reader.invoke_close_channel()
+    later = bench.reader()
+    until(later.invoke_open_channel)
+    until(later.is_any_connected_channels_unhealthy)
+    assert len(take(later, 2)) == 2
+    assert later.has_records(), "it is waited for, for the channel's heartbeat timeout"
+    with pytest.raises(WriterFailed):
+        until(lambda: not later.has_records())
+
+
+def test_a_delivery_failure_is_raised_and_fails_the_writer(bench: Bench) -> None:
+    bench.quick()
+    reader, writer = bench.pair()
+    writer.start_channel()
+    bench.channel().update(config={"max.message.bytes": "1024"})
+    writer.invoke_write_records([{"demoText": random.Random(1).randbytes(4000).hex()}])  # noqa: S311
+    with pytest.raises(DeliveryFailed):
+        writer.invoke_close_channel()
+    assert not writer.is_channel_open()
+    until(lambda: [each.state for each in bench.channel().endpoints() if each.role == "writer"])
+    (writing,) = (each for each in bench.channel().endpoints() if each.role == "writer")
+    assert writing.state == "error"
+    assert "MSG_SIZE_TOO_LARGE" in (writing.cause or "")
+    reader.invoke_sync_status_update()
+    with pytest.raises(WriterFailed):
+        until(lambda: not reader.has_records())
+
+
+def test_causes_contain_no_values_of_records(bench: Bench) -> None:
+    secret = "SENTINEL-4711"
+    reader, writer = bench.pair()
+    writer.invoke_write_records([{"demoText": secret}])
+    assert take(reader, 1) == [{"demoText": secret}]
+    with pytest.raises(InvalidRecordValue, match=secret) as raised:
+        writer.invoke_write_records([{"demoText": [secret]}])
+    told = "record 0, field 'demoText': it must be a str without lone surrogates; it is list"
+    assert raised.value.summary == told
+    for channel in (writer, reader):
+        # As pypz's executor does after an operator's exception.
+        channel.invoke_sync_send_status_message(ChannelStatus.Error)
+        channel.invoke_close_channel()
+    for role in ("writer", "reader"):
+        cause = failed_cause(bench.url, bench.name, role)
+        assert cause.startswith("OperatorFailed: ")
+        assert cause.endswith("sent the status Error")
+    assert secret not in views(bench.url, bench.name)
+
+
+def test_a_message_is_json_and_back() -> None:
+    message = ChannelStatusMessage("channel", "port", "group", 1, "Started", {"a": 1}, 5)
+    again = ChannelStatusMessage.create_from_json(str(message))
+    assert vars(again) == vars(message)
+    assert again.status is ChannelStatus.Started
+    assert ChannelStatusMessage.create_from_json({**vars(message)}).timestamp == 5
+    with pytest.raises(TypeError):
+        ChannelStatusMessage.create_from_json(7)
+
+
+def test_a_given_executor_runs_the_statuses_and_is_not_shut_down(bench: Bench) -> None:
+    with ThreadPoolExecutor(2) as executor:
+        reader = QuickReader(bench.name, StandinPort(bench.name, SCHEMA), executor)
+        reader.set_location(bench.url)
+        turns: queue.Queue[int] = queue.Queue()
+        reader.on_status_message_received(lambda told: turns.put(len(told)))
+        assert reader.invoke_resource_creation()
+        assert reader.invoke_open_channel()
+        for _ in range(3):
+            turns.get(timeout=30)
+        assert reader.invoke_close_channel()
+        assert executor.submit(lambda: 5).result() == 5

@@ -1,0 +1,109 @@
+"""Responses of the gateway parsed into models."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from scripted_gateway import CHANNEL
+from sluiceway.errors import IncompatibleGateway, OptionError
+from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.models import ChannelResource, Connection
+from sluiceway.rest.parsing import JsonNode, parse
+
+CONNECTION: dict[str, Any] = {
+    "channel": {"name": "flights", "uid": "0" * 32, "generation": 2},
+    "format": "avro",
+    "schema": {"id": 1, "version": 1, "definition": CHANNEL["spec"]["schema"]},
+    "topic": {"name": "t", "id": "id", "partitions": 4, "max_message_bytes": 1000},
+    "kafka": {"bootstrap.servers": "127.0.0.1:9092", "sasl.password": "hush"},
+}
+
+
+EARLIER = {"id": 4, "version": 1, "definition": {"type": "record", "name": "F", "fields": []}}
+LATER = {"id": 9, "version": 2, "definition": CHANNEL["spec"]["schema"]}
+
+
+def changed(answer: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    answer = copy.deepcopy(answer)
+    *parents, last = path.split(".")
+    place = answer
+    for parent in parents:
+        place = place[parent]
+    place[last] = value
+    return answer
+
+
+def test_a_channel_is_read_with_its_etag() -> None:
+    channel = parse(ChannelResource, JsonNode(CHANNEL), etag='"0.2.3"')
+    assert (channel.name, channel.partitions, channel.etag) == ("flights", 4, '"0.2.3"')
+    assert channel.retention.ms == 1000
+    assert channel.created_at.tzinfo is not None
+    ready = channel.status.condition("Ready")
+    assert ready is not None
+    assert ready.reason == "BrokerUnavailable"
+    assert channel.status.explain() == "no broker answers"
+
+
+def test_fields_of_a_newer_gateway_are_ignored() -> None:
+    newer = changed(CHANNEL, "spec.compression", "zstd")
+    newer = changed(newer, "metadata.annotations", {"a": 1})
+    assert parse(ChannelResource, JsonNode(newer)) == parse(ChannelResource, JsonNode(CHANNEL))
+    assert parse(Connection, JsonNode(changed(CONNECTION, "lease", 7))) == parse(
+        Connection, JsonNode(CONNECTION)
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata.uid", None),
+        ("metadata.created_at", "yesterday"),
+        ("metadata.labels", {"a": 1}),
+        ("spec.partitions", "4"),
+        ("spec.pinned", 0),
+        ("status.conditions", {}),
+        ("status.topic", None),
+    ],
+)
+def test_a_malformed_response_is_rejected_with_the_path(path: str, value: Any) -> None:
+    with pytest.raises(IncompatibleGateway, match=path.replace(".", r"\.")):
+        parse(ChannelResource, JsonNode(changed(CHANNEL, path, value)))
+
+
+@pytest.mark.parametrize("answer", [None, [], "text", {}])
+def test_a_response_that_is_not_a_channel_is_rejected(answer: object) -> None:
+    with pytest.raises(IncompatibleGateway, match="is missing"):
+        parse(ChannelResource, JsonNode(answer))
+
+
+def test_a_connection_can_be_pickled_and_shows_no_credentials() -> None:
+    connection = parse(Connection, JsonNode(CONNECTION))
+    assert pickle.loads(pickle.dumps(connection)) == connection  # noqa: S301
+    assert "hush" not in repr(connection)
+
+
+def test_a_connection_names_all_schemas_that_messages_may_have() -> None:
+    answer = changed(changed(CONNECTION, "schema", LATER), "schemas", [EARLIER, LATER])
+    connection = parse(Connection, JsonNode(answer))
+    assert [(each.id, each.version) for each in connection.schemas] == [(4, 1), (9, 2)]
+    assert (connection.schema_id, connection.schema_definition) == (9, LATER["definition"])
+
+
+def test_a_connection_of_an_older_gateway_has_its_one_schema() -> None:
+    connection = parse(Connection, JsonNode(changed(CONNECTION, "schema", LATER)))
+    assert [(each.id, each.version) for each in connection.schemas] == [(9, 2)]
+    assert connection.schemas[0].definition == LATER["definition"]
+
+
+@pytest.mark.parametrize("bad", [-1, 1.0, "1", None, True])
+def test_a_position_needs_whole_numbers_from_0(bad: Any) -> None:
+    with pytest.raises(OptionError, match="offset of a position"):
+        Position(offset=bad)
+    with pytest.raises(OptionError, match="records of a position"):
+        Position(offset=0, records=bad)
+
+
+def test_positions_of_a_partition_are_ordered() -> None:
+    assert Position(offset=1, records=9) < Position(offset=2) < Position(offset=2, records=1)

@@ -1,0 +1,228 @@
+"""Transport: requests, retries and errors, with a scripted gateway."""
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from scripted_gateway import CHANNEL, Script
+from sluiceway.errors import (
+    Conflict,
+    Forbidden,
+    GatewayError,
+    GatewayUnavailable,
+    IncompatibleGateway,
+    InvalidRequest,
+    OptionError,
+    Unauthenticated,
+)
+from sluiceway.gateway import Gateway
+from sluiceway.rest.auth import TokenSource
+
+
+def test_transient_failures_are_retried_as_one_change(script: Script) -> None:
+    script.problem(503, "database_unavailable", retriable=True, Retry_After="1")
+    script.answer(502, b"<html>bad gateway</html>")
+    script.answer(201, CHANNEL, ETag='"e"')
+    made = script.control().create("flights", spec={}, labels={})
+    assert made.etag == '"e"'
+    assert len({headers["Idempotency-Key"] for *_, headers in script.requests}) == 1
+    assert len(script.requests) == 3
+    assert script.pauses_s[0] >= 0.8
+
+
+def test_the_jitter_of_retries_ignores_the_jobs_random_seed(script: Script) -> None:
+    random.seed(7)
+    before = random.getstate()
+    script.problem(503, "database_unavailable", retriable=True)
+    script.answer(200, CHANNEL)
+    script.control().channel("flights")
+    assert len(script.pauses_s) == 1
+    assert random.getstate() == before
+
+
+def test_each_call_has_an_idempotency_key_of_its_own(script: Script) -> None:
+    control = script.control()
+    for _ in range(2):
+        script.answer(202, CHANNEL)
+        control.delete("flights", uid="u", keep_topic=True)
+    assert len({headers["Idempotency-Key"] for *_, headers in script.requests}) == 2
+    assert script.requests[0][1] == "/v1/channels/flights?uid=u&topic=keep"
+
+
+def test_retries_end_in_time_with_the_last_cause(script: Script) -> None:
+    for _ in range(50):
+        script.problem(503, "kafka_unavailable", retriable=True)
+    with pytest.raises(GatewayUnavailable, match="it is kafka_unavailable") as raised:
+        script.control(timeout_s=10).channel("flights")
+    assert raised.value.code == "kafka_unavailable"
+    assert raised.value.retriable
+    assert 5 < sum(script.pauses_s) <= 10
+
+
+def test_an_unreachable_gateway_is_reported_with_its_url() -> None:
+    gateway = Gateway("http://127.0.0.1:1", timeout_s=0.3)
+    with gateway, pytest.raises(GatewayUnavailable, match=r"127\.0\.0\.1:1 does not answer"):
+        gateway.channel("flights")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (401, "unauthenticated", Unauthenticated),
+        (403, "forbidden", Forbidden),
+        (409, "partitions_shrink", Conflict),
+        (422, "invalid_request", InvalidRequest),
+        (500, "internal_error", GatewayError),
+        (409, "of_a_newer_gateway", Conflict),
+        (418, "of_a_newer_gateway", InvalidRequest),
+        (599, "of_a_newer_gateway", GatewayError),
+    ],
+)
+def test_problems_become_exceptions_with_their_code_and_are_not_retried(
+    script: Script, status: int, code: str, kind: type[GatewayError]
+) -> None:
+    script.problem(status, code)
+    with pytest.raises(kind, match=f"it is {code}") as raised:
+        script.control().channel("flights")
+    assert type(raised.value) is kind
+    assert (raised.value.code, raised.value.status) == (code, status)
+    assert len(script.requests) == 1
+
+
+def test_the_fields_of_a_malformed_request_are_in_the_message(script: Script) -> None:
+    errors = [{"pointer": "/spec/partitions", "message": "0 is too few"}]
+    body = {"code": "invalid_request", "detail": "malformed", "errors": errors}
+    script.answer(422, body)
+    with pytest.raises(InvalidRequest, match="malformed; /spec/partitions: 0 is too few") as raised:
+        script.control().channel("flights")
+    assert list(raised.value.errors) == errors
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(404, b"not here"), (200, b"<html>"), (200, b"[]"), (301, b""), (400, "x")]
+)
+def test_a_server_that_is_not_a_gateway_is_recognized(
+    script: Script, status: int, body: object
+) -> None:
+    script.answer(status, body)
+    with pytest.raises(IncompatibleGateway):
+        script.control().channel("flights")
+
+
+def test_lists_are_read_page_after_page(script: Script) -> None:
+    script.answer(200, {"items": [CHANNEL, CHANNEL], "next_cursor": "c/1"})
+    script.answer(200, {"items": [CHANNEL], "next_cursor": None, "total": 3})
+    assert len(list(script.control().channels("team=fares"))) == 3
+    assert script.requests[1][1] == "/v1/channels?limit=100&selector=team%3Dfares&cursor=c%2F1"
+
+
+def test_a_name_cannot_become_another_path(script: Script) -> None:
+    for name in ("", ".", "..", "../tokens", "a/b", "a?x=1", "a%2Fb", "Flights", "ä", None):
+        with pytest.raises(InvalidRequest, match="the channel name is"):
+            script.control().channel(name)  # type: ignore[arg-type]
+    assert script.requests == []
+
+
+def test_a_rejected_token_is_read_again_from_its_file(
+    script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("slw_a_old\n")
+    monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", str(path))
+    control = script.control()
+    script.answer(200, CHANNEL)
+    control.channel("flights")
+    path.write_text("slw_a_new\n")
+    script.problem(401, "unauthenticated")
+    script.answer(200, CHANNEL)
+    control.channel("flights")
+    sent = [headers.get("Authorization") for *_, headers in script.requests]
+    assert sent == ["Bearer slw_a_old", "Bearer slw_a_old", "Bearer slw_a_new"]
+    script.problem(401, "unauthenticated")
+    with pytest.raises(Unauthenticated):
+        control.channel("flights")
+    assert len(script.requests) == 4
+
+
+def test_each_of_several_threads_retries_with_the_new_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("slw_a_old\n")
+    monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", str(path))
+    source = TokenSource()
+    rejected = source.current
+    path.write_text("slw_a_new\n")
+    assert [source.refresh(rejected) for _ in range(2)] == [True, True]
+    assert not source.refresh(source.current)
+
+
+def test_no_thread_of_a_forked_child_uses_the_connections_of_its_parent(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = script.transport()
+    child, client, forked = os.getpid() + 1, httpx.Client, []
+
+    def opened(**options: Any) -> httpx.Client:
+        forked.append(transport._fork_guard.forked)
+        return client(**options)
+
+    monkeypatch.setattr(os, "getpid", lambda: child)
+    monkeypatch.setattr(httpx, "Client", opened)
+    script.answer(200, {})
+    transport.request("GET", "/v1/cluster")
+    assert forked == [True], "other threads do not take the parent's client while one is opened"
+
+
+def test_a_given_token_overrides_the_environment(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICEWAY_TOKEN", "slw_env_x")
+    for options, expected in (({}, "slw_env_x"), ({"token": "slw_arg_x"}, "slw_arg_x")):
+        script.answer(200, CHANNEL)
+        script.control(**options).channel("flights")
+        assert script.requests[-1][2]["Authorization"] == f"Bearer {expected}"
+
+
+def test_the_url_comes_from_the_environment_and_has_a_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SLUICEWAY_URL", raising=False)
+    assert Gateway().url == "http://127.0.0.1:8900"
+    monkeypatch.setenv("SLUICEWAY_URL", "https://gateway.example/")
+    assert Gateway().url == "https://gateway.example"
+
+
+def test_tokens_are_not_shown(script: Script) -> None:
+    gateway = Gateway(script.url, token="slw_a_hush")
+    assert "hush" not in repr(gateway)
+    assert "hush" not in repr(vars(gateway._control._transport))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": "127.0.0.1:8900"}, "the gateway's URL"),
+        ({"url": "ftp://x"}, "the gateway's URL"),
+        ({"url": "http://user:hush@x"}, "without a user"),
+        ({"token": "two words"}, "token does not contain a token"),
+        ({"token": "   "}, "token does not contain a token"),
+        ({"ca": "/nowhere.pem"}, "has no usable CA certificates"),
+        ({"timeout_s": 0}, "timeout_s is 0"),
+    ],
+)
+def test_invalid_arguments_are_rejected(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message) as raised:
+        Gateway(**options)
+    assert "hush" not in str(raised.value)
+
+
+def test_a_missing_token_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLUICEWAY_TOKEN", raising=False)
+    monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", "/nowhere/token")
+    with pytest.raises(OptionError, match="/nowhere/token in SLUICEWAY_TOKEN_FILE"):
+        Gateway()

@@ -1,0 +1,265 @@
+"""Compatibility of schemas: rule by rule, and compared with fastavro."""
+
+import pytest
+from hypothesis import event, given
+
+from generated import PLAIN, fastavro_reads, pairs
+from sluiceway.schema import Schema
+from sluiceway.schema.compatibility import incompatibilities
+from sluiceway.schema.types import Array, Enum, Fixed, Kind, Map, Nullable, Record, Type
+
+
+def schema(**fields: object) -> Schema:
+    """Fields given as their types, or as (type, default)."""
+    members = []
+    for name, given_ in fields.items():
+        if isinstance(given_, tuple):
+            members.append({"name": name, "type": given_[0], "default": given_[1]})
+        else:
+            members.append({"name": name, "type": given_})
+    return Schema.parse({"type": "record", "name": "Reading", "fields": members})
+
+
+def nested(**fields: object) -> dict[str, object]:
+    return {**schema(**fields).definition, "name": "Nested"}
+
+
+def array(items: object) -> dict[str, object]:
+    return {"type": "array", "items": items}
+
+
+def map_(values: object) -> dict[str, object]:
+    return {"type": "map", "values": values}
+
+
+def enum(*symbols: str, **default: str) -> dict[str, object]:
+    return {"type": "enum", "name": "E", "symbols": symbols, **default}
+
+
+def fixed(size: int) -> dict[str, object]:
+    return {"type": "fixed", "name": "F", "size": size}
+
+
+def decimal(precision: int, scale: int) -> dict[str, object]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+DATE = {"type": "int", "logicalType": "date"}
+INSTANT = {"type": "long", "logicalType": "timestamp-micros"}
+NEEDED = "is read but not written, and has no default: give it a default"
+CANNOT = "and cannot be read as"
+NULL = "is nullable where it is written, but not where it is read: make it nullable in both"
+
+READABLE = {
+    "the same": (schema(a="int"), schema(a="int")),
+    "a field that was not written has a default": (schema(a="int", b=("int", 0)), schema(a="int")),
+    "a nullable field that was not written has a default": (
+        schema(a="int", b=(["null", "int"], None)),
+        schema(a="int"),
+    ),
+    "a field that is not read": (schema(a="int"), schema(a="int", b="int")),
+    "fields in another order": (schema(b="int", a="string"), schema(a="string", b="int")),
+    "int as long": (schema(a="long"), schema(a="int")),
+    "int as float": (schema(a="float"), schema(a="int")),
+    "int as double": (schema(a="double"), schema(a="int")),
+    "long as float": (schema(a="float"), schema(a="long")),
+    "long as double": (schema(a="double"), schema(a="long")),
+    "float as double": (schema(a="double"), schema(a="float")),
+    "string as bytes": (schema(a="bytes"), schema(a="string")),
+    "bytes as string": (schema(a="string"), schema(a="bytes")),
+    "null allowed now": (schema(a=["null", "int"]), schema(a="int")),
+    "null allowed now, and longer": (schema(a=["long", "null"]), schema(a="int")),
+    "the branches of a union the other way round": (
+        schema(a=["int", "null"]),
+        schema(a=["null", "int"]),
+    ),
+    "items promoted": (schema(a=array("long")), schema(a=array("int"))),
+    "values promoted": (schema(a=map_(["null", "long"])), schema(a=map_("int"))),
+    "a nested field with a default": (
+        schema(n=nested(a="int", b=("string", ""))),
+        schema(n=nested(a="int")),
+    ),
+    "a record of another name": (
+        Schema.parse({**schema(a="int").definition, "name": "other.Name"}),
+        schema(a="int"),
+    ),
+    "more symbols": (schema(a=enum("A", "B")), schema(a=enum("B"))),
+    "fewer symbols and a default": (schema(a=enum("B", default="B")), schema(a=enum("A", "B"))),
+    "a fixed of another name": (schema(a=fixed(4)), schema(a={**fixed(4), "name": "Other"})),
+    "a decimal that is stored otherwise": (
+        schema(a=decimal(8, 2)),
+        schema(a={**decimal(8, 2), "type": "fixed", "name": "D", "size": 4}),
+    ),
+    "a logical type as itself": (schema(a=DATE), schema(a=DATE)),
+}
+
+UNREADABLE = {
+    "a field that was not written has no default": (
+        schema(a="int", b="int"),
+        schema(a="int"),
+        [f"field 'b' {NEEDED}, or write it"],
+    ),
+    "a nullable field that was not written has no default": (
+        schema(a="int", b=["null", "int"]),
+        schema(a="int"),
+        [f"field 'b' {NEEDED}, or write it"],
+    ),
+    "long as int": (
+        schema(a="int"),
+        schema(a="long"),
+        [
+            f"field 'a' is written as long {CANNOT} int: leave its type as it is, make it float "
+            "or double, or use a new name for the new type"
+        ],
+    ),
+    "double as float": (
+        schema(a="float"),
+        schema(a="double"),
+        [
+            f"field 'a' is written as double {CANNOT} float: leave its type as it is, or use a "
+            "new name for the new type"
+        ],
+    ),
+    "string as long": (schema(a="long"), schema(a="string"), [f"written as string {CANNOT} long"]),
+    "boolean as int": (schema(a="int"), schema(a="boolean"), [f"written as boolean {CANNOT} int"]),
+    "int as bytes": (schema(a="bytes"), schema(a="int"), [f"written as int {CANNOT} bytes"]),
+    "null no longer allowed": (schema(a="int"), schema(a=["null", "int"]), [f"field 'a' {NULL}"]),
+    "null no longer allowed, and shorter": (
+        schema(a="int"),
+        schema(a=["null", "long"]),
+        [f"field 'a' {NULL}", f"field 'a' is written as long {CANNOT} int"],
+    ),
+    "an array as a map": (
+        schema(a=map_("int")),
+        schema(a=array("int")),
+        [f"written as array of int {CANNOT} map of int"],
+    ),
+    "a single value as an array": (
+        schema(a=array("int")),
+        schema(a="int"),
+        [f"written as int {CANNOT} array of int"],
+    ),
+    "a record as a string": (
+        schema(a="string"),
+        schema(a=nested(b="int")),
+        [f"written as record {CANNOT} string"],
+    ),
+    "deep inside": (
+        schema(a=array(map_(nested(b="int", c="int")))),
+        schema(a=array(map_(["null", nested(b="string")]))),
+        [
+            f"field 'a[]{{}}' {NULL}",
+            f"field 'a[]{{}}.b' is written as string {CANNOT} int",
+            f"field 'a[]{{}}.c' {NEEDED}",
+        ],
+    ),
+    "fewer symbols": (
+        schema(a=enum("B", "D")),
+        schema(a=enum("A", "B", "C")),
+        [
+            "field 'a' is written with symbols unknown to the reader, A, C: add them to "
+            "the reader's enum, or give it a default"
+        ],
+    ),
+    "a symbol as a string": (
+        schema(a="string"),
+        schema(a=enum("A")),
+        [f"written as enum of A {CANNOT} string"],
+    ),
+    "a longer fixed": (
+        schema(a=fixed(8)),
+        schema(a=fixed(4)),
+        [f"written as fixed of 4 bytes {CANNOT} fixed of 8 bytes"],
+    ),
+    "a fixed as bytes": (
+        schema(a="bytes"),
+        schema(a=fixed(4)),
+        [f"written as fixed of 4 bytes {CANNOT} bytes"],
+    ),
+    "a decimal of more digits": (
+        schema(a=decimal(10, 2)),
+        schema(a=decimal(8, 2)),
+        [f"written as decimal(8, 2) {CANNOT} decimal(10, 2)"],
+    ),
+    "a uuid in bytes as its text": (
+        schema(a={"type": "string", "logicalType": "uuid"}),
+        schema(a={**fixed(16), "logicalType": "uuid"}),
+        [f"written as uuid in 16 bytes {CANNOT} uuid"],
+    ),
+    "an instant in another unit": (
+        schema(a=INSTANT),
+        schema(a={"type": "long", "logicalType": "timestamp-millis"}),
+        [f"written as timestamp-millis {CANNOT} timestamp-micros"],
+    ),
+    "a date as the int that it travels as": (
+        schema(a="int"),
+        schema(a=DATE),
+        [f"written as date {CANNOT} int"],
+    ),
+    "a long as an instant": (
+        schema(a=INSTANT),
+        schema(a="long"),
+        [f"written as long {CANNOT} timestamp-micros"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("reader", "writer"), READABLE.values(), ids=READABLE)
+def test_compatible_schemas_can_be_read(reader: Schema, writer: Schema) -> None:
+    assert incompatibilities(reader, writer) == ()
+
+
+@pytest.mark.parametrize(("reader", "writer", "reasons"), UNREADABLE.values(), ids=UNREADABLE)
+def test_each_broken_rule_is_reported_with_its_path_and_a_remedy(
+    reader: Schema, writer: Schema, reasons: list[str]
+) -> None:
+    found = incompatibilities(reader, writer)
+    assert len(found) == len(reasons)
+    for reason, sentence in zip(reasons, found, strict=True):
+        assert reason in sentence
+        assert ": " in sentence
+
+
+def witnesses(type_: Type) -> list[object]:
+    """Values that between them take every way through `type_` that there is."""
+    match type_:
+        case Nullable(item=item):
+            return [None, *witnesses(item)]
+        case Array(items=items):
+            return [witnesses(items)]
+        case Map(values=items):
+            return [{str(number): value for number, value in enumerate(witnesses(items))}]
+        case Record(fields=fields):
+            ways = {field.name: witnesses(field.type) for field in fields}
+            rows = max(map(len, ways.values()))
+            return [{name: way[i % len(way)] for name, way in ways.items()} for i in range(rows)]
+        case Enum(symbols=symbols):
+            return list(symbols)
+        case Fixed(size=size):
+            return [bytes(size)]
+    return [_WITNESS[type_.kind]]
+
+
+_WITNESS = {
+    Kind.BOOLEAN: True,
+    Kind.INT: 1,
+    Kind.LONG: 1,
+    Kind.FLOAT: 1.0,
+    Kind.DOUBLE: 1.0,
+    Kind.STRING: "text",
+    Kind.BYTES: b"text",
+}
+
+
+@given(pairs(PLAIN))
+def test_the_rules_agree_with_fastavro(pair: tuple[Schema, Schema]) -> None:
+    writer, reader = pair
+    broken = incompatibilities(reader, writer)
+    event("incompatible" if broken else "compatible")
+    failed = False
+    for row in witnesses(writer.record):
+        try:
+            fastavro_reads(row, writer, reader)
+        except Exception:  # of many kinds, for one reason
+            failed = True
+    assert failed == bool(broken), broken

@@ -1,0 +1,114 @@
+"""The tables of `docs/types.md`, row by row."""
+
+import json
+import re
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import types as spark
+
+from generated import values
+from sluiceway.codecs import codec
+from sluiceway.errors import SchemaMismatch, UnsupportedType
+from sluiceway.records import to_batches, to_records
+from sluiceway.schema import Schema
+from sluiceway.spark.types import struct_of
+
+PAGE = (Path(__file__).parents[3] / "docs" / "types.md").read_text()
+NONE = "–"
+
+
+@dataclass
+class Point:
+    a: int
+
+
+WORDS = {
+    **{word.__name__: word for word in (date, datetime, time, Decimal, UUID, Point)},
+    **{name: getattr(spark, name) for name in dir(spark) if name.endswith("Type")},
+    "Annotated": Annotated,
+    "Literal": Literal,
+    "pa": pa,
+}
+
+
+def table(title):
+    """The rows of the table under a heading, each a list of cells."""
+    section = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+    assert rows
+    return [[cell.strip().replace("\\|", "|") for cell in row] for row in rows]
+
+
+def code(cell):
+    return re.findall(r"`([^`]*)`", cell)
+
+
+def of_avro(source):
+    return Schema.parse(
+        {"type": "record", "name": "r", "fields": [{"name": "x", "type": json.loads(source)}]}
+    )
+
+
+def of_python(source):
+    """The schema of one field: an Avro type, or an Arrow, Spark or Python one."""
+    if source.startswith(("{", "[", '"')):
+        return of_avro(source)
+    made = eval(source, WORDS)  # noqa: S307 - our own page
+    if isinstance(made, pa.DataType):
+        return Schema.of(pa.schema([pa.field("x", made, nullable=made == pa.null())]))
+    if isinstance(made, spark.DataType):
+        return Schema.of(spark.StructType([spark.StructField("x", made, nullable=False)]))
+    return Schema.of(dataclass(type("r", (), {"__annotations__": {"x": made}})))
+
+
+@pytest.mark.parametrize("row", table("Supported types"), ids=lambda row: row[0])
+@settings(max_examples=5)
+@given(data=st.data())
+def test_supported_types_keep_their_values(row, data):
+    (avro,), (arrow,), spark_, annotation, (python,) = map(code, row)
+    schema = of_avro(avro)
+    assert str(schema.arrow.field("x").type).replace(" ('item')", "") == arrow
+    if spark_:
+        (field,) = struct_of(schema.arrow).fields
+        assert [field.dataType.simpleString()] == spark_
+    else:
+        assert row[2] == NONE
+        with pytest.raises(SchemaMismatch):
+            struct_of(schema.arrow)
+    if annotation:
+        assert not of_python(annotation[0]).differences(schema)
+    else:
+        assert row[3] == NONE
+    value = data.draw(values(schema.record.fields[0].type))
+    (batch,) = to_batches([{"x": value}], schema)
+    for format_ in ("avro", "arrow"):
+        codec_ = codec(format_, schema, 7)
+        (read,) = codec_.decode(codec_.encode(batch, limit_bytes=2**31)).batches
+        ((found,),) = (record.values() for record in to_records(read))
+        assert found is None or type(found).__name__ == python
+
+
+@pytest.mark.parametrize(
+    ("given_", "converted"),
+    [(each, code(row[1])[0]) for row in table("Converted types") for each in code(row[0])],
+)
+def test_other_types_are_converted(given_, converted):
+    assert str(of_python(given_).arrow.field("x").type) == converted
+
+
+@pytest.mark.parametrize(
+    "given_", [each for row in table("Unsupported types") for each in code(row[0])]
+)
+def test_unsupported_types_are_rejected(given_):
+    with pytest.raises(UnsupportedType, match=r"field 'x'.*; "):
+        of_python(given_)

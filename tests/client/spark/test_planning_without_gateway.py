@@ -1,0 +1,148 @@
+"""Tasks that meet unknown schemas, planned with and without an available gateway.
+
+Plans and tasks are pickled as by Spark; topics are real.
+"""
+
+import pickle
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import GatewayUnavailable
+from sluiceway.rest.models import Connection
+from sluiceway.spark.batch_reader import ChannelDataReader
+from sluiceway.spark.microbatch import ChannelStreamReader
+from sluiceway.spark.options import ReadOptions
+from sluiceway.spark.types import struct_of
+from sluiceway.spark.worker import RefreshableConnection
+from spark_tasks import SCHEMA, Produce, fill
+
+NEWER = SCHEMA.append(pa.field("t", pa.string()))
+FOREIGN = b"\0" + struct.pack(">I", 2**31 - 7) + b"\x02"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A reader as pickled for tasks, and the splits that it planned."""
+
+    reader: ChannelDataReader | ChannelStreamReader
+    splits: Sequence[InputPartition]
+
+    def ids(self, partition: int) -> list[int]:
+        found: list[int] = []
+        for split in self.splits:
+            if split.value.offsets.partition == partition:
+                for batch in self.reader.read(split):
+                    found += batch.column("id").to_pylist()
+        return found
+
+
+def batch(source: RefreshableConnection) -> Planned:
+    options = ReadOptions.parse({"path": source.connection.channel_name, "onCorrupt": "skip"})
+    reader = ChannelDataReader(source, options, struct_of(SCHEMA))
+    return shipped(Planned(reader=reader, splits=reader.partitions()))
+
+
+def stream(source: RefreshableConnection) -> Planned:
+    options = ReadOptions.parse({"path": source.connection.channel_name, "onCorrupt": "skip"})
+    reader = ChannelStreamReader(source, options, struct_of(SCHEMA))
+    planner = reader.planner
+    splits = reader.partitions(planner.start().to_json(), planner.end().to_json())
+    reader.stop()
+    return shipped(Planned(reader=reader, splits=splits))
+
+
+Plan = Callable[[RefreshableConnection], Planned]
+
+
+def shipped(planned: Planned) -> Planned:
+    copy: Planned = pickle.loads(pickle.dumps(planned))  # noqa: S301
+    return copy
+
+
+@pytest.fixture
+def unavailable_url(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an unavailable gateway, with a short timeout."""
+    monkeypatch.setattr("sluiceway.spark.worker._TIMEOUT_S", 0.3)
+    return "http://127.0.0.1:9"
+
+
+@pytest.fixture
+def channel(gateway: Gateway, name: str) -> Channel:
+    channel = gateway.channel(name, SCHEMA, partitions=2)
+    fill(channel, range(3))
+    fill(channel, range(3, 5), partition=1)
+    return channel
+
+
+@pytest.fixture
+def early(channel: Channel, gateway: Gateway) -> Connection:
+    """A connection older than the channel's newest schema, which has a record in partition 1."""
+    connection = channel.connection("read")
+    gateway.channel(channel.name).update(schema=NEWER)
+    with gateway.channel(channel.name).writer(partition=1) as writer:
+        writer.write({"id": 5, "s": "5", "t": "new"})
+    return connection
+
+
+@pytest.mark.parametrize("plan", [batch, stream])
+def test_a_message_with_an_unknown_schema_is_not_skipped_without_the_gateway(
+    early: Connection, unavailable_url: str, plan: Plan
+) -> None:
+    planned = plan(RefreshableConnection(early, "read", gateway_url=unavailable_url))
+
+    assert planned.ids(0) == [0, 1, 2]
+    with pytest.raises(GatewayUnavailable, match=r"No message was skipped: run the job"):
+        planned.ids(1)
+
+
+@pytest.mark.parametrize("plan", [batch, stream])
+def test_a_new_schema_is_read_and_foreign_messages_skipped_with_the_gateway(
+    early: Connection, gateway_url: str, produce: Produce, plan: Plan
+) -> None:
+    produce(early, FOREIGN, partition=1)
+
+    planned = plan(RefreshableConnection(early, "read", gateway_url=gateway_url))
+
+    assert planned.ids(0) == [0, 1, 2]
+    assert planned.ids(1) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("plan", [batch, stream])
+def test_a_foreign_message_is_not_skipped_without_the_gateway(
+    channel: Channel, unavailable_url: str, produce: Produce, plan: Plan
+) -> None:
+    connection = channel.connection("read")
+    produce(connection, FOREIGN)
+
+    planned = plan(RefreshableConnection(connection, "read", gateway_url=unavailable_url))
+
+    with pytest.raises(GatewayUnavailable):
+        planned.ids(0)
+    assert planned.ids(1) == [3, 4]
+
+
+def test_a_connection_is_not_current_while_the_gateway_is_not_asked(
+    early: Connection, unavailable_url: str
+) -> None:
+    source = RefreshableConnection(early, "read", gateway_url=unavailable_url)
+
+    assert [source.refresh(max_age_s=60.0) for _ in range(2)] == [False, False]
+
+
+def test_a_recently_refreshed_connection_is_current(
+    channel: Channel, gateway_url: str, request: pytest.FixtureRequest
+) -> None:
+    source = RefreshableConnection(channel.connection("read"), "read", gateway_url=gateway_url)
+    assert source.refresh()
+    source.gateway_url = request.getfixturevalue("unavailable_url")
+    source.close()
+
+    assert source.refresh(max_age_s=60.0)
+    assert not source.refresh()

@@ -1,0 +1,197 @@
+"""Batch reads without a Spark session: plan, pickle, read."""
+
+import pickle
+
+import pytest
+from confluent_kafka import Producer
+
+from relay import Relay
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import (
+    CorruptMessage,
+    KafkaUnavailable,
+    OffsetOutOfRange,
+    OptionError,
+    TopicGone,
+)
+from sluiceway.rest.models import Connection
+from sluiceway.schema import Schema
+from sluiceway.spark.batch_reader import ChannelDataReader
+from sluiceway.spark.options import ReadOptions
+from sluiceway.spark.types import struct_of
+from sluiceway.spark.worker import RefreshableConnection
+from spark_tasks import SCHEMA, Measure, Produce, fill, messages_of
+
+
+@pytest.fixture
+def channel(gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(name, SCHEMA, partitions=2)
+
+
+def reader(connection: Connection, **options: str) -> ChannelDataReader:
+    parsed = ReadOptions.parse({"path": connection.channel_name} | options)
+    columns = struct_of(Schema.parse(connection.schema_definition).arrow)
+    made = ChannelDataReader(RefreshableConnection(connection, "read"), parsed, columns)
+    copy: ChannelDataReader = pickle.loads(pickle.dumps(made))  # noqa: S301
+    return copy
+
+
+def read(connection: Connection, **options: str) -> list[list[int]]:
+    """Return the ids that each task reads."""
+    made = reader(connection, **options)
+    return [
+        [each for batch in made.read(split) for each in batch.column("id").to_pylist()]
+        for split in made.partitions()
+    ]
+
+
+def test_each_partition_is_read_in_order_by_one_task(channel: Channel) -> None:
+    fill(channel, range(5))
+    fill(channel, range(5, 8), partition=1)
+
+    assert read(channel.connection("read")) == [[0, 1, 2, 3, 4], [5, 6, 7]]
+
+
+def test_an_empty_channel_has_no_splits(channel: Channel) -> None:
+    made = reader(channel.connection("read"))
+
+    assert made.partitions() == []
+    assert list(made.read(None)) == []
+
+
+def test_long_partitions_are_split_without_loss_or_duplicates(channel: Channel) -> None:
+    fill(channel, range(100))
+
+    assert read(channel.connection("read"), minpartitions="3") == [
+        [*range(33)],
+        [*range(33, 66)],
+        [*range(66, 100)],
+    ]
+    assert [
+        len(each) for each in read(channel.connection("read"), maxrecordsperpartition="40")
+    ] == [*(33, 33, 34)]
+
+
+def test_only_the_given_offsets_are_read(channel: Channel) -> None:
+    fill(channel, range(10))
+    offsets = {"startingoffsets": '{"0": 2, "1": -2}', "endingoffsets": '{"0": 7, "1": -1}'}
+
+    assert read(channel.connection("read"), **offsets) == [[2, 3, 4, 5, 6]]
+
+
+def test_messages_that_arrive_after_planning_are_not_read(channel: Channel) -> None:
+    fill(channel, range(3))
+    made = reader(channel.connection("read"))
+    (split,) = made.partitions()
+    fill(channel, range(3, 6))
+
+    assert [batch.num_rows for batch in made.read(split)] == [3]
+
+
+def test_offsets_out_of_range_fail_planning(channel: Channel) -> None:
+    with pytest.raises(OffsetOutOfRange, match="partition 1 has no offset 4"):
+        reader(channel.connection("read"), startingoffsets='{"0": -2, "1": 4}').partitions()
+    with pytest.raises(OptionError, match="lacks partition 1"):
+        reader(channel.connection("read"), startingoffsets='{"0": 0}').partitions()
+
+
+def test_timestamps_bound_a_read(channel: Channel, produce: Produce) -> None:
+    fill(channel, range(3))
+    connection = channel.connection("read")
+
+    assert read(connection, startingtimestamp="0") == [[0, 1, 2]]
+    assert read(connection, endingtimestamp="0") == []
+    assert read(connection, startingtimestamp=str(2**42)) == []
+
+
+def test_offsets_without_messages_are_skipped(channel: Channel) -> None:
+    """Transaction markers take offsets in the middle and at the end."""
+    connection = channel.connection("read")
+    fill(channel, range(1))
+    (message,) = messages_of(connection)
+    producer = Producer({**connection.kafka, "transactional.id": connection.topic_name})
+    producer.init_transactions(30)
+    for _ in range(2):
+        producer.begin_transaction()
+        producer.produce(connection.topic_name, message.value(), partition=0)
+        producer.commit_transaction(30)
+
+    assert read(connection) == [[0, 0, 0]]
+    assert read(connection, maxrecordsperpartition="1") == [[0], [0], [], [0], []]
+
+
+@pytest.mark.parametrize("bad", [b"", b"not of this channel", None])
+def test_a_corrupt_message_fails_the_task_with_its_offset(
+    channel: Channel, produce: Produce, bad: bytes | None
+) -> None:
+    fill(channel, range(3))
+    connection = channel.connection("read")
+    produce(connection, bad)
+
+    with pytest.raises(CorruptMessage, match="partition 0, offset 3"):
+        read(connection)
+
+
+def test_corrupt_messages_can_be_skipped_and_are_logged(
+    channel: Channel, produce: Produce, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(channel, range(2))
+    connection = channel.connection("read")
+    produce(connection, b"bad", b"worse")
+    fill(channel, range(2, 4))
+
+    assert read(connection, oncorrupt="skip") == [[0, 1, 2, 3]]
+    assert "2 corrupt messages skipped, the first at offset 2" in caplog.text
+
+
+def test_a_deleted_topic_fails_planning_and_tasks(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.batch_reader._VERIFY_EVERY_S", 0.0)
+    fill(channel, range(3))
+    made = reader(channel.connection("read"))
+    (split,) = made.partitions()
+    channel.delete()
+
+    with pytest.raises(TopicGone):
+        made.partitions()
+    with pytest.raises(TopicGone):
+        list(made.read(split))
+
+
+def test_without_kafka_a_task_fails_within_the_timeout(
+    fragile_kafka: Relay, fragile: Connection
+) -> None:
+    producer = Producer(fragile.kafka)
+    producer.produce(fragile.topic_name, b"x", partition=0)
+    assert producer.flush(30) == 0
+    made = reader(fragile, **{"kafkaconsumer.polltimeoutms": "1000"})
+    (split,) = made.partitions()
+    fragile_kafka.cut()
+
+    with pytest.raises(KafkaUnavailable, match="Kafka"):
+        list(made.read(split))
+    with pytest.raises(KafkaUnavailable, match="Kafka"):
+        made.partitions()
+
+
+@pytest.mark.parametrize("format_", ["avro", pytest.param("arrow", marks=pytest.mark.long)])
+def test_a_long_partition_is_read_in_bounded_memory(
+    gateway: Gateway, name: str, measure: Measure, format_: str
+) -> None:
+    """Read 400 MB of large messages; a task holds one chunk and the fetch queue."""
+    channel = gateway.channel(name, SCHEMA, format=format_)
+    text = "x" * 500_000
+    with channel.writer() as writer:
+        for start in range(0, 800, 80):
+            writer.write([{"id": start + i, "s": text} for i in range(80)])
+    made = reader(channel.connection("read"))
+    (split,) = made.partitions()
+
+    rows, grown_mb = measure(
+        pickle.dumps((made, split)), "sum(batch.num_rows for batch in task[0].read(task[1]))"
+    )
+
+    assert rows == 800
+    assert grown_mb < 200

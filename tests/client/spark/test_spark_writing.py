@@ -1,0 +1,197 @@
+"""Batch writes without a Spark session."""
+
+import pickle
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from relay import Relay
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import (
+    DeliveryFailed,
+    InvalidRecord,
+    KafkaUnavailable,
+    OptionError,
+    RecordTooLarge,
+    TopicGone,
+)
+from sluiceway.rest.models import Connection
+from sluiceway.spark import writer as writer_module
+from sluiceway.spark.options import WriteOptions
+from sluiceway.spark.writer import ChannelDataWriter, PooledProducer, TaskWriter
+from sluiceway_gateway.embedded import free_ports
+from spark_tasks import SCHEMA, Measure, all_ids, connection_at, ids_in
+
+
+@pytest.fixture(params=["avro", "arrow"])
+def channel(request: pytest.FixtureRequest, gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(name, SCHEMA, partitions=3, format=request.param)
+
+
+def writer(connection: Connection, **options: str) -> ChannelDataWriter:
+    task_writer = TaskWriter(connection, WriteOptions.parse({"path": "c"} | options))
+    writer_ = ChannelDataWriter(task_writer)
+    copy: ChannelDataWriter = pickle.loads(pickle.dumps(writer_))  # noqa: S301
+    return copy
+
+
+def batch(*ids: int | None, text: str | None = "x") -> pa.RecordBatch:
+    columns = [pa.array(ids, pa.int64()), pa.array([text] * len(ids), pa.string())]
+    return pa.record_batch(columns, names=["id", "s"])
+
+
+@pytest.mark.parametrize(("task", "partition"), [(0, 0), (1, 1), (5, 2)])
+def test_a_task_writes_to_the_partition_with_its_number(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch, task: int, partition: int
+) -> None:
+    class Task:
+        def partitionId(self) -> int:  # noqa: N802 - Spark's name
+            return task
+
+    monkeypatch.setattr(writer_module.TaskContext, "get", Task)
+
+    wrote = writer(channel.connection("write")).write(iter([batch(1, 2), batch(3)]))
+
+    assert wrote.records == 3
+    assert ids_in(channel) == {partition: [1, 2, 3]}
+
+
+def test_records_with_equal_keys_go_to_one_partition(channel: Channel) -> None:
+    rows = [batch(*range(20)), batch(*range(20))]
+    writer(channel.connection("write"), key="id").write(iter(rows))
+
+    found = ids_in(channel)
+
+    assert len(found) == 3
+    assert sorted(all_ids(channel)) == sorted([*range(20)] * 2)
+    assert sum(len(set(ids)) for ids in found.values()) == 20
+
+
+def test_keys_keep_their_partition_when_the_channel_grows(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    opening = TaskWriter._open
+
+    def noted(task_writer: TaskWriter) -> PooledProducer:
+        opened.append(opening(task_writer))
+        return opened[-1]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch(*range(40))
+        channel.update(partitions=9)
+        (pooled,) = opened
+        pooled.producer._producer.list_topics(channel.connection("read").topic_name, timeout=20)
+        yield batch(*range(40))
+
+    monkeypatch.setattr(TaskWriter, "_open", noted)
+    assert writer(channel.connection("write"), key="id").write(batches()).records == 80
+
+    found = ids_in(channel)
+    assert found.keys() == {0, 1, 2}
+    assert all(ids[: len(ids) // 2] * 2 == ids for ids in found.values())
+
+
+def test_a_key_that_is_not_a_field_is_an_error(channel: Channel) -> None:
+    with pytest.raises(OptionError, match="key is 'x'; the channel has the fields id, s"):
+        writer(channel.connection("write"), key="x")
+
+
+def test_an_empty_task_writes_nothing(channel: Channel) -> None:
+    assert writer(channel.connection("write")).write(iter([])).records == 0
+    assert ids_in(channel) == {}
+
+
+def test_a_null_in_a_required_field_fails_its_batch_before_it_is_sent(channel: Channel) -> None:
+    with pytest.raises(InvalidRecord, match="record 1, field 'id'") as caught:
+        writer(channel.connection("write")).write(iter([batch(1, 2), batch(3, None, 4)]))
+
+    assert "2 records that this task wrote before, and" in "".join(caught.value.__notes__)
+    assert not {3, 4} & set(all_ids(channel))
+
+
+def test_messages_stay_below_the_topics_size_limit(gateway: Gateway, name: str) -> None:
+    channel = gateway.channel(name, SCHEMA, format="arrow", config={"max.message.bytes": "20000"})
+    ids = range(300)
+
+    writer(channel.connection("write")).write(iter([batch(*ids, text="x" * 1000)]))
+
+    assert ids_in(channel) == {0: [*ids]}
+
+
+def test_a_record_larger_than_a_message_is_an_error(gateway: Gateway, name: str) -> None:
+    channel = gateway.channel(name, SCHEMA, config={"max.message.bytes": "20000"})
+
+    with pytest.raises(RecordTooLarge, match="record 0 takes"):
+        writer(channel.connection("write")).write(iter([batch(1, text="x" * 30_000)]))
+    assert ids_in(channel) == {}
+
+
+def test_tasks_reuse_a_producer(channel: Channel) -> None:
+    writer_ = writer(channel.connection("write"))
+    before = {id(each) for idle in writer_module.PRODUCERS._idle.values() for each in idle}
+    writer_.write(iter([batch(1)]))
+    writer_.write(iter([batch(2)]))
+    after = {id(each) for idle in writer_module.PRODUCERS._idle.values() for each in idle}
+
+    assert len(after - before) == 1
+    assert all_ids(channel) == [1, 2]
+
+
+def test_a_deleted_topic_fails_a_write(gateway: Gateway, name: str) -> None:
+    channel = gateway.channel(name, SCHEMA)
+    writer_ = writer(channel.connection("write"))
+    channel.delete()
+
+    with pytest.raises(TopicGone):
+        writer_.write(iter([batch(1)]))
+
+
+def test_an_unavailable_broker_fails_a_write_with_the_written_records(
+    fragile_kafka: Relay,
+    fragile: Connection,
+) -> None:
+    writer_ = writer(fragile, deliverytimeoutms="1500")
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch(1, 2)
+        fragile_kafka.cut()
+        yield batch(3)
+
+    with pytest.raises(DeliveryFailed, match="partition 0") as caught:
+        writer_.write(batches())
+
+    assert caught.value.written_records + caught.value.failed_records == 3
+    assert caught.value.failed_records >= 1
+
+
+def test_a_write_without_a_broker_fails_within_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports(1)
+    connection = connection_at(f"127.0.0.1:{port}", "t")
+    monkeypatch.setattr(writer_module, "_VERIFY_TIMEOUT_S", 0.5)
+
+    with pytest.raises(KafkaUnavailable):
+        writer(connection).write(iter([batch(1)]))
+
+
+BATCHES = """
+import pyarrow as pa
+text = pa.array(["x" * 100_000] * 40)
+batches = (pa.record_batch([pa.array(range(40)), text], names=["id", "s"]) for _ in range(100))
+"""
+
+
+@pytest.mark.parametrize("format_", ["avro", pytest.param("arrow", marks=pytest.mark.long)])
+def test_a_long_write_takes_bounded_memory(
+    gateway: Gateway, name: str, measure: Measure, format_: str
+) -> None:
+    """Write 400 MB; a task holds one of Spark's batches and the producer's queue."""
+    channel = gateway.channel(name, SCHEMA, format=format_)
+    writer_ = writer(channel.connection("write"))
+
+    records, grown_mb = measure(pickle.dumps(writer_), "task.write(batches).records", BATCHES)
+
+    assert records == 4000
+    assert grown_mb < 200

@@ -1,0 +1,366 @@
+"""Streaming reads without a Spark session."""
+
+import json
+import logging
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import LongType
+
+from relay import Relay
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import (
+    CheckpointMismatch,
+    Conflict,
+    KafkaUnavailable,
+    OffsetOutOfRange,
+    OptionError,
+    SchemaMismatch,
+    TopicGone,
+)
+from sluiceway.rest.models import Connection
+from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.microbatch import ChannelStreamReader, MicroBatchPlanner
+from sluiceway.spark.offsets import StreamOffset
+from sluiceway.spark.options import ReadOptions
+from sluiceway.spark.types import struct_of
+from sluiceway.spark.worker import RefreshableConnection
+from spark_tasks import SCHEMA, Produce, fill
+from waiting import until
+
+Json = Mapping[str, Any]
+
+
+@pytest.fixture
+def channel(gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(name, SCHEMA, partitions=2)
+
+
+class Query:
+    """A streaming query's driver, which calls the reader in the same order as Spark."""
+
+    def __init__(self, url: str, channel: str, **options: str) -> None:
+        source = ChannelDataSource({"path": channel} | options, gateway_url=url)
+        reader = source.streamReader(struct_of(SCHEMA))
+        assert isinstance(reader, ChannelStreamReader)
+        self.reader = reader
+        self.task: ChannelStreamReader = pickle.loads(pickle.dumps(reader))  # noqa: S301
+
+    def start(self) -> Json:
+        return stored(self.reader.initialOffset())
+
+    def end(self) -> Json:
+        return stored(self.reader.planner.end().to_json())
+
+    def batch(self, start: Json, end: Json) -> dict[int, list[int]]:
+        """Plan and read a micro-batch, and return its ids by partition."""
+        splits = self.reader.partitions(start, end)
+        found: dict[int, list[int]] = {}
+        for split in splits:
+            shipped: InputPartition = pickle.loads(pickle.dumps(split))  # noqa: S301
+            ids = [
+                each for batch in self.task.read(shipped) for each in batch.column("id").to_pylist()
+            ]
+            found.setdefault(shipped.value.offsets.partition, []).extend(ids)
+        return found
+
+
+def stored(offset: Json) -> Json:
+    """Return an offset after a round trip through a checkpoint."""
+    parsed: Json = json.loads(json.dumps(offset))
+    return parsed
+
+
+def offsets(offset: Json) -> dict[int, int]:
+    return dict(StreamOffset.parse(offset).next_offsets)
+
+
+@pytest.fixture
+def queries(gateway_url: str, channel: Channel) -> Iterator[Any]:
+    with ExitStack() as stack:
+
+        def query(name: str = channel.name, **options: str) -> Query:
+            made = Query(gateway_url, name, **options)
+            stack.callback(made.reader.stop)
+            return made
+
+        yield query
+
+
+def test_batches_follow_one_another_from_the_earliest_offset(
+    channel: Channel, queries: Any
+) -> None:
+    fill(channel, range(3))
+    query = queries()
+
+    start = query.start()
+    first = query.end()
+    fill(channel, range(3, 5))
+    fill(channel, range(5, 6), partition=1)
+    second = query.end()
+
+    assert [offsets(each) for each in (start, first, second)] == [
+        {0: 0, 1: 0},
+        {0: 3, 1: 0},
+        {0: 5, 1: 1},
+    ]
+    assert query.batch(start, first) == {0: [0, 1, 2]}
+    assert query.batch(first, second) == {0: [3, 4], 1: [5]}
+    assert query.batch(first, second) == {0: [3, 4], 1: [5]}
+    assert query.batch(second, second) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ({"startingOffsets": "latest"}, {0: 3, 1: 0}),
+        ({"startingOffsets": '{"0": 2, "1": -2}'}, {0: 2, 1: 0}),
+        ({"startingTimestamp": "0"}, {0: 0, 1: 0}),
+        ({"startingTimestamp": str(2**42)}, {0: 3, 1: 0}),
+    ],
+)
+def test_starting_options_set_the_start(
+    channel: Channel, queries: Any, options: dict[str, str], start: dict[int, int]
+) -> None:
+    fill(channel, range(3))
+
+    assert offsets(queries(**options).start()) == start
+
+
+def test_invalid_starting_offsets_fail_before_the_first_batch(
+    channel: Channel, queries: Any
+) -> None:
+    with pytest.raises(OptionError, match="lacks partition 1"):
+        queries(startingOffsets='{"0": 0}').start()
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 7"):
+        queries(startingOffsets='{"0": 7, "1": 0}').start()
+
+
+def test_a_new_partition_is_read_from_its_beginning(
+    channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
+    query = queries(startingOffsets="latest")
+    start = query.start()
+    channel.update(partitions=3)
+    fill(channel, range(2), partition=2)
+
+    end = query.end()
+
+    assert offsets(end) == {0: 0, 1: 0, 2: 2}
+    assert query.batch(start, end) == {2: [0, 1]}
+
+
+def test_a_new_partition_that_appears_while_a_batch_is_planned_is_read(
+    channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
+    options = {"startingOffsets": "latest", "kafkaConsumer.pollTimeoutMs": "5000"}
+    query = queries(**options)
+    start = query.start()
+    fill(channel, range(1))
+    end = query.end()
+    channel.update(partitions=3)
+    # Planning requests the Connection again.
+    assert query.batch(start, end) == {0: [0]}
+    fill(channel, range(2), partition=2)
+
+    later = query.end()
+
+    assert offsets(later) == {0: 1, 1: 0, 2: 2}
+    assert query.batch(end, later) == {2: [0, 1]}
+
+
+def test_a_batch_is_split_on_request(channel: Channel, queries: Any) -> None:
+    fill(channel, range(6))
+    query = queries(minPartitions="3")
+
+    assert len(query.reader.partitions(query.start(), query.end())) == 3
+    assert query.batch(query.start(), query.end()) == {0: [*range(6)]}
+
+
+def delete_before(channel: Channel, offset: int, partition: int = 0) -> None:
+    """Delete a partition's first messages, as retention does."""
+    connection = channel.connection("read")
+    admin = AdminClient(connection.kafka)
+    at = TopicPartition(connection.topic_name, partition, offset)
+    admin.delete_records([at])[at].result(30)
+
+
+def test_lost_offsets_fail_planning(channel: Channel, queries: Any) -> None:
+    fill(channel, range(5))
+    query = queries()
+    start, end = query.start(), query.end()
+    delete_before(channel, 3)
+
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0: its range is 3 to 5"):
+        query.batch(start, end)
+
+
+def test_lost_offsets_are_skipped_and_logged_without_fail_on_data_loss(
+    channel: Channel, queries: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(channel, range(5))
+    query = queries(failOnDataLoss="false")
+    start, end = query.start(), query.end()
+    delete_before(channel, 3)
+
+    assert query.batch(start, end) == {0: [3, 4]}
+    messages = [
+        each.getMessage() for each in caplog.records if "failOnDataLoss" in each.getMessage()
+    ]
+    assert len(messages) == 1
+    assert "partition 0 has no offset 0: its range is 3 to 5" in messages[0]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_offsets_lost_after_planning_are_handled_in_the_task(
+    channel: Channel, queries: Any, caplog: pytest.LogCaptureFixture, fail: bool
+) -> None:
+    fill(channel, range(5))
+    query = queries(failOnDataLoss=str(fail))
+    (split,) = query.reader.partitions(query.start(), query.end())
+    delete_before(channel, 3)
+
+    if fail:
+        with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0"):
+            list(query.reader.read(split))
+        return
+    (batch,) = query.reader.read(split)
+    assert batch.column("id").to_pylist() == [3, 4]
+    assert "no longer holds the messages from offset 0 to 3" in caplog.text
+
+
+def test_a_checkpoint_of_another_channel_is_an_error(
+    gateway: Gateway, channel: Channel, queries: Any
+) -> None:
+    other = gateway.channel(f"{channel.name}-other", SCHEMA)
+    start = queries(other.name).start()
+
+    with pytest.raises(CheckpointMismatch, match=f"belongs to the channel '{other.name}'"):
+        queries().batch(start, start)
+
+
+def test_a_checkpoint_of_a_deleted_channel_is_an_error(
+    gateway: Gateway, channel: Channel, queries: Any
+) -> None:
+    start = queries().start()
+    channel.delete()
+    gateway.channel(channel.name, SCHEMA, partitions=2)
+
+    with pytest.raises(CheckpointMismatch, match="was deleted and recreated since the checkpoint"):
+        queries().batch(start, start)
+
+
+def test_recreating_a_channel_ends_its_query(
+    gateway: Gateway, channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
+    query = queries()
+    query.end()
+    channel.delete()
+    gateway.channel(channel.name, SCHEMA, partitions=2)
+
+    with pytest.raises(Conflict, match=r"made anew|created again"):
+        query.end()
+
+
+def test_deleting_the_topic_ends_a_query(
+    channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.microbatch._VERIFY_EVERY_S", 0.0)
+    query = queries()
+    query.end()
+    connection = channel.connection("read")
+    admin = AdminClient(connection.kafka)
+    admin.delete_topics([connection.topic_name])[connection.topic_name].result(30)
+    # The controller answers before the brokers have forgotten the topic.
+    until(lambda: connection.topic_name not in admin.list_topics(timeout=30).topics)
+
+    with pytest.raises(TopicGone):
+        query.end()
+
+
+def test_columns_missing_in_the_channel_are_an_error(gateway_url: str, channel: Channel) -> None:
+    source = ChannelDataSource({"path": channel.name}, gateway_url=gateway_url)
+
+    with pytest.raises(SchemaMismatch, match="no column 'x'"):
+        source.streamReader(struct_of(SCHEMA).add("x", LongType()))
+
+
+def test_new_messages_are_read_with_the_querys_first_schema(
+    gateway: Gateway, channel: Channel, queries: Any
+) -> None:
+    fill(channel, range(1))
+    query = queries()
+    start = query.start()
+    channel.update(schema=SCHEMA.append(pa.field("t", pa.string())))
+    with gateway.channel(channel.name).writer(partition=0) as writer:
+        writer.write([{"id": 1, "s": "x", "t": "y"}])
+
+    assert query.batch(start, query.end()) == {0: [0, 1]}
+
+
+def test_a_query_continues_without_the_gateway(
+    channel: Channel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.worker._TIMEOUT_S", 0.3)
+    fill(channel, range(3))
+    source = RefreshableConnection(
+        channel.connection("read"), "read", gateway_url="http://127.0.0.1:9"
+    )
+    reader = ChannelStreamReader(
+        source, ReadOptions.parse({"path": channel.name}), struct_of(SCHEMA)
+    )
+    caplog.set_level(logging.WARNING)
+
+    planner = reader.planner
+    splits = planner.splits(planner.start(), planner.end())
+
+    assert [split.offsets.messages for split in splits] == [3]
+    messages = [
+        each
+        for each in caplog.records
+        if "continues with the last known connection" in each.getMessage()
+    ]
+    assert len(messages) == 1
+    reader.stop()
+
+
+def test_a_query_survives_a_broker_restart(
+    fragile_kafka: Relay, fragile: Connection, produce: Produce
+) -> None:
+    planner = MicroBatchPlanner(
+        RefreshableConnection(fragile, "read"), ReadOptions.parse({"path": "t"})
+    )
+    produce(fragile, b"1", b"2")
+    start = planner.start()
+    before = planner.end()
+
+    fragile_kafka.cut()
+    fragile_kafka.mend()
+    produce(fragile, b"3")
+    after = planner.end()
+    assert [dict(each.next_offsets) for each in (start, before, after)] == [{0: 0}, {0: 2}, {0: 3}]
+    planner.close()
+
+
+def test_an_unavailable_broker_fails_a_query_within_the_timeout(
+    fragile_kafka: Relay, fragile: Connection
+) -> None:
+    options = ReadOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1000"})
+    planner = MicroBatchPlanner(RefreshableConnection(fragile, "read"), options)
+    planner.end()
+    fragile_kafka.cut()
+
+    with pytest.raises(KafkaUnavailable):
+        planner.end()
+    planner.close()

@@ -1,0 +1,111 @@
+"""Heartbeats of Spark's tasks, sent to a scripted gateway."""
+
+import logging
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from scripted_gateway import Script
+from sluiceway.endpoint.heartbeat import HeartbeatSession
+from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.spark import task_heartbeats
+from sluiceway.spark.endpoints import EndpointSpec, Job, JobEndpoint, TaskSlice
+from sluiceway.spark.task_heartbeats import TaskReports, reporting
+
+ROWS = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
+
+
+@pytest.fixture
+def task(script: Script) -> TaskSlice:
+    job = Job(session="2" * 32, title="job")
+    spec = EndpointSpec(channel="flights", uid="0" * 32, role="writer", group=None, job=job)
+    endpoint = JobEndpoint(
+        spec=spec,
+        gateway_url=script.url,
+        id="1" * 32,
+        epoch=1,
+        heartbeat_interval_ms=2000,
+        took_over=False,
+    )
+    return TaskSlice(endpoint=endpoint, number=4)
+
+
+@pytest.fixture
+def reports(
+    script: Script, task: TaskSlice, monkeypatch: pytest.MonkeyPatch
+) -> tuple[TaskReports, EndpointCalls]:
+    """The reports of this process; the test sends their heartbeats."""
+    monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
+    monkeypatch.setattr(task_heartbeats, "_REPORTS", {})
+    return TaskReports.of(task.endpoint.gateway_url), EndpointCalls(script.transport())
+
+
+def answer(status: str = "ok") -> Any:
+    status_of = {"endpoint": "1" * 32, "status": status, "reason": None}
+    return {"next_ms": 2000, "endpoints": [], "tasks": [status_of]}
+
+
+def reported(script: Script) -> list[Any]:
+    return [
+        [(each["task"], each["state"], each["counters"]["records"]) for each in body["tasks"]]
+        for body in script.bodies
+    ]
+
+
+def test_a_task_is_reported_while_it_runs_and_its_end_once(
+    reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
+) -> None:
+    session, calls = reports[0].session, reports[1]
+    for _ in range(2):
+        script.answer(200, answer())
+    with reporting(task) as report:
+        assert [*report.counted([ROWS])] == [ROWS]
+        session.send(calls)
+    session.send(calls)
+    session.send(calls)
+    assert reported(script) == [[("4", "running", 3)], [("4", "done", 3)]]
+
+
+def test_a_failed_task_is_reported_as_failed_and_an_abandoned_one_as_done(
+    reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
+) -> None:
+    with pytest.raises(ValueError, match="broken"), reporting(task):
+        raise ValueError("broken")
+    with pytest.raises(GeneratorExit), reporting(task):
+        raise GeneratorExit
+    script.answer(200, answer())
+    reports[0].session.send(reports[1])
+    assert reported(script) == [[("4", "failed", 0), ("4", "done", 0)]]
+
+
+def test_tasks_of_an_ended_endpoint_are_not_reported(
+    reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
+) -> None:
+    script.answer(200, answer("closed"))
+    with reporting(task):
+        reports[0].session.send(reports[1])
+        reports[0].session.send(reports[1])
+    assert reported(script) == [[("4", "running", 0)]]
+
+
+def test_a_worker_without_a_token_continues_and_warns_once(
+    reports: tuple[TaskReports, EndpointCalls],
+    task: TaskSlice,
+    script: Script,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    script.problem(401, "unauthenticated")
+    with reporting(task):
+        reports[0].session.send(reports[1])
+    with reporting(task):
+        reports[0].session.send(reports[1])
+    assert len(script.requests) == 1
+    (line,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert "not reported to the gateway" in line.getMessage()
+
+
+def test_an_unreported_task_counts_records() -> None:
+    with reporting(None) as report:
+        assert [*report.counted([ROWS])] == [ROWS]
+    assert (report.state, report.records) == ("done", 3)

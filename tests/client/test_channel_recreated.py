@@ -1,0 +1,89 @@
+"""A channel that is closed, deleted or recreated under its endpoints."""
+
+import contextlib
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+
+from sluiceway import Channel, Gateway
+from sluiceway.errors import ChannelNotFound, Conflict, EndpointClosed, Fenced, KafkaFailure
+from topics import DEFINITION, readings
+
+NewChannel = Callable[..., Channel]
+
+#: By the answer to the call itself or, if a beat was first, by the beat's.
+GONE = (ChannelNotFound, Conflict, EndpointClosed)
+
+
+def again_and_again(call: Callable[[], object]) -> NoReturn:
+    """Call until it raises, after the next heartbeat or an error from Kafka."""
+    while True:
+        call()
+
+
+def written(channel: Channel, count: int = 10) -> Channel:
+    with channel.writer() as writer:
+        writer.write(readings(count))
+    return channel
+
+
+def test_a_reader_of_a_closed_channel_reads_and_commits(new_channel: NewChannel) -> None:
+    channel = written(new_channel())
+    with channel.reader(group="delays") as reader:
+        found = reader.read(4, timeout=None)
+        channel.close()
+        found += list(reader)
+        assert found == readings(10)
+        reader.commit()
+        assert reader.committed() == reader.position()
+
+
+def test_a_reader_of_a_deleted_channel_gets_an_error_on_commit(
+    new_channel: NewChannel,
+) -> None:
+    channel = written(new_channel())
+    with channel.reader(group="delays", until=None) as reader:
+        reader.read(4, timeout=None)
+        channel.delete(force=True)
+        with pytest.raises(GONE):
+            reader.commit()
+        with pytest.raises((*GONE, KafkaFailure)):
+            again_and_again(lambda: reader.read(100, timeout=60))
+
+
+def test_a_reader_does_not_commit_to_a_recreated_channel(
+    new_channel: NewChannel, gateway_url: str
+) -> None:
+    channel = written(new_channel())
+    with Gateway(gateway_url) as gateway:
+        writer = channel.writer()
+        with channel.reader(group="delays", until=None) as reader:
+            reader.read(4, timeout=None)
+            channel.delete(force=True)
+            other = written(gateway.channel(channel.name, schema=DEFINITION))
+            with pytest.raises(GONE):
+                reader.commit()
+            with pytest.raises((*GONE, KafkaFailure)):
+                again_and_again(lambda: (writer.write(readings(1)), writer.flush()))
+            with contextlib.suppress(*GONE):
+                writer.close()
+        assert other.committed("delays") == {}
+        assert [each.role for each in other.endpoints()] == ["writer"]
+        with other.reader(group="delays") as reader:
+            assert list(reader) == readings(10)
+
+
+def test_a_superseded_writer_is_fenced_and_does_not_end_its_successor(
+    new_channel: NewChannel,
+) -> None:
+    channel = new_channel()
+    old = channel.writer(group="load")
+    old.write(readings(3))
+    with channel.writer(group="load") as new:
+        with pytest.raises(Fenced, match="has to stop"):
+            again_and_again(lambda: old.write(readings(1)))
+        with pytest.raises(Fenced):
+            old.close()
+        states = [(each.id, each.state) for each in channel.endpoints()]
+        assert states == [(new.endpoint_id, "opened")]

@@ -1,0 +1,163 @@
+"""The exception tree, and the tables that translate foreign errors."""
+
+import inspect
+import pickle
+
+import pytest
+from confluent_kafka import KafkaError
+
+from sluiceway import errors
+from sluiceway.errors import (
+    CorruptMessage,
+    DeliveryFailed,
+    GatewayError,
+    InvalidRecord,
+    KafkaFailure,
+    KafkaUnavailable,
+    OffsetOutOfRange,
+    RecordTooLarge,
+    SluicewayError,
+    TopicGone,
+    UnsupportedType,
+)
+from sluiceway.kafka.errors import translate_error
+from sluiceway.rest.transport import BY_CODE
+from sluiceway_gateway import errors as gateway_errors
+from sluiceway_gateway.kafka.client import rejection
+from sluiceway_gateway.kafka.model import Cause
+
+TREE = [
+    each
+    for _, each in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(each, SluicewayError)
+]
+
+
+@pytest.mark.parametrize("kind", TREE, ids=lambda kind: kind.__name__)
+def test_every_exception_is_in_the_documented_tree_with_a_unique_code(
+    kind: type[SluicewayError],
+) -> None:
+    assert f" {kind.__name__}" in (errors.__doc__ or "")
+    assert [each for each in TREE if each.code == kind.code] == [kind]
+    assert kind.__doc__
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        GatewayError("no", status=409, code="channel_pinned", errors=[{"pointer": "/spec"}]),
+        UnsupportedType(path="a.b", type_name="decimal", hint="use a string"),
+        InvalidRecord(index=3, field="a.b", reason="it is null"),
+        RecordTooLarge(index=3, size_bytes=2000, limit_bytes=1000),
+        DeliveryFailed(partition=2, reason="late", written_records=7, failed_records=5),
+        OffsetOutOfRange(partition=1, offset=5, begin=7, end=9),
+        CorruptMessage(channel="c", partition=1, offset=5, reason="too short"),
+        KafkaUnavailable("no broker"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_exceptions_can_be_pickled(error: SluicewayError) -> None:
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+    assert copy.code == error.code
+
+
+def test_every_code_of_the_gateway_has_an_exception() -> None:
+    answered = {
+        each.code
+        for _, each in inspect.getmembers(gateway_errors, inspect.isclass)
+        if issubclass(each, gateway_errors.SluicewayGatewayError)
+        and not issubclass(each, gateway_errors.StartupRefused)
+    }
+    assert answered <= BY_CODE.keys()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError._TRANSPORT, KafkaUnavailable),
+        (KafkaError._TIMED_OUT, KafkaUnavailable),
+        (KafkaError.NOT_ENOUGH_REPLICAS, KafkaUnavailable),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicGone),
+        (KafkaError._UNKNOWN_PARTITION, TopicGone),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaFailure),
+    ],
+)
+def test_kafka_errors_are_distinguished_by_code(code: int, kind: type[KafkaFailure]) -> None:
+    error = translate_error(KafkaError(code), doing="reading", topic="t")
+    assert type(error) is kind
+    assert "topic t" in str(error)
+
+
+def named(names: str) -> set[str]:
+    return set(names.split())
+
+
+CODES = {
+    name: value
+    for name, value in vars(KafkaError).items()
+    if isinstance(value, int) and name.lstrip("_").isupper()
+}
+GONE = {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"}
+# Those with an underscore are librdkafka's own, the others are what Kafka's clients retry.
+RETRIABLE = named(
+    """
+    _ALL_BROKERS_DOWN _AUTHENTICATION _DESTROY_BROKER _INTR _ISR_INSUFF _MSG_TIMED_OUT _NODE_UPDATE
+    _RESOLVE _RETRY _SSL _TIMED_OUT _TIMED_OUT_QUEUE _TRANSPORT _UNKNOWN_BROKER _WAIT_CACHE
+    _WAIT_COORD
+    BROKER_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE
+    ELIGIBLE_LEADERS_NOT_AVAILABLE FENCED_LEADER_EPOCH FETCH_SESSION_ID_NOT_FOUND
+    INCONSISTENT_TOPIC_ID INVALID_FETCH_SESSION_EPOCH KAFKA_STORAGE_ERROR LEADER_NOT_AVAILABLE
+    LISTENER_NOT_FOUND NETWORK_EXCEPTION NOT_CONTROLLER NOT_COORDINATOR NOT_ENOUGH_REPLICAS
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND NOT_LEADER_FOR_PARTITION OFFSET_NOT_AVAILABLE
+    PREFERRED_LEADER_NOT_AVAILABLE REBOOTSTRAP_REQUIRED REPLICA_NOT_AVAILABLE REQUEST_TIMED_OUT
+    SASL_AUTHENTICATION_FAILED THROTTLING_QUOTA_EXCEEDED UNKNOWN_LEADER_EPOCH
+    UNSTABLE_OFFSET_COMMIT
+    """
+)
+# What librdkafka finds out by itself and the same call does not heal: misuse, what the other end
+# or the records are like, and events that are no errors.
+LASTING = named(
+    """
+    _APPLICATION _ASSIGNMENT_LOST _ASSIGN_PARTITIONS _AUTO_OFFSET_RESET _BAD_COMPRESSION _BAD_MSG
+    _CONFLICT _CRIT_SYS_RESOURCE _DESTROY _EXISTING_SUBSCRIPTION _FAIL _FATAL _FENCED _FS
+    _GAPLESS_GUARANTEE _INCONSISTENT _INVALID_ARG _INVALID_DIFFERENT_RECORD _INVALID_TYPE
+    _IN_PROGRESS _KEY_DESERIALIZATION _KEY_SERIALIZATION _LOG_TRUNCATION _MAX_POLL_EXCEEDED _NOENT
+    _NOOP _NOT_CONFIGURED _NOT_IMPLEMENTED _NO_OFFSET _OUTDATED _PARTIAL _PARTITION_EOF
+    _PREV_IN_PROGRESS _PURGE_INFLIGHT _PURGE_QUEUE _QUEUE_FULL _READ_ONLY _REVOKE_PARTITIONS _STATE
+    _UNDERFLOW _UNKNOWN_GROUP _UNKNOWN_PROTOCOL _UNSUPPORTED_FEATURE _VALUE_DESERIALIZATION
+    _VALUE_SERIALIZATION
+    """
+)
+
+
+def test_every_local_code_of_librdkafka_is_classified_once() -> None:
+    assert {name for name in CODES if name.startswith("_")} == {
+        name for name in GONE | RETRIABLE | LASTING if name.startswith("_")
+    }
+    assert not (GONE | RETRIABLE) & LASTING
+    assert CODES.keys() >= GONE | RETRIABLE
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_every_code_is_classified_as_retriable_or_gone_or_permanent(name: str) -> None:
+    kind = TopicGone if name in GONE else KafkaUnavailable if name in RETRIABLE else KafkaFailure
+    error = translate_error(KafkaError(CODES[name]), doing="reading", topic="t")
+    assert type(error) is kind
+    assert error.retriable is (name in RETRIABLE)
+
+
+def test_gateway_and_client_retry_the_same_codes() -> None:
+    retried = {
+        name for name in CODES if rejection(KafkaError(CODES[name])).cause is Cause.UNAVAILABLE
+    }
+    # Its admin client is replaced during requests, and it changes topics.
+    assert retried - RETRIABLE == {"_DESTROY", "REASSIGNMENT_IN_PROGRESS"}
+    # It fetches no records, and asks no log for a topic's id.
+    assert RETRIABLE - retried == {
+        "FETCH_SESSION_ID_NOT_FOUND",
+        "INCONSISTENT_TOPIC_ID",
+        "INVALID_FETCH_SESSION_EPOCH",
+    }

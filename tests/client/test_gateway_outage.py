@@ -1,0 +1,118 @@
+"""Gateway outages: reading and writing continue, commits and reports catch up."""
+
+import logging
+import queue
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateways import serving
+from shared_kafka import SharedKafka
+from sluiceway import Gateway, Heartbeat
+from sluiceway.errors import GatewayUnavailable
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.db.revision import migrate
+from sluiceway_gateway.settings import Settings
+from topics import DEFINITION, readings
+
+# Timeout of requests that should succeed; a shared machine may pause for a second.
+TIMEOUT_S = 5
+
+
+class Fragile:
+    """A gateway that can be stopped and comes back with its address and its database."""
+
+    def __init__(self, database: Path, kafka: SharedKafka) -> None:
+        self._settings = Settings(
+            database_url=f"sqlite:///{database}",
+            kafka_bootstrap_servers=kafka.bootstrap_servers,
+            resync_s=1,
+        )
+        migrate(self._settings.database_url.get_secret_value())
+        self._running = ExitStack()
+        self.url = self._running.enter_context(serving(create_app(self._settings)))
+
+    def stop(self) -> None:
+        self._running.close()
+
+    def start(self) -> None:
+        app = create_app(self._settings)
+        self._running.enter_context(serving(app, httpx.URL(self.url).port or 0))
+
+
+@pytest.fixture
+def fragile(kafka: SharedKafka, tmp_path: Path) -> Iterator[Fragile]:
+    fragile = Fragile(tmp_path / "gateway.db", kafka)
+    yield fragile
+    fragile.stop()
+
+
+def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
+    fragile: Fragile, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "sluiceway")
+    # The heartbeat timeout passes while the gateway is away; a commit waits longer: TIMEOUT_S.
+    heartbeat = Heartbeat(interval_ms=200, timeout_ms=3_000)
+    with Gateway(fragile.url, timeout_s=TIMEOUT_S) as gateway:
+        channel = gateway.channel(
+            f"away-{uuid.uuid4().hex[:8]}", schema=DEFINITION, partitions=2, heartbeat=heartbeat
+        )
+        with (
+            channel.writer() as writer,
+            channel.reader(group="delays") as reader,
+            channel.reader(group="maps", until=None) as waiting,
+        ):
+            writer.write(readings(10))
+            writer.flush()
+            assert len(reader.read(10, timeout=None)) == 10
+            reader.commit()
+            before = reader.position()
+            fragile.stop()
+            writer.write(readings(10, 10))
+            writer.flush()
+            assert len(reader.read(10, timeout=None)) == 10
+            with pytest.raises(GatewayUnavailable):
+                reader.commit()
+            writer.write(readings(10, 20))
+            writer.flush()
+            assert len(reader.read(5, timeout=None)) == 5
+            fragile.start()
+            assert reader.committed() == before
+            reader.commit()
+            assert reader.committed() == reader.position()
+            assert len(waiting.read(30, timeout=None)) == 30
+            beats: queue.Queue[object] = queue.Queue()
+            waiting.on_status(beats.put)
+            beats.get(timeout=60)
+            assert [each.health for each in channel.endpoints()] == ["healthy"] * 3
+        assert {each.state for each in channel.endpoints()} == {"closed"}
+        for each in channel.endpoints():
+            path = f"{fragile.url}/v1/channels/{channel.name}/endpoints/{each.id}"
+            assert "lost" not in [event["health"] for event in httpx.get(path).json()["events"]]
+    told = [each.message for each in caplog.records if each.name == "sluiceway.endpoint.heartbeat"]
+    assert any("Reading and writing go on" in each for each in told)
+    assert any("takes heartbeats again" in each for each in told)
+
+
+def test_a_reader_that_needs_the_gateway_to_end_raises_after_the_grace_period(
+    fragile: Fragile,
+) -> None:
+    with Gateway(fragile.url, timeout_s=TIMEOUT_S, control_grace_s=TIMEOUT_S) as gateway:
+        channel = gateway.channel(
+            "graceful", schema=DEFINITION, heartbeat=Heartbeat(interval_ms=200, timeout_ms=60_000)
+        )
+        with channel.reader() as reader:
+            with channel.writer() as writer:
+                writer.write(readings(10))
+                writer.flush()
+                fragile.stop()
+                # Existing records can be read.
+                assert len(reader.read(10, timeout=None)) == 10
+                with pytest.raises(GatewayUnavailable):
+                    reader.read(1, timeout=60)
+                fragile.start()
+            assert list(reader) == []

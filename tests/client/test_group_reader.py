@@ -1,0 +1,239 @@
+"""Dynamic groups: assignment, release and commits as members join and leave."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
+from sluiceway.errors import Conflict, Fenced, OptionError, StaleGeneration
+from topics import readings
+
+NewChannel = Callable[..., Channel]
+
+
+def by_id(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(records, key=lambda record: record["id"])
+
+
+def write(channel: Channel, count: int, first: int = 0) -> None:
+    with channel.writer(batch_records=10) as writer:
+        writer.write(readings(count, first))
+
+
+def read_until(
+    reader: ChannelReader, holds: Callable[[], object], seconds: float = 30
+) -> list[dict[str, Any]]:
+    """Read, a record at a time, until it is so."""
+    deadline_s = time.monotonic() + seconds
+    found: list[dict[str, Any]] = []
+    while not holds():
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        found += reader.read(1, timeout=0.05)
+    return found
+
+
+@pytest.fixture
+def channel(new_channel: NewChannel) -> Channel:
+    return new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=100, timeout_ms=60_000))
+
+
+@pytest.mark.usefixtures("each_stream")
+def test_a_joining_member_gets_partitions_and_nothing_is_read_twice(
+    new_channel: NewChannel, each_format: str
+) -> None:
+    heartbeat = Heartbeat(interval_ms=100, timeout_ms=60_000)
+    channel = new_channel(partitions=4, format=each_format, heartbeat=heartbeat)
+    write(channel, 2000)
+    revoked: list[tuple[int, ...]] = []
+
+    def revoke(partitions: tuple[int, ...]) -> None:
+        revoked.append(partitions)
+        first.commit()
+
+    with channel.reader(group="d", dynamic=True, on_revoke=revoke) as first:
+        found = first.read(137, timeout=None)
+        assert first.partitions == (0, 1, 2, 3)
+        with channel.reader(group="d", dynamic=True) as second:
+            assert second.partitions == ()
+            found += read_until(first, lambda: len(first.partitions) == 2)
+            assert (first.partitions, revoked) == ((0, 2), [(1, 3)])
+            found += list(second)
+            assert second.partitions == (1, 3)
+            second.commit()
+        found += list(first)
+    assert by_id(found) == readings(2000)
+    # On closing it lets go of all that it has.
+    assert revoked[1:] == [first.partitions]
+    ends = channel.committed("d")
+    with channel.reader(group="d", dynamic=True) as again:
+        assert list(again) == []
+        assert again.position() == ends
+
+
+def test_partitions_of_a_leaving_member_continue_at_its_commits(channel: Channel) -> None:
+    got: list[tuple[int, ...]] = []
+    with (
+        channel.writer() as writer,
+        channel.reader(group="d", dynamic=True, until=None, on_assign=got.append) as first,
+    ):
+        second = channel.reader(group="d", dynamic=True, until=None)
+        read_until(first, lambda: first.partitions == (0, 2))
+        read_until(second, lambda: second.partitions == (1, 3))
+        assert got == [(0, 1, 2, 3)]
+        writer.write(readings(100))
+        writer.flush()
+        found = second.read(20, timeout=None)
+        second.commit()
+        second.close()
+        found += read_until(first, lambda: first.partitions == (0, 1, 2, 3))
+        assert got == [(0, 1, 2, 3), (1, 3)]
+        while len(found) < 100:
+            found += first.read(100 - len(found), timeout=None)
+        assert by_id(found) == readings(100)
+        assert set(first.lag().values()) == {0}
+
+
+def test_a_silent_member_is_replaced(new_channel: NewChannel, gateway_url: str) -> None:
+    channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=300, timeout_ms=1500))
+    # Another grace makes another session, with beats of its own.
+    with Gateway(gateway_url, control_grace_s=59) as elsewhere:
+        silent = elsewhere.channel(channel.name).reader(group="d", dynamic=True, until=None)
+        assert silent.partitions == (0, 1)
+        with channel.reader(group="d", dynamic=True, until=None) as reader:
+            assert reader.partitions == ()
+            assert silent._handle is not None
+            silent._handle._open = False
+            read_until(reader, lambda: reader.partitions == (0, 1))
+        del silent
+
+
+def test_a_member_that_does_not_release_partitions_is_awaited_then_starts_over(
+    new_channel: NewChannel,
+) -> None:
+    channel = new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=300, timeout_ms=1500))
+    write(channel, 400)
+    revoked: list[tuple[int, ...]] = []
+    with channel.reader(group="d", dynamic=True, on_revoke=revoked.append) as slow:
+        # Before the other joins: a member that learns of it while reading releases at once.
+        slow.read(50, timeout=None)
+        with channel.reader(group="d", dynamic=True) as other:
+            others = read_until(other, lambda: other.partitions == (1, 3))
+            with pytest.raises(StaleGeneration, match="not released in time"):
+                slow.commit()
+            assert slow.committed() == {}
+            # Its uncommitted records are read again by the current holders.
+            again = list(slow)
+            assert revoked == [(0, 1, 2, 3)]
+            assert by_id(again + others + list(other)) == readings(400)
+            slow.commit()
+
+
+def test_members_beyond_the_partition_count_are_idle_and_end(new_channel: NewChannel) -> None:
+    channel = new_channel(partitions=1)
+    write(channel, 10)
+    with (
+        channel.reader(group="d", dynamic=True) as first,
+        channel.reader(group="d", dynamic=True) as second,
+    ):
+        assert list(second) == []
+        assert second.finished
+        assert list(first) == readings(10)
+    assert channel.refresh().partitions == 1
+
+
+@pytest.mark.usefixtures("each_stream")
+def test_new_partitions_are_assigned(new_channel: NewChannel) -> None:
+    channel = new_channel(partitions=1)
+    write(channel, 10)
+    with channel.reader(group="d", dynamic=True, writers=2) as reader:
+        found = reader.read(10, timeout=None)
+        channel.update(partitions=3)
+        write(channel, 90, 10)
+        found += list(reader)
+        assert reader.partitions == (0, 1, 2)
+    assert by_id(found) == readings(100)
+
+
+def test_reassigned_partitions_lose_nothing_with_start_latest(
+    channel: Channel,
+) -> None:
+    write(channel, 40)
+    options: dict[str, Any] = {"group": "d", "dynamic": True, "start": "latest", "until": None}
+    with channel.reader(**options) as first, channel.reader(**options) as second:
+        # The second began at this moment, and gets its partitions later.
+        write(channel, 40, 40)
+        read_until(first, lambda: first.partitions == (0, 2))
+        found = second.read(1, timeout=30)
+        while len(found) < 20:
+            found += second.read(20 - len(found), timeout=None)
+        assert second.read(1, timeout=0.3) == []
+        assert all(record["id"] >= 40 for record in found)
+
+
+def test_an_exception_of_a_rebalance_callback_is_raised_and_the_reader_continues(
+    channel: Channel,
+) -> None:
+    write(channel, 100)
+    calls: list[tuple[int, ...]] = []
+
+    def revoke(partitions: tuple[int, ...]) -> None:
+        calls.append(partitions)
+        if len(calls) == 1:
+            raise ZeroDivisionError
+
+    with (
+        channel.reader(group="d", dynamic=True, on_revoke=revoke) as first,
+        channel.reader(group="d", dynamic=True) as second,
+    ):
+        with pytest.raises(ZeroDivisionError):
+            read_until(first, lambda: False)
+        read_until(first, lambda: first.partitions == (0, 2))
+        assert calls == [(1, 3)]
+        assert list(second)
+
+
+def test_a_group_is_resized_while_it_runs(channel: Channel) -> None:
+    write(channel, 100)
+    old = [channel.reader(group="g", index=index, size=2) for index in range(2)]
+    found = old[0].read(10, timeout=None)
+    old[0].commit()
+    for each in old:
+        # So that there is something to commit, which others will read again.
+        each.read(1, timeout=None)
+    channel.resize("g", 3)
+    for each in old:
+        with pytest.raises(Fenced):
+            each.commit()
+    new = [channel.reader(group="g", index=index, size=3) for index in range(3)]
+    assert [each.partitions for each in new] == [(0, 3), (1,), (2,)]
+    found += [record for each in new for record in each]
+    assert by_id(found) == readings(100)
+    for each in reversed(new):
+        each.close()
+    channel.resize("g", 3)
+    with channel.reader(group="d", dynamic=True, until=None), pytest.raises(Conflict) as raised:
+        channel.resize("d", 2)
+    assert raised.value.code == "group_size"
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"dynamic": True}, "takes the group's name"),
+        ({"dynamic": True, "group": "d", "index": 0, "size": 2}, "leave out index, size"),
+        ({"dynamic": True, "group": "d", "mode": "broadcast"}, "leave out index, size"),
+        ({"dynamic": True, "group": "d/e"}, "the group name"),
+        ({"dynamic": True, "group": "d", "partitions": [0]}, "exclude each other"),
+        ({"dynamic": True, "group": "d", "start": {7: 0}}, "names 7"),
+        ({"group": "d", "on_revoke": print}, "of dynamic groups"),
+        ({"on_assign": print}, "of dynamic groups"),
+    ],
+    ids=str,
+)
+def test_invalid_member_options_are_refused(
+    channel: Channel, wishes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        channel.reader(**wishes)

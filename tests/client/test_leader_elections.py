@@ -1,0 +1,212 @@
+"""Offset requests during a leader election."""
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from broker_calls import broker_at, encoded, limit, produced
+from confluent_facade import Facade, at, raised
+from sluiceway import Channel, ChannelWriter
+from sluiceway.broker import Broker, OffsetType
+from sluiceway.confluent import channel_producers
+from sluiceway.errors import Fenced, KafkaUnavailable
+from topics import readings
+
+NewChannel = Callable[..., Channel]
+ELECTED = KafkaError.FENCED_LEADER_EPOCH
+
+
+class Elections:
+    """Fails `left` questions for offsets as a broker does that leads by another epoch."""
+
+    left: float = 0
+
+    def list_offsets(self, admin: AdminClient, asked: Any, **options: Any) -> dict[Any, Any]:
+        if not self.left:
+            found: dict[Any, Any] = self.asking(admin, asked, **options)
+            return found
+        self.left -= 1
+        failed: Future[Any] = Future()
+        failed.set_exception(KafkaException(KafkaError(ELECTED)))
+        return dict.fromkeys(asked, failed)
+
+    asking = staticmethod(AdminClient.list_offsets)
+
+
+class OfConsumer:
+    """A consumer of librdkafka's that meets `left` elections."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self.left = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def get_watermark_offsets(self, *asked: Any, **options: Any) -> Any:
+        if not self.left:
+            return self._consumer.get_watermark_offsets(*asked, **options)
+        self.left -= 1
+        raise KafkaException(KafkaError(ELECTED))
+
+    def offsets_for_times(self, *asked: Any, **options: Any) -> Any:
+        self.get_watermark_offsets(asked[0][0], timeout=20)
+        return self._consumer.offsets_for_times(*asked, **options)
+
+
+@pytest.fixture
+def elections(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elections]:
+    elections = Elections()
+
+    def list_offsets(admin: AdminClient, asked: Any, **options: Any) -> dict[Any, Any]:
+        return elections.list_offsets(admin, asked, **options)
+
+    monkeypatch.setattr(AdminClient, "list_offsets", list_offsets)
+    yield elections
+    elections.left = 0
+
+
+def opened(channel: Channel, **wishes: Any) -> ChannelWriter:
+    writer = channel.writer(**wishes)
+    writer.write(readings(20))
+    return writer
+
+
+def states(channel: Channel) -> list[str]:
+    return [each.state for each in channel.endpoints()]
+
+
+def test_a_writer_closes_after_a_leader_election(
+    new_channel: NewChannel, elections: Elections
+) -> None:
+    channel = new_channel(partitions=2)
+    writer = opened(channel)
+    elections.left = 2
+    writer.close()
+    assert states(channel) == ["closed"]
+    with channel.reader() as reader:
+        assert len(list(reader)) == 20
+
+
+def test_closing_without_a_leader_can_be_retried(
+    new_channel: NewChannel, elections: Elections
+) -> None:
+    channel = new_channel()
+    writer = opened(channel, timeout_s=1)
+    elections.left = math.inf
+    for _ in range(2):
+        with pytest.raises(KafkaUnavailable, match="epoch"):
+            writer.close()
+        assert states(channel)[0] not in ("closed", "error")
+    elections.left = 0
+    writer.close()
+    writer.close()
+    (endpoint,) = channel.endpoints()
+    assert (endpoint.state, endpoint.ends) == ("closed", {0: 20})
+
+
+def test_a_writer_whose_closing_failed_in_a_with_block_has_failed(
+    new_channel: NewChannel, elections: Elections
+) -> None:
+    channel = new_channel()
+    writer = opened(channel, timeout_s=1)
+    elections.left = math.inf
+    with pytest.raises(KafkaUnavailable) as first, writer:
+        writer.close()
+    with pytest.raises(KafkaUnavailable) as again:
+        writer.close()
+    assert again.value is first.value
+    assert states(channel) == ["error"]
+
+
+def test_a_closed_writer_stays_closed_after_later_failures(new_channel: NewChannel) -> None:
+    channel = new_channel()
+    writer = opened(channel)
+    with suppress(ZeroDivisionError), writer:
+        writer.close()
+        raise ZeroDivisionError
+    writer.close()
+    assert states(channel) == ["closed"]
+
+
+def test_a_permanent_closing_error_is_raised_again(new_channel: NewChannel) -> None:
+    channel = new_channel()
+    superseded = opened(channel, group="jobs")
+    superseded.flush()
+    channel.writer(group="jobs").close()
+    found = []
+    for _ in range(3):
+        with pytest.raises(Fenced) as caught:
+            superseded.close()
+        found.append(caught.value)
+    assert found == [found[0]] * 3
+
+
+def test_a_producer_closes_after_a_leader_election(
+    site: Facade, elections: Elections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = site.channel()
+    producer, impatient = site.producer(), site.producer()
+    for each in (producer, impatient):
+        each.produce(name, b"value", partition=0)
+        each.flush()
+    elections.left = 2
+    assert (producer.close(), producer.close()) == (True, True)
+    (endpoint,) = [each for each in site.gateway.channel(name).endpoints() if each.ends]
+    assert (endpoint.state, endpoint.ends) == ("closed", {0: 2})
+
+    monkeypatch.setattr(channel_producers, "_TIMEOUT_S", 0.2)
+    elections.left = math.inf
+    for _ in range(2):
+        assert raised(impatient.close) == KafkaError._ALL_BROKERS_DOWN
+    assert sorted(states(site.gateway.channel(name))) == ["closed", "error"]
+
+
+def test_a_broker_closes_after_a_leader_election(
+    gateway_url: str, new_channel: NewChannel, elections: Elections
+) -> None:
+    channel = new_channel()
+    broker = broker_at(gateway_url)
+    produced(broker, channel, encoded(channel, 3))
+    elections.left = 2
+    broker.close()
+    broker.close()
+    assert states(channel) == ["closed"]
+
+    impatient = broker_at(gateway_url, socket_timeout_ms=1000)
+    produced(impatient, channel, encoded(channel, 3))
+    elections.left = math.inf
+    for _ in range(2):
+        with pytest.raises(KafkaUnavailable):
+            impatient.close()
+    assert sorted(states(channel)) == ["closed", "error"]
+
+
+def test_a_broker_returns_offsets_after_a_leader_election(
+    broker: Broker, new_channel: NewChannel, elections: Elections
+) -> None:
+    channel = new_channel()
+    produced(broker, channel, encoded(channel, 3))
+    elections.left = 2
+    assert limit(broker, channel, OffsetType.LATEST).offset == [3]
+
+
+def test_a_consumer_gets_offsets_after_a_leader_election(site: Facade) -> None:
+    name = site.channel(filled=4)
+    with site.consumer() as consumer:
+        consumer.assign([at(name, 0, 0)])
+        fetcher = consumer._assignment.fetcher
+        fetcher._consumer = OfConsumer(fetcher._consumer)
+        fetcher._consumer.left = 2
+        assert consumer.get_watermark_offsets(at(name)) == (0, 4)
+        fetcher._consumer.left = 2
+        assert consumer.offsets_for_times([at(name, 0, 0)])[0].offset == 0
+        fetcher._consumer.left = 2
+        consumer.assign([at(name, 1, -2)])
+        assert consumer.consume(1, 30)[0].offset() == 0

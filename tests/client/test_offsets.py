@@ -1,0 +1,120 @@
+"""Positions are exact: reading from any of them returns the rest and nothing else."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sluiceway.errors import KafkaUnavailable
+from sluiceway.reader import ChannelReader
+from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.models import Connection
+from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
+
+PARTITIONS = 3
+RECORDS = 60
+
+
+@pytest.fixture(scope="module")
+def channels(topics: Topics) -> dict[str, Connection]:
+    """One channel a format; in arrow, messages of one to seven records."""
+    made = {}
+    for format_ in ("avro", "arrow"):
+        made[format_] = topics.connect(format_, partitions=PARTITIONS)
+        with ChannelWriter(made[format_], batch_records=7) as writer:
+            first = 0
+            for count in (1, 9, 2, 20, 3, 25):
+                writer.write(readings(count, first))
+                writer.flush()
+                first += count
+    return made
+
+
+@pytest.fixture(scope="module")
+def readers(channels: dict[str, Connection]) -> Callable[[str], ChannelReader]:
+    opened = {name: ChannelReader(each, until="now") for name, each in channels.items()}
+    return opened.__getitem__
+
+
+Step = tuple[str, int]
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("iterate"), st.integers(1, 15)),
+        st.tuples(st.just("read"), st.integers(1, 15)),
+        st.tuples(st.just("batch"), st.just(1)),
+        st.tuples(st.just("resume"), st.just(0)),
+    ),
+    max_size=8,
+)
+
+
+def take(reader: ChannelReader, step: Step) -> list[dict[str, Any]]:
+    how, count = step
+    if how == "iterate":
+        return list(islice(reader, count))
+    if how == "read":
+        return reader.read(count, timeout=None)
+    if how == "batch":
+        return next((batch.to_pylist() for batch in reader.batches()), [])
+    reader.seek(reader.position())
+    return []
+
+
+@pytest.mark.parametrize("format_", ["avro", "arrow"])
+@settings(
+    max_examples=settings.default.max_examples,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(steps=STEPS)
+def test_records_before_and_after_a_position_are_everything_once(
+    readers: Callable[[str], ChannelReader], format_: str, steps: list[Step]
+) -> None:
+    reader = readers(format_)
+    reader.seek({p: Position(offset=0) for p in range(PARTITIONS)})
+    before = [record for step in steps for record in take(reader, step)]
+    reader.seek(reader.position())
+    rest = list(reader)
+    assert sorted(record["id"] for record in before + rest) == list(range(RECORDS))
+
+
+@pytest.mark.parametrize("format_", ["avro", "arrow"])
+def test_a_new_reader_resumes_at_any_record(channels: dict[str, Connection], format_: str) -> None:
+    connection = channels[format_]
+    with ChannelReader(connection, until="now", partitions=[1]) as reader:
+        passed: list[tuple[dict[int, Position], int]] = [(reader.position(), 0)]
+        whole = []
+        for record in reader:
+            whole.append(record)
+            passed.append((reader.position(), len(whole)))
+        assert [p[1] for p, _ in passed] == sorted({p[1] for p, _ in passed})
+        for position, done in passed:
+            reader.seek(position)
+            assert list(reader) == whole[done:]
+    for position, done in passed[:: len(passed) // 3]:
+        with ChannelReader(connection, until="now", start=position, partitions=[1]) as resumed:
+            assert list(resumed) == whole[done:]
+
+
+def test_a_failed_lookup_of_end_offsets_during_growth_loses_nothing(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = topics.connect("avro", partitions=1)
+    with ChannelWriter(connection) as writer:
+        writer.write(readings(100))
+
+    def fail() -> None:
+        raise KafkaUnavailable("no broker tells where the partition ends")
+
+    with ChannelReader(connection, until="now") as reader:
+        found = reader.read(10, timeout=None)
+        with monkeypatch.context() as patched:
+            patched.setattr(reader._stop_condition, "ends", fail)
+            with pytest.raises(KafkaUnavailable):
+                reader._fetcher.reassign()
+        found += list(reader)
+    assert found == readings(100)

@@ -1,0 +1,204 @@
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from shared_kafka import SharedKafka
+from sluiceway_gateway.embedded import free_ports
+from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import Cause, ObservedTopic, Rejection, Watermarks
+from sluiceway_gateway.provisioning.topic import AlterConfig, CreateTopic, GrowPartitions
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def admin(kafka: SharedKafka) -> Iterator[KafkaAdmin]:
+    client = KafkaAdmin(kafka.bootstrap_servers)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"admin.topic-{next(_numbers)}"
+
+
+def create(admin: KafkaAdmin, name: str, partitions: int = 1, **config: str) -> None:
+    topic = CreateTopic(
+        name=name,
+        partitions=partitions,
+        replication=None,
+        config={key.replace("_", "."): value for key, value in config.items()},
+    )
+    assert admin.create_topics([topic]) == {name: None}
+
+
+def observed(
+    admin: KafkaAdmin, name: str, *, once: Callable[[ObservedTopic], bool]
+) -> ObservedTopic:
+    """Return the topic once `once` holds: changes show when brokers know of them."""
+    deadline = time.monotonic() + 180
+    while True:
+        topic = admin.observe([name]).topics.get(name)
+        if topic is not None and once(topic):
+            return topic
+        assert time.monotonic() < deadline, topic
+
+
+def cause(rejection: Rejection | None) -> Cause:
+    assert rejection is not None
+    assert rejection.message
+    return rejection.cause
+
+
+def test_the_cluster_has_one_broker_that_is_its_controller(
+    admin: KafkaAdmin, kafka: SharedKafka
+) -> None:
+    cluster = admin.describe_cluster()
+    assert cluster.cluster_id
+    assert cluster.controller_id == 1
+    (broker,) = cluster.brokers
+    assert (broker.id, broker.port, broker.rack) == (1, kafka.port, None)
+
+
+def test_a_topic_is_observed_as_created(admin: KafkaAdmin, name: str) -> None:
+    create(admin, name, 3, retention_ms="60000", cleanup_policy="compact,delete")
+    observed(admin, name, once=lambda topic: bool(topic.config))
+    seen = admin.observe([name, name, "absent"])
+    assert seen.rejections == {}
+    assert seen.topics.keys() == {name}
+    topic = seen.topics[name]
+    assert (topic.partitions, topic.replication) == (3, 1)
+    assert topic.config == {"retention.ms": "60000", "cleanup.policy": "compact,delete"}
+
+
+def test_a_topic_id_is_unique_and_written_as_by_kafkas_tools(admin: KafkaAdmin, name: str) -> None:
+    names = [f"{name}-{number}" for number in range(40)]
+    for each in names:
+        create(admin, each)
+    ids = {observed(admin, each, once=lambda _: True).id for each in names}
+    assert len(ids) == len(names)
+    assert all(len(each) == 22 and not set(each) & set("+/=") for each in ids)
+    assert set(admin.delete_topics(names).values()) == {None}
+
+
+def test_a_recreated_topic_has_another_id(admin: KafkaAdmin, name: str) -> None:
+    create(admin, name)
+    before = observed(admin, name, once=lambda _: True)
+    assert admin.delete_topics([name]) == {name: None}
+    create(admin, name)
+    observed(admin, name, once=lambda topic: topic.id != before.id)
+
+
+def test_partitions_grow_and_never_shrink(admin: KafkaAdmin, name: str) -> None:
+    create(admin, name, 2)
+    assert admin.grow_partitions([GrowPartitions(name=name, partitions=4)]) == {name: None}
+    observed(admin, name, once=lambda topic: topic.partitions == 4)
+    fewer = admin.grow_partitions([GrowPartitions(name=name, partitions=3)])
+    assert cause(fewer[name]) is Cause.INVALID_PARTITIONS
+
+
+def test_overrides_are_set_and_deleted_together(admin: KafkaAdmin, name: str) -> None:
+    create(admin, name, retention_ms="60000", segment_ms="1000")
+    change = AlterConfig(name=name, set={"segment.ms": "2000"}, delete=frozenset({"retention.ms"}))
+    assert admin.alter_configs([change]) == {name: None}
+    observed(admin, name, once=lambda topic: topic.config == {"segment.ms": "2000"})
+
+
+def test_each_topic_has_its_own_outcome(admin: KafkaAdmin, name: str) -> None:
+    create(admin, name)
+
+    def topic(suffix: str, **changes: object) -> CreateTopic:
+        values = {"partitions": 1, "replication": None, "config": {}} | changes
+        return CreateTopic(name=f"{name}{suffix}", **values)  # type: ignore[arg-type]
+
+    done = admin.create_topics(
+        [
+            topic(""),
+            topic(".fine"),
+            topic(".replicas", replication=3),
+            topic(".config", config={"segment.bytes": "5"}),
+            topic(" !"),
+        ]
+    )
+    assert done[f"{name}.fine"] is None
+    assert cause(done[name]) is Cause.TOPIC_EXISTS
+    assert cause(done[f"{name}.replicas"]) is Cause.INVALID_REPLICATION
+    assert "replication factor of 3" in str(done[f"{name}.replicas"])
+    assert cause(done[f"{name}.config"]) is Cause.INVALID_CONFIG
+    assert "at least 1048576" in str(done[f"{name}.config"])
+    assert cause(done[f"{name} !"]) is Cause.INVALID_NAME
+
+
+def test_changing_an_absent_topic_is_rejected(admin: KafkaAdmin, name: str) -> None:
+    change = AlterConfig(name=name, set={"segment.ms": "2000"}, delete=frozenset())
+    growth = GrowPartitions(name=name, partitions=3)
+    assert cause(admin.grow_partitions([growth])[name]) is Cause.TOPIC_ABSENT
+    assert cause(admin.alter_configs([change])[name]) is Cause.TOPIC_ABSENT
+    assert cause(admin.delete_topics([name])[name]) is Cause.TOPIC_ABSENT
+    assert admin.describe_topic(name) is None
+    assert admin.describe_topic("no topic's name!") is None
+
+
+def test_metadata_and_watermarks_follow_what_was_written(
+    admin: KafkaAdmin, kafka: SharedKafka, name: str
+) -> None:
+    create(admin, name, 2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for _ in range(3):
+        producer.produce(name, b"record", partition=1)
+    assert producer.flush(30) == 0
+    observed(admin, name, once=lambda topic: topic.partitions == 2)
+    topic = admin.describe_topic(name)
+    assert topic is not None
+    assert [each.partition for each in topic.partitions] == [0, 1]
+    assert all(each.leader == 1 and each.isr == (1,) for each in topic.partitions)
+    assert admin.watermarks(name, [1, 0]) == {
+        0: Watermarks(begin_offset=0, end_offset=0),
+        1: Watermarks(begin_offset=0, end_offset=3),
+    }
+    assert admin.watermarks(name, []) == {}
+
+
+def test_hundreds_of_topics_are_created_and_deleted_together(admin: KafkaAdmin, name: str) -> None:
+    names = [f"{name}-{number:03}" for number in range(250)]
+    topics = [
+        CreateTopic(name=each, partitions=1, replication=1, config={"segment.ms": "1000"})
+        for each in names
+    ]
+    assert set(admin.create_topics(topics).values()) == {None}
+    deadline = time.monotonic() + 180
+    # A topic that was made is seen when its metadata have reached the broker that is asked.
+    while len((seen := admin.observe(names)).topics) < len(names):
+        assert time.monotonic() < deadline
+    assert all(each.config == {"segment.ms": "1000"} for each in seen.topics.values())
+    assert set(admin.delete_topics(names).values()) == {None}
+
+
+def test_without_a_broker_every_call_fails_within_the_timeout() -> None:
+    (port,) = free_ports(1)
+    away = KafkaAdmin(f"127.0.0.1:{port}", timeout_s=0.5)
+    change = AlterConfig(name="t", set={"segment.ms": "2000"}, delete=frozenset())
+    calls = [
+        away.describe_cluster,
+        lambda: away.describe_topic("t"),
+        lambda: away.observe(["t", "u"]),
+        lambda: away.create_topics(
+            [CreateTopic(name="t", partitions=1, replication=None, config={})]
+        ),
+        lambda: away.grow_partitions([GrowPartitions(name="t", partitions=2)]),
+        lambda: away.alter_configs([change]),
+        lambda: away.delete_topics(["t"]),
+        lambda: away.watermarks("t", [0]),
+    ]
+    for call in calls:
+        began = time.monotonic()
+        with pytest.raises(KafkaUnavailable, match=f"127.0.0.1:{port} does not answer"):
+            call()
+        assert time.monotonic() - began < 5
+    assert away.observe([]).topics == {}
+    away.close()

@@ -1,0 +1,90 @@
+"""Helpers for the tests of `sluiceway.broker`."""
+
+import io
+import struct
+from typing import Any
+from urllib.parse import urlsplit
+
+import fastavro
+
+from sluiceway import Channel
+from sluiceway.broker import (
+    Broker,
+    Message,
+    PartitionFetchRequest,
+    PartitionOffsetCommitRequest,
+    PartitionOffsetFetchRequest,
+    PartitionOffsetRequest,
+    ProduceRequest,
+)
+from topics import DEFINITION, readings
+
+PARSED = fastavro.parse_schema(DEFINITION)
+
+
+def broker_at(url: str, **options: Any) -> Broker:
+    """Return a Broker with the arguments that pykafka passes."""
+    at = urlsplit(url)
+    assert at.hostname is not None
+    assert at.port is not None
+    given = {"socket_timeout_ms": 20_000, "offsets_channel_socket_timeout_ms": 20_000, **options}
+    return Broker(1, at.hostname, at.port, None, **given)
+
+
+def encoded(channel: Channel, count: int, first: int = 0) -> list[bytes]:
+    """Return encoded readings of the format avro."""
+    found = []
+    for each in readings(count, first):
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, PARSED, each)
+        found.append(struct.pack(">BI", 0, channel.schemas()[-1].id) + body.getvalue())
+    return found
+
+
+def produced(
+    broker: Broker, channel: Channel, values: list[bytes], partition: int = 0, **options: Any
+) -> Any:
+    """Produce values, and return the partition's answer."""
+    request = ProduceRequest(**options)
+    for value in values:
+        request.add_message(Message(value), channel.name.encode(), partition)
+    answer = broker.produce_messages(request)
+    return None if answer is None else answer.topics[channel.name][partition]
+
+
+def fetched(
+    broker: Broker, channel: Channel, offset: int = 0, partition: int = 0, **options: Any
+) -> Any:
+    """Fetch from one partition, and return its answer."""
+    wait = {key: options.pop(key) for key in ("timeout", "min_bytes") if key in options}
+    request = PartitionFetchRequest(channel.name.encode(), partition, offset, **options)
+    return broker.fetch_messages([request], **wait).topics[channel.name][partition]
+
+
+def committed(broker: Broker, channel: Channel, group: bytes, partition: int = 0) -> Any:
+    """Return the answer with a group's committed offset of one partition."""
+    request = PartitionOffsetFetchRequest(channel.name.encode(), partition)
+    answer = broker.fetch_consumer_group_offsets(group, [request])
+    return answer.topics[channel.name][partition]
+
+
+def commit(
+    broker: Broker,
+    channel: Channel,
+    group: bytes,
+    offset: int,
+    *,
+    partition: int = 0,
+    generation: int = -1,
+    member: bytes = b"",
+) -> Any:
+    """Commit one partition, and return its answer."""
+    asked = PartitionOffsetCommitRequest(channel.name.encode(), partition, offset, 0, b"")
+    answer = broker.commit_consumer_group_offsets(group, generation, member, [asked])
+    return answer.topics[channel.name][partition]
+
+
+def limit(broker: Broker, channel: Channel, when: int, partition: int = 0) -> Any:
+    """Return the answer with one offset of one partition."""
+    request = PartitionOffsetRequest(channel.name.encode(), partition, when, 1)
+    return broker.request_offset_limits([request]).topics[channel.name][partition]

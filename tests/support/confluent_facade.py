@@ -1,0 +1,112 @@
+"""Channels and helpers for the tests of sluiceway.confluent."""
+
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
+
+from sluiceway import Gateway, Heartbeat
+from sluiceway.confluent import Consumer, Producer
+from waiting import until
+
+BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
+NUMBER = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
+
+
+@dataclass(frozen=True)
+class Facade:
+    """A gateway, with channels, consumers and producers on it."""
+
+    url: str
+    gateway: Gateway
+
+    def channel(self, *, partitions: int = 2, filled: int = 0, **wishes: Any) -> str:
+        """Create a channel, with messages of another producer in each partition."""
+        name = f"confluent-{uuid.uuid4().hex[:8]}"
+        made = self.gateway.channel(
+            name, **{"format": "bytes", "partitions": partitions, "heartbeat": BEAT} | wishes
+        )
+        if filled:
+            connection = made.connection("write")
+            producer = confluent_kafka.Producer(dict(connection.kafka))
+            for partition in range(partitions):
+                for number in range(filled):
+                    value = f"{partition}-{number}".encode()
+                    producer.produce(
+                        connection.topic_name, value, b"k", partition, headers=[("h", b"1")]
+                    )
+            assert producer.flush(30) == 0
+        return name
+
+    def typed(self, format_: str = "avro") -> str:
+        """Create a channel of records, with one record."""
+        name = f"confluent-{uuid.uuid4().hex[:8]}"
+        channel = self.gateway.channel(name, NUMBER, format=format_, heartbeat=BEAT)
+        with channel.writer() as writer:
+            writer.write({"n": 5})
+        return name
+
+    def consumer(self, **config: Any) -> Consumer:
+        """Create a consumer without automatic commits."""
+        usual = {"bootstrap.servers": self.url, "group.id": "g", "enable.auto.commit": False}
+        return Consumer({**usual, **config})
+
+    def producer(self, **config: Any) -> Producer:
+        return Producer({"bootstrap.servers": self.url, **config})
+
+
+def at(name: str, partition: int = 0, offset: int = OFFSET_INVALID) -> TopicPartition:
+    return TopicPartition(name, partition, offset)
+
+
+def polled_until(holds: Callable[[], object], *consumers: Consumer) -> None:
+    """Poll in turns until the condition holds, and discard the messages."""
+
+    def polled() -> object:
+        found = holds()
+        for each in () if found else consumers:
+            each.poll(0.05)
+        return found
+
+    until(polled)
+
+
+def taken(consumer: Consumer, count: int, timeout_s: float = 30) -> list[Message]:
+    """Poll a number of messages and events."""
+    found: list[Message] = []
+    deadline_s = time.monotonic() + timeout_s
+    while len(found) < count:
+        assert time.monotonic() < deadline_s, f"{len(found)} of {count} came"
+        message = consumer.poll(1)
+        if message is not None:
+            found.append(message)
+    return found
+
+
+def offsets(messages: Sequence[Message]) -> dict[int, list[int]]:
+    """Return the offsets by partition, and check that there is no event."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for each in messages:
+        assert each.error() is None, each.error()
+        found[each.partition()].append(each.offset())
+    return dict(found)
+
+
+def codes(messages: Sequence[Message]) -> list[int]:
+    return [each.error().code() for each in messages]
+
+
+def raised(call: Callable[..., Any], *arguments: Any, **named: Any) -> int:
+    """Return the code of the KafkaException that a call raises."""
+    with pytest.raises(KafkaException) as caught:
+        call(*arguments, **named)
+    error: KafkaError = caught.value.args[0]
+    assert len(error.str()) > 10
+    code: int = error.code()
+    return code

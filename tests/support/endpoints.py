@@ -1,0 +1,255 @@
+"""Endpoints of a channel: over HTTP, by the services, and as values."""
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+
+from gateways import NOBODY, ManualClock, Rig
+from sluiceway_gateway.auth.service import LOOPBACK, Tokens
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.change import Change, created
+from sluiceway_gateway.channels.model import Phase, SchemaVersion, TopicRef
+from sluiceway_gateway.db.engine import Database, WriteTransaction
+from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
+from sluiceway_gateway.endpoints.liveness import Reaper
+from sluiceway_gateway.endpoints.model import Endpoint, Mode, Place, Role
+from sluiceway_gateway.endpoints.service import AttachService, Endpoints
+from sluiceway_gateway.groups.service import GroupService
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.offsets.service import Offsets
+from sluiceway_gateway.provisioning.store import remove
+from sluiceway_gateway.schemas import store as schemas_store
+
+TOPIC_ID = "dG9waWM"
+
+
+def fresh_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass
+class Site:
+    """A channel that is ready, and the session of a client that attaches to it."""
+
+    rig: Rig
+    name: str
+    uid: str
+    session: str = field(default_factory=fresh_id)
+    beats: int = 0
+
+    @property
+    def path(self) -> str:
+        return f"/v1/channels/{self.name}"
+
+    def ask(self, role: str = "reader", **body: Any) -> httpx.Response:
+        """Attach; `body` overrides the default request."""
+        asked = {"uid": self.uid, "id": fresh_id(), "session": self.session, "role": role}
+        return self.rig.http.post(f"{self.path}/endpoints", json=asked | body)
+
+    def attach(self, role: str = "reader", **body: Any) -> Any:
+        """Attach, and return the endpoint."""
+        answer = self.ask(role, **body)
+        assert answer.status_code in (200, 201), answer.text
+        return answer.json()["endpoint"]
+
+    def member(
+        self, index: int = 0, size: int = 1, role: str = "reader", group: str = "g", **body: Any
+    ) -> Any:
+        """Attach a member of a group, and return the endpoint."""
+        return self.attach(role, group=group, index=index, size=size, **body)
+
+    def join(self, group: str = "d", **body: Any) -> Any:
+        """Attach a member of a dynamic group, and return the endpoint."""
+        return self.attach(group=group, dynamic=True, **body)
+
+    def sync(
+        self, endpoint: Any, take: int | None = None, has: int | None = None, **body: Any
+    ) -> httpx.Response:
+        """Take the share of a generation, or only ask."""
+        asked = {"uid": self.uid, "epoch": endpoint["epoch"], "take": take, "has": has}
+        return self.rig.http.post(f"{self.path}/endpoints/{endpoint['id']}/sync", json=asked | body)
+
+    def resize(self, size: int, generation: int, group: str = "g", **body: Any) -> httpx.Response:
+        asked = {"uid": self.uid, "size": size, "generation": generation}
+        return self.rig.http.post(f"{self.path}/groups/{group}/resize", json=asked | body)
+
+    def depart(self, endpoint: Any, state: str = "closed", **body: Any) -> httpx.Response:
+        asked = {"uid": self.uid, "epoch": endpoint["epoch"], "state": state}
+        return self.rig.http.post(
+            f"{self.path}/endpoints/{endpoint['id']}/detach", json=asked | body
+        )
+
+    def send(self, *reports: Any, beat: int | None = None, **body: Any) -> httpx.Response:
+        """Send a heartbeat: the next one, or the one of this number."""
+        if beat is None:
+            self.beats += 1
+            beat = self.beats
+        asked = {"session": self.session, "beat": beat, "endpoints": reports}
+        return self.rig.http.post("/v1/heartbeats", json=asked | body)
+
+    def beat(self, *reports: Any, beat: int | None = None) -> Any:
+        """Send a heartbeat, and return the replies."""
+        answer = self.send(*reports, beat=beat)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["endpoints"]
+
+    def commit(
+        self, endpoint: Any, number: int, *positions: tuple[int, int, int], **body: Any
+    ) -> httpx.Response:
+        """Commit positions, each a partition, an offset and a record in it."""
+        asked = {
+            "uid": self.uid,
+            "id": endpoint["id"],
+            "epoch": endpoint["epoch"],
+            "generation": endpoint["generation"],
+            "topic_id": TOPIC_ID,
+            "number": number,
+            "positions": _positions(positions),
+        }
+        return self.rig.http.put(self.offsets_path(endpoint["group"] or "g"), json=asked | body)
+
+    def committed(self, group: str = "g", **query: Any) -> list[tuple[int, int, int]]:
+        """Return the positions of a group, as `commit` takes them."""
+        answer = self.rig.http.get(self.offsets_path(group), params=query)
+        assert answer.status_code == 200, answer.text
+        found = answer.json()["positions"]
+        return [(each["partition"], each["offset"], each["record"]) for each in found]
+
+    def reset(
+        self, *positions: tuple[int, int, int], group: str = "g", headers: Any = None, **body: Any
+    ) -> httpx.Response:
+        asked = {
+            "uid": self.uid,
+            "topic_id": TOPIC_ID,
+            "positions": _positions(positions) or None,
+            "reason": "read again",
+        }
+        path = f"{self.offsets_path(group)}/reset"
+        return self.rig.http.post(path, json=asked | body, headers=headers)
+
+    def offsets_path(self, group: str) -> str:
+        return f"{self.path}/groups/{group}/offsets"
+
+    def get(self, endpoint: Any) -> Any:
+        answer = self.rig.http.get(f"{self.path}/endpoints/{endpoint['id']}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def listed(self, **query: Any) -> Any:
+        return self.rig.http.get(f"{self.path}/endpoints", params=query).json()["items"]
+
+
+def site(rig: Rig, name: str = "flights", **spec: Any) -> Site:
+    """Make a channel that is ready."""
+    uid = rig.put(name, **spec).json()["metadata"]["uid"]
+    rig.observe(name, Phase.READY)
+    return Site(rig=rig, name=name, uid=uid)
+
+
+def _positions(positions: tuple[tuple[int, int, int], ...]) -> list[dict[str, int]]:
+    return [{"partition": p, "offset": offset, "record": r} for p, offset, r in positions]
+
+
+def report(endpoint: Any, state: str | None = None, **body: Any) -> Any:
+    """Return an endpoint's report of its state."""
+    return {
+        "id": endpoint["id"],
+        "epoch": endpoint["epoch"],
+        "state": state or endpoint["state"],
+    } | body
+
+
+PARTITIONS = 4
+SCHEMA = '{"fields":[],"name":"R","type":"record"}'
+_numbers = itertools.count(1)
+
+
+def before_each_commit(database: Database, do: Callable[[], object]) -> None:
+    """From now on, call `do` at the end of each transaction that writes, before it is committed."""
+    write = database.write
+
+    @contextmanager
+    def watched() -> Iterator[WriteTransaction]:
+        with write() as tx:
+            yield tx
+            do()
+
+    database.write = watched  # type: ignore[method-assign]
+
+
+@dataclass
+class Services:
+    """All that endpoints need, on one database, with clocks that tests turn."""
+
+    database: Database
+    clock: ManualClock = field(default_factory=ManualClock)
+    now_s: float = 0.0
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        def nobody() -> None: ...
+
+        given: dict[str, Any] = {"clock": self.clock}
+        tokens = Tokens(self.database, None)
+        self.attachment = AttachService(self.database, tokens, wake=nobody, notify=nobody, **given)
+        self.endpoints = Endpoints(
+            self.database, topics=KafkaAdmin(NOBODY, timeout_s=0.1), notify=nobody, **given
+        )
+        self.beats = HeartbeatService(self.database, tokens, notify=nobody, **given)
+        self.offsets = Offsets(self.database, tokens, **given)
+        self.groups = GroupService(self.database, notify=nobody)
+        self.reaper = Reaper(
+            database=self.database,
+            monotonic=lambda: self.now_s,
+            **given,
+        )
+
+    def channel(self) -> tuple[str, str]:
+        """Make a channel that is ready; return its name and its uid."""
+        name, now = f"channel-{next(_numbers)}", self.clock()
+        with self.database.write() as tx:
+            id_ = schemas_store.register(tx, fingerprint="one", definition=SCHEMA, now=now)
+            version = SchemaVersion(id=id_, version=1, definition=SCHEMA, created_at=now)
+            channel = created(
+                Change(partitions=PARTITIONS),
+                name=name,
+                uid=uuid.uuid4().hex,
+                schema=version,
+                prefix="",
+                now=now,
+            )
+            topic = TopicRef(name=channel.topic.name, id="t", partitions=PARTITIONS)
+            channels_store.insert(tx, replace(channel, phase=Phase.READY, topic=topic))
+            schemas_store.assign(tx, channel_uid=channel.uid, version=version)
+        return name, channel.uid
+
+    def attach(self, name: str, spec: AttachSpec, *, uid: str) -> Attached:
+        request = AttachRequest(channel=name, channel_uid=uid, spec=spec, principal=LOOPBACK)
+        return self.attachment.submit(request).result(30)
+
+    def forget(self, uid: str) -> None:
+        """Remove a channel with all that is its."""
+        with self.database.write() as tx:
+            remove(tx, uid, from_phases=tuple(Phase))
+
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+ENDPOINT = Endpoint(
+    id="e" * 32,
+    channel_uid="c" * 32,
+    session="s" * 32,
+    place=Place(role=Role.READER, group="delays", index=1),
+    size=2,
+    mode=Mode.SHARED,
+    epoch=7,
+    generation=1,
+    attached_at=NOW,
+    changed_at=NOW,
+)

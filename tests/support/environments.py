@@ -1,0 +1,118 @@
+"""Virtual environments with the wheel and its requirements, created within a second.
+
+The requirements are linked from the packages that the tests run on, or copied for an environment
+that is packed.
+"""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PathDistribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+_PIP = [sys.executable, "-m", "pip"]
+_QUIETLY = ["--quiet", "--disable-pip-version-check", "--no-compile", "--no-index", "--no-deps"]
+_HEAVY = {"numpy", "numpy.libs", "pandas", "pyarrow"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """A virtual environment; `run` returns the output of a program."""
+
+    path: Path
+
+    @property
+    def python(self) -> Path:
+        return self.path / "bin" / "python"
+
+    @property
+    def packages(self) -> Path:
+        minor = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        return self.path / "lib" / minor / "site-packages"
+
+    def run(self, *command: str | Path, **variables: str) -> str:
+        done = subprocess.run(
+            [str(each) for each in command],
+            env={"PATH": f"{self.path / 'bin'}:/usr/bin:/bin", **variables},
+            cwd=self.path,
+            capture_output=True,
+            text=True,
+            timeout=480,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def make_environment(
+    path: Path, wheel: Path | None, *extras: str, links: bool = True
+) -> Environment:
+    """Create an environment with the wheel, its extras and their requirements.
+
+    Without a wheel it is empty. Without `links`, all but the largest packages are copied.
+    """
+    venv.create(path, with_pip=False, symlinks=True)
+    environment = Environment(path=path)
+    if wheel is not None:
+        subprocess.run(
+            [*_PIP, "--python", str(environment.python), "install", *_QUIETLY, str(wheel)],
+            check=True,
+            timeout=480,
+        )
+        for each in needed(wheel, *extras):
+            _put(each, environment.packages, links=links)
+    return environment
+
+
+def needed(wheel: Path, *extras: str) -> list[Distribution]:
+    """Return the requirements of the wheel with these extras, recursively."""
+    name, version, *_ = wheel.name.split("-")
+    metadata = PathDistribution(zipfile.Path(wheel, f"{name}-{version}.dist-info/"))
+    return list(_closure(metadata.requires or (), extras))
+
+
+def pack(environment: Environment, archive: Path) -> Path:
+    """Pack an environment as docs/clusters.md says, and return the archive."""
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        tar.add(environment.path, ".")
+    return archive
+
+
+def _closure(requirements: Iterable[str], extras: Iterable[str]) -> Iterator[Distribution]:
+    seen = set()
+    todo = [(Requirement(each), frozenset(extras)) for each in requirements]
+    while todo:
+        requirement, asked = todo.pop()
+        marker = requirement.marker
+        if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *asked)):
+            continue
+        found = distribution(requirement.name)
+        inner = frozenset(requirement.extras)
+        if (found.name, inner) in seen:
+            continue
+        seen.add((found.name, inner))
+        if found.name != "sluiceway":
+            yield found
+        todo += [(Requirement(each), inner) for each in found.requires or ()]
+
+
+def _put(package: Distribution, packages: Path, *, links: bool) -> None:
+    for name in sorted({file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}):
+        there = packages / name
+        here = Path(str(package.locate_file(name)))
+        if there.exists():
+            continue
+        if links or name in _HEAVY:
+            there.symlink_to(here)
+        elif here.is_dir():
+            shutil.copytree(here, there, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(here, there)

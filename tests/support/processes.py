@@ -1,0 +1,153 @@
+"""Commands and examples as processes, and their results."""
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from sluiceway_gateway.settings import CLIENTS, PREFIX, SECRETS, Settings
+
+COMMAND = [sys.executable, "-c", "from sluiceway_gateway.cli import main; raise SystemExit(main())"]
+
+
+class Process:
+    """A running command; a thread reads its standard error."""
+
+    def __init__(self, *arguments: str, **variables: str) -> None:
+        self._process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | variables,
+        )
+        self.text = ""
+        self._arrived = threading.Condition()
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            with self._arrived:
+                self.text += line
+                self._arrived.notify_all()
+
+    def until(self, pattern: str, timeout_s: float = 180) -> str:
+        """Wait for a line that matches the pattern; return its first group."""
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: re.search(pattern, self.text), timeout_s), (
+                self.text
+            )
+            found = re.search(pattern, self.text)
+        assert found is not None
+        return found[1]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if the process still runs."""
+        self._process.send_signal(number)
+
+    def end(self, number: int, timeout_s: float = 180) -> int:
+        """Send a signal and return the exit status."""
+        self.signal(number)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float = 180) -> int:
+        try:
+            status = self._process.wait(timeout_s)
+            self._reading.join(timeout_s)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            for stream in (self._process.stdout, self._process.stderr):
+                assert stream is not None
+                stream.close()
+        return status
+
+
+@contextmanager
+def process(*arguments: str, **variables: str) -> Iterator[Process]:
+    running = Process(*arguments, **variables)
+    try:
+        yield running
+    finally:
+        if running.running():
+            running.end(signal.SIGKILL)
+        else:
+            running.wait(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Exit status and output of a command."""
+
+    status: int
+    out: str
+    err: str
+
+    def failed(self, *words: str, status: int = 1) -> None:
+        """Assert that it failed with one line on standard error that has these texts."""
+        assert self.status == status, self
+        assert self.out == ""
+        assert self.err.startswith("sluiceway: ")
+        assert self.err.count("\n") == 1, self.err
+        for each in words:
+            assert each in self.err
+
+
+Sluiceway = Callable[..., Run]
+
+
+@contextmanager
+def logging_kept() -> Iterator[None]:
+    """Let the block configure logging; put it back at its end."""
+    root, access = logging.getLogger(), logging.getLogger("uvicorn.access")
+    handlers, level, disabled = root.handlers[:], root.level, access.disabled
+    configured = structlog.get_config()
+    try:
+        yield
+    finally:
+        root.handlers[:], access.disabled = handlers, disabled
+        # Not by the attribute: loggers cache their enabled levels.
+        root.setLevel(level)
+        structlog.configure(**configured)
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run_example(name: str, gateway_url: str, *arguments: str) -> list[str]:
+    """Run an example against a gateway to its good end, and return the lines that it printed."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        env={**os.environ, "SLUICEWAY_URL": gateway_url},
+        capture_output=True,
+        text=True,
+        timeout=480,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+GATEWAY = {PREFIX + name.upper() for name in Settings.model_fields} | {
+    f"{PREFIX}{name.upper()}_FILE" for name in SECRETS
+}
+CLIENT = {PREFIX + name for name in CLIENTS}

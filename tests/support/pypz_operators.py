@@ -1,0 +1,73 @@
+"""Operators of pypz; imported only if pypz is installed, which creates replicas by name."""
+
+from typing import Any
+
+from pypz.abstracts.channel_ports import ChannelInputPort, ChannelOutputPort
+from pypz.core.specs.misc import BlankOperator
+from pypz.core.specs.pipeline import Pipeline
+
+from pypz_rig import SCHEMA, QuickReader, QuickWriter, demo
+
+RECEIVED: dict[str, list[dict[str, str]]] = {}
+
+
+class Reads(BlankOperator):  # type: ignore[misc]
+    """Reads until its port has no more records."""
+
+    GROUP_MODE = False
+
+    def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(name, *args, **kwargs)
+        self.input_port = ChannelInputPort(
+            schema=SCHEMA, group_mode=self.GROUP_MODE, channel_reader_type=QuickReader
+        )
+
+    def _on_running(self) -> bool | None:
+        RECEIVED.setdefault(self.get_full_name(), []).extend(self.input_port.retrieve())
+        return None
+
+
+class ReadsAll(Reads):
+    GROUP_MODE = True
+
+
+class ReadsFew(Reads):
+    """Stops after the first record."""
+
+    def _on_running(self) -> bool:
+        if not self.input_port.retrieve():
+            return False
+        self.input_port.commit_current_read_offset()
+        return True
+
+
+class Writes(BlankOperator):  # type: ignore[misc]
+    """Writes a hundred records."""
+
+    def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(name, *args, **kwargs)
+        self.output_port = ChannelOutputPort(schema=SCHEMA, channel_writer_type=QuickWriter)
+
+    def _on_running(self) -> bool:
+        self.output_port.send(demo(100))
+        return True
+
+
+class Pipe(Pipeline):  # type: ignore[misc]
+    """A writer connected to a reader."""
+
+    READS = Reads
+
+    def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(name, *args, **kwargs)
+        self.reader = self.READS("reader")
+        self.writer = Writes("writer")
+        self.reader.input_port.connect(self.writer.output_port)
+
+
+class PipeToAll(Pipe):
+    READS = ReadsAll
+
+
+class PipeOfFew(Pipe):
+    READS = ReadsFew

@@ -1,0 +1,314 @@
+"""pypz channels for tests: stand-ins for pypz's ports, and readers and writers of one channel."""
+
+import contextlib
+import json
+import logging
+import types
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from sluiceway import Channel, Gateway, Heartbeat
+from sluiceway.pypz import ChannelStatus, KafkaChannelReader, KafkaChannelWriter
+from waiting import until
+
+LOGGER = logging.getLogger("standin")
+
+
+class StandinPort:
+    """A port, as far as channels use it."""
+
+    def __init__(
+        self,
+        name: str,
+        schema: Any = None,
+        *,
+        group: str | None = None,
+        index: int = 0,
+        size: int = 1,
+        group_mode: bool = False,
+    ) -> None:
+        self.name, self.schema = name, schema
+        self.group, self.index, self.size, self.group_mode = group, index, size, group_mode
+
+    def get_full_name(self) -> str:
+        return self.name
+
+    def get_logger(self) -> logging.Logger:
+        return LOGGER
+
+    def get_schema(self) -> Any:
+        return self.schema
+
+    def get_group_name(self) -> str | None:
+        return self.group
+
+    def get_group_index(self) -> int:
+        return self.index
+
+    def get_group_size(self) -> int:
+        return self.size
+
+    def is_principal(self) -> bool:
+        return self.index == 0
+
+    def is_in_group_mode(self) -> bool:
+        return self.group_mode
+
+
+class StandinInputPort(StandinPort):
+    """An input port with one reader."""
+
+    def __init__(
+        self,
+        *args: Any,
+        location: str,
+        writers: int,
+        config: dict[str, Any] | None = None,
+        sync_connections_open: bool = False,
+        sequential_mode_enabled: bool = False,
+        channel_reader_type: type[KafkaChannelReader] = KafkaChannelReader,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.location, self.writers, self.config = location, writers, config or {}
+        self.all_open, self.sequential = sync_connections_open, sequential_mode_enabled
+        self.channel_reader_type = channel_reader_type
+        self.channel: KafkaChannelReader
+        self.met = False
+
+    def _pre_execution(self) -> None:
+        self.channel = self.channel_reader_type(self.group or self.name, self)
+        self.channel.set_location(self.location)
+        self.channel.invoke_configure_channel(self.config)
+
+    def _on_resource_creation(self) -> bool:
+        return not self.is_principal() or self.channel.invoke_resource_creation()
+
+    def _on_port_open(self) -> bool:
+        channel = self.channel
+        if not channel.is_channel_open() and not channel.invoke_open_channel():
+            return False
+        if channel.get_read_record_offset() == channel.NotInitialized:
+            channel.set_initial_record_offset_auto()
+        if not channel.is_channel_started():
+            channel.start_channel()
+        channel.invoke_sync_status_update()
+        if not self.met:
+            come = len(channel.retrieve_connected_channel_unique_names(self._is_other))
+            if come < (self.writers if self.all_open else 1):
+                return False
+            self.met = True
+        works = channel.is_any_connected_channel_healthy_and_not_stopped_and_not_closed
+        return not (self.sequential and works())
+
+    def retrieve(self) -> list[Any]:
+        return self.channel.invoke_read_records()
+
+    def can_retrieve(self) -> bool:
+        ended = len(
+            self.channel.retrieve_connected_channel_unique_names(
+                lambda each: (
+                    self._is_other(each)
+                    and (
+                        not each.is_channel_healthy()
+                        or each.is_channel_stopped()
+                        or each.is_channel_closed()
+                    )
+                )
+            )
+        )
+        return self.channel.has_records() or self.writers > ended
+
+    def commit_current_read_offset(self) -> None:
+        self.channel.invoke_commit_current_read_offset()
+
+    def _on_port_close(self) -> bool:
+        channel = self.channel
+        if not channel.is_channel_open():
+            return True
+        return channel.can_close() and channel.invoke_close_channel()
+
+    def _on_resource_deletion(self) -> bool:
+        return not self.is_principal() or self.channel.invoke_resource_deletion()
+
+    def _on_error(self) -> None:
+        if self.channel.is_channel_open():
+            self.channel.invoke_sync_send_status_message(ChannelStatus.Error)
+
+    def _is_other(self, each: Any) -> bool:
+        return self.group is None or each.get_channel_group_name() != self.group
+
+
+class StandinOutputPort(StandinPort):
+    """An output port with a writer for each connected input port."""
+
+    def __init__(
+        self,
+        *args: Any,
+        location: str,
+        inputs: Sequence[str],
+        config: dict[str, Any] | None = None,
+        channel_writer_type: type[KafkaChannelWriter] = KafkaChannelWriter,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.location, self.inputs, self.config = location, inputs, config or {}
+        self.channel_writer_type = channel_writer_type
+        self.channels: list[KafkaChannelWriter] = []
+
+    def _pre_execution(self) -> None:
+        for each in self.inputs:
+            channel = self.channel_writer_type(each, self)
+            channel.set_location(self.location)
+            channel.invoke_configure_channel(self.config)
+            self.channels.append(channel)
+
+    def _on_resource_creation(self) -> bool:
+        return not self.is_principal() or all(
+            each.invoke_resource_creation() for each in self.channels
+        )
+
+    def _on_port_open(self) -> bool:
+        closed = [each for each in self.channels if not each.is_channel_open()]
+        if not all(each.invoke_open_channel() for each in closed):
+            return False
+        for each in self.channels:
+            if not each.is_channel_started():
+                each.start_channel()
+        return True
+
+    def send(self, data: Any) -> None:
+        for each in self.channels:
+            each.invoke_write_records(data)
+
+    def _on_port_close(self) -> bool:
+        opened = [each for each in self.channels if each.is_channel_open()]
+        return all(each.can_close() and each.invoke_close_channel() for each in opened)
+
+    def _on_resource_deletion(self) -> bool:
+        return not self.is_principal() or all(
+            each.invoke_resource_deletion() for each in self.channels
+        )
+
+    def _on_error(self) -> None:
+        for each in self.channels:
+            if each.is_channel_open():
+                each.invoke_sync_send_status_message(ChannelStatus.Error)
+
+
+SCHEMA = json.dumps(
+    {
+        "type": "record",
+        "name": "DemoRecord",
+        "fields": [{"name": "demoText", "type": "string"}],
+    }
+)
+
+
+def demo(count: int, first: int = 0) -> list[dict[str, str]]:
+    return [{"demoText": f"record_{number}"} for number in range(first, first + count)]
+
+
+class QuickReader(KafkaChannelReader):
+    """Creates channels with quick heartbeats; calls without records return soon."""
+
+    DefaultStatusThreadIntervalInMs = 100
+    DataConsumerTimeoutInMs = InitialDataConsumerTimeoutInMs = 200
+
+
+class QuickWriter(KafkaChannelWriter):
+    DefaultStatusThreadIntervalInMs = 100
+
+
+def take(reader: KafkaChannelReader, count: int) -> list[Any]:
+    """Read a number of records."""
+    records: list[Any] = []
+
+    def taken() -> bool:
+        records.extend(reader.invoke_read_records())
+        return len(records) >= count
+
+    until(taken)
+    return records
+
+
+class Bench:
+    """Creates readers and writers of one channel, and closes them at the end."""
+
+    def __init__(self, url: str, stack: ExitStack) -> None:
+        self.url = url
+        self.name = f"pipeline.reader-{uuid.uuid4().hex[:8]}.input_port"
+        self._stack = stack
+        self._gateway = stack.enter_context(Gateway(url))
+
+    def reader(
+        self,
+        kind: type[KafkaChannelReader] = QuickReader,
+        *,
+        config: dict[str, Any] | None = None,
+        schema: Any = SCHEMA,
+        location: str | None = None,
+        silent: bool = False,
+        **place: Any,
+    ) -> KafkaChannelReader:
+        index = place.get("index", 0)
+        name = f"{self.name}_{index - 1}" if index else self.name
+        made = kind(self.name, StandinPort(name, schema, **place), silent_mode=silent)
+        made.set_location(self.url if location is None else location)
+        made.invoke_configure_channel({"max_poll_records": 500} | (config or {}))
+        self._stack.callback(_let_go, made)
+        return made
+
+    def writer(
+        self,
+        name: str = "pipeline.writer.output_port",
+        *,
+        kind: type[KafkaChannelWriter] = QuickWriter,
+        schema: Any = SCHEMA,
+        config: dict[str, Any] | None = None,
+        silent: bool = False,
+        **place: Any,
+    ) -> KafkaChannelWriter:
+        made = kind(self.name, StandinPort(name, schema, **place), silent_mode=silent)
+        made.set_location(self.url)
+        made.invoke_configure_channel(config or {})
+        self._stack.callback(_let_go, made)
+        return made
+
+    def pair(
+        self, kind: type[KafkaChannelWriter] = QuickWriter, **config: Any
+    ) -> tuple[KafkaChannelReader, KafkaChannelWriter]:
+        """Return an open reader and an open writer."""
+        reader, writer = self.reader(config=config), self.writer(kind=kind)
+        assert reader.invoke_resource_creation()
+        until(reader.invoke_open_channel)
+        until(writer.invoke_open_channel)
+        return reader, writer
+
+    def channel(self) -> Channel:
+        """Return the channel at the gateway."""
+        return self._gateway.channel(self.name)
+
+    def quick(self, partitions: int = 1) -> Channel:
+        """Create the channel beforehand, with a short heartbeat timeout."""
+        heartbeat = Heartbeat(interval_ms=100, timeout_ms=1000)
+        return self._gateway.channel(self.name, SCHEMA, partitions=partitions, heartbeat=heartbeat)
+
+
+def _let_go(channel: Any) -> None:
+    # Tests break some of them on purpose.
+    with contextlib.suppress(Exception):
+        channel.invoke_close_channel()
+
+
+def without_pypzs_naps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip without pypz; else let its ports close without their sleep of five seconds."""
+    try:
+        from pypz.abstracts import channel_ports
+    except ImportError:
+        pytest.skip("pypz is not here, and on no package index: github.com/lazlowa/pypz-python")
+    monkeypatch.setattr(channel_ports, "time", types.SimpleNamespace(sleep=lambda _s: None))

@@ -1,0 +1,150 @@
+"""A replica's reconciler on a real broker and both databases, with a manual clock."""
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from gateways import ManualClock
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import (
+    Channel,
+    ChannelSpec,
+    Condition,
+    Phase,
+    TopicRef,
+    topic_name,
+)
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import ObservedTopic
+from sluiceway_gateway.provisioning.reconciler import Counts, Reconciler
+from sluiceway_gateway.schemas import store as schemas_store
+from waiting import until
+
+RESYNC_S = 30.0
+SCHEMA = '{"fields":[{"name":"a","type":"int"}],"name":"R","type":"record"}'
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rig:
+    """One gateway's database and Kafka, and the reconciler between them."""
+
+    database: Database
+    kafka: KafkaAdmin
+    # In the past: Kafka refuses messages with timestamps in the future.
+    clock: ManualClock = field(
+        default_factory=lambda: ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+    )
+
+    def reconciler(self, **changes: Any) -> Reconciler:
+        arguments: dict[str, Any] = {
+            "database": self.database,
+            "kafka": self.kafka,
+            "clock": self.clock,
+            "resync_s": RESYNC_S,
+            "wait": time.sleep,
+        }
+        return Reconciler(**(arguments | changes))
+
+    def run_once(self) -> Counts:
+        return self.reconciler().run_once()
+
+    def add(self, *, topic: TopicRef | None = None, adopted: bool = False, **spec: Any) -> Channel:
+        """Add a channel's row as a request does, and return it."""
+        name, uid = f"channel-{next(_numbers)}", uuid.uuid4().hex
+        with self.database.write() as tx:
+            schema_id = schemas_store.register(
+                tx, fingerprint="one", definition=SCHEMA, now=self.clock.now
+            )
+            channel = Channel(
+                name=name,
+                uid=uid,
+                labels={},
+                generation=1,
+                revision=1,
+                created_at=self.clock.now,
+                spec=ChannelSpec(schema=SCHEMA, **spec),
+                schema_id=schema_id,
+                schema_version=1,
+                phase=Phase.PROVISIONING,
+                observed_generation=0,
+                conditions=(),
+                topic=topic or TopicRef(name=topic_name("rig.", name, uid)),
+                adopted=adopted,
+            )
+            assert channels_store.insert(tx, channel)
+        return channel
+
+    def ready(self, **spec: Any) -> Channel:
+        """Add a channel and have its topic made."""
+        channel = self.add(**spec)
+        self.run_once()
+        found = self.get(channel)
+        assert found.phase is Phase.READY, found
+        return found
+
+    def get(self, channel: Channel) -> Channel:
+        found = self.find(channel)
+        assert found is not None
+        return found
+
+    def find(self, channel: Channel) -> Channel | None:
+        with self.database.read() as tx:
+            return channels_store.find(tx, channel.name)
+
+    def respec(self, channel: Channel, **changes: Any) -> Channel:
+        """Change the channel's spec as a request does."""
+        was = self.get(channel)
+        changed = replace(
+            was,
+            spec=replace(was.spec, **changes),
+            generation=was.generation + 1,
+            revision=was.revision + 1,
+        )
+        return self._save(changed, was)
+
+    def delete(self, channel: Channel, *, keep_topic: bool = False) -> Channel:
+        """Begin to delete the channel as a request does."""
+        was = self.get(channel)
+        changed = replace(
+            was, phase=Phase.DELETING, keep_topic=keep_topic, revision=was.revision + 1
+        )
+        return self._save(changed, was)
+
+    def close(self, channel: Channel) -> Channel:
+        """Close the channel to writers as a request does."""
+        was = self.get(channel)
+        return self._save(replace(was, phase=Phase.CLOSED, revision=was.revision + 1), was)
+
+    def _save(self, changed: Channel, was: Channel) -> Channel:
+        with self.database.write() as tx:
+            assert channels_store.save(tx, changed, was=was, from_phases=(was.phase,))
+        return changed
+
+    def topic_id(self, name: str) -> str:
+        """Return the id of a topic that was just made."""
+        topic: ObservedTopic = until(lambda: self.kafka.observe([name]).topics.get(name))
+        return topic.id
+
+    def topic(self, channel: Channel) -> ObservedTopic | None:
+        return self.kafka.observe([channel.topic.name]).topics.get(channel.topic.name)
+
+    def until_topic(self, channel: Channel, once: Callable[[ObservedTopic | None], bool]) -> None:
+        """Wait until brokers know what was done to the topic."""
+        until(lambda: once(self.topic(channel)))
+
+
+def condition(channel: Channel, type_: str) -> Condition:
+    found = channel.condition(type_)
+    assert found is not None, channel.conditions
+    return found
+
+
+def status(channel: Channel, type_: str) -> tuple[str, str]:
+    found = condition(channel, type_)
+    return found.status, found.reason

@@ -1,0 +1,113 @@
+"""A real HTTP server with scripted responses."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from sluiceway.rest.channels import Control
+from sluiceway.rest.transport import Transport
+
+#: A channel as the gateway describes it.
+CHANNEL: dict[str, Any] = {
+    "metadata": {
+        "name": "flights",
+        "uid": "0" * 32,
+        "labels": {"team": "fares"},
+        "generation": 2,
+        "created_at": "2026-01-02T03:04:05.678Z",
+    },
+    "spec": {
+        "schema": {"type": "record", "name": "F", "fields": [{"name": "id", "type": "long"}]},
+        "format": "arrow",
+        "partitions": 4,
+        "pinned": False,
+        "replication": None,
+        "retention": {"ms": 1000, "bytes": None},
+        "config": {"cleanup.policy": "delete"},
+    },
+    "status": {
+        "phase": "provisioning",
+        "observed_generation": 1,
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "False",
+                "reason": "BrokerUnavailable",
+                "message": "no broker answers",
+                "last_transition_at": "2026-01-02T03:04:05Z",
+            }
+        ],
+        "topic": {"name": "sluiceway.flights-00000000", "id": None, "partitions": None},
+        "schema": {"id": 1, "version": 1},
+    },
+}
+
+
+class Script:
+    """Answers to give in order, and the requests that came."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.answers: list[tuple[int, dict[str, str], bytes]] = []
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.bodies: list[Any] = []
+        self.pauses_s: list[float] = []
+        self._now_s = 0.0
+
+    def answer(self, status: int, body: object = None, **headers: str) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.answers.append((status, {k.replace("_", "-"): v for k, v in headers.items()}, data))
+
+    def problem(self, status: int, code: str, *, retriable: bool = False, **headers: str) -> None:
+        body = {"status": status, "code": code, "detail": f"it is {code}", "retriable": retriable}
+        self.answer(status, body, **headers)
+
+    def control(self, **options: Any) -> Control:
+        return Control(self.transport(**options))
+
+    def transport(self, **options: Any) -> Transport:
+        """Return a transport that does not really sleep."""
+
+        def sleep(pause_s: float) -> None:
+            self.pauses_s.append(pause_s)
+            self._now_s += pause_s
+
+        return Transport(self.url, sleep=sleep, monotonic=lambda: self._now_s, **options)
+
+
+@contextmanager
+def scripted() -> Iterator[Script]:
+    """Serve while the block runs."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            sent = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            script.bodies.append(json.loads(sent) if sent else None)
+            script.requests.append((self.command, self.path, dict(self.headers)))
+            if not script.answers:
+                return
+            status, headers, body = script.answers.pop(0)
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    script = Script(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield script
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

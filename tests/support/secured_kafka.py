@@ -1,0 +1,310 @@
+"""The broker's secured listeners: certificates, users, and properties of clients."""
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from shared_kafka import SharedKafka
+from sluiceway.rest.models import Connection
+
+_DAY = timedelta(days=1)
+
+
+class Authority:
+    """A certificate authority; `pem` is its certificate, `file` the path of that.
+
+    It is found in its directory, where its key is too: what one process made signs in others.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.file = directory / "authority.pem"
+        self.pem = self.file.read_text()
+        self._name = x509.load_pem_x509_certificate(self.pem.encode()).subject
+        key = serialization.load_pem_private_key((directory / "authority.key").read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        self._key = key
+
+    @classmethod
+    def made(cls, directory: Path, name: str) -> "Authority":
+        """Make an authority of this name in its directory."""
+        directory.mkdir(parents=True, exist_ok=True)
+        key, own, now = ec.generate_private_key(ec.SECP256R1()), _name(name), datetime.now(UTC)
+        certificate = (
+            _builder(own, key, issuer=own, issuer_key=key, end=now + 30 * _DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        Certificate(directory / "authority", _pem(certificate), _key_pem(key))
+        return cls(directory)
+
+    def issue(self, name: str, *, host: str = "127.0.0.1", expired: bool = False) -> "Certificate":
+        """Sign a certificate for a server at this address or host, or for a client's name."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        end = datetime.now(UTC) + (-_DAY if expired else 30 * _DAY)
+        try:
+            place: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            place = x509.DNSName(host)
+        certificate = (
+            _builder(_name(name), key, issuer=self._name, issuer_key=self._key, end=end)
+            .add_extension(x509.SubjectAlternativeName([place]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        return Certificate(self._directory / name, _pem(certificate) + self.pem, _key_pem(key))
+
+
+class Certificate:
+    """A certificate with its key: as texts, as two files, and as one `bundle` (key first)."""
+
+    def __init__(self, stem: Path, pem: str, key: str) -> None:
+        self.pem, self.key = pem, key
+        self.file, self.key_file, self.bundle = (
+            stem.with_suffix(suffix) for suffix in (".pem", ".key", ".bundle")
+        )
+        self.file.write_text(pem)
+        self.key_file.write_text(key)
+        self.bundle.write_text(key + pem)
+
+
+def _builder(
+    subject: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    end: datetime,
+) -> x509.CertificateBuilder:
+    by, public = issuer_key.public_key(), key.public_key()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(end - 31 * _DAY)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by), critical=False)
+    )
+
+
+def _name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
+    """Return the key as PKCS#8, the one form that Kafka reads."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()
+
+
+PROTOCOLS = {
+    "SCRAM": "SASL_SSL",
+    "MUTUAL": "SSL",
+    "EXPIRED": "SSL",
+    "FOREIGN": "SSL",
+    "ELSEWHERE": "SSL",
+}
+"""SCRAM takes a password over TLS, MUTUAL a client's certificate; the others' own are no good."""
+
+OURS, FOREIGN = "ours", "other"
+"""Where the authority is that the broker trusts, and where another one, among its certificates."""
+
+
+def listener_properties(directory: Path) -> dict[str, str]:
+    """Make the certificates in this directory, and return the properties of the listeners."""
+    ours = Authority.made(directory / OURS, "ours")
+    foreign = Authority.made(directory / FOREIGN, "other")
+    certificates = {
+        "SCRAM": ours.issue("scram"),
+        "MUTUAL": ours.issue("mutual"),
+        "EXPIRED": ours.issue("expired", expired=True),
+        "FOREIGN": foreign.issue("foreign"),
+        "ELSEWHERE": ours.issue("elsewhere", host="elsewhere.example"),
+    }
+    needed = {
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "listener.name.scram.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+        "listener.name.mutual.ssl.client.auth": "required",
+    }
+    for name, certificate in certificates.items():
+        needed |= _stores(f"listener.name.{name.lower()}.", certificate, ours)
+    return needed
+
+
+def _stores(prefix: str, certificate: Certificate, trusted: Authority) -> dict[str, str]:
+    return {
+        f"{prefix}ssl.keystore.type": "PEM",
+        f"{prefix}ssl.keystore.location": str(certificate.bundle),
+        f"{prefix}ssl.truststore.type": "PEM",
+        f"{prefix}ssl.truststore.location": str(trusted.file),
+    }
+
+
+PASSWORDS = {"gateway": "pw-gateway-5f3a", "job": "pw-job-71cc"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecuredKafka:
+    """The broker, the authority it trusts, and the properties of each kind of client."""
+
+    broker: SharedKafka
+    authority: Authority
+    foreign: Authority
+    client: Certificate
+
+    def scram(self, user: str = "job", **others: str) -> dict[str, str]:
+        """Return the properties of a user; keywords are further properties, `_` for `.`."""
+        return {
+            "bootstrap.servers": self.broker.secured["SCRAM"],
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": user,
+            "sasl.password": PASSWORDS[user],
+            "ssl.ca.pem": self.authority.pem,
+            **{name.replace("_", "."): value for name, value in others.items()},
+        }
+
+    def tls(self, listener: str, **others: str) -> dict[str, str]:
+        """Return the properties for a listener with TLS alone."""
+        return {
+            "bootstrap.servers": self.broker.secured[listener],
+            "security.protocol": "SSL",
+            "ssl.ca.pem": self.authority.pem,
+            **{name.replace("_", "."): value for name, value in others.items()},
+        }
+
+    def mutual(self) -> dict[str, str]:
+        """Return the properties for the listener MUTUAL."""
+        return self.tls("MUTUAL", ssl_certificate_pem=self.client.pem, ssl_key_pem=self.client.key)
+
+
+def secured_kafka(broker: SharedKafka) -> SecuredKafka:
+    """Create the users at the run's broker, and load its certificates."""
+    _make_users(broker.bootstrap_servers)
+    directory = Path(broker.certificates)
+    ours = Authority(directory / OURS)
+    return SecuredKafka(
+        broker=broker,
+        authority=ours,
+        foreign=Authority(directory / FOREIGN),
+        client=ours.issue("client"),
+    )
+
+
+def _make_users(bootstrap_servers: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    users = [
+        UserScramCredentialUpsertion(user, scram, password.encode())
+        for user, password in PASSWORDS.items()
+    ]
+    for made in admin.alter_user_scram_credentials(users).values():
+        made.result(30)
+
+
+def connection(kafka: Mapping[str, str]) -> Connection:
+    """Return the connection to a topic that is never reached."""
+    definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+    return Connection(
+        channel_name="readings",
+        channel_uid="0" * 32,
+        generation=1,
+        format="avro",
+        schema_id=1,
+        schema_definition=definition,
+        topic_name="t",
+        topic_id=None,
+        partitions=1,
+        max_message_bytes=1_000_000,
+        kafka=kafka,
+    )
+
+
+#: Properties with which Kafka refuses a client, and what the error says.
+MISFITS: dict[str, tuple[Callable[[SecuredKafka], Mapping[str, str]], str]] = {
+    "wrong password": (
+        lambda kafka: kafka.scram(sasl_password="wrong"),
+        "invalid credentials.*check sasl.username, sasl.password",
+    ),
+    "unknown mechanism": (
+        lambda kafka: kafka.scram(sasl_mechanism="PLAIN"),
+        "supported mechanisms: SCRAM-SHA-512.*check .*sasl.mechanism",
+    ),
+    "expired certificate": (
+        lambda kafka: kafka.tls("EXPIRED"),
+        "has expired; renew it",
+    ),
+    "certificate of a foreign authority": (
+        lambda kafka: kafka.tls("FOREIGN"),
+        "not signed by a trusted authority; set ssl.ca.pem",
+    ),
+    "another authority trusted": (
+        lambda kafka: kafka.scram(ssl_ca_pem=kafka.foreign.pem),
+        "not signed by a trusted authority",
+    ),
+    "certificate of another host": (
+        lambda kafka: kafka.tls("ELSEWHERE"),
+        "is for another host; use a name in it",
+    ),
+    "no certificate of its own": (
+        lambda kafka: kafka.tls("MUTUAL"),
+        "requires a client certificate.*ssl.certificate.pem and ssl.key.pem",
+    ),
+    "no password": (
+        lambda kafka: kafka.tls("SCRAM"),
+        "requires a user and a password, and security.protocol is SSL; set it to SASL_SSL",
+    ),
+    "TLS to a port without it": (
+        lambda kafka: kafka.tls("SCRAM") | {"bootstrap.servers": kafka.broker.bootstrap_servers},
+        "speaks without TLS, and security.protocol is SSL; .*set it to PLAINTEXT",
+    ),
+    "no TLS to a port with it": (
+        lambda kafka: {"bootstrap.servers": kafka.broker.secured["SCRAM"]},
+        "speaks TLS, and security.protocol is PLAINTEXT; set it to SSL, or to SASL_SSL",
+    ),
+    "a password without TLS to a port with it": (
+        lambda kafka: kafka.scram(security_protocol="SASL_PLAINTEXT"),
+        "speaks TLS, and security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
+    ),
+}

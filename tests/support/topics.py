@@ -1,0 +1,175 @@
+"""Topics that tests create themselves, and connections to them as a gateway describes them."""
+
+import itertools
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
+
+from sluiceway.rest.models import Connection
+from waiting import until
+
+
+def make(admin: AdminClient, topic: NewTopic) -> str:
+    """Create a topic, wait until the broker that answers knows it, and return its id."""
+    name = topic.topic
+    admin.create_topics([topic])[name].result(30)
+
+    def topic_id() -> str | None:
+        # The controller has created it; brokers know it a moment later.
+        with suppress(KafkaException):
+            return str(admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
+        return None
+
+    return str(until(topic_id))
+
+
+DEFINITION = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "station", "type": ["null", "string"]},
+        {"name": "celsius", "type": "double"},
+    ],
+}
+
+
+def readings(count: int, first: int = 0) -> list[dict[str, object]]:
+    return [
+        {"id": i, "station": None if i % 5 == 0 else f"s{i % 7}", "celsius": i / 2}
+        for i in range(first, first + count)
+    ]
+
+
+class Topics:
+    """Real topics on one broker, and their raw messages."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+
+    def connect(
+        self,
+        format: str = "avro",  # noqa: A002
+        *,
+        partitions: int = 3,
+        config: Mapping[str, str] | None = None,
+        max_message_bytes: int = 1_048_588,
+        definition: Mapping[str, object] = DEFINITION,
+    ) -> Connection:
+        """Make a topic and return the connection to it."""
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        topic_id = self.create(name, partitions, config)
+        return Connection(
+            channel_name="readings",
+            channel_uid=uuid.uuid4().hex,
+            generation=1,
+            format=format,
+            schema_id=7,
+            schema_definition=definition,
+            topic_name=name,
+            topic_id=topic_id,
+            partitions=partitions,
+            max_message_bytes=max_message_bytes,
+            kafka={"bootstrap.servers": self.bootstrap_servers},
+        )
+
+    def create(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> str:
+        topic = NewTopic(name, partitions, 1, config=dict(config or {}))
+        return make(self._admin, topic)
+
+    def delete(self, name: str) -> None:
+        self._admin.delete_topics([name])[name].result(30)
+
+    def grow(self, name: str, partitions: int) -> None:
+        self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(30)
+
+    def set(self, name: str, **config: str) -> None:
+        """Set configuration entries; `_` stands for `.`."""
+        entries = [
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in config.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def truncate(self, name: str, partition: int, before: int) -> None:
+        at = TopicPartition(name, partition, before)
+        self._admin.delete_records([at])[at].result(30)
+
+    def produce(self, name: str, partition: int, values: Sequence[bytes | None]) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "enable.idempotence": True,
+                "log_level": 0,
+            }
+        )
+        for value in values:
+            producer.produce(name, value, partition=partition)
+        assert producer.flush(30) == 0
+
+    def produce_in_transaction(self, name: str, partition: int, values: Sequence[bytes]) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap_servers, "transactional.id": uuid.uuid4().hex}
+        )
+        end = self._end(name, partition) + len(values) + 1
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(name, value, partition=partition)
+        producer.commit_transaction(30)
+        # Committing is done when it is certain; the marker that ends it comes a moment later.
+        until(lambda: self._end(name, partition) >= end)
+
+    def _end(self, name: str, partition: int) -> int:
+        """Return the offset up to which readers of committed messages can read."""
+        at = TopicPartition(name, partition)
+        asked = self._admin.list_offsets(
+            {at: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
+        )
+        return int(asked[at].result(30).offset)
+
+    def messages(self, connection: Connection) -> dict[int, list[Message]]:
+        """Return every message of the topic, by partition."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": "look",
+                "enable.partition.eof": True,
+            }
+        )
+        partitions = range(connection.partitions)
+        consumer.assign([TopicPartition(connection.topic_name, p, 0) for p in partitions])
+        found: dict[int, list[Message]] = {p: [] for p in partitions}
+        ended: set[int] = set()
+        for _ in itertools.takewhile(lambda _: len(ended) < len(found), itertools.count()):
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is None:
+                found[message.partition()].append(message)
+            else:
+                ended.add(message.partition())
+        consumer.close()
+        return found
