@@ -19,7 +19,7 @@ def test_the_package_exports_exactly_its_public_names() -> None:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sluiceway")
         for alias in node.names
     }
-    assert sorted(seen) == sorted(sluiceway.__all__) == dir(sluiceway)
+    assert sorted([*seen, "__version__"]) == sorted(sluiceway.__all__) == dir(sluiceway)
     for name, module in seen.items():
         assert getattr(sluiceway, name) is getattr(importlib.import_module(str(module)), name)
     with pytest.raises(AttributeError, match="'sluiceway' has no attribute 'Chanel'"):

@@ -8,8 +8,8 @@ import pytest
 
 from databases import SQLite
 from gateways import SCHEMA, Rig, code, running
-from sluiceway_gateway import app
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.http import health
 from waiting import until
 
 BODY = {"spec": {"schema": SCHEMA}}
@@ -85,7 +85,7 @@ def test_a_gateway_whose_file_another_process_locks_is_not_ready(
     sqlite: SQLite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Kafka is away as well, which would be waited for.
-    monkeypatch.setattr(app, "_READINESS_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(health, "_TIMEOUT_S", 0.1)
     url = sqlite.migrated()
     database = Database(url)
     with (

@@ -14,8 +14,8 @@ from databases import Postgres
 from endpoints import Site, report, site
 from gateways import SCHEMA, Rig, code, running
 from relay import Relay
-from sluiceway_gateway import app
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.http import health
 from waiting import until
 
 #: Every call is answered by then.
@@ -27,7 +27,7 @@ COMMIT = b"COMMIT\0"
 @pytest.fixture(autouse=True)
 def _kafka_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `/readyz` find out soon that Kafka is away, as it is in all of these tests."""
-    monkeypatch.setattr(app, "_READINESS_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(health, "_TIMEOUT_S", 0.1)
 
 
 @contextmanager
