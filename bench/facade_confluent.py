@@ -135,7 +135,7 @@ def facade_produce(url: str, token: str, listening: bool) -> Measured:
     return Measured(records=MESSAGES, seconds=time.perf_counter() - started_s)
 
 
-def sides(url: str, token: str) -> dict[str, Side]:
+def sides(url: str, token: str, _bootstrap_servers: str) -> dict[str, Side]:
     """Return the sides, at a gateway that runs. It fills the channel that the consumers read."""
     filled = new_channel(url, token)
     with Producer(facade_config(url, token)) as producer:

@@ -1,9 +1,9 @@
-"""sluiceway.pypz beside ChannelWriter and ChannelReader: what its names cost.
+"""sluiceway.pypz and an output port beside ChannelWriter and ChannelReader.
 
-Both sides move the same records through channels of one partition, as a port of one replica has
+All sides move the same records through channels of one partition, as a port of one replica has
 it, at a gateway in a process of its own and one broker: lists of 10,000 in, and up to 10,000 a
-call out. A side's time is from the first record until Kafka has acknowledged the last, or until
-the last was read.
+call out; and record by record, beside the bare loop of `bench.python`. A side's time is from the
+first record until Kafka has acknowledged the last, or until the last was read.
 """
 
 import logging
@@ -15,10 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bench.measure import Measured, Ratio, Side, in_own_process, measure, report
-from bench.python import SCHEMA, portion
+from bench.python import SCHEMA, bare_loop, new_topic, portion
 from bench.service import running
 
-from sluiceway import Channel, Gateway
+from sluiceway import Channel, Gateway, OutputPort
 from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter
 from sluiceway_gateway.embedded import KafkaServer
 
@@ -28,6 +28,8 @@ ROUNDS = 3
 RATIOS = {
     "pypz_write": Ratio(side="pypz_write", to="native_write", goal=0.8),
     "pypz_read": Ratio(side="pypz_read", to="native_read", goal=0.8),
+    "pypz_record_write_to_bare": Ratio(side="pypz_record_write", to="bare_record_write", goal=0.8),
+    "port_record_write_to_bare": Ratio(side="port_record_write", to="bare_record_write", goal=0.8),
 }
 
 
@@ -75,6 +77,41 @@ def pypz_write(url: str, token: str) -> Measured:
         return Measured(records=RECORDS, seconds=seconds)
 
 
+def bare_record_write(bootstrap_servers: str) -> Measured:
+    connection = new_topic(bootstrap_servers, "avro", partitions=1)
+    started_s = time.perf_counter()
+    bare_loop(connection, portion()[:PORTION], RECORDS // PORTION)
+    return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
+
+
+def port_record_write(url: str, token: str) -> Measured:
+    records = portion()[:PORTION]
+    with Gateway(url, token=token) as gateway, OutputPort([written_to(gateway)]) as output:
+        started_s = time.perf_counter()
+        for _ in range(RECORDS // PORTION):
+            for record in records:
+                output.write(record)
+        output.flush()
+        return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
+
+
+def pypz_record_write(url: str, token: str) -> Measured:
+    records = portion()[:PORTION]
+    with Gateway(url, token=token) as gateway:
+        channel = KafkaChannelWriter(written_to(gateway).name, port("bench.writer.port"))
+        channel.set_location(url)
+        assert channel.invoke_open_channel()
+        channel.start_channel()
+        started_s = time.perf_counter()
+        for _ in range(RECORDS // PORTION):
+            for record in records:
+                channel.invoke_write_records([record])
+        channel.stop_channel()
+        seconds = time.perf_counter() - started_s
+        assert channel.invoke_close_channel()
+        return Measured(records=RECORDS, seconds=seconds)
+
+
 def native_read(url: str, token: str, name: str) -> Measured:
     with (
         Gateway(url, token=token) as gateway,
@@ -110,7 +147,7 @@ def written_to(gateway: Gateway) -> Channel:
     return gateway.channel(new_name(), SCHEMA, partitions=1)
 
 
-def sides(url: str, token: str) -> dict[str, Side]:
+def sides(url: str, token: str, bootstrap_servers: str) -> dict[str, Side]:
     """Return the sides, at a gateway that runs; SLUICEWAY_TOKEN has to be set to the token.
 
     It fills the channel that both readers read.
@@ -124,6 +161,9 @@ def sides(url: str, token: str) -> dict[str, Side]:
     return {
         "native_write": in_own_process(native_write, url, token),
         "pypz_write": in_own_process(pypz_write, url, token),
+        "bare_record_write": in_own_process(bare_record_write, bootstrap_servers),
+        "port_record_write": in_own_process(port_record_write, url, token),
+        "pypz_record_write": in_own_process(pypz_record_write, url, token),
         "native_read": in_own_process(native_read, url, token, filled.name),
         "pypz_read": in_own_process(pypz_read, url, filled.name),
     }
@@ -137,7 +177,9 @@ def main() -> None:
     ):
         # A port has no place for a token: it is the environment's.
         os.environ["SLUICEWAY_TOKEN"] = service.token
-        measured = measure(sides(service.url, service.token), rounds=ROUNDS)
+        measured = measure(
+            sides(service.url, service.token, kafka.bootstrap_servers), rounds=ROUNDS
+        )
     report(
         "facade_pypz",
         measured,

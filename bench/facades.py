@@ -49,7 +49,7 @@ def main() -> None:
                     assert time.monotonic() < deadline_s
         sides = {}
         for part in chosen.values():
-            sides |= part.sides(service.url, service.token)
+            sides |= part.sides(service.url, service.token, kafka.bootstrap_servers)
         measured = measure(sides, rounds=ROUNDS)
     report(
         "facades" if len(chosen) == len(_PARTS) else None,

@@ -11,6 +11,7 @@ import struct
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ SCHEMA = {
 RATIOS = {
     "dict_write_to_bare": Ratio(side="dict_write", to="bare_write", goal=0.9),
     "dict_read_to_bare": Ratio(side="dict_read", to="bare_read", goal=0.9),
+    "record_write_to_bare": Ratio(side="record_write", to="bare_write", goal=0.8),
+    "record_read_to_bare": Ratio(side="record_read", to="bare_read", goal=0.8),
     "batch_write_to_bare": Ratio(side="batch_write", to="bare_write", goal=10),
     "batch_read_to_bare": Ratio(side="batch_read", to="bare_read", goal=10),
 }
@@ -75,13 +78,13 @@ def producer_properties(bootstrap_servers: str) -> dict[str, Any]:
     )
 
 
-def new_topic(bootstrap_servers: str, format_: str) -> Connection:
+def new_topic(bootstrap_servers: str, format_: str, *, partitions: int = PARTITIONS) -> Connection:
     """Make an empty topic and return the connection to it."""
     name = f"bench-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 4})
-    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(30)
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
     deadline_s = time.monotonic() + 30
-    while len(admin.list_topics(name, timeout=30).topics[name].partitions) < PARTITIONS:
+    while len(admin.list_topics(name, timeout=30).topics[name].partitions) < partitions:
         assert time.monotonic() < deadline_s
     return Connection(
         channel_name="bench",
@@ -92,7 +95,7 @@ def new_topic(bootstrap_servers: str, format_: str) -> Connection:
         schema_definition=SCHEMA,
         topic_name=name,
         topic_id=None,
-        partitions=PARTITIONS,
+        partitions=partitions,
         max_message_bytes=MAX_MESSAGE_BYTES,
         kafka={"bootstrap.servers": bootstrap_servers},
     )
@@ -101,23 +104,29 @@ def new_topic(bootstrap_servers: str, format_: str) -> Connection:
 def bare_write(bootstrap_servers: str) -> Measured:
     connection, records = new_topic(bootstrap_servers, "avro"), portion()
     started_s = time.perf_counter()
+    bare_loop(connection, records, RECORDS // PORTION)
+    return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
+
+
+def bare_loop(connection: Connection, records: Sequence[dict[str, Any]], times: int) -> None:
+    """Write the records so many times, one message each, and wait for Kafka."""
     schema = fastavro.parse_schema(SCHEMA)
     prefix = struct.pack(">bI", 0, SCHEMA_ID)
-    producer = Producer(producer_properties(bootstrap_servers))
+    producer = Producer(producer_properties(connection.kafka["bootstrap.servers"]))
     produce, topic, write = producer.produce, connection.topic_name, fastavro.schemaless_writer
-    for _ in range(RECORDS // PORTION):
+    partitions = connection.partitions
+    for _ in range(times):
         for number, record in enumerate(records):
             out = io.BytesIO()
             out.write(prefix)
             write(out, schema, record)
             while True:
                 try:
-                    produce(topic, out.getvalue(), partition=number % PARTITIONS)
+                    produce(topic, out.getvalue(), partition=number % partitions)
                     break
                 except BufferError:
                     producer.poll(0.1)
     assert producer.flush(120) == 0
-    return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
 
 
 def client_write(bootstrap_servers: str, format_: str) -> Measured:
@@ -133,6 +142,16 @@ def client_write(bootstrap_servers: str, format_: str) -> Measured:
                     writer.write(batch)
             else:
                 writer.write(data)
+    return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
+
+
+def record_write(bootstrap_servers: str) -> Measured:
+    connection, records = new_topic(bootstrap_servers, "avro"), portion()
+    started_s = time.perf_counter()
+    with ChannelWriter(connection) as writer:
+        for _ in range(RECORDS // PORTION):
+            for record in records:
+                writer.write(record)
     return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
 
 
@@ -167,8 +186,19 @@ def client_read(connection: Connection) -> Measured:
             for batch in reader.batches():
                 total += int(batch.column("id").to_numpy().sum())
         else:
-            for record in reader:
-                total += record["id"]
+            while records := reader.read(PORTION):
+                for record in records:
+                    total += record["id"]
+        seconds = time.perf_counter() - started_s
+    return checked(total, seconds)
+
+
+def record_read(connection: Connection) -> Measured:
+    started_s = time.perf_counter()
+    total = 0
+    with ChannelReader(connection, until="now") as reader:
+        for record in reader:
+            total += record["id"]
         seconds = time.perf_counter() - started_s
     return checked(total, seconds)
 
@@ -200,9 +230,11 @@ def main() -> None:
             {
                 "bare_write": in_own_process(bare_write, servers),
                 "dict_write": in_own_process(client_write, servers, "avro"),
+                "record_write": in_own_process(record_write, servers),
                 "batch_write": in_own_process(client_write, servers, "arrow"),
                 "bare_read": in_own_process(bare_read, avro),
                 "dict_read": in_own_process(client_read, avro),
+                "record_read": in_own_process(record_read, avro),
                 "batch_read": in_own_process(client_read, arrow),
             },
             rounds=ROUNDS,

@@ -15,10 +15,9 @@ from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, wr
 from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.reader import ChannelReader
-from sluiceway.records import to_batches
 from sluiceway.rest.endpoint_models import Endpoint, Position
 from sluiceway.rest.transport import check_seconds
-from sluiceway.writer import ChannelWriter
+from sluiceway.writer import ChannelWriter, PreparedRecords
 
 __all__ = ["InputPort", "OutputPort"]
 
@@ -105,8 +104,13 @@ class OutputPort(ClosesOnExit):
         """
         self.wait()
         prepared = self._prepared(records)
-        self._try_all("writing", lambda name: self._writers[name].write(prepared[name]))
-        return int(next(iter(prepared.values())).num_rows)
+        written: dict[str, int] = {}
+
+        def write_(name: str) -> None:
+            written[name] = self._writers[name].write_prepared(prepared[name])
+
+        self._try_all("writing", write_)
+        return next(iter(written.values()))
 
     def flush(self) -> None:
         """Return when Kafka has acknowledged every record in all channels."""
@@ -124,18 +128,18 @@ class OutputPort(ClosesOnExit):
             except SluicewayError as other:
                 LOGGER.warning("the writer of the channel %r was not closed: %s", name, other)
 
-    def _prepared(self, records: Any) -> dict[str, pa.Table]:
+    def _prepared(self, records: Any) -> dict[str, PreparedRecords]:
         if isinstance(records, Iterator):
             records = list(records)
-        tables: dict[str, pa.Table] = {}
+        found: dict[tuple[object, ...], PreparedRecords] = {}
+        prepared: dict[str, PreparedRecords] = {}
         for name, writer in self._writers.items():
-            same = (other for other in tables if self._writers[other].schema == writer.schema)
-            table = next((tables[other] for other in same), None)
-            if table is None:
-                batches = to_batches(records, writer.schema)
-                table = pa.Table.from_batches(batches, writer.schema.arrow)
-            tables[name] = table
-        return tables
+            connection = writer.connection
+            alike = (writer.schema, connection.format, connection.max_message_bytes)
+            if alike not in found:
+                found[alike] = writer.prepare(records)
+            prepared[name] = found[alike]
+        return prepared
 
     def _try_all(self, doing: str, act: Callable[[str], object]) -> None:
         errors: dict[str, SluicewayError] = {}

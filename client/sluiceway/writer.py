@@ -1,11 +1,13 @@
-"""ChannelWriter: writes records into a channel; WriterEndpoint: attaches another producer."""
+"""ChannelWriter: writes records into a channel."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from sluiceway.codecs import codec
-from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
 from sluiceway.endpoint.waiting import wait_for_commits
 from sluiceway.errors import (
@@ -14,23 +16,28 @@ from sluiceway.errors import (
     KafkaFailure,
     KafkaUnavailable,
     OptionError,
+    SluicewayError,
 )
 from sluiceway.fair_lock import FairLock
-from sluiceway.kafka.accumulator import Messages, record_accumulator
+from sluiceway.kafka.accumulator import Messages, certain_row_bytes, record_accumulator
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.partitioner import Key, Partitioner, partitioning
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.records import to_batches
-from sluiceway.rest.channels import Control
+from sluiceway.records.row_buffer import FULL, RowBuffer, Rows
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import check_seconds
 from sluiceway.schema import Schema
 
-__all__ = ["ChannelWriter", "WriterEndpoint"]
-
+__all__ = ["ChannelWriter", "PreparedRecords"]
 
 _IDENTITY_MAX_AGE_S = 30.0
+_LINGER_S = 0.005
+"""How long single records wait for others, before Kafka's client has them."""
+
+PreparedRecords = Rows | list[pa.RecordBatch]
+"""Validated records of one write."""
 
 
 class ChannelWriter(ChannelEndpoint):
@@ -45,7 +52,9 @@ class ChannelWriter(ChannelEndpoint):
     had when it was opened: growth of the channel moves no key of an open writer.
 
     `write` returns before Kafka has acknowledged the records: `flush` waits for that, and so does
-    leaving `with`. In `arrow`, rows accumulate until there are `batch_records`, or until `flush`.
+    leaving `with`. Single records are checked at once, wait a few milliseconds for others, and are
+    encoded together; with a function as `key` or with `partitioner`, each write is encoded alone.
+    In `arrow`, rows accumulate until there are `batch_records`, or until `flush`.
     A message fails after `delivery_timeout_s` without acknowledgement.
 
     A writer of `Channel.writer()` reports its end offsets to the gateway when it is closed, so
@@ -112,9 +121,16 @@ class ChannelWriter(ChannelEndpoint):
             records_in=self._accumulator.records_in,
             partitions=connection.partitions,
         )
+        # A caller's function sees each record in the call that brings it, and may refuse it.
+        self._row_by_row = not callable(key) and partitioner is None
+        self._rows = RowBuffer(
+            self.schema, max_row_bytes=certain_row_bytes(connection, self.schema)
+        )
+        self._lingering = False
+        self._send_at_once = False
         # Held to accumulate, send, or close. Delivery reports do not take it.
         self._turn = FairLock()
-        self._accepted_records = 0
+        self._batch_records = 0
         self._closed = False
         self._failure: KafkaFailure | None = None
         self._close_failure: BaseException | None = None
@@ -132,21 +148,39 @@ class ChannelWriter(ChannelEndpoint):
         none of its records was sent. Raises DeliveryFailed when Kafka refused a message of this or
         an earlier write; the writer cannot be used after that.
         """
+        return self.write_prepared(self.prepare(records))
+
+    def prepare(self, records: Any) -> PreparedRecords:
+        """Validate records for `write_prepared`. Raises RecordError, SchemaError, OptionError."""
         self._require_open()
-        batches = to_batches(records, self.schema)
-        count: int = sum(batch.num_rows for batch in batches)
-        with self._turn:
-            self._require_open()
-            messages = self._accumulator.add(batches)
-            self._accepted_records += count
-            self._send(messages)
-            if self._handle is not None:
-                self._handle.record_cycle(self._accepted_records)
-        return count
+        rows = self._rows.check(records) if self._row_by_row else None
+        return to_batches(records, self.schema) if rows is None else rows
+
+    def write_prepared(self, prepared: PreparedRecords) -> int:
+        """Write what `prepare` has returned, and return the number of records.
+
+        `prepare` may be that of another writer with the same schema, format and message size.
+        """
+        if not isinstance(prepared, Rows):
+            return self._write_batches(prepared)
+        buffered = self._rows.add(prepared)
+        if not buffered:
+            with self._turn:
+                self._require_open()
+        elif buffered >= FULL or self._send_at_once:
+            with self._turn:
+                # If another thread has closed the writer meanwhile, it has sent these rows.
+                if not self._closed:
+                    self._require_open()
+                    self._send_rows()
+        elif not self._lingering:
+            self._linger()
+        return len(prepared)
 
     def start_round_robin_at(self, partition: int) -> None:
         """Send the next record without a key to this partition; the first is random by default."""
         with self._turn:
+            self._send_rows()
             self._partitioning.start_round_robin_at(partition)
 
     def flush(self) -> None:
@@ -157,6 +191,7 @@ class ChannelWriter(ChannelEndpoint):
         self._require_open()
         with self._turn:
             self._require_open()
+            self._send_rows()
             self._send(self._accumulator.drain())
         # Other threads may write meanwhile. If they never pause, they wait in the second step.
         self._producer.flush_briefly()
@@ -221,6 +256,7 @@ class ChannelWriter(ChannelEndpoint):
         """Discard unsent records, and report to the gateway that `error` ended this writer."""
         if not self._closed:
             self._closed = True
+            self._rows.close()
             self._producer.discard()
         elif self._handle is not None and self._handle.is_open:
             # `close` failed; it cannot be retried after a failure was reported.
@@ -230,7 +266,7 @@ class ChannelWriter(ChannelEndpoint):
     @property
     def accepted_records(self) -> int:
         """The number of records of the writes so far, acknowledged or not."""
-        return self._accepted_records
+        return self._batch_records + self._rows.added
 
     def _close_step(self, step: Callable[[], None]) -> None:
         """Run a step of closing, unless closing has failed for good."""
@@ -247,6 +283,7 @@ class ChannelWriter(ChannelEndpoint):
     def _finish_writing(self) -> None:
         if self._closed:
             return
+        self._rows.close()
         try:
             if self._failure is None:
                 self.flush()
@@ -284,6 +321,52 @@ class ChannelWriter(ChannelEndpoint):
             self._handle.metrics.records = self.accepted_records
             self._handle.fail(error)
 
+    def _write_batches(self, batches: Sequence[pa.RecordBatch]) -> int:
+        with self._turn:
+            self._require_open()
+            self._send_rows()
+            messages = self._accumulator.add(batches)
+            count: int = sum(batch.num_rows for batch in batches)
+            self._batch_records += count
+            self._send(messages)
+            self._record_cycle()
+        return count
+
+    def _linger(self) -> None:
+        """Send the buffered rows a moment later, in another thread."""
+        timer = threading.Timer(_LINGER_S, self._send_lingering)
+        timer.daemon = True
+        self._lingering = True
+        try:
+            timer.start()
+        except RuntimeError:  # no more threads
+            self._lingering = False
+            self._send_rows()
+
+    def _send_lingering(self) -> None:
+        with self._turn:
+            self._lingering = False
+            try:
+                self._require_open()
+                self._send_rows()
+            except DeliveryFailed:
+                # There is no caller to raise it to. The producer raises it again in the next call.
+                self._failure, self._send_at_once = None, True
+            except SluicewayError:
+                # The next call raises it.
+                return
+
+    def _send_rows(self) -> None:
+        """Send the buffered rows, before anything that is written after them."""
+        rows = self._rows.drain()
+        if rows:
+            self._send(self._accumulator.add(rows))
+            self._record_cycle()
+
+    def _record_cycle(self) -> None:
+        if self._handle is not None:
+            self._handle.record_cycle(self.accepted_records)
+
     def _send(self, messages: Messages) -> None:
         if not messages.values:
             return
@@ -304,82 +387,3 @@ class ChannelWriter(ChannelEndpoint):
             raise EndpointClosed("this writer is closed; open a new one with channel.writer()")
         if self._handle is not None:
             self._handle.check()
-
-
-class WriterEndpoint:
-    """A channel's writer whose messages are encoded and produced by the caller's own client.
-
-    Attaches when it is created. Raises GatewayError, KafkaFailure. `records` counts the messages
-    handed to Kafka's client, `failures` those that it did not deliver.
-    """
-
-    def __init__(
-        self,
-        control: Control,
-        channel: str,
-        *,
-        uid: str,
-        timeout_s: float,
-        config: Mapping[str, object] | None = None,
-    ) -> None:
-        self.records = 0
-        self.failures = 0
-        self._reason = ""
-        self.handle = EndpointHandle(
-            control,
-            channel=channel,
-            uid=uid,
-            role="writer",
-            membership=None,
-            timeout_s=timeout_s,
-            close_timeout_s=0,
-        )
-        try:
-            self.connection = self.handle.attached.connection
-            # One more than the highest partition that may hold a message of this writer.
-            self.partitions_used = self.connection.partitions
-            self.identity = TopicIdentity(self.connection, config)
-            self.identity.verify(timeout_s=timeout_s)
-            self.validator = WireFormatValidator(
-                self.connection, refresh=lambda: control.connection(channel, "write")
-            )
-        except BaseException as error:
-            self.handle.fail(error)
-            raise
-
-    def add_failure(self, reason: str) -> None:
-        """Count a message that was not delivered."""
-        self._reason = self._reason or reason
-        self.failures += 1
-
-    def report(self) -> None:
-        """Let heartbeats report the count of messages."""
-        self.handle.record_cycle(self.records)
-
-    def close(self, error: BaseException | None = None, *, timeout_s: float) -> None:
-        """Report where the channel's messages end, or that the writer failed.
-
-        It failed if there is an `error` or if messages were lost. Raises GatewayError, after which
-        it may be repeated, and KafkaFailure where the ends are unknown.
-        """
-        if error is None and self.failures:
-            error = DeliveryFailed(
-                partition=None,
-                reason=self._reason,
-                written_records=self.records - self.failures,
-                failed_records=self.failures,
-            )
-        if error is not None:
-            self.handle.fail(error)
-            return
-        self.handle.detach(ends=self._ends(timeout_s) if self.records else None)
-
-    def _ends(self, timeout_s: float) -> dict[int, int]:
-        """Return where each partition ends. Raises KafkaFailure, TopicGone if it was deleted."""
-        try:
-            # The channel may have grown, and messages without a key go to any partition.
-            found = self.identity.all_ends(timeout_s=timeout_s, least=self.partitions_used)
-        except KafkaFailure:
-            self.identity.verify(timeout_s=timeout_s)
-            raise
-        return {partition: end for partition, end in found.items() if end}

@@ -22,12 +22,12 @@ from sluiceway.broker.exceptions import (
 )
 from sluiceway.broker.requests import ByName, CompressionType, in_bytes
 from sluiceway.broker.responses import ProducePartitionResponse, ProduceResponse
+from sluiceway.endpoint.writer_endpoint import WriterEndpoint
 from sluiceway.errors import OptionError, SluicewayError, TopicGone
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection
-from sluiceway.writer import WriterEndpoint
 
 __all__ = ["ProduceRequests"]
 

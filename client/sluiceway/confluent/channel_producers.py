@@ -9,12 +9,12 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.errors import CONFLICT, STATE, TIMED_OUT, kafka_exceptions, refused
+from sluiceway.endpoint.writer_endpoint import WriterEndpoint
 from sluiceway.errors import KafkaFailure, SluicewayError
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection
-from sluiceway.writer import WriterEndpoint
 
 __all__ = ["ChannelProducer", "ChannelProducers", "OnDelivery"]
 

@@ -11,11 +11,15 @@ from sluiceway.codecs import Codec, Envelope
 from sluiceway.errors import RecordTooLarge
 from sluiceway.kafka.partitioner import Partitioning
 from sluiceway.rest.models import Connection
+from sluiceway.schema import Schema
+from sluiceway.schema.types import walk
 
-__all__ = ["Messages", "RecordAccumulator", "record_accumulator"]
+__all__ = ["Messages", "RecordAccumulator", "certain_row_bytes", "record_accumulator"]
 
 _FRAMING_BYTES = 128
 """Kafka's overhead of a single message: the 61-byte batch header and the record header."""
+_ENVELOPE_BYTES = 64
+"""An upper bound of what precedes the data in a message."""
 _COLUMN_BYTES = 512
 """An upper bound of an Arrow message's overhead per column."""
 
@@ -66,6 +70,15 @@ def record_accumulator(
     if connection.format == "arrow":
         return _BatchMessages(codec, partitioning, limit_bytes, batch_records)
     return _RecordMessages(codec, partitioning, limit_bytes)
+
+
+def certain_row_bytes(connection: Connection, schema: Schema) -> int:
+    """Return the size up to which an encoded row, with a key, certainly fits into a message."""
+    overhead_bytes = _FRAMING_BYTES + _ENVELOPE_BYTES
+    if connection.format == "arrow":
+        overhead_bytes += _COLUMN_BYTES * sum(1 for _ in walk(schema.record))
+    # Half of the rest, as a key is also a field of the row.
+    return (connection.max_message_bytes - overhead_bytes) // 2
 
 
 class _RecordMessages(RecordAccumulator):

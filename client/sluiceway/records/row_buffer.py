@@ -1,0 +1,392 @@
+"""Row buffer: single records, checked one at a time and converted to Arrow columns together."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time, timezone
+from decimal import Decimal as Number
+from operator import itemgetter
+from typing import Any, Final
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from sluiceway.records.from_python import column
+from sluiceway.schema import Schema
+from sluiceway.schema import types as t
+from sluiceway.schema.defaults import default_to_python
+
+__all__ = ["FULL", "RowBuffer", "Rows"]
+
+FULL: Final = 1_000
+"""Enough rows to convert them at the speed of columns."""
+_MAX_BYTES: Final = 1_000_000
+_MAX_GIVEN: Final = 16
+"""Longer lists are converted to columns faster than they are checked row by row."""
+_VALUE_BYTES: Final = 16
+"""An upper bound of the encoded size of a value without text or bytes, or of a length."""
+_MAX_KIND_SETS: Final = 1_000
+_RANGES: Final = {
+    t.Kind.INT: (-0x80000000, 0x7FFFFFFF),
+    t.Kind.LONG: (-0x8000000000000000, 0x7FFFFFFFFFFFFFFF),
+}
+_TEXT: Final = t.Scalar(kind=t.Kind.STRING)
+_FLOAT_MAX: Final = 3.4e38
+_UNCERTAIN: Final = -1
+
+_Check = Callable[[Any], int]
+"""Returns an upper bound of a value's variable size in bytes, or _UNCERTAIN."""
+
+
+Row = tuple[tuple[Any, ...], int]
+"""A record's values in the order of the schema's fields, and a bound of their encoded size."""
+
+
+class Rows(list[Row]):
+    """Records that `RowBuffer.check` has accepted."""
+
+
+class RowBuffer:
+    """Rows that are certain to convert, and to fit into a message each.
+
+    `check` accepts the usual types of values, which it can decide without conversion. Anything
+    else (a subclass, a NumPy scalar, a text for a UUID, a value that does not fit) is left to
+    `to_batches`, which converts it or explains what is wrong. So a record that is accepted cannot
+    be refused later.
+
+    Thread-safe. Rows are drained in the order in which they were added.
+    """
+
+    def __init__(self, schema: Schema, *, max_row_bytes: int) -> None:
+        """Accept rows of at most `max_row_bytes` when encoded."""
+        record = schema.record
+        self._schema = schema
+        self._fields = record.fields
+        self._names = frozenset(field.name for field in record.fields)
+        self._values_of = _getter([field.name for field in record.fields])
+        self._defaults = {
+            field.name: default_to_python(json.loads(field.default), field.type)
+            for field in record.fields
+            if field.default is not None
+        }
+        self._max_row_bytes = max_row_bytes
+        self._allowed = [_allowed(field.type) for field in record.fields]
+        self._known_kinds: set[tuple[type, ...]] = set()
+        # Integers and text, the most frequent fields, are checked without a call.
+        self._integers: list[tuple[int, int, int]] = []
+        self._texts: list[int] = []
+        self._checks: list[tuple[int, _Check]] = []
+        self._nested: list[int] = []
+        for index, field in enumerate(record.fields):
+            present = _present(field.type)
+            if isinstance(present, t.Scalar) and present.kind in _RANGES:
+                self._integers.append((index, *_RANGES[present.kind]))
+            elif present == _TEXT:
+                self._texts.append(index)
+            elif (check := _check(present)) is not None:
+                self._checks.append((index, check))
+            if isinstance(present, t.Array | t.Map | t.Record):
+                self._nested.append(index)
+        self._fixed_bytes = _VALUE_BYTES * len(record.fields)
+        self._lock = threading.Lock()
+        self._rows: list[tuple[Any, ...]] = []
+        self._size_bytes = 0
+        self._added = 0
+        self._closed = False
+
+    @property
+    def added(self) -> int:
+        """The number of rows added so far."""
+        return self._added
+
+    def check(self, records: object) -> Rows | None:
+        """Return the rows of one record or a short list; None unless all are certain to convert.
+
+        The rows are copies: the caller may change its records afterwards.
+        """
+        given = records if isinstance(records, list | tuple) else (records,)
+        if len(given) > _MAX_GIVEN:
+            return None
+        rows = Rows()
+        for each in given:
+            row = self._row(each)
+            if row is None:
+                return None
+            rows.append(row)
+        return rows
+
+    def add(self, rows: Rows) -> int:
+        """Append rows that `check` has returned, and return how many there are now.
+
+        Returns 0 if the buffer is closed, and at least the number at which to drain it once their
+        size requires that.
+        """
+        with self._lock:
+            if self._closed:
+                return 0
+            for values, size_bytes in rows:
+                self._rows.append(values)
+                self._size_bytes += size_bytes
+            self._added += len(rows)
+            return len(self._rows) if self._size_bytes < _MAX_BYTES else FULL
+
+    def close(self) -> None:
+        """Accept no more rows; those that are there can still be drained."""
+        with self._lock:
+            self._closed = True
+
+    def drain(self) -> list[pa.RecordBatch]:
+        """Remove all rows and return them as a batch; none give an empty list."""
+        with self._lock:
+            rows, self._rows, self._size_bytes = self._rows, [], 0
+        if not rows:
+            return []
+        arrays = [
+            column(values, field.type, field.name)
+            for values, field in zip(zip(*rows, strict=True), self._fields, strict=True)
+        ]
+        return [pa.RecordBatch.from_arrays(arrays, schema=self._schema.arrow)]
+
+    def _row(self, record: Any) -> Row | None:
+        if type(record) is not dict:
+            if not dataclasses.is_dataclass(record) or isinstance(record, type | Mapping):
+                return None
+            names = [member.name for member in dataclasses.fields(record)]
+            record = {name: getattr(record, name) for name in names}
+        try:
+            values = self._values_of(record)
+        except KeyError:
+            record = self._defaults | record
+            if record.keys() != self._names:
+                return None
+            values = self._values_of(record)
+        if len(record) != len(values):
+            return None
+        kinds = tuple(map(type, values))
+        if kinds not in self._known_kinds and not self._learn(kinds):
+            return None
+        size = self._fixed_bytes
+        for index, low, high in self._integers:
+            value = values[index]
+            if value is not None and not low <= value <= high:
+                return None
+        for index in self._texts:
+            value = values[index]
+            if value is not None:
+                if value.isascii():
+                    size += len(value)
+                elif (encoded := _text_bytes(value)) >= 0:
+                    size += encoded
+                else:
+                    return None
+        for index, check in self._checks:
+            value = values[index]
+            if value is not None:
+                extra = check(value)
+                if extra < 0:
+                    return None
+                size += extra
+        if size > self._max_row_bytes:
+            return None
+        if self._nested:
+            changed = list(values)
+            for index in self._nested:
+                changed[index] = _copied(changed[index])
+            values = tuple(changed)
+        return values, size
+
+    def _learn(self, kinds: tuple[type, ...]) -> bool:
+        """Whether the fields take values of these types; remembered if so."""
+        if not all(map(frozenset.__contains__, self._allowed, kinds)):
+            return False
+        if len(self._known_kinds) < _MAX_KIND_SETS:
+            self._known_kinds.add(kinds)
+        return True
+
+
+def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda record: tuple(record[name] for name in names)
+
+
+def _copied(value: Any) -> Any:
+    """Copy lists and dicts; everything else that passed a check is immutable."""
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return [_copied(item) for item in value]
+    return value
+
+
+def _present(type_: t.Type) -> t.Present:
+    return type_.item if isinstance(type_, t.Nullable) else type_
+
+
+_KINDS: Final[dict[t.Kind, type]] = {
+    t.Kind.BOOLEAN: bool,
+    **dict.fromkeys((t.Kind.INT, t.Kind.LONG), int),
+    **dict.fromkeys((t.Kind.FLOAT, t.Kind.DOUBLE), float),
+    t.Kind.STRING: str,
+    t.Kind.BYTES: bytes,
+    t.Kind.DATE: date,
+    **dict.fromkeys(t.TIMES, time),
+    **dict.fromkeys(t.INSTANTS | t.LOCALS, datetime),
+}
+
+
+def _allowed(type_: t.Type) -> frozenset[type]:
+    """Return the types of values that a field may take without conversion."""
+    match _present(type_):
+        case t.Scalar(kind=kind):
+            kinds = {_KINDS[kind]}
+        case t.Fixed():
+            kinds = {bytes}
+        case t.Decimal():
+            kinds = {Number}
+        case t.Uuid():
+            kinds = {UUID}
+        case t.Enum():
+            kinds = {str}
+        case t.Array():
+            kinds = {list, tuple}
+        case t.Map() | t.Record():
+            kinds = {dict}
+    return frozenset(kinds | {type(None)} if isinstance(type_, t.Nullable) else kinds)
+
+
+def _check(type_: t.Present) -> _Check | None:
+    """Return the check of the values of an allowed type; None where every value fits."""
+    match type_:
+        case t.Scalar(kind=kind):
+            return _scalar_check(kind)
+        case t.Fixed(size=size):
+            return lambda value: size if len(value) == size else _UNCERTAIN
+        case t.Decimal(precision=precision, scale=scale):
+            return _decimal_check(precision, scale)
+        case t.Uuid():
+            return None
+        case t.Enum(symbols=symbols):
+            known = frozenset(symbols)
+            return lambda value: 0 if value in known else _UNCERTAIN
+        case t.Array(items=items):
+            item = _item_check(items)
+            return lambda value: _sum_of(map(item, value))
+        case t.Map(values=items):
+            return _map_check(_item_check(items))
+        case t.Record():
+            return _record_check(type_)
+
+
+def _scalar_check(kind: t.Kind) -> _Check | None:
+    if kind in _RANGES:
+        low, high = _RANGES[kind]
+        return lambda value: 0 if low <= value <= high else _UNCERTAIN
+    if kind is t.Kind.FLOAT:
+        return lambda value: (
+            0 if -_FLOAT_MAX <= value <= _FLOAT_MAX or not math.isfinite(value) else _UNCERTAIN
+        )
+    if kind is t.Kind.STRING:
+        return _text_bytes
+    if kind is t.Kind.BYTES:
+        return len
+    if kind in t.TIMES:
+        step = _MICROSECONDS // min(t.TICKS[kind], _MICROSECONDS)
+        return lambda value: (
+            0 if value.tzinfo is None and not value.microsecond % step else _UNCERTAIN
+        )
+    if kind in t.INSTANTS or kind in t.LOCALS:
+        return _timestamp_check(kind)
+    return None
+
+
+_MICROSECONDS: Final = 1_000_000
+
+
+def _text_bytes(value: str) -> int:
+    if value.isascii():
+        return len(value)
+    try:
+        return len(value.encode())
+    except UnicodeEncodeError:
+        return _UNCERTAIN
+
+
+def _timestamp_check(kind: t.Kind) -> _Check:
+    step = _MICROSECONDS // min(t.TICKS[kind], _MICROSECONDS)
+    # Inside the range of every time zone's local time; years near its ends are converted first.
+    first, last = (1700, 2200) if t.TICKS[kind] > _MICROSECONDS else (2, 9998)
+    zones = (timezone, ZoneInfo) if kind in t.INSTANTS else (type(None),)
+
+    def check(value: datetime) -> int:
+        fits = (
+            type(value.tzinfo) in zones
+            and first <= value.year <= last
+            and not value.microsecond % step
+        )
+        return 0 if fits else _UNCERTAIN
+
+    return check
+
+
+def _decimal_check(precision: int, scale: int) -> _Check:
+    def check(value: Number) -> int:
+        _, digits, exponent = value.as_tuple()
+        fits = (
+            isinstance(exponent, int)
+            and exponent >= -scale
+            and len(digits) + exponent <= precision - scale
+        )
+        return precision if fits else _UNCERTAIN
+
+    return check
+
+
+def _item_check(type_: t.Type) -> _Check:
+    """Return a check of values of any type, which also counts their fixed size."""
+    allowed = _allowed(type_)
+    check = _check(_present(type_))
+
+    def item(value: Any) -> int:
+        if type(value) not in allowed:
+            return _UNCERTAIN
+        extra = 0 if check is None or value is None else check(value)
+        return extra if extra < 0 else extra + _VALUE_BYTES
+
+    return item
+
+
+def _sum_of(sizes: Any) -> int:
+    total = 0
+    for size in sizes:
+        if size < 0:
+            return _UNCERTAIN
+        total += size
+    return total
+
+
+def _map_check(item: _Check) -> _Check:
+    key = _item_check(t.Scalar(kind=t.Kind.STRING))
+
+    def check(value: dict[Any, Any]) -> int:
+        keys = _sum_of(map(key, value))
+        items = _sum_of(map(item, value.values()))
+        return _UNCERTAIN if keys < 0 or items < 0 else keys + items
+
+    return check
+
+
+def _record_check(record: t.Record) -> _Check:
+    checks = {field.name: _item_check(field.type) for field in record.fields}
+
+    def check(value: dict[Any, Any]) -> int:
+        if value.keys() != checks.keys():
+            return _UNCERTAIN
+        return _sum_of(checks[name](item) for name, item in value.items())
+
+    return check
