@@ -30,7 +30,7 @@ class ChannelProducer(WriterEndpoint):
         super().__init__(
             settings.control,
             channel,
-            uid=settings.resource(channel, timeout_s=probe_s).uid,
+            uid=settings.control.channel(channel, timeout_s=probe_s).uid,
             timeout_s=_TIMEOUT_S,
             config=settings.kafka,
         )

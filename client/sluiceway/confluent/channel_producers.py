@@ -24,7 +24,7 @@ LOGGER = logging.getLogger("sluiceway.confluent")
 
 # The limits of the first request for a channel: an outage shows after the first one, and a gateway
 # that is merely slow answers within a later one.
-_FIRST_PROBE_S: Final = 3.0
+_FIRST_PROBE_S: Final = 1.0
 _LAST_PROBE_S: Final = 30.0
 _RETRY_S: Final = 0.25
 _LEAST_DETACH_S: Final = 2.0
@@ -203,35 +203,34 @@ class ChannelProducers:
 
     def _hand_over(self, name: str, channel: ChannelProducer) -> bool:
         """Hand messages over; return False if none is left, or it has to stop."""
-        for _ in range(_MAX_HANDED_OVER):
-            with self.lock:
-                if self._stopped:
-                    return False
-                if self._switching:
-                    self._changed.wait(SHORT_WAIT_S)
-                    return True
-                message = self._queue.first(name)
+        with self.lock:
+            if self._switching:
+                self._changed.wait(SHORT_WAIT_S)
+                return True
+            # Many at once: if `produce` could add one for each, the queue would never be empty.
+            for _ in range(_MAX_HANDED_OVER):
+                message = None if self._stopped else self._queue.first(name)
                 if message is None:
                     if not self._refuses:
                         self.by_name[name] = channel
                     self._served.discard(name)
                     self._changed.notify_all()
                     return False
-                reported = self.reports_all
-                if reported or message.on_delivery is None:
-                    if not channel.may_refresh(message.value):
-                        if not self._send(channel, message):
-                            return True
-                        continue
-                    reported = True
-            if not reported:
-                self._report_all()
-            elif not self._refreshed(name, channel, message):
+                unreported = message.on_delivery is not None and not self.reports_all
+                if unreported or channel.may_refresh(message.value):
+                    break
+                if not self._send(channel, message):
+                    return True
+            else:
                 return True
+        if unreported:
+            self._report_all()
+        else:
+            self._refresh(name, channel, message)
         return True
 
-    def _refreshed(self, name: str, channel: ChannelProducer, message: PendingMessage) -> bool:
-        """Learn new schema ids from the gateway, which may fail."""
+    def _refresh(self, name: str, channel: ChannelProducer, message: PendingMessage) -> None:
+        """Ask the gateway whether the schema id of a message is one of the channel's."""
         try:
             channel.validator.error(message.encoded_value)
         except SluicewayError as error:
@@ -241,8 +240,7 @@ class ChannelProducers:
                     self._changed.wait(_RETRY_S)
                 elif self._queue.remove(message):
                     self._queue.report(message, kafka_error(error))
-            return False
-        return True
+                    self._changed.notify_all()
 
     def _send(self, channel: ChannelProducer, message: PendingMessage) -> bool:
         """Hand a message to librdkafka, or wait for room in its queue; the caller holds `lock`."""
@@ -355,4 +353,4 @@ class ChannelProducers:
 
 def closed(*_: object, **__: object) -> None:
     """Refuse messages of a closed producer."""
-    raise RuntimeError("Producer closed")
+    raise RuntimeError("Producer has been closed")

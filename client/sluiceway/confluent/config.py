@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sluiceway.confluent import properties
 from sluiceway.confluent.errors import INVALID_ARG, refused
@@ -41,6 +40,34 @@ _OWN_PARTITIONERS: Final = ("murmur2_random", "murmur2")
 _UNCHECKED: Final = frozenset({"debug", "log_level", "statistics.interval.ms"})
 
 
+class ChannelControl(Control):
+    """The control plane for facades; with `creates`, a channel that is missing is created."""
+
+    def __init__(self, transport: Transport, *, listener: str | None, creates: bool) -> None:
+        super().__init__(transport, listener=listener)
+        self._creates = creates
+
+    def channel(self, name: str, *, timeout_s: float | None = None) -> ChannelResource:
+        """Return a channel; `timeout_s` replaces the transport's timeout. Raises GatewayError."""
+        try:
+            return super().channel(name, timeout_s=timeout_s)
+        except ChannelNotFound as error:
+            if not self._creates:
+                raise ChannelNotFound(
+                    f"{error} Create it with gateway.channel({name!r}, schema), with `sluiceway "
+                    f"channels create {name}`, or set allow.auto.create.topics=true for a channel "
+                    "of format bytes with 1 partition",
+                    status=404,
+                ) from error
+        try:
+            return self.create(name, spec={"format": "bytes", "partitions": 1}, labels={})
+        except Conflict as error:
+            if error.code != "precondition_failed":
+                raise
+        # It was created meanwhile.
+        return super().channel(name, timeout_s=timeout_s)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Common:
     """Settings of both. `hpe`: behave like HPE's client where it differs from confluent-kafka."""
@@ -51,31 +78,6 @@ class Common:
     """Properties for librdkafka, from the list of allowed ones."""
     callbacks: Mapping[str, Any]
     """Callables and process-local properties, also for librdkafka."""
-    creates: bool
-    """Whether missing channels are created."""
-
-    def resource(self, name: str, *, timeout_s: float | None = None) -> ChannelResource:
-        """Return a channel, which is created if it is missing and `creates`. Raises GatewayError.
-
-        `timeout_s` is the limit of the first request.
-        """
-        try:
-            return self.control.channel(name, timeout_s=timeout_s)
-        except ChannelNotFound as error:
-            if not self.creates:
-                raise ChannelNotFound(
-                    f"{error} Create it with gateway.channel({name!r}, schema), with `sluiceway "
-                    f"channels create {name}`, or set allow.auto.create.topics=true for a channel "
-                    "of format bytes with 1 partition",
-                    status=404,
-                ) from error
-        try:
-            return self.control.create(name, spec={"format": "bytes", "partitions": 1}, labels={})
-        except Conflict as error:
-            if error.code != "precondition_failed":
-                raise
-        # It was created meanwhile.
-        return self.control.channel(name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +265,6 @@ def _common(
     like = given.choice(
         "sluiceway.behaves.like", {"confluent": "confluent", "hpe": "hpe"}, "confluent"
     )
-    creates = given.flag("allow.auto.create.topics", default=False)
     callbacks = {name: given.callback(name) for name in _CALLBACKS if name in given}
     callbacks |= given.take(("logger",))
     try:
@@ -278,7 +279,6 @@ def _common(
     return {
         "control": control,
         "hpe": like == "hpe",
-        "creates": creates,
         "kafka": kafka,
         "callbacks": local.over(callbacks),
     }
@@ -294,7 +294,7 @@ def _require_valid(given: MaskedProperties) -> None:
     }
     if checked:
         try:
-            confluent_kafka.Producer({**checked, "log_level": 0})
+            Producer({**checked, "log_level": 0})
         except KafkaException as error:
             clear_tracebacks(error)
             fault: KafkaError = error.args[0]
@@ -313,8 +313,9 @@ def _control(given: _Properties) -> Control:
             )
     token, ca = Token.of(given.pop("sluiceway.token", None)), given.pop("sluiceway.ca", None)
     listener = given.pop("sluiceway.listener", None) or os.environ.get("SLUICEWAY_LISTENER")
+    creates = given.flag("allow.auto.create.topics", default=False)
     transport = Transport(url, token=token, ca=ca, timeout_s=30.0)
-    return Control(transport, listener=listener)
+    return ChannelControl(transport, listener=listener, creates=creates)
 
 
 def _interval_s(interval_ms: int) -> float:

@@ -112,7 +112,7 @@ class LocalQueue:
     def has_callback(self, channel: str) -> bool:
         """Whether the oldest message of a channel has a delivery callback."""
         found = self._by_channel.get(channel)
-        return bool(found) and found[0].on_delivery is not None
+        return found is not None and found[0].on_delivery is not None
 
     def remove(self, message: PendingMessage) -> bool:
         """Remove the oldest message of its channel, which it was; False if it is gone."""

@@ -36,7 +36,7 @@ def cluster_metadata(settings: Common, channel: str | None, timeout: float) -> C
             found = list(settings.control.channels(timeout_s=left_s()))
         else:
             try:
-                found = [settings.resource(channel, timeout_s=left_s())]
+                found = [settings.control.channel(channel, timeout_s=left_s())]
             except ChannelNotFound as error:
                 absent[channel] = kafka_error(error)
         names = {each.status.topic.name: each.name for each in found}

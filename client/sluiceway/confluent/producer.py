@@ -2,8 +2,9 @@
 
 import math
 import time
+from collections.abc import Mapping
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -39,9 +40,14 @@ class Producer:
     RuntimeError once it is closed.
     """
 
+    # A subclass that does not call the constructor is a closed producer, as in confluent-kafka.
+    _closed = True
+    _default: OnDelivery | None = None
+    _by_name: Mapping[str, ChannelProducer] = MappingProxyType({})
+
     def __init__(self, config: object = None, /, **named: Any) -> None:
         self._settings = producer_settings(config, named)
-        self._default: OnDelivery | None = self._settings.on_delivery
+        self._default = self._settings.on_delivery
         self._timeout_s = self._settings.delivery_timeout_s
         self._channels = ChannelProducers(self._settings)
         self._deliveries = self._channels.deliveries
@@ -70,28 +76,33 @@ class Producer:
         try:
             channel = self._by_name[topic]
         except KeyError:
-            self._queue(topic, value, key, partition, on_delivery, timestamp, headers)
+            self._queue(topic, value, key, partition, on_delivery, timestamp, headers, forced=False)
             return
         if value is None and self._settings.hpe:
             self._refuse_tombstone(topic, key, on_delivery)
             return
         if channel.validates:
             if channel.may_refresh(value):
-                self._queue(topic, value, key, partition, on_delivery, timestamp, headers)
+                self._queue(
+                    topic, value, key, partition, on_delivery, timestamp, headers, forced=True
+                )
                 return
             channel.require_valid(value)
         if key is not None and partition == -1:
             partition = partition_of_key(key, channel.partitions)
         # The hot path: without keywords, and without new objects that are tracked by the collector.
-        if on_delivery is None and not timestamp and headers is None:
-            channel.produce(channel.topic, value, key, partition)
-        elif on_delivery is not None and not self._channels.reports_all:
-            self._queue(topic, value, key, partition, on_delivery, timestamp, headers)
+        if on_delivery is not None and not self._channels.reports_all:
+            self._queue(topic, value, key, partition, on_delivery, timestamp, headers, forced=True)
             return
-        elif timestamp or headers is not None:
+        if timestamp or headers is not None:
             self._produce_with(channel, value, key, partition, on_delivery, timestamp, headers)
+        elif on_delivery is None:
+            channel.produce(channel.topic, value, key, partition)
         else:
-            channel.produce(channel.topic, value, key, partition, channel.wrapped(on_delivery))
+            wrapper = channel.latest()
+            if wrapper is None or wrapper.__wrapped__ is not on_delivery:
+                wrapper = channel.wrapped(on_delivery)
+            channel.produce(channel.topic, value, key, partition, wrapper)
         channel.records += 1
         if partition >= channel.partitions_used:
             channel.partitions_used = partition + 1
@@ -228,8 +239,13 @@ class Producer:
         on_delivery: OnDelivery | None,
         timestamp: int,
         headers: Any,
+        *,
+        forced: bool,
     ) -> None:
-        """Queue a message until its channel is ready. Raises TypeError, BufferError."""
+        """Queue a message until its channel is ready, also if it is when `forced`.
+
+        Raises TypeError, BufferError.
+        """
         self._require_open()
         if value is None and self._settings.hpe:
             self._refuse_tombstone(topic, key, on_delivery)
@@ -246,8 +262,13 @@ class Producer:
         )
         message.check()
         with self._channels.lock:
-            self._require_open()
-            self._channels.add(message)
+            if self._closed:
+                raise RuntimeError("Producer has been closed")
+            # Otherwise each message would go by the queue that the previous one has just left.
+            if forced or topic not in self._by_name:
+                self._channels.add(message)
+                return
+        self.produce(topic, value, key, partition, None, on_delivery, timestamp, headers)
 
     def _produce_with(
         self,
@@ -276,7 +297,7 @@ class Producer:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise RuntimeError("Producer closed")
+            raise RuntimeError("Producer has been closed")
         self._channels.require_same_process()
 
 

@@ -209,7 +209,7 @@ def test_invalid_messages_raise(site: Facade, name: str) -> None:
         late.flush()
     assert told == [(KafkaError.POLICY_VIOLATION, name, None, None)]
     for call in (lambda: late.produce(name, b"x"), late.poll, late.flush, late.purge):
-        with pytest.raises(RuntimeError, match="Producer closed"):
+        with pytest.raises(RuntimeError, match="Producer has been closed"):
             call()
     assert late.close() is True
 
@@ -401,3 +401,19 @@ def test_a_delivery_callback_is_released_after_its_last_call(site: Facade, name:
             released = weakref.ref(owner)
             del owner
             assert released() is None
+
+
+def test_a_loop_of_messages_leaves_the_queue_once_the_channel_is_attached(
+    site: Facade, name: str
+) -> None:
+    with site.producer() as producer:
+        for number in range(200_000):
+            producer.produce(name, b"%d" % number, partition=0)
+            if name in producer._by_name:
+                break
+        else:
+            pytest.fail("every message went by the queue")
+    with site.consumer() as reader:
+        reader.assign([TopicPartition(name, 0, 0)])
+        found = taken(reader, number + 1)
+    assert [int(each.value() or b"") for each in found] == list(range(number + 1))
