@@ -73,7 +73,7 @@ class OffsetFilter:
         )
 
     def _and(self, condition: Filter) -> "OffsetFilter":
-        path = getattr(condition, "attribute", ())
+        path: tuple[str, ...] = getattr(condition, "attribute", ())
         bounds = _bounds(condition)
         if bounds is None or len(path) != 2 or path[0] != METADATA:
             return self
