@@ -29,6 +29,7 @@ class BytesCodec:
                 "records of the format 'bytes' must have one field, 'value', of type bytes or "
                 f"nullable bytes; these have {', '.join(schema.arrow.names)}"
             )
+        self.decoded_schema = schema
         self._schema = schema.arrow
         self._nullable = isinstance(schema.record.fields[0].type, Nullable)
 
