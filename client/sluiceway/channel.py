@@ -60,6 +60,9 @@ class Channel:
     retention = ResourceField[Retention]("How long records are kept.")
     heartbeat = ResourceField[Heartbeat]("The heartbeat interval and timeout of endpoints.")
     mirrored = ResourceField[bool]("Whether positions are also written to Kafka's group offsets.")
+    delivery = ResourceField[str](
+        "at_least_once, or exactly_once: readers see committed batches only."
+    )
     idle = ResourceField[timedelta | None](
         "How long it may be unused before it is closed, and then removed; None: forever."
     )

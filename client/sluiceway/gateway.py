@@ -68,6 +68,7 @@ class Gateway(ClosesOnExit):
         retention: Retention | None = None,
         heartbeat: Heartbeat | None = None,
         mirrored: bool | None = None,
+        delivery: str | None = None,
         idle: timedelta | None = None,
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
@@ -82,6 +83,9 @@ class Gateway(ClosesOnExit):
         `format="bytes"`, or ChannelNotFound is raised. Its defaults are 1 partition, format avro,
         not pinned, compatibility backward, the broker's replication and retention, a heartbeat of
         2 s, and not `mirrored`: positions of groups are not written to Kafka's own group offsets.
+
+        `delivery` is `at_least_once`, the default, or `exactly_once`: what is written becomes
+        visible by commits only, each record once. It cannot be changed.
 
         `idle` is how long (a minute at least) the channel may be unused before it is closed, and
         then removed with its records after the same time; by default it stays.
@@ -103,6 +107,7 @@ class Gateway(ClosesOnExit):
             "retention": retention,
             "heartbeat": heartbeat,
             "mirrored": mirrored,
+            "delivery": delivery,
             "idle": None if idle is None else checked_idle(idle),
             "config": None if config is None else dict(config),
         }

@@ -14,9 +14,9 @@
     └── Conflict
         └── UidMismatch, PartitionsShrink, ChannelPinned, ImmutableField,
             SchemaIncompatible, TooManySchemas, ChannelAdopted, ChannelClosed,
-            ChannelDeleting, ChannelNotReady, EndpointsLive, UnreadData, TopicNotFound,
-            TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused, ConcurrentChange,
-            Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
+            ChannelDeleting, ChannelNotReady, ClientOutdated, EndpointsLive, UnreadData,
+            TopicNotFound, TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused,
+            ConcurrentChange, Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
             GroupLargerThanPinned, MembersOpen, NoGroup, NotAssigned, StaleGeneration,
             TopicChanged, GoesBack, PositionMoved
 
@@ -277,6 +277,10 @@ class ChannelNotReady(
     Conflict, code="channel_not_ready", title="The channel is not ready", retriable=True
 ):
     """The channel has no usable topic yet."""
+
+
+class ClientOutdated(Conflict, code="client_outdated", title="The client is too old"):
+    """The client does not know the channel's delivery, and would break its guarantee."""
 
 
 class EndpointsLive(Conflict, code="endpoints_live", title="The channel is in use", retriable=True):

@@ -51,6 +51,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
         *("channels", "create", name, "--schema", schema_file, "--partitions", "2", "--pinned"),
         *("--format", "arrow", "--label", f"made={name}", "--label", "stage=test"),
         *("--config", "segment.ms=60000", "--retention-ms", "-1", "--mirrored"),
+        *("--delivery", "exactly_once"),
     )
     assert (made.status, made.err) == (0, "")
     assert f"channel {name} is ready" in made.out
@@ -62,6 +63,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
     assert shown["spec"]["retention"] == {"ms": -1, "bytes": None}
     assert (shown["spec"]["partitions"], shown["spec"]["pinned"]) == (2, True)
     assert shown["spec"]["mirrored"]
+    assert shown["spec"]["delivery"] == "exactly_once"
     assert shown["status"]["phase"] == "ready"
 
     listed = command("channels", "list", "--selector", f"made={name}").out.splitlines()

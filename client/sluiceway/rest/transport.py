@@ -39,7 +39,7 @@ _CODES: Mapping[type[GatewayError], str] = {
     ChannelNotFound: "channel_not_found",
     ChannelNotReady: "channel_not_ready",
     Conflict: """
-        channel_adopted channel_deleting channel_pinned concurrent_change conflict
+        channel_adopted channel_deleting channel_pinned client_outdated concurrent_change conflict
         endpoint_id_reused endpoint_not_found endpoints_live goes_back group_larger_than_pinned
         group_mode group_not_found group_size idempotency_key_reused illegal_transition
         immutable_field members_open no_group not_assigned partitions_shrink position_moved
@@ -111,6 +111,8 @@ def problem(response: httpx.Response) -> GatewayError:
     )
 
 
+#: Told to the gateway, which refuses a client that would break a channel's guarantee.
+_FEATURES = "exactly-once"
 DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
@@ -272,7 +274,11 @@ class Transport:
         self._http = httpx.Client(
             base_url=self.url,
             verify=_trust(self.url, self._ca),
-            headers={"User-Agent": f"sluiceway/{__version__}", "Accept": "application/json"},
+            headers={
+                "User-Agent": f"sluiceway/{__version__}",
+                "Accept": "application/json",
+                "Sluiceway-Features": _FEATURES,
+            },
         )
         # Last: until then, the other threads of a forked child open clients of their own.
         self._fork_guard = ForkGuard()

@@ -94,6 +94,11 @@ channels.add_command(gateway_option(status))
 @click.option("--replication", type=int, help="Replication factor.  [default: the broker's]")
 @click.option("--retention-ms", type=int, help="Retention time; -1 keeps records forever.")
 @click.option("--retention-bytes", type=int, help="Retained bytes per partition.")
+@click.option(
+    "--delivery",
+    type=click.Choice(["at_least_once", "exactly_once"]),
+    help="Guarantee for records; stays as it is.  [default: at_least_once]",
+)
 @click.option("--mirrored", is_flag=True, default=None, help=_MIRRORED)
 @click.option(
     "--idle",
@@ -387,6 +392,7 @@ def _channel_json(channel: Channel, *, indent: int | None = None) -> str:
             "retention": asdict(channel.retention),
             "config": dict(channel.config),
             "mirrored": channel.mirrored,
+            "delivery": channel.delivery,
             "idle_ms": None if channel.idle is None else channel.idle // timedelta(milliseconds=1),
             "topic": {"name": channel.status.topic.name} if channel.adopted else None,
         },

@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy import Row, and_, bindparam, or_, select, tuple_, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import Document, OptionalDocument, channels, endpoints
+from sluiceway_gateway.db.schema import channels, endpoints
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
+from sluiceway_gateway.db.types import Document, OptionalDocument
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
