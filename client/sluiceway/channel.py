@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Literal, Self
 
 from sluiceway import offsets
@@ -12,12 +11,14 @@ from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.endpoint.waiting import WaitedState, missing_endpoints, wait_for_endpoints
 from sluiceway.errors import ChannelNotFound, OptionError
-from sluiceway.group_reader import DynamicGroupReader, OnPartitions
+from sluiceway.group_reader import OnPartitions
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner
+from sluiceway.open_reader import open_reader
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.channels import MIN_INTERVAL_S, Access, Control, watch_status
 from sluiceway.rest.endpoint_models import Endpoint, Membership, Mode, Position, Role, membership
+from sluiceway.rest.ledger_models import CommitPage
 from sluiceway.rest.models import (
     ChannelResource,
     ChannelStatus,
@@ -319,6 +320,14 @@ class Channel:
             return connection.for_writing(self._schema)
         return connection.for_reading(self._schema)
 
+    def commits(self, *, limit: int = 100, before: int | None = None) -> CommitPage:
+        """Request an exactly-once channel's latest commits and aborts, and its open batches.
+
+        `before` continues a list behind the event of that number. Raises Conflict for another
+        incarnation, and for a channel without commits.
+        """
+        return self._control.ledger.commits(self.name, uid=self.uid, limit=limit, before=before)
+
     def writer(
         self,
         *,
@@ -373,6 +382,7 @@ class Channel:
         on_assign: OnPartitions | None = None,
         on_revoke: OnPartitions | None = None,
         share_connection: bool = False,
+        snapshot: int | datetime | None = None,
         config: Mapping[str, object] | None = None,
     ) -> ChannelReader:
         """Open a reader; see ChannelReader for the other arguments.
@@ -384,46 +394,36 @@ class Channel:
         partitions. Index 0 closes last, and waits for the others for `close_timeout_s`. A
         `dynamic` group has changing members; see DynamicGroupReader, also for `on_assign` and
         `on_revoke`. Without a group and with until="now" or None, the reader is not attached.
+
+        `snapshot` reads an exactly-once channel as it was after one commit, given by its number
+        (see `commits`) or a time, as long as Kafka keeps the records.
         """
         member = membership(group, index, size, mode, dynamic=dynamic)
-        open_reader: Callable[..., ChannelReader] = ChannelReader
-        if dynamic:
-            open_reader = partial(DynamicGroupReader, on_assign=on_assign, on_revoke=on_revoke)
-        elif on_assign is not None or on_revoke is not None:
-            raise OptionError("on_assign and on_revoke are of dynamic groups: give dynamic=True")
         config = MaskedProperties(config or {})
-        if member is not None and partitions is not None:
-            raise OptionError("partitions and group exclude each other: a group assigns them")
-        if until == "finished" and self.adopted:
+        if until == "finished" and snapshot is None and self.adopted:
             raise OptionError(
                 f"the topic of the channel {self.name!r} existed before it, so its writers are "
                 "unknown: give until='now' or until=None (never)"
             )
-        handle, connection = None, None
-        if until == "finished" or member is not None:
-            handle = self._attach("reader", member, timeout_s, close_timeout_s)
-            connection = handle.attached.connection
-        try:
-            if connection is not None and self._schema is not None:
-                connection = connection.for_reading(self._schema)
-            return open_reader(
-                self.connection("read") if connection is None else connection,
-                until=until,
-                start=start,
-                partitions=partitions,
-                on_corrupt=on_corrupt,
-                timeout_s=timeout_s,
-                config=config,
-                refresh=lambda: self._connection("read"),
-                handle=handle,
-                writers=writers,
-                on_lost_writer=on_lost_writer,
-                share_connection=share_connection,
-            )
-        except BaseException as error:
-            if handle is not None:
-                handle.fail(error)
-            raise
+        return open_reader(
+            self._control,
+            connect=lambda: self._connection("read"),
+            attach=lambda: self._attach("reader", member, timeout_s, close_timeout_s),
+            schema=self._schema,
+            member=member,
+            until=until,
+            partitions=partitions,
+            snapshot=snapshot,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            start=start,
+            on_corrupt=on_corrupt,
+            timeout_s=timeout_s,
+            config=config,
+            writers=writers,
+            on_lost_writer=on_lost_writer,
+            share_connection=share_connection,
+        )
 
     def __repr__(self) -> str:
         return f"<Channel {self.name!r} {self.uid[:8]} {self.format} {self.status.phase}>"

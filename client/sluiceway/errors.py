@@ -15,7 +15,7 @@
     │   └── Conflict
     │       └── ChannelClosed, Fenced, StaleGeneration
     ├── KafkaFailure
-    │   ├── DeliveryFailed, OffsetOutOfRange, TopicGone
+    │   ├── DeliveryFailed, OffsetOutOfRange, RecordsLost, TopicGone
     │   └── KafkaUnavailable
     │       └── KafkaAccessFailed
     ├── RecordError
@@ -284,6 +284,12 @@ class OffsetOutOfRange(KafkaFailure):
             f"{cause}. {advice}"
         )
         self.partition, self.offset, self.begin, self.end = partition, offset, begin, end
+
+
+class RecordsLost(KafkaFailure):
+    """Kafka does not have a committed record, and retention did not remove it."""
+
+    code = "records_lost"
 
 
 class TopicGone(KafkaFailure):

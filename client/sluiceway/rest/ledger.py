@@ -1,7 +1,7 @@
 """Requests about a channel's ledger: batches, their commits, and the visible runs."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -45,6 +45,11 @@ class LedgerCalls:
     ) -> None:
         self._transport = transport
         self._sleep, self._monotonic = sleep, monotonic
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for calls to one gateway, as one principal."""
+        return self._transport.identity
 
     def clone(self) -> "LedgerCalls":
         """Return the same calls with connections of their own."""
@@ -229,6 +234,10 @@ class LedgerCalls:
         path = f"{channel_path(channel)}/commits"
         response = self._transport.request("GET", path, params=params)
         return parse(CommitPage, self._transport.json(response))
+
+    def close(self) -> None:
+        """Close the connections to the gateway."""
+        self._transport.close()
 
     def _send_commit(
         self, channel: str, batch: Batch, body: Mapping[str, Any], *, timeout_s: float | None
