@@ -62,7 +62,7 @@ class Batch:
 
     `state` is open, committed or aborted. `begin` names the partitions that the batch may write
     to, each with a lower bound of its offsets. A committed batch has the `number` of its commit,
-    its count of `records` and, for the last batches, the `counts` by task.
+    its count of `records` and, for the last batches, the `counts` by partition.
     """
 
     id: str
@@ -73,7 +73,7 @@ class Batch:
     begin: Mapping[int, int]
     number: int | None
     records: int | None
-    counts: Mapping[str, int] | None
+    counts: Mapping[int, int] | None
     lease_until: datetime | None
     topic_id: str | None = None
 

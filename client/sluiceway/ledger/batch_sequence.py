@@ -1,0 +1,188 @@
+"""The batches of one writer of an exactly-once channel, one after the other."""
+
+import secrets
+from collections.abc import Callable
+
+from sluiceway.errors import CommitUnknown, DeliveryFailed, OptionError
+from sluiceway.ledger.intervals import DeliveredIntervals
+from sluiceway.ledger.leases import LeaseKeeper
+from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.models import Connection
+
+__all__ = ["BatchSequence"]
+
+_MAX_NAME_CHARACTERS = 200
+
+
+class BatchSequence:
+    """The batches of one writer.
+
+    A writer's own batches are opened with their first message and have numbered keys. A batch of
+    a block is opened when the block begins; its key is the caller's, and each block is an
+    instance of its own, so that a block that failed may be repeated.
+
+    After CommitUnknown nothing more is admitted until `resolve` was answered. Not thread-safe: a
+    writer calls it with its turn held.
+    """
+
+    def __init__(
+        self,
+        calls: LedgerCalls,
+        connection: Connection,
+        intervals: DeliveredIntervals,
+        *,
+        writer: str,
+        place: str | None,
+    ) -> None:
+        """Describe a writer: its endpoint's id, and its place in a group, if it has one."""
+        self._calls = calls
+        self._connection = connection
+        self._intervals = intervals
+        self._writer, self._place = writer, place
+        self._leases = LeaseKeeper(calls, connection.channel_name, connection.channel_uid)
+        self._count = 0
+        self._superseding = place is not None
+        self._batch: WriteBatch | None = None
+        self._in_block = False
+        self._admitted = 0
+        self._unknown: tuple[CommitUnknown, WriteBatch] | None = None
+        self._on_resolved: Callable[[bool], None] | None = None
+
+    @property
+    def current(self) -> WriteBatch | None:
+        """The open batch, or the replayed one of a block."""
+        return self._batch
+
+    @property
+    def in_block(self) -> bool:
+        """Whether a block decides when the current batch ends."""
+        return self._in_block
+
+    def require_resolved(self) -> None:
+        """Raise CommitUnknown while it is not known whether the last batch was committed."""
+        if self._unknown is not None:
+            raise self._unknown[0]
+
+    def begin(self, key: str | None, owner: str | None) -> WriteBatch:
+        """Open the batch of a block; without a key, one of the writer's own."""
+        if self._in_block:
+            raise OptionError(
+                "this writer is in a batch already: leave its block before the next one begins"
+            )
+        own = key is None
+        batch = self._new(key, owner)
+        batch.open()
+        if not own:
+            self._superseding = False
+        self._batch, self._in_block, self._admitted = batch, True, 0
+        return batch
+
+    def admit(self, records: int) -> bool:
+        """Whether messages may be produced now: opens a batch, and counts their records.
+
+        The records of a replayed batch are only counted. Raises the errors of `WriteBatch.open`,
+        and Conflict for a batch that was lost.
+        """
+        self.require_resolved()
+        if self._batch is None:
+            batch = self._new(None, None)
+            batch.open()
+            self._batch, self._admitted = batch, 0
+        self._admitted += records
+        if self._batch.replayed:
+            return False
+        self._batch.check()
+        return True
+
+    def commit(
+        self,
+        positions: PositionAdvance | None = None,
+        *,
+        on_resolved: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Commit the current batch, if there is one. Everything has to be delivered.
+
+        After CommitUnknown, `on_resolved` is called with the answer to `resolve`.
+        """
+        batch = self._batch
+        if batch is None:
+            return
+        if batch.replayed:
+            batch.verify_replay(self._admitted)
+            self._end()
+            return
+        written = self._intervals.take()
+        if written.records != self._admitted:
+            raise DeliveryFailed(
+                partition=None,
+                reason="not every message has a delivery report with its offset",
+                written_records=written.records,
+                failed_records=self._admitted - written.records,
+            )
+        try:
+            batch.commit(written, positions=positions)
+        except CommitUnknown as error:
+            self._unknown, self._on_resolved = (error, batch), on_resolved
+            self._end()
+            raise
+        self._end()
+
+    def resolve(self, *, timeout_s: float | None = None) -> bool | None:
+        """Return whether the unknown commit counted; None if there is none."""
+        if self._unknown is None:
+            return None
+        committed = self._unknown[1].resolve(timeout_s=timeout_s)
+        on_resolved, self._on_resolved = self._on_resolved, None
+        if on_resolved is not None:
+            on_resolved(committed)
+        self._unknown = None
+        return committed
+
+    def abort(self, error: BaseException) -> None:
+        """Abort the current batch, if there is one; what was delivered of it is forgotten."""
+        batch = self._batch
+        self._end()
+        self._intervals.take()
+        if batch is not None:
+            batch.abort(error)
+
+    def close(self) -> None:
+        """Renew no more leases."""
+        self._leases.close()
+
+    def _end(self) -> None:
+        self._batch, self._in_block, self._admitted = None, False, 0
+
+    def _new(self, key: str | None, owner: str | None) -> WriteBatch:
+        self._count += 1
+        instance, takeover = self._writer, False
+        if key is None:
+            key, owner = f"{self._writer}-{self._count}", self._writer
+        else:
+            _check_name("a batch's key", key)
+            owner = owner or self._place or key
+            _check_name("a batch's owner", owner)
+            # Not a number alone: another writer object may have the same endpoint id.
+            instance = f"{self._writer}-{secrets.token_hex(8)}"
+            takeover = self._superseding
+        return WriteBatch(
+            self._calls,
+            BatchRequest(
+                channel=self._connection.channel_name,
+                uid=self._connection.channel_uid,
+                key=key,
+                owner=owner,
+                instance=instance,
+                takeover=takeover,
+                lease_ms=self._leases.lease_ms,
+                topic_id=self._connection.topic_id,
+            ),
+            leases=self._leases,
+        )
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME_CHARACTERS:
+        raise OptionError(f"{what} is {name!r}; it takes a text of 1 to 200 characters")
