@@ -31,7 +31,8 @@ records, and is None if only the type of the error is public.
 
 from collections.abc import Mapping, Sequence
 
-from sluiceway.error_base import SluicewayError, cause_of
+from sluiceway.error_base import SluicewayError as SluicewayError
+from sluiceway.error_base import cause_of as cause_of
 
 
 class OptionError(SluicewayError, ValueError):

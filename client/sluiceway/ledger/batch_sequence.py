@@ -1,10 +1,10 @@
 """The batches of one writer of an exactly-once channel, one after the other."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from sluiceway.errors import CommitUnknown, DeliveryFailed, OptionError
-from sluiceway.ledger.intervals import DeliveredIntervals
+from sluiceway.errors import ChannelNotReady, CommitUnknown, DeliveryFailed, OptionError
+from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
 from sluiceway.rest.ledger import LedgerCalls
@@ -47,6 +47,8 @@ class BatchSequence:
         self._batch: WriteBatch | None = None
         self._in_block = False
         self._admitted = 0
+        self._written = WrittenRecords()
+        self._ends: dict[int, int] = {}
         self._unknown: tuple[CommitUnknown, WriteBatch] | None = None
         self._on_resolved: Callable[[bool], None] | None = None
 
@@ -60,24 +62,27 @@ class BatchSequence:
         """Whether a block decides when the current batch ends."""
         return self._in_block
 
+    @property
+    def ends(self) -> Mapping[int, int]:
+        """By partition, the offset after the last record that was committed."""
+        return self._ends
+
     def require_resolved(self) -> None:
         """Raise CommitUnknown while it is not known whether the last batch was committed."""
         if self._unknown is not None:
             raise self._unknown[0]
 
-    def begin(self, key: str | None, owner: str | None) -> WriteBatch:
-        """Open the batch of a block; without a key, one of the writer's own."""
+    def begin(self, key: str | None, owner: str | None) -> WriteBatch | None:
+        """Begin a block with the batch of a key; without one, with the writer's next own batch."""
         if self._in_block:
             raise OptionError(
                 "this writer is in a batch already: leave its block before the next one begins"
             )
-        own = key is None
-        batch = self._new(key, owner)
-        batch.open()
-        if not own:
+        if key is not None:
+            self._open(self._new(key, owner))
             self._superseding = False
-        self._batch, self._in_block, self._admitted = batch, True, 0
-        return batch
+        self._in_block = True
+        return self._batch
 
     def admit(self, records: int) -> bool:
         """Whether messages may be produced now: opens a batch, and counts their records.
@@ -86,14 +91,11 @@ class BatchSequence:
         and Conflict for a batch that was lost.
         """
         self.require_resolved()
-        if self._batch is None:
-            batch = self._new(None, None)
-            batch.open()
-            self._batch, self._admitted = batch, 0
+        batch = self._batch or self._open(self._new(None, None))
         self._admitted += records
-        if self._batch.replayed:
+        if batch.replayed:
             return False
-        self._batch.check()
+        batch.check()
         return True
 
     def commit(
@@ -104,29 +106,39 @@ class BatchSequence:
     ) -> None:
         """Commit the current batch, if there is one. Everything has to be delivered.
 
-        After CommitUnknown, `on_resolved` is called with the answer to `resolve`.
+        Positions are committed with an empty batch if there is none. After CommitUnknown,
+        `on_resolved` is called with the answer to `resolve`. Raises ReplayMismatch, after which
+        the writer goes on.
         """
         batch = self._batch
         if batch is None:
-            return
+            if positions is None:
+                self._in_block = False
+                return
+            batch = self._open(self._new(None, None))
         if batch.replayed:
-            batch.verify_replay(self._admitted)
+            admitted = self._admitted
             self._end()
+            batch.verify_replay(admitted)
             return
-        written = self._intervals.take()
-        if written.records != self._admitted:
+        # Kept until the commit is answered: an interrupted one is repeated with the same records.
+        self._written = WrittenRecords.merged([self._written, self._intervals.take()])
+        if self._written.records != self._admitted:
             raise DeliveryFailed(
                 partition=None,
                 reason="not every message has a delivery report with its offset",
-                written_records=written.records,
-                failed_records=self._admitted - written.records,
+                written_records=self._written.records,
+                failed_records=self._admitted - self._written.records,
             )
         try:
-            batch.commit(written, positions=positions)
+            batch.commit(self._written, positions=positions)
         except CommitUnknown as error:
             self._unknown, self._on_resolved = (error, batch), on_resolved
+            # If it was not committed, it ends with its lease, which nobody waits for.
+            batch.release()
             self._end()
             raise
+        self._ends |= {p: each[-1].end for p, each in self._written.manifest.items()}
         self._end()
 
     def resolve(self, *, timeout_s: float | None = None) -> bool | None:
@@ -152,8 +164,22 @@ class BatchSequence:
         """Renew no more leases."""
         self._leases.close()
 
+    def _open(self, batch: WriteBatch) -> WriteBatch:
+        opened = batch.open()
+        missing = set(range(self._connection.partitions)) - opened.begin.keys()
+        if missing and not batch.replayed:
+            error = ChannelNotReady(
+                f"the ledger of the channel {self._connection.channel_name!r} does not have the "
+                f"partition {min(missing)} yet; open a new writer in a moment"
+            )
+            batch.abort(error)
+            raise error
+        self._batch = batch
+        return batch
+
     def _end(self) -> None:
         self._batch, self._in_block, self._admitted = None, False, 0
+        self._written = WrittenRecords()
 
     def _new(self, key: str | None, owner: str | None) -> WriteBatch:
         self._count += 1

@@ -166,9 +166,13 @@ class CommitPage:
 class PositionAdvance:
     """A reader's positions to commit with a batch: from those `before` to those `after`.
 
-    `endpoint`, `epoch`, `generation` and `number` are those of an ordinary commit of the reader.
+    `channel`, `uid` and `topic_id` are those of the channel that is read. `endpoint`, `epoch`,
+    `generation` and `number` are those of an ordinary commit of the reader.
     """
 
+    channel: str
+    uid: str
+    topic_id: str | None
     group: str
     endpoint: str
     epoch: int
@@ -180,6 +184,9 @@ class PositionAdvance:
     def to_json(self) -> dict[str, Any]:
         """Return the positions as the body of a commit has them."""
         return {
+            "channel": self.channel,
+            "uid": self.uid,
+            "topic_id": self.topic_id,
             "group": self.group,
             "id": self.endpoint,
             "epoch": self.epoch,

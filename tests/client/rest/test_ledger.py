@@ -216,6 +216,9 @@ def test_a_commit_carries_the_positions_of_a_reader(
 ) -> None:
     script.answer(200, COMMITTED)
     advance = PositionAdvance(
+        channel="in",
+        uid=UID,
+        topic_id="t",
         group="g",
         endpoint="e",
         epoch=2,
@@ -226,6 +229,9 @@ def test_a_commit_carries_the_positions_of_a_reader(
     )
     commit(calls, batch, positions=advance)
     assert script.bodies[0]["positions"] == {
+        "channel": "in",
+        "uid": UID,
+        "topic_id": "t",
         "group": "g",
         "id": "e",
         "epoch": 2,
