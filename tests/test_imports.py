@@ -21,7 +21,7 @@ GATEWAY_LAYERS = (
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
     *("model", "topic", "change", "etag", "lag", "progress"),
-    "provisioning.status",
+    *("provisioning.status", "ledger.intervals", "ledger.opening", "ledger.committing"),
 }
 #: Modules of the layer `http` outside of the package of that name.
 VIEWS = {"wire", "connection"}

@@ -2,7 +2,7 @@
 
     SluicewayError
     ├── CheckpointMismatch, EndpointClosed, SluicewayTimeout, CorruptMessage,
-    │   ValueOutOfRange, PortError, CommitUnknown
+    │   ValueOutOfRange, PortError, CommitUnknown, ReplayMismatch
     ├── OptionError
     │   └── CommitBeyondRead
     ├── CounterpartError
@@ -31,7 +31,8 @@ records, and is None if only the type of the error is public.
 
 from collections.abc import Mapping, Sequence
 
-from sluiceway.error_base import SluicewayError, cause_of
+from sluiceway.error_base import SluicewayError as SluicewayError
+from sluiceway.error_base import cause_of as cause_of
 
 
 class OptionError(SluicewayError, ValueError):
@@ -69,9 +70,10 @@ class SluicewayTimeout(SluicewayError, TimeoutError):
 
 
 class CommitUnknown(SluicewayError):
-    """The gateway did not answer the commit of a batch: it is committed, or it never will be.
+    """The gateway did not answer the commit of a batch, which may be committed or not.
 
-    `key` is the key of the batch. Retry with the same key: nothing is written twice.
+    `key` is the key of the batch. Retry with the same key, or resolve it with the writer that
+    raised this: nothing is written twice.
     """
 
     code = "commit_unknown"
@@ -81,10 +83,17 @@ class CommitUnknown(SluicewayError):
     def __init__(self, *, channel: str, key: str) -> None:
         super().__init__(
             f"the gateway did not answer the commit of the batch {key!r} in the channel "
-            f"{channel!r}, so its records may be visible or not. Retry with the same key: a "
-            "committed batch is not written again"
+            f"{channel!r}, so its records may be visible or not. Call writer.resolve(), or retry "
+            "with the same key: a committed batch is not written again"
         )
         self.channel, self.key = channel, key
+
+
+class ReplayMismatch(SluicewayError):
+    """A batch was committed before with another number of records; nothing was written now."""
+
+    code = "replay_mismatch"
+    message_is_public = True
 
 
 class CounterpartError(SluicewayError):
@@ -438,7 +447,7 @@ __all__ = [
     *("GatewayError", "GatewayUnavailable", "IncompatibleGateway", "InvalidRecord"),
     *("InvalidRequest", "InvalidSchema", "KafkaAccessFailed", "KafkaFailure"),
     *("KafkaUnavailable", "OffsetOutOfRange", "OptionError", "PortError", "RecordError"),
-    *("RecordTooLarge", "SchemaError", "SchemaMismatch", "SluicewayError"),
+    *("RecordTooLarge", "ReplayMismatch", "SchemaError", "SchemaMismatch", "SluicewayError"),
     *("SluicewayTimeout", "StaleGeneration", "TopicGone", "Unauthenticated"),
     *("UnsupportedType", "ValueOutOfRange", "WriterFailed", "WriterLost", "cause_of"),
 ]

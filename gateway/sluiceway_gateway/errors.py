@@ -8,7 +8,7 @@
     ├── Unavailable
     │   └── DatabaseUnavailable, KafkaUnavailable, TooManyConnections, TooManyWaiters
     ├── InvalidRequest
-    │   └── InvalidSchema, ConfigNotAllowed
+    │   └── InvalidSchema, ConfigNotAllowed, InvalidManifest
     ├── NotFound
     │   └── ChannelNotFound, EndpointNotFound, GroupNotFound
     └── Conflict
@@ -18,7 +18,9 @@
             TopicNotFound, TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused,
             ConcurrentChange, Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
             GroupLargerThanPinned, MembersOpen, NoGroup, NotAssigned, StaleGeneration,
-            TopicChanged, GoesBack, PositionMoved
+            TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen, BatchAborted,
+            BatchCommitted, BatchFenced, StaleBatch, ManifestConflict, BeyondWatermark,
+            UnknownPartition, LedgerHalted
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
@@ -164,6 +166,12 @@ class ConfigNotAllowed(
     InvalidRequest, code="config_not_allowed", title="The topic configuration is refused"
 ):
     """A topic setting that channels do not accept, or an invalid value."""
+
+
+class InvalidManifest(
+    InvalidRequest, code="invalid_manifest", title="The manifest is not a list of written offsets"
+):
+    """The manifest's intervals, counts or digest contradict each other."""
 
 
 class BodyTooLarge(
@@ -391,3 +399,54 @@ class GoesBack(Conflict, code="goes_back", title="A commit does not go back"):
 
 class PositionMoved(Conflict, code="position_moved", title="The position was moved meanwhile"):
     """Another reader has moved the position."""
+
+
+class BatchKeyTaken(Conflict, code="batch_key_taken", title="The batch's key is another owner's"):
+    """The key was used by another owner, and stays its own."""
+
+
+class BatchOpen(
+    Conflict, code="batch_open", title="Another instance has the batch open", retriable=True
+):
+    """Another living instance has the batch open, until it ends or its lease does."""
+
+
+class BatchAborted(Conflict, code="batch_aborted", title="The batch was aborted"):
+    """The batch was aborted; only another instance can open its key again."""
+
+
+class BatchCommitted(Conflict, code="batch_committed", title="The batch is committed"):
+    """The batch is committed, for good."""
+
+
+class BatchFenced(Conflict, code="batch_fenced", title="Another instance writes in its place"):
+    """The batch's instance was replaced by another one."""
+
+
+class StaleBatch(Conflict, code="stale_batch", title="A later batch is committed"):
+    """The owner has committed a batch after this one."""
+
+
+class ManifestConflict(
+    Conflict, code="manifest_conflict", title="The manifest lists offsets that are not the batch's"
+):
+    """The manifest lists offsets from before the batch, or committed ones."""
+
+
+class BeyondWatermark(
+    Conflict,
+    code="beyond_watermark",
+    title="The manifest lists offsets that Kafka does not have",
+    retriable=True,
+):
+    """The manifest ends above a partition's watermark; a new leader's may trail for a moment."""
+
+
+class UnknownPartition(
+    Conflict, code="unknown_partition", title="The batch does not have the partition"
+):
+    """The channel does not have the partition, or the batch was opened without it."""
+
+
+class LedgerHalted(Conflict, code="ledger_halted", title="The channel's offsets were reused"):
+    """Kafka lost committed records and uses their offsets again; an operator must decide."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sluiceway.errors import CommitUnknown, GatewayError, GatewayUnavailable
+from sluiceway.errors import CommitUnknown, Conflict, GatewayError, InvalidRequest
 from sluiceway.rest.ledger_models import (
     Batch,
     BatchLease,
@@ -100,15 +100,15 @@ class LedgerCalls:
         instance: str,
         manifest: Manifest,
         records: int,
-        counts: Mapping[str, int] | None = None,
+        counts: Mapping[int, int],
         positions: PositionAdvance | None = None,
         timeout_s: float | None = None,
     ) -> CommitResult:
         """Commit a batch: all that its manifest lists, and positions of a reader with it.
 
-        A large manifest is uploaded in slices. Raises CommitUnknown if the gateway did not answer
-        the commit in time: it may have counted. Raises Conflict `beyond_watermark` if the
-        partitions' leaders do not show the records in time.
+        A large manifest is uploaded in slices. A commit is repeated until it is answered, and as
+        long as the leaders of the partitions do not show its records. Raises Conflict and
+        InvalidRequest if it did not count, and CommitUnknown if it may have.
         """
         slices = list(manifest_slices(manifest))
         if len(slices) > 1:
@@ -124,11 +124,10 @@ class LedgerCalls:
             "manifest": manifest_json(manifest) if inline else {},
             "slices": 0 if inline else len(slices),
             "records": records,
-            "counts": dict(counts or {}),
+            "counts": {str(partition): count for partition, count in sorted(counts.items())},
             "positions": None if positions is None else positions.to_json(),
         }
-        response = self._send_commit(channel, batch, body, timeout_s=timeout_s)
-        return parse(CommitResult, response)
+        return self._send_commit(channel, batch, body, timeout_s=timeout_s)
 
     def abort(
         self,
@@ -241,18 +240,20 @@ class LedgerCalls:
 
     def _send_commit(
         self, channel: str, batch: Batch, body: Mapping[str, Any], *, timeout_s: float | None
-    ) -> JsonNode:
+    ) -> CommitResult:
         path = f"{_batches(channel)}/{batch.id}/commit"
         wait_s = _WATERMARK_TIMEOUT_S if timeout_s is None else timeout_s
         backoff = Backoff(wait_s, sleep=self._sleep, monotonic=self._monotonic)
         while True:
             try:
-                return self._post(path, body, timeout_s=timeout_s)
+                return parse(CommitResult, self._post(path, body, timeout_s=timeout_s))
             except GatewayError as error:
-                if isinstance(error, GatewayUnavailable) or (error.status or 0) >= 500:
-                    raise CommitUnknown(channel=channel, key=batch.key) from error
-                if error.code != _BEYOND_WATERMARK or not backoff.wait():
+                # An earlier request may still arrive, so only these are final.
+                if error.code == _BEYOND_WATERMARK and backoff.wait():
+                    continue
+                if isinstance(error, Conflict | InvalidRequest) and not error.retriable:
                     raise
+                raise CommitUnknown(channel=channel, key=batch.key) from error
 
     def _post(
         self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None

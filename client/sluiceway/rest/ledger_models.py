@@ -62,7 +62,7 @@ class Batch:
 
     `state` is open, committed or aborted. `begin` names the partitions that the batch may write
     to, each with a lower bound of its offsets. A committed batch has the `number` of its commit,
-    its count of `records` and, for the last batches, the `counts` by task.
+    its count of `records` and, for the last batches, the `counts` by partition.
     """
 
     id: str
@@ -73,7 +73,7 @@ class Batch:
     begin: Mapping[int, int]
     number: int | None
     records: int | None
-    counts: Mapping[str, int] | None
+    counts: Mapping[int, int] | None
     lease_until: datetime | None
     topic_id: str | None = None
 
@@ -166,9 +166,13 @@ class CommitPage:
 class PositionAdvance:
     """A reader's positions to commit with a batch: from those `before` to those `after`.
 
-    `endpoint`, `epoch`, `generation` and `number` are those of an ordinary commit of the reader.
+    `channel`, `uid` and `topic_id` are those of the channel that is read. `endpoint`, `epoch`,
+    `generation` and `number` are those of an ordinary commit of the reader.
     """
 
+    channel: str
+    uid: str
+    topic_id: str | None
     group: str
     endpoint: str
     epoch: int
@@ -180,6 +184,9 @@ class PositionAdvance:
     def to_json(self) -> dict[str, Any]:
         """Return the positions as the body of a commit has them."""
         return {
+            "channel": self.channel,
+            "uid": self.uid,
+            "topic_id": self.topic_id,
             "group": self.group,
             "id": self.endpoint,
             "epoch": self.epoch,

@@ -80,7 +80,9 @@ def batch(script: Script, calls: LedgerCalls) -> Batch:
 
 def commit(calls: LedgerCalls, batch: Batch, **options: Any) -> Any:
     manifest = options.pop("manifest", {0: [Interval(12, 20)]})
-    return calls.commit("c", batch, uid=UID, instance="i", manifest=manifest, records=8, **options)
+    return calls.commit(
+        "c", batch, uid=UID, instance="i", manifest=manifest, records=8, counts={0: 8}, **options
+    )
 
 
 def test_a_batch_is_opened_with_its_key_and_its_begin_is_read(
@@ -117,7 +119,7 @@ def test_a_committed_key_answers_with_its_records_and_counts(
     )
     batch = calls.open("c", uid=UID, key="day-1", owner="job", instance="i")
     assert batch.is_committed
-    assert (batch.number, batch.records, batch.counts) == (4, 9, {"0": 9})
+    assert (batch.number, batch.records, batch.counts) == (4, 9, {0: 9})
 
 
 @pytest.mark.parametrize("wrong", [{"begin": {"x": 1}}, {"begin": None}, {"epoch": "3"}])
@@ -138,7 +140,7 @@ def test_a_commit_names_the_digest_of_its_manifest(
     (body,) = script.bodies
     assert body["manifest"] == {"0": [[12, 20]], "1": [[0, 2]]}
     assert body["digest"] == hashlib.sha256(b'{"0":[[12,20]],"1":[[0,2]]}').hexdigest()
-    assert (body["slices"], body["records"], body["counts"]) == (0, 8, {})
+    assert (body["slices"], body["records"], body["counts"]) == (0, 8, {"0": 8})
     assert body["positions"] is None
 
 
@@ -214,6 +216,9 @@ def test_a_commit_carries_the_positions_of_a_reader(
 ) -> None:
     script.answer(200, COMMITTED)
     advance = PositionAdvance(
+        channel="in",
+        uid=UID,
+        topic_id="t",
         group="g",
         endpoint="e",
         epoch=2,
@@ -224,6 +229,9 @@ def test_a_commit_carries_the_positions_of_a_reader(
     )
     commit(calls, batch, positions=advance)
     assert script.bodies[0]["positions"] == {
+        "channel": "in",
+        "uid": UID,
+        "topic_id": "t",
         "group": "g",
         "id": "e",
         "epoch": 2,
