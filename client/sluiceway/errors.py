@@ -248,10 +248,9 @@ class KafkaAccessFailed(KafkaUnavailable):
 class DeliveryFailed(KafkaFailure):
     """Kafka did not acknowledge a message.
 
-    `partition` is that of the first failure, if known, and `reason` Kafka's error.
-    `written_records` counts the acknowledged records in all partitions since the writer was
-    opened, `failed_records` the others. After a timeout, a failed message may still be in the
-    topic.
+    `partition` is that of the first failure, if known, and `reason` Kafka's error. Of the records
+    since the writer was opened, `written_records` were acknowledged, `failed_records` were not.
+    After a timeout, a failed message may still be in the topic.
     """
 
     code = "delivery_failed"
@@ -271,8 +270,7 @@ class DeliveryFailed(KafkaFailure):
 class OffsetOutOfRange(KafkaFailure):
     """The offset to read is outside of the partition's range, `begin` to `end`.
 
-    Records below `begin` were deleted; records above `end` were never written. Positions are
-    unchanged.
+    Records below `begin` were deleted; above `end`, none is visible yet. Positions are unchanged.
     """
 
     code = "offset_out_of_range"
@@ -286,8 +284,7 @@ class OffsetOutOfRange(KafkaFailure):
         end: int,
         advice: str = "Seek to a position within the range",
     ) -> None:
-        below = "earlier records were deleted"
-        cause = below if offset < begin else "later records were never written"
+        cause = "earlier records were deleted" if offset < begin else "later ones are not there yet"
         super().__init__(
             f"partition {partition} has no offset {offset}: its range is {begin} to {end}, "
             f"{cause}. {advice}"
@@ -445,9 +442,9 @@ __all__ = [
     *("CommitBeyondRead", "CommitUnknown", "Conflict", "CorruptMessage", "CounterpartError"),
     *("DeliveryFailed", "EndpointClosed", "Fenced", "Forbidden", "GatewayAccessFailed"),
     *("GatewayError", "GatewayUnavailable", "IncompatibleGateway", "InvalidRecord"),
-    *("InvalidRequest", "InvalidSchema", "KafkaAccessFailed", "KafkaFailure"),
-    *("KafkaUnavailable", "OffsetOutOfRange", "OptionError", "PortError", "RecordError"),
-    *("RecordTooLarge", "ReplayMismatch", "SchemaError", "SchemaMismatch", "SluicewayError"),
-    *("SluicewayTimeout", "StaleGeneration", "TopicGone", "Unauthenticated"),
-    *("UnsupportedType", "ValueOutOfRange", "WriterFailed", "WriterLost", "cause_of"),
+    *("InvalidRequest", "InvalidSchema", "KafkaAccessFailed", "KafkaFailure", "KafkaUnavailable"),
+    *("OffsetOutOfRange", "OptionError", "PortError", "RecordError", "RecordTooLarge"),
+    *("RecordsLost", "ReplayMismatch", "SchemaError", "SchemaMismatch", "SluicewayError"),
+    *("SluicewayTimeout", "StaleGeneration", "TopicGone", "Unauthenticated", "UnsupportedType"),
+    *("ValueOutOfRange", "WriterFailed", "WriterLost", "cause_of"),
 ]
