@@ -3,6 +3,7 @@
 import bisect
 from array import array
 
+from sluiceway.errors import IncompatibleGateway
 from sluiceway.rest.ledger_models import Committed, Interval
 
 __all__ = ["VisibleRuns"]
@@ -49,7 +50,18 @@ class VisibleRuns:
         return {partition: runs.stable for partition, runs in list(self._partitions.items())}
 
     def add(self, answer: Committed) -> None:
-        """Add an answer that begins at or below the `stable` of each partition."""
+        """Add a whole answer that begins at or below the `stable` of each partition.
+
+        Raises IncompatibleGateway if runs are missing: `stable` is always the end of a run.
+        """
+        for partition, stable in answer.stable.items():
+            found = answer.runs.get(partition)
+            if found and found[-1].end < stable > self.stable_of(partition):
+                raise IncompatibleGateway(
+                    f"the gateway's list of committed records is not complete: partition "
+                    f"{partition} is listed up to {found[-1].end}, but committed up to {stable}. "
+                    "Nothing of it is used. Update the gateway"
+                )
         for partition, stable in answer.stable.items():
             runs = self._partitions.setdefault(partition, _PartitionRuns())
             if stable <= runs.stable:

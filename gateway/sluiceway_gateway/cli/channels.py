@@ -15,6 +15,7 @@ from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway_gateway.cli import entry
+from sluiceway_gateway.cli.commits import commits
 from sluiceway_gateway.cli.entry import duration, format_time, gateway_option, print_table
 from sluiceway_gateway.cli.status import open_control, status
 
@@ -75,6 +76,7 @@ def show(name: str, url: str | None) -> None:
 
 
 channels.add_command(gateway_option(status))
+channels.add_command(gateway_option(commits))
 
 
 @channels.command()

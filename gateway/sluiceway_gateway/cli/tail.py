@@ -35,7 +35,8 @@ def tail(
 ) -> None:
     """Print new records of the channel NAME, one JSON object per line.
 
-    Times are ISO 8601, bytes are base64, NaN and infinities are strings.
+    Of an exactly-once channel, committed records only. Times are ISO 8601, bytes are base64, NaN
+    and infinities are strings.
     """
     start: Literal["earliest", "latest"] = "earliest" if from_beginning or no_follow else "latest"
     with (

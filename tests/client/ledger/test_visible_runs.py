@@ -84,7 +84,8 @@ def test_answers_of_any_order_and_start_add_up_to_what_is_committed(
     everything = set()
     runs = VisibleRuns()
     for start, stable in [*asked, (0, len(committed))]:
-        bound = min(stable, len(committed))
+        # The end of a run, as every `stable` is.
+        bound = max([o + 1 for o in range(min(stable, len(committed))) if committed[o]], default=0)
         start = min(start, runs.stable_of(0))
         offsets = [o for o in range(start, bound) if committed[o]]
         runs.add(answer(1, {0: bound}, {0: [(o, o + 1) for o in offsets]}))
