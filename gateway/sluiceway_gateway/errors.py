@@ -10,7 +10,7 @@
     ├── InvalidRequest
     │   └── InvalidSchema, ConfigNotAllowed, InvalidManifest
     ├── NotFound
-    │   └── ChannelNotFound, EndpointNotFound, GroupNotFound
+    │   └── ChannelNotFound, EndpointNotFound, GroupNotFound, BatchNotFound, SnapshotNotFound
     └── Conflict
         └── UidMismatch, PartitionsShrink, ChannelPinned, ImmutableField,
             SchemaIncompatible, TooManySchemas, ChannelAdopted, ChannelClosed,
@@ -20,7 +20,7 @@
             GroupLargerThanPinned, MembersOpen, NoGroup, NotAssigned, StaleGeneration,
             TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen, BatchAborted,
             BatchCommitted, BatchFenced, StaleBatch, ManifestConflict, BeyondWatermark,
-            UnknownPartition, LedgerHalted
+            UnknownPartition, LedgerHalted, NoLedger
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
@@ -114,9 +114,7 @@ class Unavailable(
     retry_after_s: ClassVar[int] = 1
 
 
-class DatabaseUnavailable(
-    Unavailable, code="database_unavailable", title="The database is not available"
-):
+class DatabaseUnavailable(Unavailable, code="database_unavailable", title="The database is away"):
     """The database is locked, unreachable, full or not migrated."""
 
 
@@ -174,9 +172,7 @@ class InvalidManifest(
     """The manifest's intervals, counts or digest contradict each other."""
 
 
-class BodyTooLarge(
-    SluicewayGatewayError, code="body_too_large", title="The request's body is too large"
-):
+class BodyTooLarge(SluicewayGatewayError, code="body_too_large", title="The body is too large"):
     """The request's body exceeds the limit."""
 
 
@@ -188,9 +184,7 @@ class UrlTooLong(SluicewayGatewayError, code="url_too_long", title="The URL is t
     """The request's URL exceeds the limit."""
 
 
-class HeadersTooLarge(
-    SluicewayGatewayError, code="headers_too_large", title="The headers are too large"
-):
+class HeadersTooLarge(SluicewayGatewayError, code="headers_too_large", title="Headers too large"):
     """The request's headers exceed a limit."""
 
 
@@ -203,9 +197,7 @@ class RequestTimeout(
     """The request did not arrive in time."""
 
 
-class Unauthenticated(
-    SluicewayGatewayError, code="unauthenticated", title="A valid token is needed"
-):
+class Unauthenticated(SluicewayGatewayError, code="unauthenticated", title="A token is needed"):
     """A missing or invalid token."""
 
 
@@ -295,12 +287,7 @@ class EndpointsLive(Conflict, code="endpoints_live", title="The channel is in us
     """Writers or readers of the channel are alive."""
 
 
-class UnreadData(
-    Conflict,
-    code="unread_data",
-    title="The channel holds records that were not read",
-    retriable=True,
-):
+class UnreadData(Conflict, code="unread_data", title="Records were not read", retriable=True):
     """Groups have not read all of the channel's records."""
 
 
@@ -442,11 +429,21 @@ class BeyondWatermark(
     """The manifest ends above a partition's watermark; a new leader's may trail for a moment."""
 
 
-class UnknownPartition(
-    Conflict, code="unknown_partition", title="The batch does not have the partition"
-):
+class UnknownPartition(Conflict, code="unknown_partition", title="Not a partition of the batch"):
     """The channel does not have the partition, or the batch was opened without it."""
 
 
 class LedgerHalted(Conflict, code="ledger_halted", title="The channel's offsets were reused"):
     """Kafka lost committed records and uses their offsets again; an operator must decide."""
+
+
+class NoLedger(Conflict, code="no_ledger", title="The channel has no ledger"):
+    """The channel has the delivery at_least_once, and no batches."""
+
+
+class BatchNotFound(NotFound, code="batch_not_found", title="No such batch"):
+    """The channel has no batch with this id."""
+
+
+class SnapshotNotFound(NotFound, code="snapshot_not_found", title="No such snapshot"):
+    """The channel has no commit with this number."""

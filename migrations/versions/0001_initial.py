@@ -329,9 +329,10 @@ def _create_ledger() -> None:
         _channel(primary_key=True),
         sa.Column("name", WORD, primary_key=True),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("fence", sa.BigInteger(), nullable=False),
         sa.Column("instance", WORD, nullable=False),
         sa.Column("ordinal", sa.BigInteger()),
-        sa.CheckConstraint("epoch >= 1", name="epoch"),
+        sa.CheckConstraint("epoch >= 1 AND fence BETWEEN 0 AND epoch", name="epoch"),
     )
     op.create_table(
         "batches",
@@ -348,6 +349,7 @@ def _create_ledger() -> None:
         sa.Column("opened_at", TIME, nullable=False),
         sa.Column("lease_until", TIME, nullable=False),
         sa.Column("max_until", TIME, nullable=False),
+        sa.Column("ending", WORD),
         sa.Column("number", sa.BigInteger()),
         sa.Column("records", sa.BigInteger()),
         sa.Column("counts", DOCUMENT),
@@ -356,12 +358,17 @@ def _create_ledger() -> None:
         sa.Column("ended_at", TIME),
         sa.CheckConstraint("state IN ('open', 'committed', 'aborted')", name="state"),
         sa.CheckConstraint(
+            "ending IS NULL OR ending IN ('commit', 'abort', 'reap')", name="ending"
+        ),
+        sa.CheckConstraint(
             "(state = 'open') = (ended_at IS NULL) AND (state = 'open') = (number IS NULL)",
             name="ended",
         ),
         sa.CheckConstraint(
             "(state = 'committed') = (digest IS NOT NULL) AND "
-            "(state = 'committed') = (records IS NOT NULL)",
+            "(state = 'committed') = (records IS NOT NULL) AND "
+            "(state = 'committed') = (ending IS NOT NULL AND ending = 'commit') AND "
+            "(state = 'open') = (ending IS NULL)",
             name="committed",
         ),
         sa.CheckConstraint("(state = 'aborted') = (cause IS NOT NULL)", name="aborted"),
@@ -381,9 +388,14 @@ def _create_ledger() -> None:
     op.create_index(
         "ix_batches_open",
         "batches",
-        ["channel_uid", "lease_until"],
+        ["channel_uid"],
         sqlite_where=is_open,
         postgresql_where=is_open,
+    )
+    op.create_index(
+        "ix_batches_channel_uid_owner_instance_epoch",
+        "batches",
+        ["channel_uid", "owner", "instance", "epoch"],
     )
     op.create_table(
         "manifest_slices",
@@ -395,17 +407,18 @@ def _create_ledger() -> None:
         sa.CheckConstraint("slice >= 0", name="slice"),
     )
     op.create_table(
-        "ledger_events",
+        "ledger_snapshots",
         _channel(primary_key=True),
         sa.Column("number", sa.BigInteger(), primary_key=True, autoincrement=False),
-        sa.Column("kind", WORD, nullable=False),
-        sa.Column("batch_id", WORD),
         sa.Column("at", TIME, nullable=False),
         sa.Column("stable", DOCUMENT, nullable=False),
         sa.CheckConstraint("number >= 1", name="number"),
-        sa.CheckConstraint("kind IN ('commit', 'abort', 'reap', 'repair')", name="kind"),
     )
-    op.create_index("ix_ledger_events_channel_uid_at", "ledger_events", ["channel_uid", "at"])
+    op.create_index(
+        "ix_ledger_snapshots_channel_uid_at_number",
+        "ledger_snapshots",
+        ["channel_uid", "at", "number"],
+    )
 
 
 def _channel(*, primary_key: bool = False) -> sa.Column[str]:

@@ -25,7 +25,9 @@ from sluiceway_gateway.db.types import (
     Word,
     channel_column,
     metadata,
+    one_of,
 )
+from sluiceway_gateway.ledger.model import BatchState, Ending
 
 ledgers = Table(
     "ledgers",
@@ -74,12 +76,14 @@ batch_owners = Table(
     metadata,
     channel_column(primary_key=True),
     Column("name", Word, primary_key=True),
-    # Number of the present instance; rises with every takeover.
+    # Number of the latest instance.
     Column("epoch", BigInteger, nullable=False),
+    # Instances with a lower number are refused.
+    Column("fence", BigInteger, nullable=False),
     Column("instance", Word, nullable=False),
     # Highest committed ordinal; NULL without one.
     Column("ordinal", BigInteger),
-    CheckConstraint("epoch >= 1", name="epoch"),
+    CheckConstraint("epoch >= 1 AND fence BETWEEN 0 AND epoch", name="epoch"),
 )
 
 batches = Table(
@@ -100,21 +104,25 @@ batches = Table(
     Column("opened_at", UtcTime, nullable=False),
     Column("lease_until", UtcTime, nullable=False),
     Column("max_until", UtcTime, nullable=False),
-    # Number of the event that ended it.
+    # What ended it, and the number of its end in the channel.
+    Column("ending", Word),
     Column("number", BigInteger),
     Column("records", BigInteger),
     Column("counts", OptionalDocument),
     Column("digest", Word),
     Column("cause", Text),
     Column("ended_at", UtcTime),
-    CheckConstraint("state IN ('open', 'committed', 'aborted')", name="state"),
+    CheckConstraint(one_of("state", BatchState), name="state"),
+    CheckConstraint(f"ending IS NULL OR {one_of('ending', Ending)}", name="ending"),
     CheckConstraint(
         "(state = 'open') = (ended_at IS NULL) AND (state = 'open') = (number IS NULL)",
         name="ended",
     ),
     CheckConstraint(
         "(state = 'committed') = (digest IS NOT NULL) AND "
-        "(state = 'committed') = (records IS NOT NULL)",
+        "(state = 'committed') = (records IS NOT NULL) AND "
+        "(state = 'committed') = (ending IS NOT NULL AND ending = 'commit') AND "
+        "(state = 'open') = (ending IS NULL)",
         name="committed",
     ),
     CheckConstraint("(state = 'aborted') = (cause IS NOT NULL)", name="aborted"),
@@ -134,10 +142,10 @@ batches = Table(
     Index(
         "ix_batches_open",
         "channel_uid",
-        "lease_until",
         sqlite_where=text("state = 'open'"),
         postgresql_where=text("state = 'open'"),
     ),
+    Index(None, "channel_uid", "owner", "instance", "epoch"),
 )
 
 # Parts of a large manifest, until its commit names the digest of the whole.
@@ -150,18 +158,15 @@ manifest_slices = Table(
     CheckConstraint("slice >= 0", name="slice"),
 )
 
-# One for each number of the ledger; a snapshot reads a channel as it was after one.
-ledger_events = Table(
-    "ledger_events",
+# One for each number of the ledger: a read can be repeated as it was after that end.
+ledger_snapshots = Table(
+    "ledger_snapshots",
     metadata,
     channel_column(primary_key=True),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("kind", Word, nullable=False),
-    Column("batch_id", Word),
     Column("at", UtcTime, nullable=False),
     # By partition, up to where readers read after it.
     Column("stable", Document, nullable=False),
     CheckConstraint("number >= 1", name="number"),
-    CheckConstraint("kind IN ('commit', 'abort', 'reap', 'repair')", name="kind"),
-    Index(None, "channel_uid", "at"),
+    Index(None, "channel_uid", "at", "number"),
 )

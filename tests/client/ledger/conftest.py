@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ledgers import LedgerView
+from ledger_view import LedgerView
 from sluiceway import Channel
 from topics import Topics
 

@@ -6,7 +6,7 @@ from contextlib import closing
 import httpx
 import pytest
 
-from ledgers import LedgerView
+from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Channel, Gateway
 from sluiceway.errors import CommitUnknown

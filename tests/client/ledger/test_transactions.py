@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ledgers import LedgerView
+from ledger_view import LedgerView
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
 from sluiceway.errors import Conflict, OptionError
 from topics import readings

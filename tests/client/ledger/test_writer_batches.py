@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ledgers import LedgerView
+from ledger_view import LedgerView
 from sluiceway import Channel, ChannelWriter
 from sluiceway.errors import Conflict, DeliveryFailed, EndpointClosed, OptionError, ReplayMismatch
 from topics import Topics, readings
