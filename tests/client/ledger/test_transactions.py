@@ -88,9 +88,12 @@ def test_an_exception_takes_the_reader_back_and_writes_nothing(
 def test_a_block_that_neither_reads_nor_writes_is_no_batch(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
-    with source.reader(group="copy") as reader, sink.writer() as writer:
-        with gateway.transaction(reader, writer):
-            pass
+    with (
+        source.reader(group="copy") as reader,
+        sink.writer() as writer,
+        gateway.transaction(reader, writer),
+    ):
+        pass
     assert ledger.kinds(sink) == []
 
 
@@ -123,11 +126,14 @@ def test_a_superseded_reader_commits_no_output(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
     def be_replaced() -> None:
-        with source.reader(group="copy") as zombie, sink.writer() as writer:
-            with gateway.transaction(zombie, writer):
-                writer.write(zombie.read(10, timeout=None))
-                with source.reader(group="copy") as successor, sink.writer() as other:
-                    assert copy(gateway, successor, other, 20) == 20
+        with (
+            source.reader(group="copy") as zombie,
+            sink.writer() as writer,
+            gateway.transaction(zombie, writer),
+        ):
+            writer.write(zombie.read(10, timeout=None))
+            with source.reader(group="copy") as successor, sink.writer() as other:
+                assert copy(gateway, successor, other, 20) == 20
 
     with pytest.raises(Conflict):
         be_replaced()
@@ -137,16 +143,22 @@ def test_a_superseded_reader_commits_no_output(
 def test_a_transaction_needs_a_group_and_a_channel_with_batches(
     gateway: Gateway, gateway_url: str, source: Channel, sink: Channel
 ) -> None:
-    with source.reader(group="copy") as reader, source.writer() as writer:
-        with pytest.raises(OptionError, match='delivery="exactly_once"'):
-            gateway.transaction(reader, writer)
-    with source.reader() as reader, sink.writer() as writer:
-        with pytest.raises(OptionError, match="group="):
-            gateway.transaction(reader, writer)
-    with Gateway(gateway_url, timeout_s=29) as other:
-        with (
-            other.channel(source.name).reader(group="copy") as reader,
-            sink.writer() as writer,
-            pytest.raises(OptionError, match="different gateways"),
-        ):
-            gateway.transaction(reader, writer)
+    with (
+        source.reader(group="copy") as reader,
+        source.writer() as unfit,
+        pytest.raises(OptionError, match='delivery="exactly_once"'),
+    ):
+        gateway.transaction(reader, unfit)
+    with (
+        source.reader() as alone,
+        sink.writer() as writer,
+        pytest.raises(OptionError, match="group="),
+    ):
+        gateway.transaction(alone, writer)
+    with (
+        Gateway(gateway_url, timeout_s=29) as other,
+        other.channel(source.name).reader(group="copy") as reader,
+        sink.writer() as writer,
+        pytest.raises(OptionError, match="different gateways"),
+    ):
+        gateway.transaction(reader, writer)
