@@ -2,7 +2,8 @@
 
     SluicewayError
     ├── CheckpointMismatch, EndpointClosed, SluicewayTimeout, CorruptMessage,
-    │   ValueOutOfRange, PortError, CommitUnknown, ReplayMismatch
+    │   ValueOutOfRange, PortError, CommitUnknown, ReplayMismatch,
+    │   IncompleteBatch
     ├── OptionError
     │   └── CommitBeyondRead
     ├── CounterpartError
@@ -93,6 +94,13 @@ class ReplayMismatch(SluicewayError):
     """A batch was committed before with another number of records; nothing was written now."""
 
     code = "replay_mismatch"
+    message_is_public = True
+
+
+class IncompleteBatch(SluicewayError):
+    """A distributed job does not know all that it wrote, so it committed nothing."""
+
+    code = "incomplete_batch"
     message_is_public = True
 
 

@@ -26,6 +26,11 @@ class WrittenRecords:
         """The number of records in all partitions."""
         return sum(self.counts.values())
 
+    @property
+    def ends(self) -> Mapping[int, int]:
+        """By partition, the offset after the last record."""
+        return {p: intervals[-1].end for p, intervals in self.manifest.items() if intervals}
+
     @classmethod
     def merged(cls, parts: "Iterable[WrittenRecords]") -> "WrittenRecords":
         """Return the union of the parts of several attempts; intervals that touch become one."""

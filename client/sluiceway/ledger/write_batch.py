@@ -114,10 +114,14 @@ class WriteBatch:
                 f"the topic of the channel {request.channel!r} was deleted and created again; "
                 "open the channel again"
             )
+        self.adopt(batch)
+        return batch
+
+    def adopt(self, batch: Batch) -> None:
+        """Go on with the batch that another process of the same instance has opened."""
         self._batch = batch
         if not batch.is_committed and self._release is None:
-            self._release = self._leases.hold(self, batch.id, request.instance)
-        return batch
+            self._release = self._leases.hold(self, batch.id, self.request.instance)
 
     def check(self) -> None:
         """Raise Conflict if the batch was found to have ended without its writer's doing."""
@@ -189,7 +193,7 @@ class WriteBatch:
         self.release()
         return committed
 
-    def abort(self, error: BaseException) -> None:
+    def abort(self, cause: BaseException | str) -> None:
         """End the batch without its records; a gateway that does not answer is only logged.
 
         The batch then ends with its lease.
@@ -198,7 +202,7 @@ class WriteBatch:
         if self._batch is None or self._batch.is_committed or self.result is not None:
             return
         try:
-            self._abort(cause_of(error), _ABORT_TIMEOUT_S)
+            self._abort(cause if isinstance(cause, str) else cause_of(cause), _ABORT_TIMEOUT_S)
         except GatewayError as failure:
             LOGGER.warning("the batch %r was not aborted: %s", self.key, failure)
 

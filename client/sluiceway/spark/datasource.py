@@ -18,6 +18,7 @@ from sluiceway.fork_guard import ForkGuard
 from sluiceway.gateway import Gateway
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader, FilteredDataReader
+from sluiceway.spark.batches import JobBatch, request_of_job
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import Job, JobEndpoint
 from sluiceway.spark.metadata_columns import MetadataColumns
@@ -90,12 +91,18 @@ class ChannelDataSource(Shipped, DataSource):
             )
         prepare_worker()
         options = WriteOptions.parse(with_table_options(self.options, schema))
+        if options.batch_key is not None and "batchkey" not in map(str.lower, self.options):
+            raise OptionError(
+                "batchKey cannot be an option of a table, since it would name one batch for all "
+                "writes: set it for each write"
+            )
         sink = self._sink(options, schema)
         task_writer = _task_writer(sink, options, schema)
+        batch = self._batch(sink, options)
         endpoint = JobEndpoint.attach(
             self.job, sink.gateway_url, sink.connection, "writer", options.group
         )
-        return ChannelDataWriter(task_writer, endpoint)
+        return ChannelDataWriter(task_writer, endpoint, batch)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Plan the write of a micro-batch. Spark calls it for each batch and for its commit.
@@ -106,8 +113,34 @@ class ChannelDataSource(Shipped, DataSource):
         del overwrite
         prepare_worker()
         options = WriteOptions.parse(self.options, streaming=True)
-        return ChannelStreamWriter(
-            _task_writer(self._stream_sink(options, schema), options, schema)
+        sink = self._stream_sink(options, schema)
+        batch = None
+        if sink.connection.delivery == "exactly_once":
+            batch = JobBatch(connection=sink.connection, gateway_url=_url(sink))
+        return ChannelStreamWriter(_task_writer(sink, options, schema), batch)
+
+    def _batch(self, sink: RefreshableConnection, options: WriteOptions) -> JobBatch | None:
+        """Return the batch of a job, which its tasks open; None if the channel has no batches."""
+        connection, key = sink.connection, options.batch_key
+        if connection.delivery != "exactly_once":
+            if key is None:
+                return None
+            raise OptionError(
+                f"the channel {options.channel!r} has the delivery {connection.delivery}, without "
+                "batches, so a batchKey would not keep a second run from writing again: remove it, "
+                "or write to a channel with the delivery exactly_once"
+            )
+        request = request_of_job(
+            connection,
+            key=key,
+            application=None if self.job is None else self.job.application,
+            group=options.group,
+        )
+        return JobBatch(
+            connection=connection,
+            gateway_url=_url(sink),
+            request=request,
+            has_key=key is not None,
         )
 
     def _checked_source(self, options: ReadOptions, struct: StructType) -> RefreshableConnection:
@@ -164,6 +197,11 @@ def _task_writer(
 ) -> TaskWriter:
     require_writable(struct, options.channel, _schema(sink))
     return TaskWriter(sink.connection, options)
+
+
+def _url(sink: RefreshableConnection) -> str:
+    assert sink.gateway_url is not None  # noqa: S101 - `_sink` sets it
+    return sink.gateway_url
 
 
 _MIN_VERSION = (4, 1)

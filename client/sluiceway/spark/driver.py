@@ -57,7 +57,7 @@ class Application:
         self._final_heartbeats = 0
         self._fork_guard = ForkGuard()
         name, id_ = spark.conf.get("spark.app.name", "Spark"), spark.conf.get("spark.app.id", "")
-        self.job = Job(session=self.session.id, title=f"{name} ({id_})"[:200])
+        self.job = Job(session=self.session.id, title=f"{name} ({id_})"[:200], application=name)
         self.queries = Queries(spark, self.session, self._control)
 
     @property

@@ -50,11 +50,13 @@ def heartbeat_session(gateway_url: str) -> HeartbeatSession:
 class Job:
     """What the endpoints of a Spark application share; picklable, no secrets.
 
-    The heartbeats of `session`, in the user's driver process, keep them alive.
+    The heartbeats of `session`, in the user's driver process, keep them alive. `application` is
+    the application's name, the same in each run.
     """
 
     session: str
     title: str
+    application: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,11 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "batch read": ("endingOffsets", "endingTimestamp"),
     "streaming read": ("maxOffsetsPerTrigger", "group"),
-    "write": ("key", "group", "create", "format", "partitions", "replication", "deliveryTimeoutMs"),
+    "write": (
+        *("key", "group", "create", "format", "partitions", "replication", "delivery"),
+        "deliveryTimeoutMs",
+    ),
+    "batch write": ("batchKey",),
 }
 _ADDED_BY_SPARK: Final = ("checkpointlocation", "queryname")
 """Lower-case names of Spark's own options, which it adds to those of a streaming write."""
@@ -48,6 +52,7 @@ _REASONS: Final = {
     ),
 }
 _FORMATS: Final = ("avro", "arrow", "bytes")
+_DELIVERIES: Final = ("at_least_once", "exactly_once")
 _MAX_TIMEOUT_MS: Final = 86_400_000
 _MAX_LONG: Final = 2**63 - 1
 
@@ -202,14 +207,16 @@ class WriteOptions:
     """Options of a write, batch or streaming.
 
     Records with the same value in the column `key` go to the same partition; None writes one
-    partition per task. `group` is the group whose place the writer takes. `creation` has arguments
-    of `Gateway.channel` to create a missing channel, which is an error if it is None. A task fails
-    when Kafka has not acknowledged a message within `delivery_timeout_ms`.
+    partition per task. `group` is the group whose place the writer takes. `batch_key` is the key
+    of an exactly-once write. `creation` has arguments of `Gateway.channel` to create a missing
+    channel, which is an error if it is None. A task fails when Kafka has not acknowledged a message
+    within `delivery_timeout_ms`.
     """
 
     channel: str
     key: str | None
     group: str | None
+    batch_key: str | None
     creation: Mapping[str, Any] | None
     delivery_timeout_ms: int
     kafka: Mapping[str, str]
@@ -221,11 +228,18 @@ class WriteOptions:
             options = {
                 name: text for name, text in options.items() if name.lower() not in _ADDED_BY_SPARK
             }
-        parser = OptionParser(options, "write", ("write",))
+            if "batchkey" in map(str.lower, options):
+                raise OptionError(
+                    "batchKey is an option of a batch write: each micro-batch of a stream has a "
+                    "key of its own, from the query and the number. Remove it, or write in "
+                    "foreachBatch"
+                )
+        parser = OptionParser(options, "write", ("write", "batch write"))
         creation = {
             "format": parser.choice("format", {each: each for each in _FORMATS}, None),
             "partitions": parser.number("partitions", 1, 10_000),
             "replication": parser.number("replication", 1, 2**15 - 1),
+            "delivery": parser.choice("delivery", {each: each for each in _DELIVERIES}, None),
         }
         creation = {name: value for name, value in creation.items() if value is not None}
         create = parser.flag("create", default=False)
@@ -239,6 +253,7 @@ class WriteOptions:
             channel=parser.channel("start" if streaming else "save"),
             key=parser.text("key"),
             group=parser.group(),
+            batch_key=parser.text("batchKey"),
             creation=creation if create else None,
             delivery_timeout_ms=parser.number("deliveryTimeoutMs", 1000, _MAX_TIMEOUT_MS)
             or 120_000,

@@ -1,35 +1,29 @@
-"""Writes: task writers, pooled producers, provenance markers, commit messages."""
+"""Writes: task writers, pooled producers, commits of jobs and micro-batches."""
 
-import hashlib
 import itertools
 import logging
-import struct
-import uuid
-from base64 import urlsafe_b64decode
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-from sluiceway.codecs import Envelope, Provenance, codec
+from sluiceway.codecs import codec
 from sluiceway.errors import DeliveryFailed, RecordError, SluicewayError
 from sluiceway.kafka.accumulator import Messages, RecordAccumulator, record_accumulator
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.partitioner import partitioning
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.records import to_batches
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
+from sluiceway.spark.batches import CommitMessages, JobBatch, TaskBatch, TaskResult
 from sluiceway.spark.endpoints import JobEndpoint, TaskSlice
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.task_heartbeats import reporting
@@ -46,74 +40,15 @@ _TUNING: Final[dict[str, object]] = {
 }
 _BATCH_RECORDS: Final = 10_000
 """Records per `arrow` message, the default size of Spark's Arrow batches."""
-HEADER: Final = "sluiceway.provenance"
-MARKER_BYTES: Final = 96
-"""Upper limit of a marker's size in a message: 56 bytes, and the header's name and lengths."""
-_QUERY_ID: Final = "sql.streaming.queryId"
-_BATCH_ID: Final = "streaming.sql.batchId"
-"""Spark's local properties that identify a task's micro-batch."""
-
-
-def provenance_batch_id(query_id: uuid.UUID, batch: int) -> bytes:
-    """Return the 16-byte id of a micro-batch, which is the same on every replay."""
-    hashed = hashlib.blake2b(query_id.bytes, digest_size=16, person=b"sluiceway.batch")
-    hashed.update(struct.pack(">q", batch))
-    return hashed.digest()
-
-
-class ProvenanceMarker:
-    """Marks the messages of one task attempt with a new random attempt id.
-
-    Sequence numbers count the attempt's records in each partition from 0.
-    """
-
-    def __init__(self, connection: Connection, batch_id: bytes) -> None:
-        self._format = connection.format
-        self._provenance = Provenance(
-            topic_id=topic_id_bytes(connection.topic_id),
-            batch_id=batch_id,
-            attempt_id=uuid.uuid4().bytes,
-            sequence=0,
-        )
-        self._sequences: defaultdict[int, int] = defaultdict(int)
-
-    def mark(self, messages: Messages) -> Messages:
-        """Return the messages with provenance in a header or, in `arrow`, in the envelope."""
-        partitions = list(itertools.islice(messages.partitions, len(messages.values)))
-        if self._format == "arrow":
-            values = [
-                self._with_provenance(value, partition)
-                for value, partition in zip(messages.values, partitions, strict=True)
-            ]
-            return replace(messages, values=values, partitions=partitions)
-        headers = [(HEADER, self._advance(partition, 1).pack()) for partition in partitions]
-        return replace(messages, headers=headers, partitions=partitions)
-
-    def _with_provenance(self, value: bytes | None, partition: int) -> bytes:
-        value = value or b""  # Spark writes no tombstones
-        envelope = Envelope.unpack(value)
-        marked = replace(envelope, provenance=self._advance(partition, envelope.records))
-        return b"".join((marked.pack(), memoryview(value)[envelope.size_bytes :]))
-
-    def _advance(self, partition: int, records: int) -> Provenance:
-        sequence = self._sequences[partition]
-        self._sequences[partition] += records
-        return replace(self._provenance, sequence=sequence)
-
-
-def topic_id_bytes(topic_id: str | None) -> bytes:
-    """Return the 16 bytes of Kafka's base64 topic id; zeros if unknown."""
-    if topic_id is None:
-        return bytes(16)
-    return urlsafe_b64decode(topic_id + "==")  # also accepts + and /
 
 
 @dataclass(frozen=True, kw_only=True)
 class PooledProducer:
-    """A worker's producer for one topic."""
+    """A worker's producer for one topic; `intervals` are what it wrote to an exactly-once one."""
 
     producer: IdempotentProducer
     identity: TopicIdentity
+    intervals: DeliveredIntervals | None = None
 
 
 PRODUCERS: ClientPool[PooledProducer] = ClientPool(close=lambda pooled: pooled.producer.discard())
@@ -130,7 +65,7 @@ class TaskWriter:
         self.connection = connection
         self.options = options
         self._schema = Schema.parse(connection.schema_definition)
-        self._accumulator(marked=False)
+        self._accumulator()
 
     def end_offsets(self) -> Mapping[int, int]:
         """Return the end offset of each partition. Raises KafkaFailure."""
@@ -138,31 +73,47 @@ class TaskWriter:
             partitions = range(self.connection.partitions)
             return pooled.identity.ends(partitions, timeout_s=_ENDS_TIMEOUT_S)
 
-    def write(
-        self, batches: Iterator[pa.RecordBatch], marker: ProvenanceMarker | None = None
-    ) -> int:
-        """Write batches, wait for their acknowledgement, and return the number of records.
+    def write(self, batches: Iterator[pa.RecordBatch], job: JobBatch | None = None) -> TaskResult:
+        """Write batches, wait for their acknowledgement, and return what was written.
 
-        `marker` adds provenance to each message. Raises InvalidRecord, RecordTooLarge,
-        DeliveryFailed, TopicGone, KafkaUnavailable.
+        With a `job`, they belong to its batch: nothing is produced before that is open, and
+        nothing at all if it was committed before. Raises InvalidRecord, RecordTooLarge,
+        DeliveryFailed, TopicGone, KafkaUnavailable, and the errors of `TaskBatch.open`.
         """
         prepare_worker()
-        first = next(batches, None)
-        if first is None:
-            return 0
-        accumulator = self._accumulator(marked=marker is not None)
+        rows: Iterator[pa.RecordBatch] = (batch for batch in batches if batch.num_rows)
+        if job is None:
+            first = next(rows, None)
+            if first is None:
+                return TaskResult(records=0)
+            records, _ = self._produce(itertools.chain((first,), rows), None)
+            return TaskResult(records=records)
+        with job.in_task() as task:
+            first = next(rows, None)
+            if first is None:
+                return task.result(0)
+            rows = itertools.chain((first,), rows)
+            if not task.open():
+                return task.result(sum(batch.num_rows for batch in rows))
+            return task.result(*self._produce(rows, task))
+
+    def _produce(
+        self, batches: Iterator[pa.RecordBatch], task: TaskBatch | None
+    ) -> tuple[int, WrittenRecords]:
+        accumulator = self._accumulator()
         with self._borrow() as pooled:
             pooled.identity.verify(timeout_s=_VERIFY_TIMEOUT_S, max_age_s=_VERIFY_EVERY_S)
             producer = pooled.producer
             accepted = producer.accepted_records
             records = 0
             try:
-                for batch in itertools.chain((first,), batches):
+                for batch in batches:
                     messages = _encode(accumulator, batch, self._schema, written=records)
-                    producer.send(marker.mark(messages) if marker else messages)
+                    if task is not None:
+                        task.check()
+                    producer.send(messages)
                     records += batch.num_rows
-                rest = accumulator.drain()
-                producer.send(marker.mark(rest) if marker else rest)
+                producer.send(accumulator.drain())
                 producer.flush()
             except DeliveryFailed as error:
                 raise DeliveryFailed(
@@ -171,14 +122,21 @@ class TaskWriter:
                     written_records=error.written_records - accepted,
                     failed_records=error.failed_records,
                 ) from error
-        return records
+            if pooled.intervals is None:
+                return records, WrittenRecords()
+            written = pooled.intervals.take()
+            if written.records != records:
+                raise DeliveryFailed(
+                    partition=None,
+                    reason="not every message has a delivery report with its offset",
+                    written_records=written.records,
+                    failed_records=records - written.records,
+                )
+        return records, written
 
-    def _accumulator(self, *, marked: bool) -> RecordAccumulator:
+    def _accumulator(self) -> RecordAccumulator:
         connection, schema, key = self.connection, self._schema, self.options.key
         partition = None if key else _task_number() % connection.partitions
-        if marked:
-            room_bytes = connection.max_message_bytes - MARKER_BYTES
-            connection = replace(connection, max_message_bytes=room_bytes)
         return record_accumulator(
             codec(connection.format, schema, connection.schema_id),
             connection,
@@ -193,7 +151,7 @@ class TaskWriter:
         properties = MaskedProperties(connection.kafka).over(options.kafka)
         key = (
             *(connection.topic_name, connection.topic_id, connection.max_message_bytes),
-            *(connection.format, options.delivery_timeout_ms, properties),
+            *(connection.format, connection.delivery, options.delivery_timeout_ms, properties),
         )
         return PRODUCERS.borrow(key, self._open)
 
@@ -202,8 +160,13 @@ class TaskWriter:
         identity = TopicIdentity(connection, options.kafka)
         # Before the producer connects, which reports a wrong password as a timeout.
         identity.verify(timeout_s=_VERIFY_TIMEOUT_S)
+        records_in = self._accumulator().records_in
+        intervals = None
+        if connection.delivery == "exactly_once":
+            intervals = DeliveredIntervals(records_in if connection.format == "arrow" else None)
         return PooledProducer(
             identity=identity,
+            intervals=intervals,
             producer=IdempotentProducer(
                 connection.topic_name,
                 producer_config(
@@ -214,7 +177,8 @@ class TaskWriter:
                 ),
                 connect_timeout_s=_VERIFY_TIMEOUT_S,
                 delivery_timeout_s=options.delivery_timeout_ms / 1000,
-                records_in=self._accumulator(marked=False).records_in,
+                records_in=records_in,
+                reporting=None if intervals is None else intervals.reporting,
             ),
         )
 
@@ -228,7 +192,8 @@ def _encode(
     except RecordError as error:
         error.add_note(
             f"The error is in one batch of a Spark task. {written:,} records that this task wrote "
-            "before, and records of other tasks, may be in the channel already."
+            "before, and records of other tasks, may be in the channel already, where only a "
+            "channel with exactly-once delivery keeps them invisible."
         )
         raise
 
@@ -238,53 +203,62 @@ def _task_number() -> int:
     return 0 if task is None else task.partitionId()
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskResult(WriterCommitMessage):
-    """Commit message of a task: `records` were acknowledged by Kafka.
+class ChannelDataWriter(Shipped, DataSourceArrowWriter):
+    """Batch write.
 
-    `ends` has the end offset of each partition after that; None if nobody needs it.
+    At least once: a retried task writes its records again. With a `batch`, exactly once: the
+    records of one attempt of each task become visible together.
     """
 
-    records: int
-    ends: Mapping[int, int] | None = None
-
-
-class ChannelDataWriter(Shipped, DataSourceArrowWriter):
-    """Batch write, at least once: a retried task writes its records again."""
-
-    def __init__(self, task_writer: TaskWriter, endpoint: JobEndpoint | None = None) -> None:
+    def __init__(
+        self,
+        task_writer: TaskWriter,
+        endpoint: JobEndpoint | None = None,
+        batch: JobBatch | None = None,
+    ) -> None:
         self._task_writer = task_writer
         self._endpoint = endpoint
+        self._batch = batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write a task's batches. Raises the errors of `TaskWriter.write`."""
         endpoint = self._endpoint
         slice_ = None if endpoint is None else TaskSlice(endpoint=endpoint, number=_task_number())
         with reporting(slice_) as report:
-            records = self._task_writer.write(report.counted(iterator))
-        return TaskResult(
-            records=records, ends=self._end_offsets() if endpoint and records else None
-        )
+            result = self._task_writer.write(report.counted(iterator), self._batch)
+        if self._batch is None and endpoint and result.records:
+            return replace(result, ends=self._end_offsets())
+        return result
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Close the endpoint with the end offsets; the records are acknowledged already."""
+    def commit(self, messages: CommitMessages) -> None:
+        """Commit the batch, if there is one, and close the endpoint with the end offsets.
+
+        Raises the errors of `JobBatch.commit`.
+        """
         prepare_worker()
+        results = [each for each in messages if isinstance(each, TaskResult)]
+        records = sum(each.records for each in results)
+        ends = partial(self._merge_end_offsets, results)
+        if self._batch is not None:
+            written = self._batch.commit(messages)
+            records, ends = written.records, partial(dict, written.ends)
         if self._endpoint is not None:
-            results = [each for each in messages if isinstance(each, TaskResult)]
-            self._endpoint.close(
-                records=sum(each.records for each in results),
-                tasks=len(results),
-                ends=lambda: self._merge_end_offsets(results),
-            )
+            self._endpoint.close(records=records, tasks=len(results), ends=ends)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Report the failure. Records of successful tasks stay in the channel."""
+    def abort(self, messages: CommitMessages) -> None:
+        """Abort the batch and report the failure.
+
+        Without a batch, records of successful tasks stay in the channel.
+        """
+        written = sum(each is not None for each in messages)
+        cause = (
+            f"the Spark job failed or was cancelled; {written} of its {len(messages)} tasks had "
+            "written"
+        )
+        if self._batch is not None:
+            self._batch.abort(messages, cause)
         if self._endpoint is not None:
-            written = sum(each is not None for each in messages)
-            self._endpoint.fail(
-                f"the Spark job failed or was cancelled; {written} of its {len(messages)} tasks "
-                "had written"
-            )
+            self._endpoint.fail(cause)
 
     def _end_offsets(self) -> Mapping[int, int] | None:
         try:
@@ -302,34 +276,31 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
 
 
 class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
-    """Write of one micro-batch, at least once. Spark makes another instance to commit.
+    """Write of one micro-batch. Spark makes another instance to commit.
 
-    A replayed batch and a retried task write their records again. Each record has a provenance
-    marker: the batch id, which is the same on a replay, the attempt id, and the record's sequence
-    number, from which a reader can recognize duplicates.
+    At least once: a replayed micro-batch and a retried task write their records again. With a
+    `batch`, exactly once: a micro-batch's records become visible together, and a replay of one that
+    was committed writes nothing.
     """
 
-    def __init__(self, task_writer: TaskWriter) -> None:
+    def __init__(self, task_writer: TaskWriter, batch: JobBatch | None = None) -> None:
         self._task_writer = task_writer
+        self._batch = batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write a task's batches. Raises the errors of `TaskWriter.write`."""
-        marker = ProvenanceMarker(self._task_writer.connection, _micro_batch_id())
-        return TaskResult(records=self._task_writer.write(iterator, marker))
+        return self._task_writer.write(iterator, self._batch)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: the records are acknowledged already."""
-        del messages, batchId
+    def commit(self, messages: CommitMessages, batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Commit the micro-batch. Raises the errors of `JobBatch.commit`."""
         prepare_worker()
+        if self._batch is not None:
+            self._batch.commit(messages, number=batchId)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: records of successful tasks stay in the channel."""
+    def abort(self, messages: CommitMessages, batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Abort the micro-batch, as far as a task has told of it.
 
-
-def _micro_batch_id() -> bytes:
-    task = TaskContext.get()
-    query = None if task is None else task.getLocalProperty(_QUERY_ID)
-    batch = None if task is None else task.getLocalProperty(_BATCH_ID)
-    if query is None or batch is None:
-        raise RuntimeError(f"Spark's task lacks the local property {_QUERY_ID} or {_BATCH_ID}")
-    return provenance_batch_id(uuid.UUID(query), int(batch))
+        Without a batch, records of successful tasks stay in the channel.
+        """
+        if self._batch is not None:
+            self._batch.abort(messages, f"the micro-batch {batchId} failed or was cancelled")

@@ -18,10 +18,9 @@ from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.spark import microbatch
-from sluiceway.spark.writer import HEADER
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
-from spark_tasks import SCHEMA, all_ids, fill, ids_in, messages_of
+from spark_tasks import SCHEMA, all_ids, fill, ids_in
 
 TIMEOUT_S = 300
 
@@ -94,29 +93,6 @@ def test_a_restarted_query_resumes_and_reads_new_partitions(
     drain(frame, sink)
 
     assert all_ids(sink) == [*range(20)]
-
-
-def test_a_replayed_batch_has_the_same_batch_id_and_another_attempt_id(
-    spark: SparkSession, source: Channel, sink: Channel, drain: Run, tmp_path: Path
-) -> None:
-    frame = stream(spark, source)
-    fill(source, range(10))
-    drain(frame, sink)
-    for note in (tmp_path / "checkpoint" / "commits").glob("*0*"):
-        note.unlink()
-    fill(source, range(10, 12))
-    drain(frame, sink)  # before Spark 4.2 the replay alone
-    drain(frame, sink)
-
-    markers = [dict(each.headers() or ())[HEADER] for each in messages_of(sink.connection("read"))]
-    batches: dict[bytes, dict[bytes, list[int]]] = {}
-    for value in markers:
-        attempts = batches.setdefault(value[16:32], {})
-        attempts.setdefault(value[32:48], []).append(int.from_bytes(value[48:]))
-    assert all_ids(sink) == sorted([*range(10), *range(12)])
-    assert sorted(len(attempts) for attempts in batches.values()) == [1, 2]
-    for attempts in batches.values():
-        assert all(numbers == [*range(len(numbers))] for numbers in attempts.values())
 
 
 @pytest.mark.long
@@ -224,7 +200,7 @@ def test_metadata_columns_have_headers_and_offsets(
 
     assert found.columns == ["id", "s", "headers", "_metadata"]
     assert [row.id for row in rows] == [0, 1, 2]
-    assert [[header.key for header in row.headers] for row in rows] == [[HEADER]] * 3
+    assert [row.headers for row in rows] == [None] * 3
     assert [(row["_metadata"].partition, row["_metadata"].offset) for row in rows] == [
         (0, 0),
         (0, 1),

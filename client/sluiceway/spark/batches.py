@@ -1,0 +1,362 @@
+"""Batches of exactly-once channels: one for each job or micro-batch, from all of its tasks.
+
+Planning, tasks and commit are separate processes. Tasks open the batch, each in turn with the same
+result; their commit messages say what they wrote, and the driver commits that.
+"""
+
+import logging
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from sluiceway.errors import (
+    ChannelNotReady,
+    CommitUnknown,
+    IncompleteBatch,
+    OptionError,
+    SluicewayError,
+)
+from sluiceway.fork_guard import ForkGuard
+from sluiceway.ledger.intervals import WrittenRecords
+from sluiceway.ledger.leases import LeaseKeeper
+from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import Batch
+from sluiceway.rest.models import Connection
+from sluiceway.rest.transport import Transport
+
+__all__ = [
+    "BatchPart",
+    "CommitMessages",
+    "JobBatch",
+    "TaskBatch",
+    "TaskResult",
+    "request_of_job",
+]
+
+LOGGER = logging.getLogger(__name__)
+
+_LEASE_MS: Final = 60_000
+"""Tasks that run renew the lease. It has to outlast the time in which none does, as when executors
+are replaced."""
+_OPEN_AFTER_S: Final = 5.0
+"""A task that waits so long for its first row holds the batch of those that have ended."""
+_COMMIT_TIMEOUT_S: Final = 120.0
+_ABORT_TIMEOUT_S: Final = 5.0
+_NOTHING_COMMITTED: Final = "Nothing was committed; run the job again, or restart the query"
+_MAX_OWNER_CHARACTERS: Final = 200
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_RUN_ID: Final = "spark.jobGroup.id"
+"""Spark's local properties that identify a task's micro-batch. A query's jobs are in a group with
+the id of its run."""
+_KEEPERS: Final[dict[tuple[object, ...], LeaseKeeper]] = {}
+_CALLS: Final[dict[tuple[ForkGuard, str], LedgerCalls]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPart:
+    """A task's part of a batch: what its successful attempt wrote.
+
+    Of a batch that was committed before, the records are only counted.
+    """
+
+    request: BatchRequest
+    batch: Batch
+    records: int
+    written: WrittenRecords
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskResult(WriterCommitMessage):
+    """Commit message of a task: `records` were acknowledged by Kafka.
+
+    `ends` has the end offset of each partition after that; None if nobody needs it. `part` is the
+    task's part of a batch.
+    """
+
+    records: int
+    ends: Mapping[int, int] | None = None
+    part: BatchPart | None = None
+
+
+CommitMessages: TypeAlias = Sequence[WriterCommitMessage | None]
+"""What Spark's driver has of its tasks, by their number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobBatch:
+    """What all processes of a write know about its batches; picklable.
+
+    `request` is that of a batch job. A stream's tasks make theirs from their micro-batch.
+    """
+
+    connection: Connection
+    gateway_url: str
+    request: BatchRequest | None = None
+    has_key: bool = False
+    """Whether the batch's key is the user's."""
+
+    def in_task(self) -> "TaskBatch":
+        """Return the running task's batch. Raises OptionError in `foreachBatch` without a key."""
+        if self.request is None:
+            return TaskBatch(self, _micro_batch_request(self.connection), waits=True)
+        if not self.has_key and _local_property(_BATCH_ID) is not None:
+            raise OptionError(
+                "this write is in foreachBatch, which Spark repeats after a failure, so it needs "
+                'a key for its batch: .option("batchKey", f"counts-{number}") with the number of '
+                "the micro-batch. A repeated write with the same key is not written again"
+            )
+        return TaskBatch(self, self.request, waits=False)
+
+    def write_batch(self, request: BatchRequest) -> WriteBatch:
+        """Return the batch of a request, in this process."""
+        calls = _ledger_calls(self.gateway_url)
+        key = (ForkGuard(), self.gateway_url, request.channel, request.uid)
+        keeper = _KEEPERS.get(key)
+        if keeper is None:
+            keeper = LeaseKeeper(calls, request.channel, request.uid, lease_ms=request.lease_ms)
+            _KEEPERS[key] = keeper
+        return WriteBatch(calls, request, leases=keeper)
+
+    def commit(self, messages: CommitMessages, *, number: int | None = None) -> WrittenRecords:
+        """Commit what the tasks wrote, and return it; nothing if it was committed before.
+
+        A batch job without any records commits an empty batch; a micro-batch without any is no
+        batch. `number` is the micro-batch's. Raises IncompleteBatch for missing messages and those
+        of another batch, ReplayMismatch, and the errors of `WriteBatch.commit`.
+        """
+        parts = self._parts(messages, number)
+        if parts:
+            batch = self._adopted(parts[0])
+        elif self.request is not None:
+            batch = self.write_batch(self.request)
+            batch.open()
+        else:
+            return WrittenRecords()
+        records = sum(part.records for part in parts)
+        try:
+            if batch.replayed:
+                batch.verify_replay(records)
+                return WrittenRecords()
+            if not records and self.request is None:
+                batch.abort("the micro-batch has no records")
+                return WrittenRecords()
+            written = WrittenRecords.merged(part.written for part in parts)
+            if written.records != records:
+                raise IncompleteBatch(
+                    f"the tasks of the batch {batch.key!r} wrote {records:,} records, and listed "
+                    f"{written.records:,}. {_NOTHING_COMMITTED}"
+                )
+            batch.commit(written, timeout_s=_COMMIT_TIMEOUT_S)
+        except CommitUnknown as error:
+            error.add_note(self._advice(batch.key))
+            raise
+        finally:
+            batch.release()
+        return written
+
+    def abort(self, messages: CommitMessages, cause: str) -> None:
+        """End the batch without its records, which stay invisible.
+
+        A batch job's is ended even if no task has told of it. Later attempts of its tasks cannot
+        open it again. A failure to tell the gateway is logged: the batch ends with its lease.
+        """
+        results = [each for each in messages if isinstance(each, TaskResult)]
+        found = {each.part.batch.id: each.part for each in results if each.part is not None}
+        for part in found.values():
+            self._adopted(part).abort(cause)
+        if not found and self.request is not None:
+            batch = self.write_batch(self.request)
+            try:
+                batch.open(timeout_s=_ABORT_TIMEOUT_S)
+            except SluicewayError as error:
+                LOGGER.warning("the batch %r was not aborted: %s", batch.key, error)
+            else:
+                batch.abort(cause)
+
+    def _adopted(self, part: BatchPart) -> WriteBatch:
+        batch = self.write_batch(part.request)
+        batch.adopt(part.batch)
+        return batch
+
+    def _parts(self, messages: CommitMessages, number: int | None) -> list[BatchPart]:
+        """Return the tasks' parts; raise IncompleteBatch unless there is one of each task."""
+        missing = [
+            str(task)
+            for task, each in enumerate(messages)
+            if not isinstance(each, TaskResult) or (each.part is None and self.request is not None)
+        ]
+        if missing:
+            raise IncompleteBatch(
+                f"Spark's commit has no message of the tasks {', '.join(missing[:5])}, so it is "
+                f"not known what they wrote. {_NOTHING_COMMITTED}"
+            )
+        results = (each for each in messages if isinstance(each, TaskResult))
+        parts = [each.part for each in results if each.part is not None]
+        batches = sorted({(part.batch.id, part.batch.state, part.request.key) for part in parts})
+        strange = any(
+            part.request != self.request
+            if self.request is not None
+            else part.request.ordinal != number
+            for part in parts
+        )
+        if len(batches) > 1 or strange:
+            keys = ", ".join(repr(key) for _, _, key in batches)
+            raise IncompleteBatch(
+                f"Spark's commit has messages of other batches than the one that it ends: {keys}. "
+                f"{_NOTHING_COMMITTED}"
+            )
+        return parts
+
+    def _advice(self, key: str) -> str:
+        if self.request is None:
+            return "Restart the query: it repeats the micro-batch with the same key."
+        return (
+            f'Run the job again with .option("batchKey", "{key}"): if it was committed, nothing is '
+            "written twice."
+        )
+
+
+class TaskBatch:
+    """The batch of a running task, as a context manager; its lease is renewed meanwhile.
+
+    A batch job's task opens it on entry. That of a stream opens it with its first row, since a
+    micro-batch without rows is no batch, or when it has waited long for that: otherwise nobody
+    would renew the batch after all tasks with early rows have ended.
+    """
+
+    def __init__(self, job: JobBatch, request: BatchRequest, *, waits: bool) -> None:
+        self._partitions = job.connection.partitions
+        self._batch = job.write_batch(request)
+        self._lock = threading.Lock()
+        self._opened: Batch | None = None
+        self._ended = False
+        self._timer: threading.Timer | None = None
+        if waits:
+            self._timer = threading.Timer(_OPEN_AFTER_S, self._open_early)
+            self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        """Begin, with the errors of `open` unless the batch waits for rows."""
+        if self._timer is None:
+            self.open()
+        else:
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Renew the lease no more; another attempt may go on with the batch."""
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._lock:
+            self._ended = True
+            self._batch.release()
+
+    def open(self) -> bool:
+        """Return whether records are to be produced; not if the batch was committed before.
+
+        Raises the errors of `WriteBatch.open`, and ChannelNotReady if the ledger lacks a partition
+        that the write was planned with.
+        """
+        with self._lock:
+            if self._opened is None:
+                self._open()
+        return not self._batch.replayed
+
+    def check(self) -> None:
+        """Raise Conflict if the batch was found to have ended."""
+        self._batch.check()
+
+    def result(self, records: int, written: WrittenRecords | None = None) -> TaskResult:
+        """Return the task's commit message; without a part if it never opened the batch."""
+        with self._lock:
+            if self._opened is None:
+                return TaskResult(records=records)
+            part = BatchPart(
+                request=self._batch.request,
+                batch=self._opened,
+                records=records,
+                written=written or WrittenRecords(),
+            )
+        return TaskResult(records=records, part=part)
+
+    def _open(self) -> None:
+        opened = self._batch.open()
+        missing = set(range(self._partitions)) - opened.begin.keys()
+        if missing and not opened.is_committed:
+            raise ChannelNotReady(
+                f"the ledger of the channel {self._batch.request.channel!r} does not have the "
+                f"partition {min(missing)} yet; run the job again in a moment"
+            )
+        self._opened = opened
+
+    def _open_early(self) -> None:
+        with self._lock:
+            if self._ended or self._opened is not None:
+                return
+            try:
+                self._open()
+            except SluicewayError as error:
+                LOGGER.warning("the batch %r is not open yet: %s", self._batch.key, error)
+
+
+def request_of_job(
+    connection: Connection, *, key: str | None, application: str | None, group: str | None
+) -> BatchRequest:
+    """Return the request of a new run of a batch job, which its tasks and commit share.
+
+    A key belongs to the job's group, else to the application, so that jobs of others that use the
+    same key are refused. Raises OptionError for a key that is too long.
+    """
+    instance = uuid.uuid4().hex
+    if key is None:
+        key = f"job-{instance}"
+    if not 1 <= len(key) <= _MAX_OWNER_CHARACTERS:
+        raise OptionError(
+            f"batchKey is {key!r}; it takes a text of 1 to {_MAX_OWNER_CHARACTERS} characters"
+        )
+    owner = f"Spark job {group or application or key}"[:_MAX_OWNER_CHARACTERS]
+    return _request(connection, key, owner, instance)
+
+
+def _micro_batch_request(connection: Connection) -> BatchRequest:
+    query, number, run = (_local_property(name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID))
+    if query is None or number is None or run is None:
+        raise RuntimeError(f"Spark's task lacks one of {_QUERY_ID}, {_BATCH_ID} and {_RUN_ID}")
+    request = _request(connection, f"{query}-{number}", f"Spark query {query}", run)
+    return replace(request, takeover=True, ordinal=int(number))
+
+
+def _request(connection: Connection, key: str, owner: str, instance: str) -> BatchRequest:
+    return BatchRequest(
+        channel=connection.channel_name,
+        uid=connection.channel_uid,
+        key=key,
+        owner=owner,
+        instance=instance,
+        lease_ms=_LEASE_MS,
+        topic_id=connection.topic_id,
+    )
+
+
+def _local_property(name: str) -> str | None:
+    task = TaskContext.get()
+    return None if task is None else task.getLocalProperty(name)
+
+
+def _ledger_calls(gateway_url: str) -> LedgerCalls:
+    """Return this process's calls, whose connections stay open between tasks."""
+    key = (ForkGuard(), gateway_url)
+    return _CALLS.get(key) or _CALLS.setdefault(key, LedgerCalls(Transport(gateway_url)))

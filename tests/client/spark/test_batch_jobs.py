@@ -1,0 +1,233 @@
+"""Batch writes of exactly-once channels, without a Spark session."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from ledger_view import LedgerView
+from micro_batches import BatchJob, Tasks
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import (
+    CommitUnknown,
+    Conflict,
+    GatewayUnavailable,
+    IncompleteBatch,
+    OptionError,
+    ReplayMismatch,
+)
+from sluiceway.rest.transport import Transport
+from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.tables import keep_options
+from sluiceway.spark.types import struct_of
+from spark_tasks import SCHEMA, messages_of
+from topics import Topics
+
+Start = Callable[..., BatchJob]
+
+
+@pytest.fixture(scope="module")
+def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
+    with closing(LedgerView(gateway_url, topics)) as view:
+        yield view
+
+
+@pytest.fixture(params=["avro", "arrow"])
+def channel(request: pytest.FixtureRequest, gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(
+        name, SCHEMA, partitions=3, format=request.param, delivery="exactly_once"
+    )
+
+
+@pytest.fixture
+def start(channel: Channel, gateway_url: str, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Plan a job that writes into the channel."""
+    tasks = Tasks(monkeypatch)
+
+    def start(application: str = "night", **options: str) -> BatchJob:
+        return BatchJob(channel, gateway_url, tasks, application, **options)
+
+    return start
+
+
+def test_a_job_is_one_batch(start: Start, channel: Channel, ledger: LedgerView) -> None:
+    job = start()
+    results = [job.attempt(number, [number]) for number in range(5)]
+    assert ledger.ids(channel) == []
+
+    job.writer.commit(results)
+
+    assert ledger.ids(channel) == [*range(5)]
+    assert ledger.kinds(channel) == ["commit"]
+
+
+def test_planning_opens_nothing(start: Start, channel: Channel, ledger: LedgerView) -> None:
+    start(batchKey="monday")
+
+    assert ledger.open_keys(channel) == []
+    assert ledger.kinds(channel) == []
+
+
+def test_retried_and_speculative_attempts_are_invisible(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    job = start()
+    for _ in range(3):
+        message = job.attempt(0, range(4))
+    job.writer.commit([message, job.attempt(1, range(4, 6))])
+
+    assert ledger.ids(channel) == [*range(6)]
+
+
+def test_a_job_that_runs_again_with_its_key_writes_nothing(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    start(batchKey="monday").write(range(3), range(3, 5))
+    messages = len(messages_of(channel.connection("read")))
+
+    start(batchKey="monday").write(range(5))
+
+    assert ledger.ids(channel) == [*range(5)]
+    assert len(messages_of(channel.connection("read"))) == messages
+
+
+def test_jobs_without_a_key_all_write(start: Start, channel: Channel, ledger: LedgerView) -> None:
+    start().write(range(3))
+    start().write(range(3))
+
+    assert ledger.ids(channel) == [0, 0, 1, 1, 2, 2]
+
+
+def test_another_write_with_a_key_is_refused(start: Start) -> None:
+    start(batchKey="monday").write(range(3))
+
+    with pytest.raises(ReplayMismatch, match="committed with 3 records, and now has 4"):
+        start(batchKey="monday").write(range(4))
+    with pytest.raises(Conflict, match="belongs to 'Spark job night'") as caught:
+        start("day", batchKey="monday").write(range(3))
+    assert caught.value.code == "batch_key_taken"
+    with pytest.raises(OptionError, match="1 to 200 characters"):
+        start(batchKey="k" * 201)
+
+
+def test_a_second_job_with_the_key_of_a_running_one_is_refused(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    job = start(batchKey="monday")
+    message = job.attempt(0, range(3))
+    second = start(batchKey="monday")
+
+    with pytest.raises(Conflict) as caught:
+        second.attempt(0, range(3))
+    assert caught.value.code == "batch_open"
+    second.writer.abort([None])
+    job.writer.commit([message])
+
+    assert ledger.ids(channel) == [*range(3)]
+
+
+def test_a_failed_job_leaves_no_batch_open_and_its_late_tasks_are_refused(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    failed = start(batchKey="monday")
+    failed.attempt(0, range(3))
+    failed.writer.abort([None])
+
+    assert ledger.open_keys(channel) == []
+    with pytest.raises(Conflict) as caught:
+        failed.attempt(0, range(3))
+    assert caught.value.code == "batch_aborted"
+    start(batchKey="monday").write(range(3))
+    assert ledger.ids(channel) == [*range(3)]
+
+
+def test_a_job_without_rows_or_tasks_commits_an_empty_batch(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    start(batchKey="monday").write()
+    start(batchKey="tuesday").write(range(0), range(0))
+
+    assert ledger.kinds(channel) == ["commit", "commit"]
+    assert ledger.ids(channel) == []
+    with pytest.raises(ReplayMismatch):
+        start(batchKey="monday").write(range(1))
+
+
+def test_a_job_in_foreach_batch_needs_a_key(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    properties = {"streaming.sql.batchId": "7"}
+    with pytest.raises(OptionError, match=r"in foreachBatch.*batchKey"):
+        start().attempt(0, range(3), **properties)
+
+    assert messages_of(channel.connection("read")) == []
+    job = start(batchKey="counts-7")
+    job.writer.commit([job.attempt(0, range(3), **properties)])
+    assert ledger.ids(channel) == [0, 1, 2]
+
+
+def test_messages_that_are_missing_or_of_another_run_are_refused(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    job, other = start(), start()
+    message, others = job.attempt(0, range(2)), other.attempt(1, range(2))
+
+    with pytest.raises(IncompleteBatch, match="no message of the tasks 1"):
+        job.writer.commit([message, None])
+    with pytest.raises(IncompleteBatch, match="messages of other batches"):
+        job.writer.commit([message, others])
+    assert ledger.ids(channel) == []
+
+
+def test_a_commit_without_an_answer_names_the_key_of_the_next_run(
+    start: Start, channel: Channel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = start()
+    message = job.attempt(0, range(3))
+    requesting = Transport.request
+
+    def unanswered(transport: Transport, method: str, path: str, **options: Any) -> Any:
+        answer = requesting(transport, method, path, **options)
+        if path.endswith("/commit"):
+            raise GatewayUnavailable("the connection was cut")
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transport, "request", unanswered)
+        with pytest.raises(CommitUnknown) as caught:
+            job.writer.commit([message])
+        job.writer.abort([message])  # as Spark does
+    assert f'.option("batchKey", "{caught.value.key}")' in "".join(caught.value.__notes__)
+
+    start(batchKey=caught.value.key).write(range(3))
+
+    assert ledger.ids(channel) == [*range(3)]
+
+
+def test_a_batch_key_needs_a_channel_with_batches(
+    gateway: Gateway, gateway_url: str, name: str, start: Start
+) -> None:
+    gateway.channel(f"{name}-plain", SCHEMA)
+    source = ChannelDataSource({"path": f"{name}-plain", "batchKey": "k"}, gateway_url=gateway_url)
+
+    with pytest.raises(OptionError, match=r"delivery at_least_once, without batches"):
+        source.writer(struct_of(SCHEMA), overwrite=False)
+
+
+def test_a_batch_key_is_no_option_of_a_table(channel: Channel, gateway_url: str) -> None:
+    kept = keep_options(struct_of(SCHEMA), {"path": channel.name, "batchKey": "k"})
+    source = ChannelDataSource({}, gateway_url=gateway_url)
+
+    with pytest.raises(OptionError, match="cannot be an option of a table"):
+        source.writer(kept, overwrite=False)
+
+
+def test_a_write_creates_a_channel_with_exactly_once_delivery(
+    gateway: Gateway, gateway_url: str, name: str
+) -> None:
+    options = {"path": f"{name}-new", "create": "true", "delivery": "exactly_once"}
+    ChannelDataSource(options, gateway_url=gateway_url).writer(struct_of(SCHEMA), overwrite=False)
+
+    assert gateway.channel(f"{name}-new").delivery == "exactly_once"

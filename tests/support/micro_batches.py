@@ -1,0 +1,123 @@
+"""Spark's writes without Spark: tasks and the driver, each with objects that were pickled."""
+
+import pickle
+import uuid
+from collections.abc import Iterable
+from typing import TypeVar
+
+import pyarrow as pa
+import pytest
+
+from sluiceway.channel import Channel
+from sluiceway.spark.batches import TaskResult
+from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.endpoints import Job
+from sluiceway.spark.types import struct_of
+from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter
+from spark_tasks import SCHEMA
+
+T = TypeVar("T")
+
+
+def shipped(value: T) -> T:
+    """Return what another process gets."""
+    copy: T = pickle.loads(pickle.dumps(value))  # noqa: S301
+    return copy
+
+
+def rows(ids: Iterable[int]) -> pa.RecordBatch:
+    """Return a batch of records with these ids."""
+    return pa.RecordBatch.from_pylist([{"id": each, "s": str(each)} for each in ids], SCHEMA)
+
+
+class Tasks:
+    """Spark's TaskContext, for a task at a time."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._number = 0
+        self._properties: dict[str, str] = {}
+        patch.setattr("pyspark.TaskContext.get", lambda: self)
+
+    def run(self, number: int, **properties: str) -> None:
+        """Be the task with a number from now on."""
+        self._number, self._properties = number, properties
+
+    def partitionId(self) -> int:  # noqa: N802 - Spark's name
+        return self._number
+
+    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's name
+        return 0
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
+        return self._properties.get(name)
+
+
+class Query:
+    """A streaming query into a channel: its runs, micro-batches and their tasks."""
+
+    def __init__(self, channel: Channel, url: str, tasks: Tasks, **options: str) -> None:
+        self.id = str(uuid.uuid4())
+        self.run_id = str(uuid.uuid4())
+        self._source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
+        self._tasks = tasks
+
+    def restart(self) -> None:
+        """Begin a new run."""
+        self.run_id = str(uuid.uuid4())
+
+    def sink(self) -> ChannelStreamWriter:
+        """Return the writer of a micro-batch, or of its commit."""
+        writer = shipped(self._source).streamWriter(struct_of(SCHEMA), overwrite=False)
+        assert isinstance(writer, ChannelStreamWriter)
+        return shipped(writer)
+
+    def attempt(self, batch: int, task: int, *batches: Iterable[int]) -> TaskResult:
+        """Run an attempt of a task over batches of ids, and return its commit message."""
+        return self.attempt_lazily(batch, task, batches)
+
+    def attempt_lazily(self, batch: int, task: int, batches: Iterable[Iterable[int]]) -> TaskResult:
+        """Run an attempt of a task over batches of ids, and return its commit message."""
+        properties = {
+            "sql.streaming.queryId": self.id,
+            "streaming.sql.batchId": str(batch),
+            "spark.jobGroup.id": self.run_id,
+        }
+        self._tasks.run(task, **properties)
+        return shipped(self.sink().write(map(rows, batches)))
+
+    def write(self, batch: int, *tasks: Iterable[int]) -> list[TaskResult]:
+        """Run a micro-batch with one attempt of each task, and commit it."""
+        results = [self.attempt(batch, number, ids) for number, ids in enumerate(tasks)]
+        self.sink().commit(results, batch)
+        return results
+
+
+class BatchJob:
+    """A batch write into a channel: one run of a job."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        url: str,
+        tasks: Tasks,
+        application: str = "night",
+        **options: str,
+    ) -> None:
+        source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
+        self._tasks = tasks
+        # Without a heartbeat session, the write is no endpoint, but belongs to an application.
+        source.job = Job(session=uuid.uuid4().hex, title=application, application=application)
+        writer = shipped(source).writer(struct_of(SCHEMA), overwrite=False)
+        assert isinstance(writer, ChannelDataWriter)
+        self.writer = writer
+
+    def attempt(self, task: int, *batches: Iterable[int], **properties: str) -> TaskResult:
+        """Run an attempt of a task over batches of ids, and return its commit message."""
+        self._tasks.run(task, **properties)
+        return shipped(shipped(self.writer).write(map(rows, batches)))
+
+    def write(self, *tasks: Iterable[int]) -> list[TaskResult]:
+        """Run the job with one attempt of each task, and commit it."""
+        results = [self.attempt(number, ids) for number, ids in enumerate(tasks)]
+        shipped(self.writer).commit(results)
+        return results
