@@ -26,11 +26,10 @@ _COLUMN_BYTES = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Messages:
-    """Messages in order: values, partitions, and optionally keys and headers (name, value)."""
+    """Messages in order: values, partitions, and optionally keys."""
 
     values: Sequence[bytes | None] = ()
     keys: Sequence[bytes | None] | None = None
-    headers: Sequence[tuple[str, bytes]] | None = None
     partitions: Iterable[int] = ()
     records: int = 0
 

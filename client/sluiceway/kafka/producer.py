@@ -24,8 +24,7 @@ _GRACE_S = 10.0
 OnDelivery: TypeAlias = Callable[[KafkaError | None, Message], None]
 """A callback for delivery reports: the error, or None, and the message."""
 
-_Header = tuple[str, bytes]
-_Message = tuple[bytes | None, bytes | None, int, _Header | None]
+_Message = tuple[bytes | None, bytes | None, int]
 
 
 class IdempotentProducer:
@@ -97,13 +96,12 @@ class IdempotentProducer:
         """
         values = messages.values
         keys = itertools.repeat(None) if messages.keys is None else messages.keys
-        headers = itertools.repeat(None) if messages.headers is None else messages.headers
         self._accepted_records += messages.records
         if self._first_failure is not None:
             raise self._failed(values)
         pending = iter(values)
         partitions = self._tracked(messages.partitions)
-        rest = zip(pending, keys, partitions, headers, strict=False)
+        rest = zip(pending, keys, partitions, strict=False)
         try:
             while operator.length_hint(pending):
                 self._produce(itertools.islice(rest, _MESSAGES_PER_POLL))
@@ -162,26 +160,22 @@ class IdempotentProducer:
     def _produce(self, messages: Iterable[_Message]) -> None:
         # The hot loop: one call per message.
         produce, topic = self._producer.produce, self._topic
-        for value, key, partition, header in messages:
+        for value, key, partition in messages:
             try:
-                if header is None:
-                    produce(topic, value, key, partition)
-                else:
-                    produce(topic, value, key, partition, headers=[header])
+                produce(topic, value, key, partition)
             except BufferError:
-                self._produce_when_possible(value, key, partition, header)
+                self._produce_when_possible(value, key, partition)
 
     def _produce_when_possible(
-        self, value: bytes | None, key: bytes | None, partition: int, header: _Header | None
+        self, value: bytes | None, key: bytes | None, partition: int
     ) -> None:
-        headers = {} if header is None else {"headers": [header]}
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             self._producer.poll(_POLL_S)
             if self._first_failure is not None:
                 raise KafkaException(self._first_failure[1])
             try:
-                self._producer.produce(self._topic, value, key, partition, **headers)
+                self._producer.produce(self._topic, value, key, partition)
             except BufferError as error:
                 if time.monotonic() > deadline_s:
                     cause = KafkaError(KafkaError._TIMED_OUT_QUEUE)  # noqa: SLF001
