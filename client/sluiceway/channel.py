@@ -332,6 +332,7 @@ class Channel:
         delivery_timeout_s: float = 120.0,
         timeout_s: float = 30.0,
         close_timeout_s: float = 600.0,
+        commit_every_s: float = 5.0,
         config: Mapping[str, object] | None = None,
     ) -> ChannelWriter:
         """Open a writer; see ChannelWriter for the other arguments.
@@ -350,6 +351,7 @@ class Channel:
             batch_records=batch_records,
             delivery_timeout_s=delivery_timeout_s,
             timeout_s=timeout_s,
+            commit_every_s=commit_every_s,
             config=config,
             attach=lambda: self._attach("writer", member, timeout_s, close_timeout_s),
         )

@@ -11,12 +11,15 @@ from sluiceway.channel import Channel
 from sluiceway.channel_state import checked_idle, spec_json
 from sluiceway.endpoint.handle import ClosesOnExit
 from sluiceway.errors import ChannelNotFound, Conflict
+from sluiceway.ledger.transaction import Transaction
+from sluiceway.reader import ChannelReader
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_summaries
 from sluiceway.rest.models import ChannelResource, Heartbeat, Retention, require_readable
 from sluiceway.rest.status import ChannelSummary
 from sluiceway.rest.transport import Transport, check_seconds
 from sluiceway.schema import Schema
+from sluiceway.writer import ChannelWriter
 
 __all__ = ["Gateway"]
 
@@ -148,6 +151,17 @@ class Gateway(ClosesOnExit):
         the gateway does not answer in time: watch again then.
         """
         return watch_summaries(self._control, every_s=every_s, sleep=time.sleep)
+
+    def transaction(self, reader: ChannelReader, writer: ChannelWriter) -> Transaction:
+        """Return a block that commits what it writes together with what it has read.
+
+            with gateway.transaction(reader, writer):
+                writer.write(map(process, reader.read(1000)))
+
+        The reader needs a group, the writer's channel delivery exactly_once. An exception writes
+        nothing and takes the reader back to where the block began. Raises OptionError.
+        """
+        return Transaction(reader, writer)
 
     def close(self) -> None:
         """Close the connections to the gateway; later calls raise EndpointClosed.

@@ -18,6 +18,7 @@ from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.fetcher import Fetcher
 from sluiceway.kafka.shared_stream import open_stream
 from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 
@@ -96,6 +97,7 @@ class ChannelReader(ChannelEndpoint):
         self._committer = OffsetCommitter(handle, topic_id=connection.topic_id)
         self._closed = False
         self._failure: SluicewayError | None = None
+        self._suspended: SluicewayError | None = None
         try:
             # Many of these open at the same time; their commits carry the topic's id.
             self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)
@@ -196,7 +198,36 @@ class ChannelReader(ChannelEndpoint):
         Fenced and StaleGeneration for a superseded reader, and GatewayUnavailable, after which
         the next commit includes these positions.
         """
+        if self._suspended is not None:
+            raise self._suspended
         self._committer.commit(positions, self.position)
+
+    def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
+        """Commit the current positions by a request of the caller, for transactions.
+
+        `send` is given None if they are committed already.
+        """
+        self._require_open()
+        self._committer.commit_with(send, self.position)
+
+    @property
+    def revocations(self) -> int:
+        """How often partitions were taken from this reader."""
+        return self._committer.revocations
+
+    def mark_committed(self, positions: Mapping[int, Position]) -> None:
+        """Note positions that a commit of `commit_with` has stored after all."""
+        self._committer.mark_committed(positions)
+
+    def rewind(self, positions: Mapping[int, Position]) -> None:
+        """Go back to positions that `position` returned before, where they are still assigned."""
+        with self._fetcher.turn.urgently():
+            self._require_open()
+            self._seek({p: at for p, at in positions.items() if p in self.partitions})
+
+    def suspend(self, error: SluicewayError | None) -> None:
+        """Refuse further work with an error, for transactions; None ends that."""
+        self._suspended = error
 
     def committed(self) -> dict[int, Position]:
         """Return the committed positions of this reader's partitions."""
@@ -345,5 +376,7 @@ class ChannelReader(ChannelEndpoint):
     def _require_open(self) -> None:
         if self._closed:
             raise EndpointClosed("this reader is closed; open a new one with channel.reader()")
+        if self._suspended is not None:
+            raise self._suspended
         if self._handle is not None:
             self._handle.check()

@@ -7,6 +7,7 @@ from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, Fenced, GatewayError, GatewayUnavailable, OptionError
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["OffsetCommitter", "StandaloneCommitter"]
 
@@ -28,6 +29,8 @@ class OffsetCommitter:
         self._handle = handle
         self._topic_id = topic_id
         self._sequence = 0
+        self.revocations = 0
+        """How often partitions were removed."""
         self._committed = {} if handle is None else dict(handle.attached.positions)
         self._consumed: dict[int, Position] = {}
         self._commit_lock = threading.Lock()
@@ -49,6 +52,7 @@ class OffsetCommitter:
     def revoke(self, partitions: Collection[int]) -> None:
         """Remove partitions."""
         with self._lock:
+            self.revocations += 1
             for partition in partitions:
                 self._consumed.pop(partition, None)
                 self._committed.pop(partition, None)
@@ -64,30 +68,64 @@ class OffsetCommitter:
         Fenced, StaleGeneration, GatewayUnavailable, and OptionError for a reader without a group.
         """
         handle, group = self._require_group()
+
+        def send(advance: PositionAdvance | None) -> None:
+            if advance is None:
+                return
+            body = {
+                "uid": handle.uid,
+                "id": handle.id,
+                "epoch": advance.epoch,
+                "generation": advance.generation,
+                "topic_id": self._topic_id,
+                "number": advance.number,
+            }
+            handle.calls.commit(handle.channel, group, body, positions=advance.after)
+
+        self.commit_with(send, consumed, positions)
+
+    def commit_with(
+        self,
+        send: Callable[[PositionAdvance | None], None],
+        consumed: Callable[[], Mapping[int, Position]],
+        positions: Mapping[int, Position | int] | None = None,
+    ) -> None:
+        """Do as `commit`, by a request of the caller; `send` is given None if nothing moved."""
+        handle, group = self._require_group()
         with self._commit_lock:
             current = consumed()
             with self._lock:
                 self.track_consumed(current)
                 wanted = dict(current) if positions is None else self._checked(positions)
-                changed = {p: at for p, at in wanted.items() if at.replaces(self._committed.get(p))}
+                before = {p: self._committed.get(p) for p in wanted}
+                changed = {p: at for p, at in wanted.items() if at.replaces(before[p])}
             if not changed:
+                send(None)
                 return
             self._sequence += 1
-            body = {
-                "uid": handle.uid,
-                "id": handle.id,
-                "epoch": handle.attached.epoch,
-                "generation": handle.attached.generation,
-                "topic_id": self._topic_id,
-                "number": self._sequence,
-            }
+            advance = PositionAdvance(
+                channel=handle.channel,
+                uid=handle.uid,
+                topic_id=self._topic_id,
+                group=group,
+                endpoint=handle.id,
+                epoch=handle.attached.epoch,
+                generation=handle.attached.generation,
+                number=self._sequence,
+                before={p: before[p] for p in changed},
+                after=changed,
+            )
             try:
-                handle.calls.commit(handle.channel, group, body, positions=changed)
+                send(advance)
             except Fenced as error:
                 handle.fence(error)
                 raise
-            with self._lock:
-                self._committed |= {p: at for p, at in changed.items() if p in self._consumed}
+            self.mark_committed(changed)
+
+    def mark_committed(self, positions: Mapping[int, Position]) -> None:
+        """Note positions that the gateway has stored."""
+        with self._lock:
+            self._committed |= {p: at for p, at in positions.items() if p in self._consumed}
 
     def committed(self) -> dict[int, Position]:
         """Request the committed positions of the assigned partitions."""
