@@ -96,13 +96,17 @@ class DeliveredIntervals:
             elif not start(partition, offset):
                 on_failure(_disordered(offset, following[partition]), message)
 
+        if records_in is None:
+            return on_delivery
+        count = records_in
+
         def on_delivery_of_several(error: KafkaError | None, message: Message) -> None:
             on_delivery(error, message)
             if error is None:
                 partition = message.partition()
-                records[partition] = records.get(partition, 0) + records_in(message.value())
+                records[partition] = records.get(partition, 0) + count(message.value())
 
-        return on_delivery if records_in is None else on_delivery_of_several
+        return on_delivery_of_several
 
     def take(self) -> WrittenRecords:
         """Return what was delivered since the last call, and begin anew."""
