@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import IO, Any
 
 import click
@@ -216,6 +216,48 @@ def schemas(name: str, as_json: bool, url: str | None) -> None:
             for each in found
         ],
     )
+
+
+@channels.command()
+@click.argument("name")
+@click.option("--limit", "-n", type=click.IntRange(1, 1000), default=20, show_default=True)
+@_JSON_LINES
+@gateway_option
+def commits(name: str, limit: int, as_json: bool, url: str | None) -> None:
+    """List the last commits of the channel NAME, the newest first, and its open batches.
+
+    Open batches hold readers back; the number of a commit is what `snapshot` takes.
+    """
+    with open_control(url) as control:
+        page = control.ledger.commits(name, limit=limit)
+    if as_json:
+        for each in (*page.open, *page.events):
+            click.echo(json.dumps(asdict(each), default=datetime.isoformat))
+        return
+    now = datetime.now(UTC)
+    print_table(
+        ("NUMBER", "STATE", "KEY", "WRITER", "RECORDS", "TIME", "OPEN FOR"),
+        [
+            ("", "open", each.key, each.owner, "", "", _seconds(now, each.since))
+            for each in page.open
+        ]
+        + [
+            (
+                str(each.number),
+                "reaped" if each.kind == "reap" else each.state,
+                each.key,
+                each.owner,
+                "" if each.records is None else str(each.records),
+                format_time(each.at),
+                "" if each.opened_at is None else _seconds(each.at, each.opened_at),
+            )
+            for each in page.events
+        ],
+    )
+
+
+def _seconds(until: datetime, since: datetime) -> str:
+    return f"{(until - since).total_seconds():.1f} s"
 
 
 @channels.command()
