@@ -14,6 +14,7 @@ from sluiceway import Gateway, Retention
 from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
 from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.ledger_models import LedgerEvent, OpenBatch
 from sluiceway_gateway.cli import entry
 from sluiceway_gateway.cli.entry import duration, format_time, gateway_option, print_table
 from sluiceway_gateway.cli.status import open_control, status
@@ -231,7 +232,8 @@ def commits(name: str, limit: int, as_json: bool, url: str | None) -> None:
     with open_control(url) as control:
         page = control.ledger.commits(name, limit=limit)
     if as_json:
-        for each in (*page.open, *page.events):
+        shown: list[OpenBatch | LedgerEvent] = [*page.open, *page.events]
+        for each in shown:
             click.echo(json.dumps(asdict(each), default=datetime.isoformat))
         return
     now = datetime.now(UTC)
