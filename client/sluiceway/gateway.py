@@ -159,7 +159,7 @@ class Gateway(ClosesOnExit):
                 writer.write(map(process, reader.read(1000)))
 
         The reader needs a group, the writer's channel delivery exactly_once. An exception writes
-        nothing and takes the reader back to where the block began. Raises OptionError.
+        nothing, and takes the reader back to its last commit. Raises OptionError.
         """
         return Transaction(reader, writer)
 
