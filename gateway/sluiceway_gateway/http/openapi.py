@@ -96,7 +96,7 @@ def _without_head(route: BaseRoute) -> BaseRoute:
     if not isinstance(route, GatewayRoute):
         return route
     documented = copy(route)
-    documented.methods = route.methods - {"HEAD"}
+    documented.methods = (route.methods or set()) - {"HEAD"}
     return documented
 
 

@@ -56,6 +56,7 @@ class Services:
     """For its readiness; everything else goes through a service."""
     kafka: KafkaAdmin
     failing_loops: Callable[[], Mapping[str, str]]
+    leads: Callable[[], bool]
     probe_threads: CapacityLimiter
 
 
@@ -83,7 +84,7 @@ class GatewayRoute(APIRoute):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "GET" in self.methods:
+        if self.methods and "GET" in self.methods:
             self.methods.add("HEAD")
         self.access: Access | None = next(
             (each.call for each in self.dependant.dependencies if isinstance(each.call, Access)),

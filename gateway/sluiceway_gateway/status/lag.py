@@ -1,6 +1,7 @@
 """Lag and rates of readers over a window of samples. Pure."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +13,7 @@ from sluiceway_gateway.status.progress import (
     OffsetTrack,
     ProgressState,
     evaluate_lag,
+    group_of_track,
     offset_at,
     worst,
 )
@@ -100,6 +102,37 @@ def summarize(groups: Iterable[GroupLag], write_rate: float | None) -> LagSummar
         progress=worst(each.worst for each in groups),
         write_rate=write_rate,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSummary:
+    """The lag and progress of a group; of members with positions of their own, the worst."""
+
+    lag_messages: int | None
+    behind_since: float | None
+    behind_or_before: bool
+    progress: ProgressState | None
+    read_rate: float | None
+    """Messages per second, of all members."""
+
+
+def summarize_groups(lags: Mapping[str, GroupLag]) -> dict[str, GroupSummary]:
+    """Summarize the groups of a channel, from the lags of their tracks."""
+    tracks: dict[str, list[GroupLag]] = defaultdict(list)
+    for key, lag in lags.items():
+        tracks[group_of_track(key)].append(lag)
+    found = {}
+    for name, each in tracks.items():
+        whole = summarize(each, None)
+        rates = [*_known(lag.read_rate for lag in each)]
+        found[name] = GroupSummary(
+            lag_messages=whole.lag_messages,
+            behind_since=whole.behind_since,
+            behind_or_before=whole.behind_or_before,
+            progress=whole.progress,
+            read_rate=sum(rates) if rates else None,
+        )
+    return found
 
 
 def group_lag(

@@ -140,6 +140,12 @@ def track_key(group: str, member: int | None) -> str:
     return group if member is None else f"{group}/{member}"
 
 
+def group_of_track(key: str) -> str:
+    """Return the group of a track."""
+    # Names of groups have no slash.
+    return key.partition("/")[0]
+
+
 def offset_tracks(
     readers: Sequence[ReaderProgress], committed: Iterable[CommittedOffset], *, partitions: int
 ) -> dict[str, OffsetTrack]:

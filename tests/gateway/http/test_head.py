@@ -27,7 +27,7 @@ def request(rig: Rig, method: str, path: str, *headers: str) -> tuple[int, dict[
 
 
 def readable(rig: Rig) -> list[Any]:
-    return [e for e in rig.app.routes if isinstance(e, GatewayRoute) and "GET" in e.methods]
+    return [e for e in rig.app.routes if isinstance(e, GatewayRoute) and "GET" in (e.methods or ())]
 
 
 @pytest.fixture
