@@ -128,7 +128,7 @@ def test_an_unknown_path_is_a_problem_response(shared_rig: Rig, path: str) -> No
 def test_an_unknown_method_names_the_known_ones(shared_rig: Rig) -> None:
     answer = shared_rig.http.patch(PATH)
     assert (answer.status_code, code(answer)) == (405, "method_not_allowed")
-    assert answer.headers["allow"] == "DELETE, GET, PUT"
+    assert answer.headers["allow"] == "DELETE, GET, HEAD, PUT"
 
 
 def test_unknown_query_parameters_are_refused_everywhere(shared_rig: Rig) -> None:
