@@ -222,9 +222,7 @@ class Assignment:
             member.learn(stored)
 
     def _join(self, channel: str) -> None:
-        self._add_member(
-            GroupMember(self._control, channel, self._settings.group, wakeup=self._wakeup)
-        )
+        self._add_member(GroupMember(self._settings, channel, wakeup=self._wakeup))
 
     def _add_member(self, member: ChannelMember) -> None:
         try:

@@ -1,5 +1,6 @@
 """Configuration of consumers and producers by librdkafka's names."""
 
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -13,7 +14,11 @@ from sluiceway.errors import OptionError
 from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedProperties, refuse_unlisted
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import Control
+from sluiceway.rest.endpoint_models import Membership
+from sluiceway.rest.models import Heartbeat
 from sluiceway.rest.transport import Transport
+
+LOGGER = logging.getLogger("sluiceway.confluent")
 
 _ADDRESS: Final = ("sluiceway.url", "bootstrap.servers", "metadata.broker.list")
 _RESET: Final = {
@@ -26,14 +31,11 @@ _LOCAL: Final = ("statistics.interval.ms", "log_level")
 _GROUPS: Final = frozenset(
     {
         "coordinator.query.interval.ms",
-        "group.instance.id",
         "group.protocol",
         "group.protocol.type",
         "group.remote.assignor",
-        "heartbeat.interval.ms",
         "max.poll.interval.ms",
         "partition.assignment.strategy",
-        "session.timeout.ms",
     }
 )
 """For Kafka's group coordinator, which the gateway replaces: accepted and ignored."""
@@ -45,6 +47,9 @@ _SETTLED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Values that a channel's producers always have; others are refused."""
 _RETRIES: Final = frozenset({"retries", "message.send.max.retries", "message.max.bytes"})
+_MAX_ID_CHARACTERS: Final = 249
+_MIN_PATIENCE_MS: Final = 300
+_MAX_INTERVAL_MS: Final = 60_000
 _TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
 
 
@@ -71,6 +76,33 @@ class ConsumerSettings(Common):
     reset: str
     eof: bool
     on_commit: Callable[[Any, Any], object] | None
+    patience_ms: int | None
+    interval_ms: int | None
+    instance: str | None
+    """`group.instance.id`."""
+
+    @property
+    def membership(self) -> Membership:
+        """Membership in its group, which is dynamic."""
+        return Membership(group=self.group, index=None, size=None, static_id=self.instance)
+
+    def heartbeat_in(self, channel: Heartbeat) -> dict[str, float]:
+        """Return patience and interval for a member, in seconds and within a channel's bounds."""
+        found: dict[str, float] = {}
+        patience_ms = channel.timeout_ms
+        if self.patience_ms is not None:
+            patience_ms = min(max(_MIN_PATIENCE_MS, self.patience_ms), channel.timeout_ms)
+            if patience_ms < self.patience_ms:
+                LOGGER.warning(
+                    "session.timeout.ms is %d, but the channel allows %d at most, which is taken; "
+                    "`sluiceway channels update --patience` raises it",
+                    *(self.patience_ms, patience_ms),
+                )
+            found["patience_s"] = patience_ms / 1000
+        if self.interval_ms is not None:
+            most_ms = min(patience_ms // 3, _MAX_INTERVAL_MS)
+            found["interval_s"] = min(max(_MIN_PATIENCE_MS // 3, self.interval_ms), most_ms) / 1000
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +144,15 @@ class _Properties(MaskedProperties):
             raise _wrong(name, value, "a number of milliseconds")
         return number
 
+    def optional_number(self, name: str) -> int | None:
+        return self.number(name, 0) if name in self else None
+
+    def text(self, name: str) -> str | None:
+        value = self.pop(name, None)
+        if value is not None and (not isinstance(value, str) or len(value) > _MAX_ID_CHARACTERS):
+            raise _wrong(name, value, f"a text of at most {_MAX_ID_CHARACTERS} characters")
+        return value or None
+
     def callback(self, name: str) -> Any:
         value = self.pop(name, None)
         if value is not None and not callable(value):
@@ -146,6 +187,9 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
         "reset": given.choice("auto.offset.reset", _RESET, "latest"),
         "eof": given.flag("enable.partition.eof", default=False),
         "on_commit": given.callback("on_commit"),
+        "patience_ms": given.optional_number("session.timeout.ms"),
+        "interval_ms": given.optional_number("heartbeat.interval.ms"),
+        "instance": given.text("group.instance.id"),
     }
     given.ignore(_GROUPS)
     return ConsumerSettings(**own, **_common(given, CONSUMER))

@@ -246,7 +246,8 @@ class ConsumerCoordinator:
 
     def _lose(self, member: GroupMember, error: SluicewayError) -> None:
         """End a membership that the gateway has ended."""
-        event = Message(topic=member.channel, error=kafka_error(error, fatal=True))
+        static = self._settings.instance is not None
+        event = Message(topic=member.channel, error=kafka_error(error, fatal=True, static=static))
         try:
             self._revoke(member, member.held, "lost")
         finally:

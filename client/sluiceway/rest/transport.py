@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -42,7 +43,8 @@ _CODES: Mapping[type[GatewayError], str] = {
         channel_adopted channel_deleting channel_pinned concurrent_change conflict
         endpoint_id_reused endpoint_not_found endpoints_live goes_back group_larger_than_pinned
         group_mode group_not_found group_size idempotency_key_reused illegal_transition
-        immutable_field members_open no_group not_assigned partitions_shrink position_moved
+        immutable_field members_open no_group not_assigned partitions_shrink
+        patience_out_of_bounds position_moved
         precondition_failed replication_exceeds_brokers schema_incompatible too_many_schemas
         topic_changed topic_not_found topic_taken uid_mismatch unread_data
     """,
@@ -388,8 +390,8 @@ def check_seconds(name: str, seconds: object, least: float = 0) -> None:
         raise OptionError(f"{name} is {seconds!r}; it takes seconds from {least:g} to 86400")
 
 
-_NAME = re.compile(r"[a-z0-9._-]+")
-_GROUP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}")
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_GROUP = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,249}")
 
 
 def channel_path(name: str) -> str:
@@ -397,8 +399,8 @@ def channel_path(name: str) -> str:
     # Other characters could change the path of the URL.
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidRequest(
-            f"the channel name is {name!r}; it may contain a-z, 0-9, '.', '_' and '-', and must "
-            "begin with a letter or a digit"
+            f"the channel name is {name!r}; it may contain a-z, A-Z, 0-9, '.', '_' and '-', and "
+            "must not be '.' or '..'"
         )
     return f"/v1/channels/{name}"
 
@@ -407,10 +409,12 @@ def group_path(channel: str, group: str) -> str:
     """Return the URL path of a group. Raises InvalidRequest, OptionError."""
     if not isinstance(group, str) or not _GROUP.fullmatch(group):
         raise OptionError(
-            f"the group name is {group!r}; it may contain a-z, A-Z, 0-9, '.', '_' and '-', at most "
-            "200 of them, and must begin with a letter or a digit"
+            f"the group name is {group!r}; it must have 1 to 249 characters, and no control "
+            "characters"
         )
-    return f"{channel_path(channel)}/groups/{group}"
+    # Proxies and clients resolve "." and ".." in a path.
+    segment = group.replace(".", "%2E") if group in (".", "..") else quote(group, safe="")
+    return f"{channel_path(channel)}/groups/{segment}"
 
 
 __all__ = ["Backoff", "Transport", "channel_path", "check_seconds", "group_path"]
