@@ -17,8 +17,8 @@
             ChannelDeleting, ChannelNotReady, EndpointsLive, UnreadData, TopicNotFound,
             TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused, ConcurrentChange,
             Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
-            GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned, StaleGeneration,
-            TopicChanged, GoesBack, PositionMoved
+            GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned,
+            StaleGeneration, TopicChanged, GoesBack, PositionMoved
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The

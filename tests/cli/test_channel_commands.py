@@ -277,6 +277,18 @@ def test_channels_and_groups_have_the_names_that_kafka_allows(
     command("channels", "create", "a b", "--schema", schema_file).failed("'a b'", "a-z, A-Z, 0-9")
 
 
+def test_messages_name_the_options_of_the_command_line(
+    command: Command, schema_file: str, name: str, gateway_url: str
+) -> None:
+    create = "Create it with `sluiceway channels create NAME --schema FILE`"
+    command("channels", "show", name).failed(f"no channel {name!r}", create)
+    command("channels", "create", name, "--schema", schema_file)
+    with Gateway(gateway_url) as gateway, gateway.channel(name).reader(group="g"):
+        refused = command("channels", "delete", name, "--yes")
+    refused.failed("in use by g[0]", "--force deletes the channel all the same")
+    assert "force=" not in refused.err
+
+
 def test_the_patience_of_a_channel_is_set_and_the_interval_follows(
     command: Command, schema_file: str, name: str
 ) -> None:

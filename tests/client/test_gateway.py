@@ -59,7 +59,7 @@ def test_opening_again_returns_the_same_channel_and_keeps_its_settings(
 def test_a_missing_channel_without_a_schema_is_an_error_with_advice(
     gateway: Gateway, name: str
 ) -> None:
-    with pytest.raises(ChannelNotFound, match="give a schema to create it"):
+    with pytest.raises(ChannelNotFound, match="to create it, give a schema"):
         gateway.channel(name)
 
 

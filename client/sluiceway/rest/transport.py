@@ -79,6 +79,12 @@ _BY_STATUS: Mapping[int, type[GatewayError]] = {
 }
 
 
+_CREATE = (
+    "Create it with `sluiceway channels create NAME --schema FILE`, or in Python with "
+    "gateway.channel(NAME, schema=…)"
+)
+
+
 def problem(response: httpx.Response) -> GatewayError:
     """Return the exception for an error response."""
     status = response.status_code
@@ -104,8 +110,9 @@ def problem(response: httpx.Response) -> GatewayError:
         if isinstance(each, dict)
     ]
     fields = "".join(f"; {each['pointer']}: {each['message']}" for each in errors)
+    advice = f" {_CREATE}" if kind is ChannelNotFound else ""
     return kind(
-        f"{content.get('detail') or content.get('title') or code}{fields}",
+        f"{content.get('detail') or content.get('title') or code}{fields}{advice}",
         status=status,
         code=code,
         retriable=content.get("retriable") is True,
@@ -323,7 +330,8 @@ def _checked_url(url: str) -> str:
             f"the gateway's URL is {parsed!r}; it must be http://HOST:PORT or https://HOST:PORT, "
             "without a user"
         )
-    return url.rstrip("/")
+    # Paths of requests begin with it.
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _trust(url: str, ca: str | None) -> ssl.SSLContext | bool:
