@@ -154,7 +154,7 @@ def test_delete_asks_for_confirmation(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("create", "UPPER", "--schema", "@"), "a-z"),
+        (("create", "sluiceway.x", "--schema", "@"), "reserved"),
         (("create", "one", "--schema", "@", "--partitions", "0"), "partitions"),
         (("create", "one", "--schema", "@", "--replication", "9"), "at most 1"),
         (("create", "one", "--schema", "@", "--config", "retention.ms=1"), "spec.retention.ms"),

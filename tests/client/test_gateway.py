@@ -138,7 +138,7 @@ def test_channels_are_listed_by_their_labels(gateway: Gateway, name: str) -> Non
         list(gateway.channels("run in ("))
 
 
-@pytest.mark.parametrize("bad", ["Flights", "a b", "a/b", "ä", "x" * 201, "sluiceway.x", "-a"])
+@pytest.mark.parametrize("bad", ["a b", "a/b", "ä", "x" * 231, "sluiceway.x", ".."])
 def test_an_invalid_channel_name_is_refused(gateway: Gateway, bad: str) -> None:
     with pytest.raises(InvalidRequest):
         gateway.channel(bad, schema=Reading)
