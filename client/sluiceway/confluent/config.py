@@ -160,7 +160,7 @@ class _Properties(MaskedProperties):
         return value
 
     def choice(self, name: str, choices: Mapping[str, str], default: str) -> str:
-        value = self.pop(name, default)
+        value = str(self.pop(name, default)).lower()
         if value not in choices:
             raise _wrong(name, value, ", ".join(choices))
         return choices[value]
@@ -175,9 +175,11 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
 
     Raises KafkaException _INVALID_ARG, TypeError, and ValueError without a group.
     """
+    if config is None and not named:
+        raise TypeError("expected configuration dict")
     given = _Properties.of(config, named)
-    group = given.pop("group.id", None)
-    if not isinstance(group, str) or not group:
+    group = "" if (value := given.pop("group.id", None)) is None else str(value)
+    if not group:
         raise ValueError("group.id must be set: the name of the group")
     own = {
         "group": group,

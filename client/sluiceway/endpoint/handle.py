@@ -242,8 +242,12 @@ class EndpointHandle:
             self._run_callbacks(counterparts)
         self._answered.set()
 
-    def detach(self, *, ends: Mapping[int, int] | None = None) -> None:
+    def detach(
+        self, *, ends: Mapping[int, int] | None = None, timeout_s: float | None = None
+    ) -> None:
         """Report the end. May be repeated, also after GatewayUnavailable.
+
+        `timeout_s` is how long the gateway may take to answer, by default the grace.
 
         `ends` is where a writer's partitions end. Index 0 of a group waits for the other members,
         so that it closes last; after `close_timeout_s` it fails with SluicewayTimeout. Raises
@@ -261,7 +265,11 @@ class EndpointHandle:
         backoff = Backoff(self._close_timeout_s)
         while True:
             try:
-                self._send_detach("closed", ends=ends, timeout_s=self.session.grace_s)
+                self._send_detach(
+                    "closed",
+                    ends=ends,
+                    timeout_s=self.session.grace_s if timeout_s is None else timeout_s,
+                )
             except (ChannelNotFound, Conflict) as error:
                 if error.code == "members_open":
                     if backoff.wait():

@@ -15,6 +15,7 @@ GROUP = {**NOBODY, "group.id": "g"}
     "config",
     [
         {"auto.offset.reset": "smallest"},
+        {"auto.offset.reset": "Earliest", "group.id": 7},
         {"default.topic.config": {"auto.offset.reset": "beginning"}},
         {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500, "max.poll.interval.ms": 9000},
         {"partition.assignment.strategy": "cooperative-sticky", "group.instance.id": "me"},
@@ -75,6 +76,8 @@ def test_missing_values_and_wrong_types_raise() -> None:
         Consumer(NOBODY)
     with pytest.raises(TypeError, match="dict"):
         Consumer("localhost")
+    with pytest.raises(TypeError, match="expected configuration dict"):
+        Consumer()
     with pytest.raises(TypeError, match="on_commit"):
         Consumer({**GROUP, "on_commit": 1})
     with pytest.raises(TypeError, match="on_delivery"):
