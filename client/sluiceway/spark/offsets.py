@@ -58,7 +58,10 @@ def parse_offsets(option: str, text: str, channel: str) -> OffsetBound:
     bound = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if bound is not None:
         return bound
-    expected = 'earliest, latest, or an offset for each partition such as {"0": 5, "1": -2}'
+    expected = (
+        'earliest, latest, or JSON with an offset for each partition such as {"0": 5, "1": -2} or '
+        f"{json.dumps({channel: {'0': 5, '1': -2}})}"
+    )
     try:
         parsed = json.loads(text)
     except ValueError:

@@ -1,5 +1,6 @@
 """sluiceway.confluent.Consumer with manual assignment: reading, offsets, commits."""
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -376,3 +377,24 @@ def test_an_asynchronous_commit_without_read_messages_does_nothing(
     polled_until(lambda: len(reader.assignment()) == 2, reader)
     reader.close()
     assert revoked == [None]
+
+
+def test_a_missing_channel_is_created_on_request(site: Facade) -> None:
+    name = f"confluent-{uuid.uuid4().hex[:8]}"
+    config = {"auto.offset.reset": "earliest", "allow.auto.create.topics": "true"}
+    with site.consumer(**config) as consumer:
+        consumer.subscribe([name])
+        polled_until(lambda: consumer.assignment(), consumer)
+        with site.producer() as producer:
+            producer.produce(name, b"x")
+        (message,) = taken(consumer, 1)
+        assert (message.topic(), message.value()) == (name, b"x")
+
+
+def test_the_event_of_a_missing_channel_says_how_to_create_it(site: Facade) -> None:
+    with site.consumer() as consumer:
+        consumer.subscribe(["nowhere"])
+        (event,) = taken(consumer, 1)
+        assert event.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        for advice in ("gateway.channel('nowhere'", "channels create", "auto.create.topics"):
+            assert advice in event.error().str()
