@@ -280,7 +280,7 @@ def test_channels_and_groups_have_the_names_that_kafka_allows(
 def test_messages_name_the_options_of_the_command_line(
     command: Command, schema_file: str, name: str, gateway_url: str
 ) -> None:
-    create = "Create it with `sluiceway channels create NAME --schema FILE`"
+    create = f"Create it with `sluiceway channels create {name} --schema FILE`"
     command("channels", "show", name).failed(f"no channel {name!r}", create)
     command("channels", "create", name, "--schema", schema_file)
     with Gateway(gateway_url) as gateway, gateway.channel(name).reader(group="g"):

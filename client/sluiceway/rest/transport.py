@@ -79,10 +79,18 @@ _BY_STATUS: Mapping[int, type[GatewayError]] = {
 }
 
 
-_CREATE = (
-    "Create it with `sluiceway channels create NAME --schema FILE`, or in Python with "
-    "gateway.channel(NAME, schema=…)"
-)
+_CHANNEL_PATH = re.compile(r"/v1/channels/([^/]+)")
+
+
+def _how_to_create(response: httpx.Response) -> str:
+    found = _CHANNEL_PATH.search(response.request.url.path)
+    if found is None:
+        return ""
+    name = found[1]
+    return (
+        f" Create it with `sluiceway channels create {name} --schema FILE`, or in Python with "
+        f"gateway.channel({name!r}, schema=…)"
+    )
 
 
 def problem(response: httpx.Response) -> GatewayError:
@@ -110,7 +118,7 @@ def problem(response: httpx.Response) -> GatewayError:
         if isinstance(each, dict)
     ]
     fields = "".join(f"; {each['pointer']}: {each['message']}" for each in errors)
-    advice = f" {_CREATE}" if kind is ChannelNotFound else ""
+    advice = _how_to_create(response) if kind is ChannelNotFound else ""
     return kind(
         f"{content.get('detail') or content.get('title') or code}{fields}{advice}",
         status=status,
