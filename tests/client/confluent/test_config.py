@@ -61,6 +61,7 @@ def test_common_producer_properties_are_accepted(config: dict[str, Any]) -> None
         {"plugin.library.paths": "evil.so"},
         {"sasl.kerberos.kinit.cmd": "rm"},
         {"fetch.min.byte": 1},
+        {"fetch.min.bytes": "many"},
     ],
     ids=str,
 )
