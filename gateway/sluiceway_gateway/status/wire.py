@@ -35,7 +35,11 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
     parts = {
         "channel": text_of(_channel_json(channel)),
         "writers": list_of(
-            fragments.of(each.id, (each, channel.name), partial(endpoint_json, channel, each))
+            fragments.of(
+                each.id,
+                (each, channel.name, channel.spec.heartbeat),
+                partial(endpoint_json, channel, each),
+            )
             for each in status.writers
         ),
         "readers": list_of(_reader_text(channel, each, last, fragments) for each in status.readers),
