@@ -7,6 +7,7 @@ import random
 import re
 import ssl
 import time
+import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
@@ -56,7 +57,8 @@ _CODES: Mapping[type[GatewayError], str] = {
     IncompatibleGateway: "method_not_allowed not_found",
     InvalidRequest: """
         body_too_large config_not_allowed headers_too_large invalid_request invalid_schema
-        malformed_http url_too_long
+        malformed_http malformed_json unsupported_media_type
+        url_too_long
     """,
     StaleGeneration: "stale_generation",
     Unauthenticated: "unauthenticated",
@@ -115,6 +117,7 @@ DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
 _TLS_PROBE_S = 5.0
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 # Jitter that a job's own `random.seed` cannot align between processes.
 _JITTER = random.SystemRandom()
 
@@ -123,7 +126,9 @@ class Transport:
     """Sends requests to one gateway, with retries.
 
     A request without a response, or with 503, is repeated with growing pauses until `timeout_s`
-    are over. So every request must be safe to repeat.
+    are over. So every request must be safe to repeat. All attempts have the same `X-Request-Id`,
+    under which the gateway's log has them, and the process's W3C trace context, if its environment
+    has a TRACEPARENT.
     """
 
     def __init__(
@@ -181,6 +186,7 @@ class Transport:
             sleep=self._sleep,
             monotonic=self._monotonic,
         )
+        headers = {"X-Request-Id": uuid.uuid4().hex, **(headers or {})}
         cause: Exception | None = None
         while True:
             pause_s = 0.0
@@ -267,10 +273,12 @@ class Transport:
         self._http.close()
 
     def _open(self) -> None:
+        headers = {"User-Agent": f"sluiceway/{__version__}", "Accept": "application/json"}
+        trace = os.environ.get("TRACEPARENT", "")
+        if _TRACEPARENT.fullmatch(trace):
+            headers["traceparent"] = trace
         self._http = httpx.Client(
-            base_url=self.url,
-            verify=_trust(self.url, self._ca),
-            headers={"User-Agent": f"sluiceway/{__version__}", "Accept": "application/json"},
+            base_url=self.url, verify=_trust(self.url, self._ca), headers=headers
         )
         # Last: until then, the other threads of a forked child open clients of their own.
         self._fork_guard = ForkGuard()

@@ -53,6 +53,29 @@ def test_each_call_has_an_idempotency_key_of_its_own(script: Script) -> None:
     assert script.requests[0][1] == "/v1/channels/flights?uid=u&topic=keep"
 
 
+def test_all_attempts_of_a_request_have_its_id(script: Script) -> None:
+    script.problem(503, "unavailable", retriable=True)
+    for _ in range(2):
+        script.answer(200, CHANNEL)
+    control = script.control()
+    control.channel("flights")
+    control.channel("flights")
+    ids = [headers["X-Request-Id"] for _, _, headers in script.requests]
+    assert ids[0] == ids[1] != ids[2]
+    assert {len(each) for each in ids} == {32}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_well_formed_traceparent_of_the_environment_is_passed_on(
+    script: Script, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    trace = f"00-{'4b' * 16}-{'0a' * 8}-01" if kept else "00-\r\nX: y"
+    monkeypatch.setenv("TRACEPARENT", trace)
+    script.answer(200, CHANNEL)
+    script.control().channel("flights")
+    assert script.requests[0][2].get("traceparent") == (trace if kept else None)
+
+
 def test_retries_end_in_time_with_the_last_cause(script: Script) -> None:
     for _ in range(50):
         script.problem(503, "kafka_unavailable", retriable=True)
