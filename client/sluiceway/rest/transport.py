@@ -7,7 +7,6 @@ import random
 import re
 import ssl
 import time
-import uuid
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
@@ -34,6 +33,7 @@ from sluiceway.errors import (
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.auth import Token, TokenSource, certificate_fault, clear_tracebacks, speaks_tls
 from sluiceway.rest.parsing import JsonNode, Page, parse
+from sluiceway.rest.request_ids import request_ids
 
 _CODES: Mapping[type[GatewayError], str] = {
     ChannelClosed: "channel_closed",
@@ -116,6 +116,7 @@ def problem(response: httpx.Response) -> GatewayError:
 DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
+_LEAST_S = 1.0
 _TLS_PROBE_S = 5.0
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 # Jitter that a job's own `random.seed` cannot align between processes.
@@ -126,9 +127,9 @@ class Transport:
     """Sends requests to one gateway, with retries.
 
     A request without a response, or with 503, is repeated with growing pauses until `timeout_s`
-    are over. So every request must be safe to repeat. All attempts have the same `X-Request-Id`,
-    under which the gateway's log has them, and the process's W3C trace context, if its environment
-    has a TRACEPARENT.
+    are over; each attempt gets the time left, but at least a second. So every request must be safe
+    to repeat. All attempts have the same `X-Request-Id`, under which the gateway's log has them,
+    and the process's W3C trace context, if its environment has a TRACEPARENT.
     """
 
     def __init__(
@@ -186,10 +187,16 @@ class Transport:
             sleep=self._sleep,
             monotonic=self._monotonic,
         )
-        headers = {"X-Request-Id": uuid.uuid4().hex, **(headers or {})}
+        up = "; `sluiceway up` runs one on this machine" if self.url == DEFAULT_URL else ""
+        if self._fork_guard.forked:
+            # After a fork, the connections and the ids belong to the parent.
+            self._open()
+        headers = {"X-Request-Id": next(self._request_ids), **(headers or {})}
         cause: Exception | None = None
         while True:
             pause_s = 0.0
+            # The last attempt gets enough for an answer, if there is a gateway.
+            left_s = min(timeout_s, max(backoff.left_s, _LEAST_S))
             try:
                 response = self._attempt(
                     method,
@@ -197,15 +204,16 @@ class Transport:
                     params=params,
                     headers=headers,
                     json=body,
-                    timeout=httpx.Timeout(timeout_s, read=timeout_s + wait_s),
+                    timeout=httpx.Timeout(left_s, read=left_s + wait_s),
                 )
             except httpx.TransportError as error:
                 clear_tracebacks(error)
                 self._raise_if_final(error, first=cause is None)
                 cause = error
                 failure = GatewayUnavailable(
-                    f"the gateway at {self.url} does not answer: {error or type(error).__name__}. "
-                    "Check that it is running, and the URL"
+                    f"the gateway at {self.url} does not answer within {timeout_s:.3g} s: "
+                    f"{error or type(error).__name__}. Check that it is running, and the URL "
+                    f"(url=, --url or SLUICEWAY_URL){up}"
                 )
             except RuntimeError as error:
                 if not self._http.is_closed:
@@ -280,6 +288,7 @@ class Transport:
         self._http = httpx.Client(
             base_url=self.url, verify=_trust(self.url, self._ca), headers=headers
         )
+        self._request_ids = request_ids()
         # Last: until then, the other threads of a forked child open clients of their own.
         self._fork_guard = ForkGuard()
 
@@ -307,9 +316,6 @@ class Transport:
             ) from error
 
     def _attempt(self, method: str, path: str, **options: Any) -> httpx.Response:
-        if self._fork_guard.forked:
-            # After a fork, the connections belong to the parent.
-            self._open()
         while True:
             token = self._token.current
             # Not in `headers`: httpx has these in locals, and masks only its own.

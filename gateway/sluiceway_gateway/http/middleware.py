@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-import secrets
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from fastapi import Request
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sluiceway.rest.request_ids import request_ids
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.http.problems import error_response, problem_response
@@ -35,6 +35,7 @@ class Observation:
         self._app = app
         self._metrics = metrics
         self._tokens = tokens
+        self._request_ids = request_ids()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve HTTP requests and the lifespan only."""
@@ -43,7 +44,8 @@ class Observation:
             return
         if scope["type"] != "http":
             raise NotImplementedError(f"a connection of the kind {scope['type']}")
-        request_id, trace = _ids(scope)
+        given, trace = _ids(scope)
+        request_id = given or next(self._request_ids)
         begun, status = time.perf_counter(), 0
 
         async def observed(message: Message) -> None:
@@ -97,17 +99,17 @@ class Observation:
         )
 
 
-def _ids(scope: Scope) -> tuple[str, dict[str, str]]:
-    """Return the request's id, and the log's fields of its W3C trace.
+def _ids(scope: Scope) -> tuple[str | None, dict[str, str]]:
+    """Return the id that the request brings, and the log's fields of its W3C trace.
 
-    Ids that are not well-formed, or given twice, are replaced or ignored.
+    Ids that are not well-formed, or given twice, are ignored.
     """
     ids = [value for name, value in scope.get("headers", ()) if name == b"x-request-id"]
     traces = [value for name, value in scope.get("headers", ()) if name == b"traceparent"]
     known = len(ids) == 1 and _REQUEST_ID.fullmatch(ids[0])
     found = _TRACEPARENT.fullmatch(traces[0]) if len(traces) == 1 else None
     return (
-        ids[0].decode() if known else secrets.token_hex(16),
+        ids[0].decode() if known else None,
         {"trace_id": found[1].decode()} if found else {},
     )
 

@@ -195,6 +195,11 @@ def test_another_request_id_is_replaced(rig: Rig, given: list[str]) -> None:
     assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
 
 
+def test_requests_without_an_id_get_unique_ones(rig: Rig) -> None:
+    made = [rig.http.get("/livez").headers["x-request-id"] for _ in range(20)]
+    assert len(set(made)) == 20
+
+
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
