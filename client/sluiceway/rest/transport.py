@@ -193,6 +193,7 @@ class Transport:
             self._open()
         headers = {"X-Request-Id": next(self._request_ids), **(headers or {})}
         cause: Exception | None = None
+        left_s = timeout_s
         while True:
             pause_s = 0.0
             # The last attempt gets enough for an answer, if there is a gateway.
@@ -233,6 +234,7 @@ class Transport:
                 pause_s = _retry_after_s(response)
             if not backoff.wait(at_least_s=pause_s):
                 raise failure from cause
+            left_s = max(0.001, min(timeout_s, backoff.left_s))
 
     def poll(
         self,
