@@ -12,6 +12,6 @@ def request_ids() -> Iterator[str]:
 
     Threads may share it. A forked child must make its own, or it repeats its parent's ids.
     """
-    # The system's random numbers are read once, not per id: that call takes 1 µs on an idle machine,
+    # The system's random numbers are read once, not per id: that takes 1 µs on an idle machine,
     # but profiles of requests had 50 to 140 µs for it. An id must be unique, but may be guessed.
     return map((secrets.token_hex(8) + "{:016x}").format, itertools.count(1))
