@@ -402,6 +402,42 @@ def test_an_invalid_record_rejects_the_whole_list(bench: Bench) -> None:
     assert take(reader, 1) == demo(1)
 
 
+def test_a_missing_nullable_field_is_null_and_true_is_one(bench: Bench) -> None:
+    fields = [
+        {"name": "count", "type": "int"},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "kind", "type": ["null", "string"], "default": None},
+        {"name": "parts", "type": {"type": "array", "items": ["long", "null"]}},
+        {
+            "name": "more",
+            "type": {
+                "type": "record",
+                "name": "More",
+                "fields": [{"name": "share", "type": ["double", "null"]}],
+            },
+        },
+    ]
+    schema = {"type": "record", "name": "Loose", "fields": fields}
+    reader, writer = bench.reader(schema=schema), bench.writer(schema=schema)
+    assert reader.invoke_resource_creation()
+    for each in (reader, writer):
+        until(each.invoke_open_channel)
+    given = {"count": True, "parts": [False, None], "more": {}}
+    writer.invoke_write_records([given])
+    writer.invoke_write_records([given] * 20)
+    assert given == {"count": True, "parts": [False, None], "more": {}}
+    with pytest.raises(InvalidRecordValue, match="record 1, field 'count': it is missing"):
+        writer.invoke_write_records([given, {"parts": [], "more": {}}])
+    with pytest.raises(InvalidRecordValue, match="unknown"):
+        writer.invoke_write_records([given | {"unknown": 1}])
+    assert writer.get_written_record_count() == 21
+    writer.stop_channel()
+    taken = {"count": 1, "note": None, "kind": None, "parts": [0, None], "more": {"share": None}}
+    found = take(reader, 21)
+    assert found == [taken] * 21
+    assert type(found[0]["count"]) is int
+
+
 def test_a_writer_with_another_schema_registers_it_or_is_refused(bench: Bench) -> None:
     reader, writer = bench.pair()
     longer = SCHEMA.replace(
