@@ -46,19 +46,29 @@ def _completion(type_: t.Type) -> Completion | None:
             return _completion(item)
         case t.Scalar(kind=kind) if kind in _NUMBERS:
             return _number
-        case t.Array(items=items) if complete := _completion(items):
-            return lambda value: (
-                list(map(complete, value)) if isinstance(value, list | tuple) else value
-            )
-        case t.Map(values=values) if complete := _completion(values):
-            return lambda value: (
-                {key: complete(item) for key, item in value.items()}
-                if isinstance(value, Mapping)
-                else value
-            )
+        case t.Array(items=items):
+            return _each_item(_completion(items))
+        case t.Map(values=values):
+            return _each_value(_completion(values))
         case t.Record():
             return completion(type_)
     return None
+
+
+def _each_item(complete: Completion | None) -> Completion | None:
+    if complete is None:
+        return None
+    return lambda value: list(map(complete, value)) if isinstance(value, list | tuple) else value
+
+
+def _each_value(complete: Completion | None) -> Completion | None:
+    if complete is None:
+        return None
+    return lambda value: (
+        {key: complete(item) for key, item in value.items()}
+        if isinstance(value, Mapping)
+        else value
+    )
 
 
 def _number(value: Any) -> Any:
