@@ -44,7 +44,7 @@ def test_a_created_topic_is_a_channel_of_bytes_and_is_deleted_when_read(
             channel.refresh()
     wrong: Any = [("retention.ms", "long")]
     with pytest.raises(OptionError, match=r"retention\.ms is 'long'"):
-        broker.create_topics([CreateTopicRequest(name, config_entries=wrong)])
+        broker.create_topics([CreateTopicRequest(topic_name=name, config_entries=wrong)])
     with pytest.raises(OptionError, match="replication_factor"):
         broker.create_topics([CreateTopicRequest(name, 1, 1, [(0, [1])])])
 

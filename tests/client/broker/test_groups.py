@@ -21,7 +21,8 @@ from sluiceway.broker.exceptions import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from sluiceway.errors import OptionError
+from sluiceway.errors import GatewayUnavailable, OptionError
+from sluiceway.rest.endpoints import EndpointCalls
 from waiting import until
 
 NewChannel = Callable[..., Channel]
@@ -82,6 +83,8 @@ def test_the_first_member_leads_and_has_all_partitions(broker: Broker, channel: 
     told = broker.join_group("c", b"g", b"", channel.name.encode(), protocol)
     assert told.error_code == 0
     assert told.leader_id == told.member_id
+    handler = broker._get_unique_req_handler("c")
+    assert handler is broker.handler is broker._get_unique_req_handler("another")
     assert (told.group_protocol, told.members) == (b"range", {told.member_id: "mine"})
     answer = broker.sync_group("c", b"g", told.generation_id, told.member_id, [])
     assert answer.error_code == 0
@@ -114,6 +117,23 @@ def test_members_share_partitions_and_give_them_up_when_they_rejoin(
     assert second.beat() == REBALANCE
     second.join()
     assert second.sync() == [0, 1, 2, 3]
+
+
+def test_a_join_that_fails_after_attaching_leaves_no_member(
+    broker: Broker, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = EndpointCalls.sync
+
+    def unavailable(*_arguments: Any, **_named: Any) -> Any:
+        monkeypatch.setattr(EndpointCalls, "sync", sync)
+        raise GatewayUnavailable("the gateway does not answer")
+
+    monkeypatch.setattr(EndpointCalls, "sync", unavailable)
+    with pytest.raises(SocketDisconnectedError):
+        Member(broker, channel).join()
+    assert [each.state for each in channel.endpoints()] == ["closed"]
+    _, partitions = joined(broker, channel)
+    assert partitions == [0, 1, 2, 3]
 
 
 def test_a_member_without_heartbeats_loses_its_partitions(
