@@ -4,7 +4,7 @@ Both sides move the same messages of 100 bytes, over one broker and a channel of
 with the same properties of librdkafka: confluent-kafka is given the very ones that the facade
 makes for itself. The facade's time includes joining and leaving the group, and attaching and
 ending as a writer. Consumers ask for up to 10,000 messages a call, or poll one by one; producers
-are called back for each delivery, or for none.
+are called back for each delivery, or for none. Commits are synchronous, one for each message.
 """
 
 import os
@@ -23,11 +23,13 @@ from sluiceway.rest.models import Connection
 MESSAGES = 2_000_000
 PARTITIONS = 4
 AT_ONCE = 10_000
+COMMITS = 2_000
 VALUE = b"x" * 100
 RATIOS = {
     "confluent_consume_to_native": Ratio(side="confluent_consume", to="native_consume", goal=0.9),
     "confluent_produce_to_native": Ratio(side="confluent_produce", to="native_produce", goal=0.9),
     "confluent_poll_to_native": Ratio(side="confluent_poll", to="native_poll", goal=None),
+    "confluent_commit_to_native": Ratio(side="confluent_commit", to="native_commit", goal=None),
     "confluent_unheard_to_native": Ratio(side="confluent_unheard", to="native_unheard", goal=None),
 }
 
@@ -95,6 +97,38 @@ class Heard:
         self.count += 1
 
 
+def commit_each(consumer: Any) -> Measured:
+    """Read one by one, and commit each message before the next; joining is not counted."""
+    message = None
+    while message is None:
+        message = consumer.poll(10)
+    started_s = time.perf_counter()
+    for _ in range(COMMITS):
+        consumer.commit(message=message, asynchronous=False)
+        message = consumer.poll(10)
+    seconds = time.perf_counter() - started_s
+    consumer.close()
+    return Measured(records=COMMITS, seconds=seconds)
+
+
+def native_commit(url: str, token: str, name: str) -> Measured:
+    connection = connection_of(url, token, name)
+    own = {"group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
+    consumer = confluent_kafka.Consumer(
+        consumer_config(connection.kafka) | {"enable.partition.eof": False} | own
+    )
+    consumer.subscribe([connection.topic_name])
+    return commit_each(consumer)
+
+
+def facade_commit(url: str, token: str, name: str) -> Measured:
+    own = {"group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
+    config = facade_config(url, token, **{"enable.auto.commit": False})
+    consumer = Consumer({**config, **own})
+    consumer.subscribe([name])
+    return commit_each(consumer)
+
+
 def produce_all(producer: Any, topic: str, heard: Heard | None) -> None:
     produce = producer.produce
     for number in range(MESSAGES):
@@ -144,6 +178,8 @@ def sides(url: str, token: str, _bootstrap_servers: str) -> dict[str, Side]:
     for kind, one_by_one in (("consume", False), ("poll", True)):
         for who, function in (("native", native_consume), ("confluent", facade_consume)):
             reading[f"{who}_{kind}"] = in_own_process(function, url, token, filled, one_by_one)
+    for who, committing in (("native", native_commit), ("confluent", facade_commit)):
+        reading[f"{who}_commit"] = in_own_process(committing, url, token, filled)
     for kind, listening in (("produce", True), ("unheard", False)):
         for who, writing in (("native", native_produce), ("confluent", facade_produce)):
             reading[f"{who}_{kind}"] = in_own_process(writing, url, token, listening)

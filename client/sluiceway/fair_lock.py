@@ -103,6 +103,18 @@ class FairLock:
         self.release()
 
     @contextmanager
+    def released(self) -> Iterator[None]:
+        """Let other threads have the lock in the block; the thread holds it as often afterwards."""
+        depth = self._depth
+        with self._guard:
+            self._grant_next()
+        try:
+            yield
+        finally:
+            self.acquire()
+            self._depth = depth
+
+    @contextmanager
     def urgently(self) -> Iterator[None]:
         """Hold the lock in the block, with an urgent request."""
         self.acquire(-math.inf)

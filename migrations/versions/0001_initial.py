@@ -257,6 +257,7 @@ def upgrade() -> None:
         sa.Column("partition", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("next_offset", sa.BigInteger(), nullable=False),
         sa.Column("record", sa.BigInteger(), nullable=False),
+        sa.Column("metadata", sa.Text()),
         sa.Column("topic_id", WORD, nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("number", sa.BigInteger(), nullable=False),

@@ -108,6 +108,7 @@ def test_the_command_names_the_missing_extra(
     )
 
 
+@pytest.mark.long
 def test_an_installed_gateway_migrates_its_database(wheel: Path, tmp_path: Path) -> None:
     gateway = make_environment(tmp_path / "environment", wheel, "gateway")
     database = f"sqlite:///{tmp_path / 'gateway.db'}"

@@ -94,7 +94,13 @@ LOCKOUTS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("reason", LOCKOUTS)
+@pytest.mark.parametrize(
+    "reason",
+    [
+        each if index == 0 else pytest.param(each, marks=pytest.mark.long)
+        for index, each in enumerate(LOCKOUTS)
+    ],
+)
 def test_a_channel_reports_kafkas_refusal_and_is_created_after_access_is_granted(
     secured: SecuredKafka, database_url: str, lines: io.StringIO, reason: str
 ) -> None:

@@ -19,7 +19,7 @@ in `Message.fbs` and `Schema.fbs` of the Arrow format.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -137,6 +137,17 @@ def _layout(type_: pa.DataType) -> tuple[int, int]:
     return nodes, buffers
 
 
+def _has_offsets(type_: pa.DataType) -> bool:
+    """Return whether an array of `type_`, or one in it, has offsets."""
+    return (
+        pa.types.is_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_list(type_)
+        or pa.types.is_map(type_)
+        or any(_has_offsets(type_.field(i).type) for i in range(type_.num_fields))
+    )
+
+
 class _Table:
     """A table in a flatbuffer. Raises struct.error for positions outside of the buffer."""
 
@@ -189,10 +200,20 @@ _MAX_RECORDS: Final = 2**31 - 1
 
 
 class ArrowCodec:
-    """The codec of the format `arrow`; see `Codec` for its contract."""
+    """The codec of the format `arrow`; see `Codec` for its contract.
 
-    def __init__(self, schema: Schema, schema_id: int) -> None:
+    Only `columns` are decoded (None: all).
+    """
+
+    def __init__(
+        self, schema: Schema, schema_id: int, columns: Collection[str] | None = None
+    ) -> None:
         self._schema = schema
+        self.decoded_schema = schema if columns is None else schema.select(columns)
+        self._decoded = [
+            (field, _has_offsets(schema.arrow.field(field.name).type))
+            for field in self.decoded_schema.record.fields
+        ]
         self._schema_id = schema_id
         nodes, buffers = zip(*(_layout(field.type) for field in schema.arrow), strict=True)
         self._nodes = sum(nodes)
@@ -249,25 +270,28 @@ class ArrowCodec:
                 f"its schema id is {envelope.schema_id}, the channel's is {self._schema_id}"
             )
         batch = self._read(value, envelope.size_bytes)
-        columns = [with_valid_offsets(column) for column in batch.columns]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema.arrow)
         if batch.num_rows != envelope.records or batch.num_rows > _MAX_RECORDS:
             raise InvalidBatch(
                 f"it holds {batch.num_rows} records, but its envelope says {envelope.records}"
             )
+        columns = [
+            with_valid_offsets(column) if has_offsets else column
+            for column, (_, has_offsets) in zip(batch.columns, self._decoded, strict=True)
+        ]
         try:
-            for array, field in zip(batch.columns, self._schema.record.fields, strict=True):
+            for array, (field, _) in zip(columns, self._decoded, strict=True):
                 check_column(array, field.type, field.name)
         except ValueMismatch as error:
             raise InvalidBatch(
                 f"record {error.position}, field {error.path!r} is invalid: {error.reason}"
             ) from error
-        return batch
+        return pa.RecordBatch.from_arrays(columns, schema=self.decoded_schema.arrow)
 
     def _read(self, value: bytes, start: int) -> pa.RecordBatch:
-        """Read the one IPC message in `value` from `start` on. Raises InvalidBatch.
+        """Read the decoded columns of the one IPC message in `value` from `start` on.
 
-        The batch passed Arrow's full validation, and refers to the memory of `value`.
+        Raises InvalidBatch. The batch passed Arrow's full validation, and refers to the memory of
+        `value`.
         """
         if len(value) < start + 8 or _u32(value, start) != _MARKER:
             raise InvalidBatch("no Arrow message follows the envelope")
@@ -281,6 +305,8 @@ class ArrowCodec:
             if start + 8 + metadata_bytes + message.body.size != len(value):
                 raise InvalidBatch("its length is not that of its Arrow message")
             batch = pa.ipc.read_record_batch(message, self._schema.arrow)
+            if self.decoded_schema is not self._schema:
+                batch = batch.select(self.decoded_schema.arrow.names)
             batch.validate(full=True)
         except (pa.ArrowException, OSError, EOFError, struct.error, OverflowError) as error:
             raise InvalidBatch(f"its Arrow message is malformed: {error}") from error

@@ -44,7 +44,7 @@ class AvroCodec:
     """The codec of the format `avro`; see `Codec` for its contract."""
 
     def __init__(self, schema: Schema, schema_id: int) -> None:
-        self._schema = schema
+        self._schema = self.decoded_schema = schema
         self._form = avro_form(schema.record)
         record = self._form.record
         self._strict = StrictReader(schema.record, schema_id)

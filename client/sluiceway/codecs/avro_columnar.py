@@ -37,6 +37,8 @@ _NUMBERS: Final = ((8, t.Kind.DOUBLE, np.float64), (4, t.Kind.FLOAT, np.float32)
 _PIECE_BYTES: Final = 128 << 20
 """The size of the pieces in which batches are encoded: pyruhvro's offsets end at 2 GiB."""
 
+_RUN_BYTES: Final = 256 << 10
+
 _runtime_owner: int | None = None
 """The process in which pyruhvro started its threads, with its first encoding."""
 
@@ -166,16 +168,15 @@ class ColumnarCodec:
 
     def mismatches(self, batch: pa.RecordBatch, values: list[bytes]) -> Sequence[int]:
         """Return the indices of the values that differ from the encoding of their row."""
-        joined = pa.py_buffer(b"".join(values))
-        pieces = list(self._pieces(batch))
-        if len(pieces) == 1:
-            encoded = self._encoded(batch)
-            data = encoded.buffers()[2]
-            # No encoding is longer than its value, so equal bytes mean equal boundaries.
-            if data is not None and data.slice(0, _end(encoded)).equals(joined):
-                return ()
-        again = self.encode(batch)
-        return [i for i, (old, new) in enumerate(zip(values, again, strict=True)) if old != new]
+        start = 0
+        for piece in self._pieces(batch):
+            end = start + piece.num_rows
+            if not _is_joined(self._encoded(piece), values[start:end]):
+                again = self.encode(batch)
+                pairs = enumerate(zip(values, again, strict=True))
+                return [index for index, (old, new) in pairs if old != new]
+            start = end
+        return ()
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         if batch.num_rows <= 1 or batch.nbytes <= _PIECE_BYTES:
@@ -217,6 +218,22 @@ def _has_offset(array: pa.Array) -> bool:
     return False
 
 
-def _end(encoded: pa.Array) -> int:
-    offsets = encoded.buffers()[1]
-    return int(np.frombuffer(offsets, np.int32, encoded.offset + len(encoded) + 1)[-1])
+def _is_joined(encoded: pa.Array, values: list[bytes]) -> bool:
+    """Return whether the bytes of `encoded`, a whole array, are those of `values` joined.
+
+    No encoding is longer than its value, so then each value is equal.
+    """
+    _, offsets, data = encoded.buffers()
+    bounds = np.frombuffer(offsets, np.int32, len(values) + 1)
+    if data is None or not values:
+        return not values
+    # In runs that stay in the processor's cache.
+    step = max(1, len(values) * _RUN_BYTES // max(1, int(bounds[-1])))
+    for start in range(0, len(values), step):
+        joined = b"".join(values[start : start + step])
+        begin, end = bounds[start], bounds[min(start + step, len(values))]
+        if end - begin != len(joined) or not data.slice(begin, len(joined)).equals(
+            pa.py_buffer(joined)
+        ):
+            return False
+    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -38,7 +38,13 @@ class Decoded:
 
 
 class Codec(Protocol):
-    """Encoder and decoder for the messages of one schema."""
+    """Encoder and decoder for the messages of one schema.
+
+    `decoded_schema` is the schema of decoded batches: all fields, or those that were selected if
+    the format can leave out others.
+    """
+
+    decoded_schema: Schema
 
     def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Sequence[bytes | None]:
         """Encode a valid `batch` of exactly the schema `Schema.arrow` as message values.
@@ -52,8 +58,9 @@ class Codec(Protocol):
         """Decode message values from any source.
 
         Never raises because of the bytes: each value that is not exactly a message of this schema
-        is listed in `corrupt`. Batches have the schema `Schema.arrow`, contain only valid records,
-        and take memory in proportion to the values.
+        is listed in `corrupt`. Batches have the schema `decoded_schema.arrow`, contain only valid
+        records, and take memory in proportion to the values. The values of a field that is left
+        out are not checked.
         """
 
 
@@ -74,8 +81,17 @@ def runs(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
         yield start, len(values)
 
 
-def codec(format: str, schema: Schema, schema_id: int) -> Codec:  # noqa: A002 - the wire's word
-    """Return the codec of a format: "avro", "arrow" or "bytes". Raises OptionError for others."""
+def codec(
+    format: str,  # noqa: A002 - the wire's word
+    schema: Schema,
+    schema_id: int,
+    columns: Collection[str] | None = None,
+) -> Codec:
+    """Return the codec of a format: "avro", "arrow" or "bytes". Raises OptionError for others.
+
+    Of `arrow` messages, only `columns` are decoded (None: all). Records of `avro` can only be
+    decoded whole.
+    """
     if format == "avro":
         from sluiceway.codecs.avro import AvroCodec
 
@@ -83,7 +99,7 @@ def codec(format: str, schema: Schema, schema_id: int) -> Codec:  # noqa: A002 -
     if format == "arrow":
         from sluiceway.codecs.arrow import ArrowCodec
 
-        return ArrowCodec(schema, schema_id)
+        return ArrowCodec(schema, schema_id, columns)
     if format == "bytes":
         from sluiceway.codecs.wire import BytesCodec
 

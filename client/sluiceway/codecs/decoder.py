@@ -245,10 +245,12 @@ class Decoder:
             )
         found: _Readable | _Unreadable
         try:
-            found = _Readable(
-                codec=codec(self._format, schema, id_),
-                resolution=Resolution(schema, self._target),
-            )
+            # At least one column, which has the number of records.
+            names = schema.arrow.names
+            columns = [name for name in names if name in self._target.arrow.names] or names[:1]
+            decoding = codec(self._format, schema, id_, columns)
+            resolution = Resolution(decoding.decoded_schema, self._target)
+            found = _Readable(codec=decoding, resolution=resolution)
         except SchemaMismatch as error:
             found = _Unreadable(
                 reason=f"it has the channel's schema {id_}, which this reader's schema cannot "

@@ -29,6 +29,7 @@ class BytesCodec:
                 "records of the format 'bytes' must have one field, 'value', of type bytes or "
                 f"nullable bytes; these have {', '.join(schema.arrow.names)}"
             )
+        self.decoded_schema = schema
         self._schema = schema.arrow
         self._nullable = isinstance(schema.record.fields[0].type, Nullable)
 
@@ -103,6 +104,13 @@ class WireFormatValidator:
         """Whether the channel accepts every value."""
         return self._format == "bytes" and self._tombstones
 
+    def may_refresh(self, value: bytes | None) -> bool:
+        """Whether `error` would request the connection for this value."""
+        if value is None or self._format == "bytes" or value[:_PREFIX_BYTES] in self._prefixes:
+            return False
+        id_ = avro_schema_id(value) if self._format == "avro" else arrow_schema_id(value)
+        return id_ is not None and not self._is_remembered(id_)
+
     def error(self, value: bytes | None) -> str | None:
         """Return why the channel does not accept this value, or None. Raises GatewayError."""
         if value is None:
@@ -127,11 +135,14 @@ class WireFormatValidator:
             "each message must be a record of its schema. Channels of format bytes may allow them"
         )
 
+    def _is_remembered(self, id_: int) -> bool:
+        """Whether it is certain, without a request, that the id is one of the channel's or not."""
+        prefix = _prefix(id_)
+        return prefix is None or prefix in self._prefixes or id_ in self._unknown_ids
+
     def _is_known(self, id_: int) -> bool:
         prefix = _prefix(id_)
-        if prefix is None:
-            return False
-        if prefix not in self._prefixes and id_ not in self._unknown_ids:
+        if not self._is_remembered(id_):
             self._add(self._refresh())
             if prefix not in self._prefixes and len(self._unknown_ids) < _MAX_UNKNOWN_IDS:
                 self._unknown_ids.add(id_)

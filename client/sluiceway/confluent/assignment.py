@@ -1,8 +1,10 @@
 """Assignment of a consumer: its partitions, by channel, and its endpoints there."""
 
 import contextlib
+import functools
 import threading
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from confluent_kafka import (
@@ -14,14 +16,16 @@ from confluent_kafka import (
     Message,
 )
 
+from sluiceway.confluent.background import Steps
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
 from sluiceway.confluent.fetcher import MessageFetcher, Partition
 from sluiceway.confluent.members import ChannelMember, GroupMember, ManualConsumer, Subscription
-from sluiceway.errors import SluicewayError
+from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable, SluicewayError
 from sluiceway.rest.channels import Control
+from sluiceway.rest.endpoint_models import Position
 
-__all__ = ["Assignment", "by_channel", "leave_all"]
+__all__ = ["Assignment", "by_channel", "leave_all", "left_s"]
 
 _RESET = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 
@@ -44,6 +48,8 @@ class Assignment:
             settings.kafka, settings.callbacks, reset=settings.reset, eof=settings.eof
         )
         self.members: dict[str, ChannelMember] = {}
+        self.outage: SluicewayError | None = None
+        self._closed = False
         self.in_callback = False
         self.assigning: frozenset[Partition] = frozenset()
         self.started: set[Partition] = set()
@@ -64,9 +70,35 @@ class Assignment:
         """The memberships of groups."""
         return [each for each in self.members.values() if isinstance(each, GroupMember)]
 
-    def join(self) -> Iterator[tuple[str, SluicewayError]]:
-        """Join subscribed channels; yield new failures."""
-        return self.subscription.join(self.members, self._join, reading=bool(self.fetcher.starts))
+    def join(self) -> Steps[list[tuple[str, SluicewayError]]]:
+        """Join subscribed channels; return new failures. `outage` is None if the gateway answers.
+
+        Exceptions of other kinds are raised, and the channel is tried again later.
+        """
+        failures: list[tuple[str, SluicewayError]] = []
+
+        def note(name: str, error: SluicewayError | None) -> None:
+            self.outage = error if isinstance(error, GatewayUnavailable) else None
+            if self.subscription.is_new(name, error) and error is not None and not self.outage:
+                failures.append((name, error))
+
+        for name in self.subscription.due(self.members):
+            try:
+                channels = yield functools.partial(self.subscription.look_up, name)
+            except SluicewayError as error:
+                note(name, error)
+                continue
+            note(name, None)
+            for channel in channels:
+                if channel in self.members or self.subscription.excludes(channel):
+                    continue
+                try:
+                    self._add_member((yield functools.partial(self._join, channel)))
+                except SluicewayError as error:
+                    note(channel, error)
+                else:
+                    note(channel, None)
+        return failures
 
     def starts(
         self, offsets: Mapping[Partition, int]
@@ -114,13 +146,12 @@ class Assignment:
             for partition in offsets:
                 self.fetcher.check(partition)
             starts, events = self.starts(offsets)
-            starts = self.fetcher.resolve(starts)
+            starts = self.resolve(starts)
         except BaseException:
-            leave_all({each.channel: self.members.pop(each.channel) for each in self._idle()})
+            leave_all({each.channel: self.members.pop(each.channel) for each in self.idle()})
             raise
         self.remove([each for each in self.manual_partitions if each not in keep])
         self.add(starts)
-        self.leave(self._idle())
         return events
 
     def start_assigning(self, offsets: Mapping[Partition, int]) -> list[Message]:
@@ -128,18 +159,26 @@ class Assignment:
         chosen = {each: at for each, at in offsets.items() if each in self.assigning}
         starts, events = self.starts(chosen)
         self.fetcher.unassign(starts)
-        self.add(starts)
+        self.add(self.resolve(starts))
         self.started |= chosen.keys()
         return events
 
-    def add(self, starts: Mapping[Partition, int]) -> None:
-        """Read these partitions as well."""
+    def resolve(self, starts: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Return where partitions begin as numbers; asks Kafka. Raises KafkaException."""
         for partition in starts:
             self.fetcher.check(partition)
+        return self.fetcher.resolve(starts)
+
+    def add(self, starts: Mapping[Partition, int]) -> None:
+        """Read these partitions as well; `starts` are numbers."""
         self.fetcher.assign(starts)
         found = {partition: self.fetcher.starts[partition] for partition in starts}
         for channel, offsets in by_channel(found).items():
             self.members[channel].add(offsets)
+
+    def suspend(self, partitions: Collection[Partition]) -> None:
+        """Hand out nothing of these partitions before they are removed."""
+        self.fetcher.pause([each for each in partitions if each in self.fetcher.starts])
 
     def remove(self, partitions: Collection[Partition]) -> None:
         """Stop reading these partitions."""
@@ -160,54 +199,64 @@ class Assignment:
         for channel, offsets in by_channel(self.fetcher.positions(self.partitions)).items():
             self.members[channel].note(offsets)
 
-    def committed(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Ask for the group's committed offsets; OFFSET_INVALID if none. Raises GatewayError."""
-        found = {}
-        for channel in dict.fromkeys(channel for channel, _ in partitions):
-            self._control.channel(channel)  # raises ChannelNotFound
-            group = self._settings.group
-            found[channel] = self._control.endpoints.committed(channel, group, index=None)
-        return {
-            (channel, number): at.offset if (at := found[channel].get(number)) else OFFSET_INVALID
-            for channel, number in partitions
-        }
+    def committed(
+        self, partitions: Collection[Partition], timeout_s: float
+    ) -> dict[Partition, Position]:
+        """Ask for the group's committed positions; none for unknown channels.
 
-    def require(self, partitions: Collection[Partition]) -> None:
-        """Raise KafkaException _STATE for a partition that is not assigned."""
+        Raises GatewayError.
+        """
+        group, deadline_s = self._settings.group, time.monotonic() + timeout_s
+        found: dict[Partition, Position] = {}
+        for channel in dict.fromkeys(channel for channel, _ in partitions):
+            with contextlib.suppress(ChannelNotFound):
+                stored = self._control.endpoints.committed(
+                    channel, group, index=None, timeout_s=left_s(deadline_s)
+                )
+                found |= {(channel, number): at for number, at in stored.items()}
+        return {each: found[each] for each in partitions if each in found}
+
+    def commit(self, channel: str, positions: Mapping[int, Position]) -> None:
+        """Commit positions of one channel, all or none. Raises SluicewayError."""
+        member = self.members.get(channel)
+        if member is None:
+            raise EndpointClosed(f"this consumer has left the channel {channel!r} meanwhile")
+        member.commit(positions)
+
+    def require(self, partitions: Collection[Partition], code: int = STATE) -> None:
+        """Raise KafkaException with this code for a partition that is not assigned."""
         for channel, number in partitions:
             member = self.members.get(channel)
             if member is None or number not in member.held:
                 raise refused(
-                    STATE,
+                    code,
                     f"partition {number} of {channel!r} is not assigned to this consumer; it "
                     "commits what it reads",
                 )
 
-    def check(self, partition: Partition) -> None:
+    def check(self, partition: Partition, deadline_s: float) -> None:
         """Raise GatewayError or KafkaException unless there is such a partition."""
         if partition[0] not in self.fetcher.connections:
-            self.fetcher.add_channel(self._control.connection(partition[0], "read"))
-        self.fetcher.check(partition)
+            self.fetcher.add_channel(
+                self._control.connection(partition[0], "read", timeout_s=left_s(deadline_s))
+            )
+        self.fetcher.check(partition, left_s(deadline_s))
 
-    def leave(self, members: Collection[ChannelMember]) -> None:
-        """Leave channels. Raises GatewayError."""
-        for each in list(members):
-            self.remove([at for at in self.partitions if at[0] == each.channel])
-            del self.members[each.channel]
-            each.handle.detach()
-
-    def exclude(self, member: GroupMember) -> None:
-        """Drop a membership that the gateway ended; its channel is not joined again."""
-        self.subscription.exclude(member.channel)
-        with contextlib.suppress(SluicewayError):
-            self.leave([member])
+    def forget(self, member: ChannelMember) -> None:
+        """Drop a channel and its partitions; the caller detaches the endpoint."""
+        self.remove([at for at in self.partitions if at[0] == member.channel])
+        del self.members[member.channel]
+        # If it cannot be detached now, that is no failure.
+        member.handle.mark_complete()
 
     def close(self) -> None:
         """Disconnect from Kafka and from the gateway."""
+        self._closed = True
         self.fetcher.close()
         self._control.close()
 
-    def _idle(self) -> list[ChannelMember]:
+    def idle(self) -> list[ChannelMember]:
+        """Return the endpoints without partitions."""
         busy = {channel for channel, _ in self.fetcher.starts}
         return [each for name, each in self.members.items() if name not in busy]
 
@@ -221,10 +270,12 @@ class Assignment:
         if stored:
             member.learn(stored)
 
-    def _join(self, channel: str) -> None:
-        self._add_member(
-            GroupMember(self._control, channel, self._settings.group, wakeup=self._wakeup)
-        )
+    def _join(self, channel: str) -> GroupMember:
+        member = GroupMember(self._control, channel, self._settings.group, wakeup=self._wakeup)
+        if self._closed:
+            # `close` did not wait for it.
+            member.handle.detach()
+        return member
 
     def _add_member(self, member: ChannelMember) -> None:
         try:
@@ -233,6 +284,11 @@ class Assignment:
             member.handle.fail(error)
             raise
         self.members[member.channel] = member
+
+
+def left_s(deadline_s: float) -> float:
+    """Return the time until a deadline (monotonic), for a request: never 0."""
+    return max(0.01, deadline_s - time.monotonic())
 
 
 def by_channel(values: Mapping[Partition, V]) -> dict[str, dict[int, V]]:

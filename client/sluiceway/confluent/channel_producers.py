@@ -1,54 +1,42 @@
-"""Channels of a Producer: one writer endpoint each, and one librdkafka producer for all."""
+"""Channels of a Producer: attached in the background, with one librdkafka producer for all."""
 
 import logging
 import threading
-from collections.abc import Callable
+import time
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from sluiceway.confluent.channel_producer import ChannelProducer, reason_of
 from sluiceway.confluent.config import ProducerSettings
-from sluiceway.confluent.errors import CONFLICT, STATE, TIMED_OUT, kafka_exceptions, refused
-from sluiceway.endpoint.writer_endpoint import WriterEndpoint
+from sluiceway.confluent.deliveries import SHORT_WAIT_S, Deliveries
+from sluiceway.confluent.errors import CONFLICT, FAIL, STATE, kafka_error, refused
+from sluiceway.confluent.local_queue import LocalQueue, PendingMessage
 from sluiceway.errors import KafkaFailure, SluicewayError
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection
 
-__all__ = ["ChannelProducer", "ChannelProducers", "OnDelivery"]
-
-OnDelivery = Callable[[KafkaError | None, Message], object]
+__all__ = ["CLOSE_TIMEOUT_S", "ChannelProducers"]
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
-_TIMEOUT_S: Final = 30.0
-
-
-class ChannelProducer(WriterEndpoint):
-    """A channel that is written to. Its fields are for `Producer.produce`, the hot path."""
-
-    def __init__(self, settings: ProducerSettings, channel: str) -> None:
-        super().__init__(
-            settings.control,
-            channel,
-            uid=settings.control.channel(channel).uid,
-            timeout_s=_TIMEOUT_S,
-            config=settings.kafka,
-        )
-        self.topic = self.connection.topic_name
-        self.validates = not self.validator.accepts_any
-        # Keys go to these, also when the channel grows: so each key's messages stay in order.
-        self.partitions = self.connection.partitions
-        # The first callback, which mostly is that of all messages, and its wrapper. Both are set
-        # once, as several threads may produce. Then the latest other callback and its wrapper.
-        self.on_delivery: OnDelivery | None = None
-        self.wrapper: OnDelivery | None = None
-        self.latest: tuple[OnDelivery | None, OnDelivery | None] = (None, None)
+# The limits of the first request for a channel: an outage shows after the first one, and a gateway
+# that is merely slow answers within a later one.
+_FIRST_PROBE_S: Final = 1.0
+_LAST_PROBE_S: Final = 30.0
+_RETRY_S: Final = 0.25
+_LEAST_DETACH_S: Final = 2.0
+CLOSE_TIMEOUT_S: Final = 10.0
+_MAX_HANDED_OVER: Final = 1000
 
 
 class ChannelProducers:
     """The channels of one Producer, and their librdkafka producer.
+
+    A channel is attached by a thread of its own. Until then its messages are in a local queue, so
+    that `produce` never waits; `by_name` has the channels whose messages go straight to librdkafka.
 
     Until a message has a callback, librdkafka reports failures only, which takes a third of the
     work; `reports_all` is set when it reports everything. Every failure is counted.
@@ -56,17 +44,25 @@ class ChannelProducers:
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
-        self._flush_timeout_s = settings.delivery_timeout_ms / 1000 + 10
         self._fork_guard = ForkGuard()
         self._names: dict[str, str] = {}
         self._connection: Connection | None = None
-        self.lock = threading.RLock()
-        self.created = threading.Event()
-        # The current one, and all: another thread may be in a call of one that was replaced.
-        self.producer: Any = None
-        self.producers: list[Any] = []
+        queue = LocalQueue(
+            max_messages=settings.max_queue_messages, max_bytes=settings.max_queue_bytes
+        )
+        self.deliveries = Deliveries(queue, self.report)
+        self.lock = self.deliveries.lock
+        self._changed = self.deliveries.changed
+        self._queue = queue
+        self._switch_lock = threading.Lock()
         self.reports_all = False
         self.by_name: dict[str, ChannelProducer] = {}
+        self._attached: dict[str, ChannelProducer] = {}
+        self._served: set[str] = set()
+        self._outage = False
+        self._switching = False
+        self._stopped = False
+        self._refuses = False
 
     def require_same_process(self) -> None:
         """Raise KafkaException _STATE in a forked child, which has no threads to send messages."""
@@ -77,95 +73,63 @@ class ChannelProducers:
                 "nothing from a process forked from it: create one here",
             )
 
-    def open(self, name: str, *, reports_all: bool) -> ChannelProducer:
-        """Open a channel; the caller holds `lock` and adds it to `by_name`.
+    def add(self, message: PendingMessage) -> None:
+        """Queue a message until its channel is attached; the caller holds `lock`.
 
-        Raises KafkaException.
+        Raises BufferError.
         """
-        with kafka_exceptions():
-            channel = ChannelProducer(self._settings, name)
-            connection = channel.connection
-            try:
-                self._check_kafka(connection)
-                if self.producer is None:
-                    self._connection = connection
-                    self._create(reports_all=reports_all)
-            except BaseException as error:
-                channel.handle.fail(error)
-                raise
-        self._names[channel.topic] = name
-        return channel
+        name = message.topic
+        self._queue.add(message, others=self.deliveries.handed_over)
+        self.by_name.pop(name, None)
+        if name not in self._served:
+            self._served.add(name)
+            threading.Thread(
+                target=self._serve, args=(name,), name=f"sluiceway-attach-{name}", daemon=True
+            ).start()
 
-    def report_all(self) -> None:
-        """Report all deliveries from now on, after messages under way. The caller holds `lock`."""
-        if not self.reports_all:
-            self.producer.flush(self._flush_timeout_s)
-            self._create(reports_all=True)
+    def refuse_more(self) -> None:
+        """Refuse further messages; the caller holds `lock`.
 
-    def wrapped(self, channel: ChannelProducer, on_delivery: OnDelivery) -> OnDelivery:
-        """Return a delivery callback that counts failures and sets the channel's name.
-
-        The same callback as the latest one gets the same wrapper.
+        From here on no thread sends a message: between looking `produce` up and calling it, a
+        thread runs nothing that lets other threads run.
         """
-        latest, wrapper = channel.latest
-        if wrapper is not None and latest == on_delivery:
-            return wrapper
-        name = channel.handle.channel
-
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                self.count(error, message)
-            message.set_topic(name)
-            on_delivery(error, message)
-
-        channel.latest = (on_delivery, delivered)
-        if channel.on_delivery is None:
-            # In this order: a thread that sees the callback also finds its wrapper.
-            channel.wrapper = delivered
-            channel.on_delivery = on_delivery
-        return delivered
-
-    def count(self, error: KafkaError | None, message: Message) -> None:
-        """Count a message that was not delivered, and set the channel's name."""
-        name = self._names.get(message.topic())
-        if name is None:
-            return
-        message.set_topic(name)
-        if error is not None:
-            self.by_name[name].add_failure(_reason(error))
+        self._refuses = True
+        self.by_name.clear()
+        for channel in self._attached.values():
+            channel.produce = closed
 
     def report(self) -> None:
         """Let heartbeats report counts, unless another thread holds the lock."""
         if self.lock.acquire(blocking=False):
             try:
-                for channel in self.by_name.values():
+                for channel in self._attached.values():
                     channel.report()
             finally:
                 self.lock.release()
 
-    def close(self, error: BaseException | None = None) -> SluicewayError | None:
+    def close(self, error: BaseException | None, *, timeout_s: float) -> KafkaError | None:
         """Flush, and report the ends, or `error`; return the first failure.
 
-        Raises the exception of a callback after all of that.
+        After `timeout_s` in which no message was delivered, the others fail. Raises the exception
+        of a callback after all of that.
         """
-        raised: Exception | None = None
-        for producer in self.producers:
-            left, caught = self._flush(producer)
-            raised = raised or caught
-            for channel in self.by_name.values() if left else ():
-                channel.add_failure(_reason(KafkaError(TIMED_OUT)))
-        failure: SluicewayError | None = None
+        failure, raised, idle_s = self.deliveries.flush_or_fail(timeout_s)
         with self.lock:
-            for name in list(self.by_name):
-                channel = self.by_name.pop(name)
-                try:
-                    channel.report()
-                    channel.close(error, timeout_s=_TIMEOUT_S)
-                except SluicewayError as unreported:
-                    LOGGER.warning("the end of %s is not reported: %s", name, unreported)
-                    if isinstance(unreported, KafkaFailure):
-                        channel.handle.fail(unreported)
-                    failure = failure or unreported
+            self._stopped = True
+            self.refuse_more()
+            attached, self._attached = self._attached, {}
+            self._changed.notify_all()
+        deadline_s = time.monotonic() + timeout_s - idle_s
+        for name, channel in attached.items():
+            left_s = max(_LEAST_DETACH_S, deadline_s - time.monotonic())
+            try:
+                channel.report()
+                channel.close(error, timeout_s=left_s, detach_timeout_s=left_s)
+            except SluicewayError as unreported:
+                LOGGER.warning("the end of %s is not reported: %s", name, unreported)
+                if isinstance(unreported, KafkaFailure):
+                    channel.handle.fail(unreported)
+                failure = failure or kafka_error(unreported)
         self._settings.control.close()
         if raised is not None:
             raise raised
@@ -174,19 +138,182 @@ class ChannelProducers:
     def close_abandoned(self) -> None:
         """Close, for a producer that was not closed."""
         try:
-            self.close()
+            failure = self.close(None, timeout_s=CLOSE_TIMEOUT_S)
+            if failure is not None:
+                LOGGER.error("a producer that was not closed: %s", failure.str())
         except Exception:
             LOGGER.exception("a callback failed at the end of a producer that was not closed")
 
-    def _flush(self, producer: Any) -> tuple[int, Exception | None]:
-        """Flush; return the number of messages left, and the exception of a callback."""
-        raised: Exception | None = None
+    def _serve(self, name: str) -> None:
+        """Attach a channel if it is not, and hand its messages to librdkafka; in a thread."""
+        try:
+            channel = self._attached.get(name) or self._attach(name)
+            while channel is not None and self._hand_over(name, channel):
+                pass
+        except Exception as error:
+            LOGGER.exception("the messages to %s have failed", name)
+            with self.lock:
+                self._fail(name, KafkaError(FAIL, f"{type(error).__name__}: {error}"))
+
+    def _attach(self, name: str) -> ChannelProducer | None:
+        """Attach, with retries while messages wait; None if the messages have failed."""
+        probe_s = _FIRST_PROBE_S
         while True:
             try:
-                return producer.flush(self._flush_timeout_s), raised
-            except Exception as error:
-                # The other callbacks run as well, and the ends are reported.
-                raised = raised or error
+                channel = self._attached_once(name, probe_s)
+                break
+            except (SluicewayError, KafkaException) as error:
+                fault = kafka_error(error) if isinstance(error, SluicewayError) else error.args[0]
+            with self.lock:
+                if not fault.retriable():
+                    self._fail(name, fault)
+                    return None
+                self._note_outage(name, fault)
+                self._queue.expire()
+                if self._stopped or self._queue.first(name) is None:
+                    self._served.discard(name)
+                    self._changed.notify_all()
+                    return None
+                self._changed.wait(_RETRY_S)
+            probe_s = min(2 * probe_s, _LAST_PROBE_S)
+        with self.lock:
+            self._outage = False
+            if not self._stopped:
+                self._names[channel.topic] = name
+                self._attached[name] = channel
+                return channel
+        channel.close(timeout_s=_LAST_PROBE_S)
+        return None
+
+    def _attached_once(self, name: str, probe_s: float) -> ChannelProducer:
+        """Return a channel, and have a librdkafka producer for it."""
+        channel = ChannelProducer(self._settings, name, probe_s=probe_s)
+        try:
+            with self.lock:
+                self._check_kafka(channel.connection)
+                if not self.deliveries.producers:
+                    self._connection = channel.connection
+                    reports_all = self._queue.has_callback(name)
+                    self._create(reports_all=reports_all and not self._settings.only_errors)
+                self._connect(channel)
+        except BaseException as error:
+            channel.handle.fail(error)
+            raise
+        return channel
+
+    def _hand_over(self, name: str, channel: ChannelProducer) -> bool:
+        """Hand messages over; return False if none is left, or it has to stop."""
+        with self.lock:
+            if self._switching:
+                self._changed.wait(SHORT_WAIT_S)
+                return True
+            # Many at once: if `produce` could add one for each, the queue would never be empty.
+            for _ in range(_MAX_HANDED_OVER):
+                message = None if self._stopped else self._queue.first(name)
+                if message is None:
+                    if not self._refuses:
+                        self.by_name[name] = channel
+                    self._served.discard(name)
+                    self._changed.notify_all()
+                    return False
+                unreported = message.on_delivery is not None and not self.reports_all
+                if unreported or channel.may_refresh(message.value):
+                    break
+                if not self._send(channel, message):
+                    return True
+            else:
+                return True
+        if unreported:
+            self._report_all()
+        else:
+            self._refresh(name, channel, message)
+        return True
+
+    def _refresh(self, name: str, channel: ChannelProducer, message: PendingMessage) -> None:
+        """Ask the gateway whether the schema id of a message is one of the channel's."""
+        try:
+            channel.validator.error(message.encoded_value)
+        except SluicewayError as error:
+            with self.lock:
+                if error.retriable:
+                    self._note_outage(name, kafka_error(error))
+                    self._changed.wait(_RETRY_S)
+                elif self._queue.remove(message):
+                    self._queue.report(message, kafka_error(error))
+                    self._changed.notify_all()
+
+    def _send(self, channel: ChannelProducer, message: PendingMessage) -> bool:
+        """Hand a message to librdkafka, or wait for room in its queue; the caller holds `lock`."""
+        error: KafkaError | None = None
+        try:
+            if channel.validates:
+                channel.require_valid(message.value)
+            channel.send(message)
+        except BufferError:
+            self._changed.wait(SHORT_WAIT_S)
+            return False
+        except KafkaException as refusal:
+            error = refusal.args[0]
+        except (TypeError, ValueError) as refusal:
+            error = KafkaError(FAIL, str(refusal))
+        self._queue.remove(message)
+        if error is not None:
+            self._queue.report(message, error)
+            self._changed.notify_all()
+        return True
+
+    def _report_all(self) -> None:
+        """Report all deliveries from now on, after messages under way."""
+        with self._switch_lock:
+            with self.lock:
+                if self.reports_all:
+                    return
+                self._switching = True
+                self.by_name.clear()
+            try:
+                before = self.deliveries.producers[-1]
+                self._wait_until_empty(before)
+                with self.lock:
+                    self._create(reports_all=True)
+                    for channel in self._attached.values():
+                        self._connect(channel)
+                # A message of a thread that was in `produce` meanwhile.
+                self._wait_until_empty(before)
+            finally:
+                with self.lock:
+                    self._switching = False
+                    self._changed.notify_all()
+
+    def _wait_until_empty(self, producer: Any) -> None:
+        with self.lock:
+            while len(producer) and not self._stopped:
+                self._changed.wait(SHORT_WAIT_S)
+
+    def _fail(self, name: str, error: KafkaError) -> None:
+        """Fail the messages of a channel that cannot be attached; the caller holds `lock`."""
+        count = self._queue.fail(name, error)
+        self._served.discard(name)
+        if count:
+            LOGGER.error("%d messages to %s are not delivered: %s", count, name, error.str())
+        self._changed.notify_all()
+
+    def _note_outage(self, name: str, error: KafkaError) -> None:
+        """Report an outage once, until a channel is attached; the caller holds `lock`."""
+        self._queue.explain(name, error.str())
+        if self._outage:
+            return
+        self._outage = True
+        LOGGER.warning("messages to %s wait: %s", name, error.str())
+        error_cb = self._settings.callbacks.get("error_cb")
+        if error_cb is not None:
+            self._queue.calls.append(lambda: error_cb(error))
+            self._changed.notify_all()
+
+    def _connect(self, channel: ChannelProducer) -> None:
+        """Have a channel use the current librdkafka producer; the caller holds `lock`."""
+        channel.connect(self.deliveries.producers[-1].produce)
+        if self._refuses:
+            channel.produce = closed
 
     def _check_kafka(self, connection: Connection) -> None:
         if self._connection and dict(self._connection.kafka) != dict(connection.kafka):
@@ -199,21 +326,31 @@ class ChannelProducers:
     def _create(self, *, reports_all: bool) -> None:
         assert self._connection is not None  # noqa: S101 - set by the first channel
         settings = self._settings
+        limits = (self._connection.max_message_bytes, settings.max_message_bytes)
         config = producer_config(
             self._connection.kafka,
             settings.kafka,
             delivery_timeout_ms=settings.delivery_timeout_ms,
-            max_message_bytes=self._connection.max_message_bytes,
+            max_message_bytes=min(filter(None, limits)),
         )
         own: dict[str, Any] = {
-            "on_delivery": self.count,
+            **settings.callbacks,
+            "on_delivery": self._count,
             "delivery.report.only.error": not reports_all,
         }
-        self.reports_all = reports_all
-        self.producer = create_client(Producer, config.over({**settings.callbacks, **own}))
-        self.producers.append(self.producer)
-        self.created.set()
+        producer = create_client(Producer, config.over(own))
+        # With only errors wanted, callbacks need no other producer.
+        self.reports_all = reports_all or settings.only_errors
+        self.deliveries.producers = (*self.deliveries.producers, producer)
+        self._changed.notify_all()
+
+    def _count(self, error: KafkaError | None, message: Message) -> None:
+        """Count a message without a callback that was not delivered."""
+        name = self._names.get(message.topic())
+        if error is not None and name in self._attached:
+            self._attached[name].add_failure(reason_of(error))
 
 
-def _reason(error: KafkaError) -> str:
-    return f"{error.name()}, {error.str()}"
+def closed(*_: object, **__: object) -> None:
+    """Refuse messages of a closed producer."""
+    raise RuntimeError("Producer has been closed")

@@ -9,10 +9,11 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from sluiceway.confluent.assignment import by_channel
 from sluiceway.confluent.errors import FAIL, kafka_error
-from sluiceway.confluent.fetcher import Partition, topic_partitions
+from sluiceway.confluent.fetcher import Partition
 from sluiceway.errors import GatewayUnavailable, SluicewayError
+from sluiceway.rest.endpoint_models import Position
 
-__all__ = ["AsyncCommitter"]
+__all__ = ["AsyncCommitter", "committed_partitions"]
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
@@ -28,18 +29,18 @@ class AsyncCommitter:
     """
 
     def __init__(
-        self, commit: Callable[[str, Mapping[int, int]], None], *, wakeup: threading.Event
+        self, commit: Callable[[str, Mapping[int, Position]], None], *, wakeup: threading.Event
     ) -> None:
         self._commit_channel = commit
         self._wakeup = wakeup
         self._lock = threading.Lock()
         self._changed = threading.Condition()
-        self._waiting: list[dict[Partition, int]] = []
+        self._waiting: list[dict[Partition, Position]] = []
         self.idle = True
         """Whether no commit waits or is under way."""
         self.reports: collections.deque[Report] = collections.deque()
 
-    def commit(self, offsets: Mapping[Partition, int]) -> dict[str, SluicewayError]:
+    def commit(self, offsets: Mapping[Partition, Position]) -> dict[str, SluicewayError]:
         """Commit, and return the failures by channel."""
         failures: dict[str, SluicewayError] = {}
         with self._lock:
@@ -50,7 +51,7 @@ class AsyncCommitter:
                     failures[channel] = error
         return failures
 
-    def submit(self, offsets: Mapping[Partition, int]) -> None:
+    def submit(self, offsets: Mapping[Partition, Position]) -> None:
         """Commit in the background, and report."""
         with self._changed:
             self._waiting.append(dict(offsets))
@@ -60,11 +61,12 @@ class AsyncCommitter:
                 self.idle = False
 
     def report(
-        self, offsets: Mapping[Partition, int], failures: Mapping[str, SluicewayError]
+        self, offsets: Mapping[Partition, Position], failures: Mapping[str, SluicewayError]
     ) -> None:
         """Report a commit."""
-        first = next((failures[channel] for channel, _ in offsets if channel in failures), None)
-        self._add_report(first and kafka_error(first), offsets)
+        errors = {channel: kafka_error(error) for channel, error in failures.items()}
+        first = next((errors[channel] for channel, _ in offsets if channel in errors), None)
+        self._add_report(first, committed_partitions(offsets, errors))
 
     def flush(self) -> None:
         """Wait until no commit waits or is under way."""
@@ -84,11 +86,13 @@ class AsyncCommitter:
             except Exception as error:
                 # Without this thread, `flush` would wait forever.
                 LOGGER.exception("commits failed")
+                failure = KafkaError(FAIL, repr(error))
                 for each in requests:
-                    self._add_report(KafkaError(FAIL, repr(error)), each)
+                    errors = dict.fromkeys((channel for channel, _ in each), failure)
+                    self._add_report(failure, committed_partitions(each, errors))
 
-    def _commit_together(self, requests: Sequence[dict[Partition, int]]) -> None:
-        together: dict[Partition, int] = {}
+    def _commit_together(self, requests: Sequence[dict[Partition, Position]]) -> None:
+        together: dict[Partition, Position] = {}
         for each in requests:
             together |= {key: max(at, together.get(key, at)) for key, at in each.items()}
         failures = self.commit(together)
@@ -97,6 +101,25 @@ class AsyncCommitter:
         for each in requests:
             self.report(each, failures if away or len(requests) == 1 else self.commit(each))
 
-    def _add_report(self, error: KafkaError | None, offsets: Mapping[Partition, int]) -> None:
-        self.reports.append((error, topic_partitions(offsets)))
+    def _add_report(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
+        self.reports.append((error, offsets))
         self._wakeup.set()
+
+
+class CommittedPartition(TopicPartition):  # type: ignore[misc]
+    """A partition of a commit. confluent-kafka's own class cannot be given an error."""
+
+    error: KafkaError | None = None
+
+
+def committed_partitions(
+    offsets: Mapping[Partition, Position], errors: Mapping[str, KafkaError]
+) -> list[TopicPartition]:
+    """Return positions in confluent-kafka's class, with the error of their channel's commit."""
+    found: list[TopicPartition] = []
+    for (channel, number), at in offsets.items():
+        described = () if at.metadata is None else (at.metadata,)
+        partition = CommittedPartition(channel, number, at.offset, *described)
+        partition.error = errors.get(channel)
+        found.append(partition)
+    return found

@@ -1,19 +1,27 @@
 """Configuration of consumers and producers by librdkafka's names."""
 
+import difflib
+import functools
+import logging
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 
+from sluiceway.confluent import properties
 from sluiceway.confluent.errors import INVALID_ARG, refused
-from sluiceway.errors import OptionError
-from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedProperties, refuse_unlisted
-from sluiceway.rest.auth import Token
+from sluiceway.errors import ChannelNotFound, Conflict, OptionError
+from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedProperties
+from sluiceway.kafka.partitioner import partition_of
+from sluiceway.rest.auth import Token, clear_tracebacks
 from sluiceway.rest.channels import Control
+from sluiceway.rest.models import ChannelResource
 from sluiceway.rest.transport import Transport
+
+LOGGER = logging.getLogger("sluiceway.confluent")
 
 _ADDRESS: Final = ("sluiceway.url", "bootstrap.servers", "metadata.broker.list")
 _RESET: Final = {
@@ -22,30 +30,42 @@ _RESET: Final = {
     **dict.fromkeys(("error", "none"), "error"),
 }
 _CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb", "log_cb")
-_LOCAL: Final = ("statistics.interval.ms", "log_level")
-_GROUPS: Final = frozenset(
-    {
-        "coordinator.query.interval.ms",
-        "group.instance.id",
-        "group.protocol",
-        "group.protocol.type",
-        "group.remote.assignor",
-        "heartbeat.interval.ms",
-        "max.poll.interval.ms",
-        "partition.assignment.strategy",
-        "session.timeout.ms",
-    }
-)
-"""For Kafka's group coordinator, which the gateway replaces: accepted and ignored."""
-_IDLE: Final = frozenset({"api.version.request", "broker.version.fallback", "log.connection.close"})
-_SETTLED: Final[Mapping[str, tuple[str, ...]]] = {
-    "acks": ("all", "-1"),
-    "request.required.acks": ("all", "-1"),
-    "enable.idempotence": ("true",),
-}
-"""Values that a channel's producers always have; others are refused."""
-_RETRIES: Final = frozenset({"retries", "message.send.max.retries", "message.max.bytes"})
 _TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
+_LINGER: Final = ("linger.ms", "queue.buffering.max.ms")
+_LINGER_MS: Final = 10
+_QUEUE: Final = ("queue.buffering.max.messages", "queue.buffering.max.kbytes")
+_QUEUE_DEFAULTS: Final = (500_000, 1_048_576)
+_OWN_PARTITIONERS: Final = ("murmur2_random", "murmur2")
+"""Hash keys as native writers do, so keys keep their partitions when a channel grows."""
+_UNCHECKED: Final = frozenset({"debug", "log_level", "statistics.interval.ms"})
+
+
+class ChannelControl(Control):
+    """The control plane for facades; with `creates`, a channel that is missing is created."""
+
+    def __init__(self, transport: Transport, *, listener: str | None, creates: bool) -> None:
+        super().__init__(transport, listener=listener)
+        self._creates = creates
+
+    def channel(self, name: str, *, timeout_s: float | None = None) -> ChannelResource:
+        """Return a channel; `timeout_s` replaces the transport's timeout. Raises GatewayError."""
+        try:
+            return super().channel(name, timeout_s=timeout_s)
+        except ChannelNotFound as error:
+            if not self._creates:
+                raise ChannelNotFound(
+                    f"{error} Create it with gateway.channel({name!r}, schema), with `sluiceway "
+                    f"channels create {name}`, or set allow.auto.create.topics=true for a channel "
+                    "of format bytes with 1 partition",
+                    status=404,
+                ) from error
+        try:
+            return self.create(name, spec={"format": "bytes", "partitions": 1}, labels={})
+        except Conflict as error:
+            if error.code != "precondition_failed":
+                raise
+        # It was created meanwhile.
+        return super().channel(name, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +98,18 @@ class ProducerSettings(Common):
     """Settings of a producer; messages not acknowledged within the delivery timeout have failed."""
 
     delivery_timeout_ms: int
+    """0: no limit."""
+    max_queue_messages: int
+    max_queue_bytes: int
+    max_message_bytes: int | None
+    partitioner_of_librdkafka: bool
     on_delivery: Callable[[Any, Any], object] | None
     only_errors: bool
+
+    @property
+    def delivery_timeout_s(self) -> float:
+        """The delivery timeout, in seconds; it may be inf."""
+        return self.delivery_timeout_ms / 1000 if self.delivery_timeout_ms else math.inf
 
 
 class _Properties(MaskedProperties):
@@ -93,7 +123,9 @@ class _Properties(MaskedProperties):
         topic = given.pop("default.topic.config", {})
         if not isinstance(topic, Mapping):
             raise _wrong("default.topic.config", topic, "a dict")
-        return cls(MaskedProperties(topic).over(given))
+        merged = MaskedProperties(topic).over(given)
+        # As for librdkafka, None is the default.
+        return cls({name: merged[name] for name in merged if merged[name] is not None})
 
     def flag(self, name: str, *, default: bool) -> bool:
         value = self.pop(name, default)
@@ -102,14 +134,14 @@ class _Properties(MaskedProperties):
             raise _wrong(name, value, "true or false")
         return text in ("true", "1")
 
-    def number(self, name: str, default: int) -> int:
-        value = self.pop(name, default)
+    def number(self, name: str, default: int, *, keep: bool = False) -> int:
+        value = self.get(name, default) if keep else self.pop(name, default)
         try:
             number = int(value)
         except (TypeError, ValueError):
             number = -1
         if isinstance(value, bool) or not 0 <= number < 2**31:
-            raise _wrong(name, value, "a number of milliseconds")
+            raise _wrong(name, value, "a number that is not negative")
         return number
 
     def callback(self, name: str) -> Any:
@@ -119,14 +151,21 @@ class _Properties(MaskedProperties):
         return value
 
     def choice(self, name: str, choices: Mapping[str, str], default: str) -> str:
-        value = self.pop(name, default)
+        value = str(self.pop(name, default)).lower()
         if value not in choices:
             raise _wrong(name, value, ", ".join(choices))
         return choices[value]
 
-    def ignore(self, names: frozenset[str]) -> None:
-        for name in names:
-            self.pop(name, None)
+    def ignore(self, names: Iterable[str], reason: str = "") -> list[str]:
+        """Drop properties; return those that were set, with the reason."""
+        found = sorted(name for name in names if name in self)
+        for name in found:
+            del self[name]
+        return [f"{name} ({reason})" if reason else name for name in found]
+
+    def take(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return these properties, and remove them."""
+        return {name: self.pop(name) for name in names if name in self}
 
 
 def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSettings:
@@ -134,59 +173,134 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
 
     Raises KafkaException _INVALID_ARG, TypeError, and ValueError without a group.
     """
+    if config is None and not named:
+        raise TypeError("expected configuration dict")
     given = _Properties.of(config, named)
-    group = given.pop("group.id", None)
-    if not isinstance(group, str) or not group:
+    _refuse(given)
+    ignored = given.ignore(properties.PRODUCER_ONLY, "for producers")
+    group = "" if (value := given.pop("group.id", None)) is None else str(value)
+    if not group:
         raise ValueError("group.id must be set: the name of the group")
     own = {
         "group": group,
-        "auto_commit": given.flag("enable.auto.commit", default=True),
+        "auto_commit": given.flag(
+            "enable.auto.commit", default=given.flag("auto.commit.enable", default=True)
+        ),
         "auto_commit_s": _interval_s(given.number("auto.commit.interval.ms", 5000)),
         "auto_store": given.flag("enable.auto.offset.store", default=True),
         "reset": given.choice("auto.offset.reset", _RESET, "latest"),
         "eof": given.flag("enable.partition.eof", default=False),
         "on_commit": given.callback("on_commit"),
     }
-    given.ignore(_GROUPS)
-    return ConsumerSettings(**own, **_common(given, CONSUMER))
+    return ConsumerSettings(**own, **_common(given, CONSUMER, properties.PASSED, ignored))
 
 
 def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSettings:
     """Read a producer's configuration. Raises KafkaException _INVALID_ARG, TypeError."""
+    if config is None and not named:
+        raise TypeError("expected configuration dict")
     given = _Properties.of(config, named)
-    for name, settled in _SETTLED.items():
-        value = given.pop(name, settled[0])
-        if str(value).lower() not in settled:
-            raise refused(
-                INVALID_ARG,
-                f"{name} is {value!r}: a channel's producers always have {settled[0]}, so that no "
-                "message is lost; leave it out",
-            )
+    _refuse(given)
+    ignored = given.ignore(properties.CONSUMER_ONLY, "for consumers")
     timeout_ms = 120_000
     for name in _TIMEOUTS:
         timeout_ms = given.number(name, timeout_ms)
+    if not any(name in given for name in _LINGER) and 0 < timeout_ms < 2 * _LINGER_MS:
+        # librdkafka requires that messages linger for less than their timeout.
+        given["linger.ms"] = timeout_ms // 2
+    messages, kbytes = (
+        given.number(name, default, keep=True)
+        for name, default in zip(_QUEUE, _QUEUE_DEFAULTS, strict=True)
+    )
+    most = given.number("message.max.bytes", 0)
+    partitioner = given.get("partitioner", _OWN_PARTITIONERS[0])
     own = {
-        "delivery_timeout_ms": max(1000, timeout_ms),
+        "delivery_timeout_ms": timeout_ms,
+        "max_queue_messages": messages,
+        "max_queue_bytes": 1024 * kbytes,
+        "max_message_bytes": most or None,
+        "partitioner_of_librdkafka": partitioner not in _OWN_PARTITIONERS,
         "on_delivery": given.callback("on_delivery") or given.callback("dr_cb"),
         "only_errors": given.flag("delivery.report.only.error", default=False),
     }
-    given.ignore(_RETRIES)
-    return ProducerSettings(**own, **_common(given, PRODUCER))
+    passed = properties.PASSED_BY_PRODUCERS
+    return ProducerSettings(**own, **_common(given, PRODUCER, passed, ignored))
 
 
-def _common(given: _Properties, listed: frozenset[str]) -> dict[str, Any]:
-    given.ignore(_IDLE)
+@functools.lru_cache(maxsize=4096)
+def partition_of_key(key: str | bytes, partitions: int) -> int:
+    """Return the partition of a key; -1, which leaves it to librdkafka, without `partitions`.
+
+    Hashing takes longer than sending, so results are cached.
+    """
+    if not partitions:
+        return -1
+    return partition_of(key.encode() if isinstance(key, str) else key, partitions)
+
+
+def _refuse(given: _Properties) -> None:
+    """Raise KafkaException for a property that is refused, unknown, or has a refused value."""
+    for name in given:
+        if name in properties.REFUSED:
+            raise refused(INVALID_ARG, f"{name} cannot be set: {properties.REFUSED[name]}")
+        if name not in properties.KNOWN:
+            close = difflib.get_close_matches(str(name), properties.KNOWN, n=1)
+            raise refused(
+                INVALID_ARG,
+                f'No such configuration property: "{name}"'
+                + (f"; did you mean {close[0]!r}?" if close else ""),
+            )
+    for name, (values, reason) in properties.SETTLED.items():
+        value = given.pop(name, values[0])
+        if str(value).lower() not in values:
+            raise refused(
+                INVALID_ARG,
+                f"{name} is {value!r}: it is always {values[0]}, {reason}; leave it out",
+            )
+
+
+def _common(
+    given: _Properties, listed: frozenset[str], passed: frozenset[str], ignored: list[str]
+) -> dict[str, Any]:
+    for name, reason in properties.IGNORED.items():
+        ignored += given.ignore((name,), reason)
     like = given.choice(
         "sluiceway.behaves.like", {"confluent": "confluent", "hpe": "hpe"}, "confluent"
     )
     callbacks = {name: given.callback(name) for name in _CALLBACKS if name in given}
-    callbacks |= {name: given.pop(name) for name in (*_LOCAL, "logger") if name in given}
+    callbacks |= given.take(("logger",))
     try:
         control = _control(given)
-        refuse_unlisted(given, CONNECTION, listed)
     except OptionError as error:
         raise refused(INVALID_ARG, str(error)) from error
-    return {"control": control, "hpe": like == "hpe", "kafka": given, "callbacks": callbacks}
+    local = MaskedProperties(given.take(passed))
+    kafka = MaskedProperties({name: given[name] for name in given if name in CONNECTION | listed})
+    _require_valid(kafka.over(local))
+    if ignored:
+        LOGGER.warning("these properties have no effect: %s", ", ".join(ignored))
+    return {
+        "control": control,
+        "hpe": like == "hpe",
+        "kafka": kafka,
+        "callbacks": local.over(callbacks),
+    }
+
+
+def _require_valid(given: MaskedProperties) -> None:
+    """Raise KafkaException for a value that librdkafka refuses, with its own text."""
+    # Credentials are complete only together with the gateway's properties.
+    checked = {
+        name: given[name]
+        for name in given
+        if not name.startswith(("sasl.", "ssl.", "security.")) and name not in _UNCHECKED
+    }
+    if checked:
+        try:
+            Producer({**checked, "log_level": 0})
+        except KafkaException as error:
+            clear_tracebacks(error)
+            fault: KafkaError = error.args[0]
+            raise KafkaException(KafkaError(fault.code(), fault.str())) from None
 
 
 def _control(given: _Properties) -> Control:
@@ -201,8 +315,9 @@ def _control(given: _Properties) -> Control:
             )
     token, ca = Token.of(given.pop("sluiceway.token", None)), given.pop("sluiceway.ca", None)
     listener = given.pop("sluiceway.listener", None) or os.environ.get("SLUICEWAY_LISTENER")
+    creates = given.flag("allow.auto.create.topics", default=False)
     transport = Transport(url, token=token, ca=ca, timeout_s=30.0)
-    return Control(transport, listener=listener)
+    return ChannelControl(transport, listener=listener, creates=creates)
 
 
 def _interval_s(interval_ms: int) -> float:

@@ -9,21 +9,27 @@ from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartition
 
+from sluiceway.confluent.assignment import left_s
+from sluiceway.confluent.committer import committed_partitions
 from sluiceway.confluent.config import consumer_settings
 from sluiceway.confluent.coordinator import ConsumerCoordinator, OnPartitions
 from sluiceway.confluent.errors import (
     CONFLICT,
     INVALID_ARG,
     NO_OFFSET,
+    UNKNOWN_PARTITION,
     kafka_error,
     kafka_exceptions,
     refused,
 )
 from sluiceway.confluent.fetcher import Partition, partitions_of, topic_partitions
+from sluiceway.rest.endpoint_models import Position
 
 __all__ = ["Consumer"]
 
 _SLICE_S = 0.1
+_TIMEOUT_S = 30.0
+"""For requests to the gateway without a timeout of the caller's."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -87,10 +93,10 @@ class Consumer:
         self._coordinator.callbacks = callbacks
         self._wakeup.set()
 
-    @_exclusive
     def unsubscribe(self) -> None:
         """Leave the group at all channels."""
-        self._coordinator.unsubscribe()
+        self._coordinator.wait_for_callback()
+        self._unsubscribe()
 
     @_exclusive
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
@@ -150,7 +156,7 @@ class Consumer:
         while True:
             now_s = time.monotonic()
             if self._events or now_s >= self._wakeup.due_s:
-                self._coordinator.serve()
+                self._coordinator.serve(deadline_s - now_s)
                 if (event := self._coordinator.next_event()) is not None:
                     return event
             wait_s = max(0.0, min(_SLICE_S, deadline_s - now_s))
@@ -174,7 +180,7 @@ class Consumer:
             if found and self._coordinator.rebalancing:
                 return found
             if not found and time.monotonic() >= self._wakeup.due_s:
-                self._coordinator.serve()
+                self._coordinator.serve(deadline_s - time.monotonic())
             while self._events and len(found) < num_messages:
                 found += filter(None, [self._coordinator.next_event()])
             wait_s = max(0.0, min(_SLICE_S, deadline_s - time.monotonic()))
@@ -185,7 +191,6 @@ class Consumer:
             if len(found) >= num_messages or time.monotonic() >= deadline_s:
                 return found
 
-    @_exclusive
     def commit(
         self,
         message: Message | None = None,
@@ -195,29 +200,28 @@ class Consumer:
     ) -> list[TopicPartition] | None:
         """Commit past `message`, or `offsets`, or all that was handed out.
 
-        `asynchronous` (or `**{"async": True}`) returns at once, and `poll` calls `on_commit`.
-        Otherwise it returns the committed offsets. Raises KafkaException: _NO_OFFSET if there is
-        nothing to commit, OFFSET_OUT_OF_RANGE past what was read, ILLEGAL_GENERATION and
+        `asynchronous` (or `**{"async": True}`) returns None at once, and `poll` calls `on_commit`.
+        Otherwise it returns the committed offsets, and raises _NO_OFFSET if nothing was read. Other
+        codes of KafkaException: OFFSET_OUT_OF_RANGE past what was read, ILLEGAL_GENERATION and
         UNKNOWN_MEMBER_ID.
         """
         asynchronous = named.pop("async", asynchronous)
         if named:
             raise TypeError(f"commit() has no argument {next(iter(named))!r}")
-        wanted = _requested(message, offsets)
-        if wanted is None:
-            wanted = self._coordinator.consumed(self._assignment.partitions)
+        wanted = self._to_commit(message, offsets)
+        committer = self._coordinator.committer
+        if asynchronous:
+            if wanted:
+                committer.submit(wanted)
+            return None
         if not wanted:
             raise refused(NO_OFFSET, "nothing to commit: no assigned partition was read yet")
-        self._assignment.require(wanted)
-        self._assignment.note()
-        if asynchronous:
-            self._coordinator.committer.submit(wanted)
-            return None
-        self._coordinator.committer.flush()
-        failures = self._coordinator.committer.commit(wanted)
+        # Without the lock: others poll while it waits for the gateway.
+        committer.flush()
+        failures = committer.commit(wanted)
         if failures:
             raise KafkaException(kafka_error(next(iter(failures.values()))))
-        return topic_partitions(wanted)
+        return committed_partitions(wanted, {})
 
     @_exclusive
     def store_offsets(
@@ -229,7 +233,7 @@ class Consumer:
         wanted = _requested(message, offsets)
         if wanted is None:
             raise TypeError("expected either message or offsets")
-        self._assignment.require(wanted)
+        self._assignment.require(wanted, UNKNOWN_PARTITION)
         self._coordinator.stored |= wanted
 
     @_exclusive
@@ -252,11 +256,16 @@ class Consumer:
     def committed(
         self, partitions: Sequence[TopicPartition], timeout: float = -1
     ) -> list[TopicPartition]:
-        """Return the group's committed offsets; OFFSET_INVALID where there is none."""
-        del timeout  # the gateway's own applies
+        """Return the group's committed offsets; OFFSET_INVALID where there is none.
+
+        Raises KafkaException _TRANSPORT without an answer after `timeout` seconds (negative: 30).
+        """
         self._coordinator.require_open()
+        asked = partitions_of(partitions)
         with kafka_exceptions():
-            return topic_partitions(self._assignment.committed(partitions_of(partitions)))
+            found = self._assignment.committed(asked, _seconds(timeout))
+        stored = {(e.topic, e.partition): e for e in committed_partitions(found, {})}
+        return [stored.get(each, TopicPartition(*each, OFFSET_INVALID)) for each in asked]
 
     @_exclusive
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
@@ -276,14 +285,17 @@ class Consumer:
         cached: bool = False,
     ) -> tuple[int, int] | None:
         """Return the first offset of the partition and the one after its last message."""
-        (key,) = self._existing([partition])
-        return self._fetcher.watermarks(key, timeout, cached=cached)
+        deadline_s = time.monotonic() + _seconds(timeout)
+        (key,) = self._existing([partition], deadline_s)
+        return self._fetcher.watermarks(key, left_s(deadline_s), cached=cached)
 
     def offsets_for_times(
         self, partitions: Sequence[TopicPartition], timeout: float = 30
     ) -> list[TopicPartition]:
         """Return the first offset not older than each `offset`, which is a time in ms."""
-        return topic_partitions(self._fetcher.offsets_at(self._existing(partitions), timeout))
+        deadline_s = time.monotonic() + _seconds(timeout)
+        asked = self._existing(partitions, deadline_s)
+        return topic_partitions(self._fetcher.offsets_at(asked, left_s(deadline_s)))
 
     def memberid(self) -> str | None:
         """Return the id of its endpoint at the first channel, if it has one."""
@@ -293,8 +305,10 @@ class Consumer:
     def close(self) -> None:
         """Commit if that is automatic, leave the group, and disconnect. May be repeated.
 
-        Every step is tried; the exception of a callback or of the gateway is raised afterwards.
+        It takes 10 s at most. Every step is tried; the exception of a callback or of the gateway is
+        raised afterwards. A gateway that does not answer is logged.
         """
+        self._coordinator.wait_for_callback()
         with self._coordinator.lock:
             self._coordinator.close()
 
@@ -310,13 +324,30 @@ class Consumer:
     ) -> None:
         self.close()
 
-    def _existing(self, partitions: Sequence[TopicPartition]) -> dict[Partition, int]:
+    @_exclusive
+    def _unsubscribe(self) -> None:
+        self._coordinator.unsubscribe()
+
+    @_exclusive
+    def _to_commit(
+        self, message: Message | None, offsets: Sequence[TopicPartition] | None
+    ) -> dict[Partition, Position]:
+        wanted = _requested(message, offsets)
+        if wanted is None:
+            wanted = self._coordinator.consumed(self._assignment.partitions)
+        self._assignment.require(wanted)
+        self._assignment.note()
+        return wanted
+
+    def _existing(
+        self, partitions: Sequence[TopicPartition], deadline_s: float
+    ) -> dict[Partition, int]:
         """Return partitions, assigned or not. Raises KafkaException if one does not exist."""
         self._coordinator.require_open()
         asked = partitions_of(partitions)
         with kafka_exceptions():
             for each in asked:
-                self._assignment.check(each)
+                self._assignment.check(each, deadline_s)
         return asked
 
     def _deadline(self, timeout: float | None) -> float:
@@ -324,9 +355,14 @@ class Consumer:
         return math.inf if timeout is None or timeout < 0 else time.monotonic() + timeout
 
 
+def _seconds(timeout: float) -> float:
+    """Return a caller's timeout; a negative one stands for the default."""
+    return _TIMEOUT_S if timeout < 0 else timeout
+
+
 def _requested(
     message: Message | None, offsets: Sequence[TopicPartition] | None
-) -> dict[Partition, int] | None:
+) -> dict[Partition, Position] | None:
     """Return the offsets that a caller names to be committed; None if none are named."""
     if message is not None and offsets is not None:
         raise ValueError("message and offsets are mutually exclusive")
@@ -335,7 +371,12 @@ def _requested(
             raise TypeError(f"expected Message, not {type(message).__name__}")
         if message.error() is not None:
             raise refused(INVALID_ARG, "events cannot be committed, only messages")
-        return {(message.topic(), message.partition()): message.offset() + 1}
+        return {(message.topic(), message.partition()): Position(offset=message.offset() + 1)}
     if offsets is None:
         return None
-    return {each: at for each, at in partitions_of(offsets).items() if at >= 0}
+    partitions_of(offsets)
+    return {
+        (each.topic, each.partition): Position(offset=each.offset, metadata=each.metadata)
+        for each in offsets
+        if each.offset >= 0
+    }

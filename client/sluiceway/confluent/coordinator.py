@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -12,14 +13,16 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
 
 from sluiceway.confluent.assignment import Assignment, leave_all
+from sluiceway.confluent.background import StepRunner, Steps
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import CONFLICT, STATE, kafka_error, kafka_exceptions, refused
 from sluiceway.confluent.fetcher import Partition, topic_partitions
-from sluiceway.confluent.members import GroupMember, ManualConsumer
-from sluiceway.errors import SluicewayError
+from sluiceway.confluent.members import ChannelMember, GroupMember, ManualConsumer
+from sluiceway.errors import GatewayUnavailable, SluicewayError
 from sluiceway.fair_lock import FairLock
 from sluiceway.fork_guard import ForkGuard
+from sluiceway.rest.endpoint_models import Position
 
 __all__ = ["ConsumerCoordinator", "OnPartitions", "WakeupEvent"]
 
@@ -28,6 +31,8 @@ LOGGER = logging.getLogger("sluiceway.confluent")
 OnPartitions = Callable[[Any, list[TopicPartition]], object]
 
 _SERVE_INTERVAL_S = 0.5
+_LEAVE_TIMEOUT_S = 10.0
+"""How long closing and leaving a group may take in all."""
 
 
 class WakeupEvent(threading.Event):
@@ -57,8 +62,9 @@ class WakeupEvent(threading.Event):
 class ConsumerCoordinator:
     """Keeps one consumer's membership and commits up to date; `consumer` goes to its callbacks.
 
-    Threads that share a consumer poll side by side. For everything else a thread holds `lock`,
-    also while callbacks run. There is no thread for it: `serve` is called by polls.
+    Threads that share a consumer poll side by side. For everything else a thread holds `lock`, but
+    not while callbacks run: what they call may come from other threads. `serve`, which polls call,
+    takes the next steps; requests to the gateway run in threads of their own meanwhile.
     """
 
     def __init__(self, settings: ConsumerSettings, consumer: object) -> None:
@@ -70,11 +76,13 @@ class ConsumerCoordinator:
         self.wakeup = WakeupEvent()
         self.assignment = Assignment(settings, wakeup=self.wakeup)
         members = self.assignment.members
-        self.committer = AsyncCommitter(
-            lambda channel, offsets: members[channel].commit(offsets), wakeup=self.wakeup
-        )
+        self.committer = AsyncCommitter(self.assignment.commit, wakeup=self.wakeup)
+        self._steps = StepRunner(wakeup=self.wakeup)
+        self._outage = False
+        self._calling = 0
+        self._called = threading.Event()
         self.events: collections.deque[Message] = collections.deque()
-        self.stored: dict[Partition, int] = {}
+        self.stored: dict[Partition, Position] = {}
         self.callbacks: dict[str, OnPartitions | None] = {}
         self.closed = False
         self._commit_due_s = time.monotonic() + settings.auto_commit_s
@@ -85,10 +93,12 @@ class ConsumerCoordinator:
     @property
     def rebalancing(self) -> bool:
         """Whether others may wait for partitions, so that messages are to be handed out first."""
+        if self._steps.active:
+            return True
         return any(each.share.rebalance_due for each in self.assignment.group_members)
 
-    def serve(self) -> None:
-        """Commit, call back and rebalance as far as due."""
+    def serve(self, wait_s: float) -> None:
+        """Commit, call back and rebalance as far as due; wait `wait_s` at most, and briefly."""
         self.require_open()
         with self.lock:
             self.require_open()
@@ -104,9 +114,13 @@ class ConsumerCoordinator:
                     # In the background: polls do not wait for the gateway.
                     self.committer.submit(uncommitted)
             self._deliver_reports()
+            self._report_outage()
+            if self.closed or self.assignment.in_callback:
+                return
             self.assignment.note()
-            if self.assignment.subscription:
-                self._rebalance()
+            if self.assignment.subscription or self._steps.active:
+                with kafka_exceptions():
+                    self._steps.advance(self._rebalance, wait_s)
 
     def next_event(self) -> Message | None:
         """Take the next event to hand out."""
@@ -115,48 +129,55 @@ class ConsumerCoordinator:
         except IndexError:
             return None
 
-    def unsubscribe(self) -> None:
-        """Leave the group at all channels."""
+    def unsubscribe(self, deadline_s: float | None = None) -> None:
+        """Leave the group at all channels, without waiting longer than until the deadline."""
         self._require_no_callback()
+        deadline_s = _leave_deadline_s() if deadline_s is None else deadline_s
         self.assignment.subscription.replace(())
         with contextlib.ExitStack() as stack:
             stack.callback(self.callbacks.clear)
-            for each in reversed(self.assignment.group_members):
-                stack.callback(self._leave, each)
+            # First those that the steps in progress may add.
+            stack.callback(self._leave_all, deadline_s)
+            stack.callback(self._finish, _nothing(), deadline_s)
 
     def assign_manually(
-        self, offsets: Mapping[Partition, int], keep: Collection[Partition] = ()
+        self,
+        offsets: Mapping[Partition, int],
+        keep: Collection[Partition] = (),
+        deadline_s: float | None = None,
     ) -> None:
         """Read the caller's partitions and those to keep, and no others."""
         if self.assignment.subscription:
             raise refused(CONFLICT, "channels are subscribed: call unsubscribe() first")
+        deadline_s = _leave_deadline_s() if deadline_s is None else deadline_s
         removed = [each for each in self.assignment.manual_partitions if each not in keep]
-        if self._settings.auto_commit:
-            self._commit_automatically(removed)
-        self.committer.flush()
+        self._finish(self._commit_uncommitted(removed), deadline_s)
         with kafka_exceptions():
             self.events.extend(self.assignment.assign_manually(offsets, keep))
         for partition in removed:
             self.stored.pop(partition, None)
+        self._finish(self._detach_idle(), deadline_s)
         self.wakeup.set()
 
-    def unassign_manually(self) -> None:
+    def unassign_manually(self, deadline_s: float | None = None) -> None:
         """Stop reading the partitions that the caller assigned."""
         members = self.assignment.members.values()
         if any(isinstance(each, ManualConsumer) for each in members):
-            self.assign_manually({})
+            self.assign_manually({}, deadline_s=deadline_s)
 
-    def consumed(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+    def consumed(self, partitions: Collection[Partition]) -> dict[Partition, Position]:
         """Return what a commit without arguments commits of these partitions."""
         if self._settings.auto_store:
-            return self.assignment.fetcher.consumed(partitions)
+            found = self.assignment.fetcher.consumed(partitions)
+            return {each: Position(offset=at) for each, at in found.items()}
         chosen = self.assignment.fetcher.starts.keys() & set(partitions)
         return {each: at for each, at in self.stored.items() if each in chosen}
 
     def close(self) -> None:
-        """Commit if automatic, leave the group, and disconnect.
+        """Commit if automatic, leave the group, and disconnect, in `_LEAVE_TIMEOUT_S` at most.
 
-        Every step is tried; the exception of a callback or of the gateway is raised afterwards.
+        Every step is tried; the exception of a callback or of the gateway is raised afterwards. A
+        gateway that does not answer is only logged: it gets the rest when it is back.
         """
         if self.closed:
             return
@@ -165,14 +186,20 @@ class ConsumerCoordinator:
             self.closed = True
             return
         self._require_no_callback()
+        deadline_s = _leave_deadline_s()
         # Callbacks run in reverse order.
         with contextlib.ExitStack() as stack:
             stack.callback(self.assignment.close)
             stack.callback(self._end)
             stack.callback(self._deliver_reports)
-            stack.callback(self.committer.flush)
-            stack.callback(self.unassign_manually)
-            stack.callback(self.unsubscribe)
+            stack.callback(self._finish, self._flush(), deadline_s)
+            stack.callback(self.unassign_manually, deadline_s)
+            stack.callback(self.unsubscribe, deadline_s)
+
+    def wait_for_callback(self) -> None:
+        """Wait for a callback that another thread runs; holding the lock would keep it."""
+        if self.assignment.in_callback and self._calling != threading.get_ident():
+            self._called.wait(_LEAVE_TIMEOUT_S)
 
     def require_open(self) -> None:
         """Raise RuntimeError if closed, and KafkaException _STATE in a forked child."""
@@ -185,97 +212,163 @@ class ConsumerCoordinator:
                 "used in a process forked from it: create one here",
             )
 
-    def _rebalance(self) -> None:
+    def _finish(self, steps: Steps[None], deadline_s: float) -> None:
+        with kafka_exceptions():
+            self._steps.finish(steps, deadline_s)
+
+    def _rebalance(self) -> Steps[None]:
         """Join new channels, give up revoked partitions, and take assigned ones."""
         assignment = self.assignment
         for each in assignment.group_members:
             if not assignment.subscription.includes(each.channel):
-                self._leave(each)
-        for name, error in assignment.join():
+                yield from self._leave(each)
+        for name, error in (yield from assignment.join()):
             self.events.append(Message(topic=name, error=kafka_error(error)))
         for member in assignment.group_members:
             try:
                 member.handle.check()
             except SluicewayError as error:
-                self._lose(member, error)
-                continue
-            with kafka_exceptions():
-                self._follow(member)
+                yield from self._lose(member, error)
+            else:
+                yield from self._follow(member)
 
-    def _follow(self, member: GroupMember) -> None:
+    def _follow(self, member: GroupMember) -> Steps[None]:
         """Follow the gateway's assignment."""
-        share = member.share
+        share, assignment = member.share, self.assignment
         if share.rebalance_due:
-            lost = share.find_revoked()
-            try:
-                callback = "lost" if share.forfeited else "revoke"
-                self._revoke(member, [p for p in lost if p in member.held], callback)
-            finally:
-                share.drop(lost)
-                share.accept()
+            lost = yield share.find_revoked
+            callback = "lost" if share.forfeited else "revoke"
+            failure = yield from self._revoke(
+                member, [p for p in lost if p in member.held], callback
+            )
+            share.drop(lost)
+            yield share.accept
+            if failure is not None:
+                raise failure
         new = [p for p in share.partitions if p not in member.held]
         if new:
             member.learn(new)
             partitions = dict.fromkeys(((member.channel, p) for p in new), OFFSET_INVALID)
+            starts, events = assignment.starts(partitions)
+            # Before the callback, so that all partitions are assigned when it returns.
+            starts = yield functools.partial(assignment.resolve, starts)
             try:
                 self._call("assign", partitions, assigning=True)
             finally:
                 # Also where `on_assign` raises, as in librdkafka.
-                started = self.assignment.started
-                rest = {each: at for each, at in partitions.items() if each not in started}
-                starts, events = self.assignment.starts(rest)
-                self.assignment.add(starts)
+                started = assignment.started
+                assignment.add({each: at for each, at in starts.items() if each not in started})
                 member.held = tuple(sorted({*member.held, *new}))
-                self.events.extend(events)
+                self.events.extend(e for e in events if (e.topic(), e.partition()) not in started)
 
-    def _revoke(self, member: GroupMember, lost: Collection[int], callback: str) -> None:
-        """Give up partitions after commits and callback, also if the callback raises."""
+    def _revoke(
+        self, member: GroupMember, lost: Collection[int], callback: str
+    ) -> Steps[BaseException | None]:
+        """Give up partitions after commits and callback; return what the callback raised."""
         partitions = dict.fromkeys(((member.channel, p) for p in lost), OFFSET_INVALID)
         if not partitions:
-            return
-        if self._settings.auto_commit:
-            self._commit_automatically(partitions)
+            return None
+        # Nothing is handed out any more that the commit would not cover.
+        self.assignment.suspend(partitions)
+        yield from self._commit_uncommitted(partitions)
+        failure: BaseException | None = None
         try:
             self._call("revoke" if self.callbacks.get(callback) is None else callback, partitions)
-        finally:
-            self.committer.flush()
-            for each in partitions:
-                self.stored.pop(each, None)
-            self.assignment.remove(partitions)
-            member.held = tuple(p for p in member.held if p not in lost)
+        except BaseException as error:
+            failure = error
+        yield from self._flush()
+        for each in partitions:
+            self.stored.pop(each, None)
+        self.assignment.remove(partitions)
+        member.held = tuple(p for p in member.held if p not in lost)
+        return failure
 
-    def _lose(self, member: GroupMember, error: SluicewayError) -> None:
-        """End a membership that the gateway has ended."""
+    def _lose(self, member: GroupMember, error: SluicewayError) -> Steps[None]:
+        """End a membership that the gateway has ended; its channel is not joined again."""
         event = Message(topic=member.channel, error=kafka_error(error, fatal=True))
-        try:
-            self._revoke(member, member.held, "lost")
-        finally:
-            self.events.append(event)
-            self.assignment.exclude(member)
+        failure = yield from self._revoke(member, member.held, "lost")
+        self.events.append(event)
+        self.assignment.subscription.exclude(member.channel)
+        self.assignment.forget(member)
+        with contextlib.suppress(SluicewayError):
+            yield member.handle.detach
+        if failure is not None:
+            raise failure
 
-    def _leave(self, member: GroupMember) -> None:
+    def _leave(self, member: GroupMember) -> Steps[None]:
         """Leave a group after commits and callback."""
-        try:
-            self._revoke(member, member.held, "revoke")
-        finally:
-            with kafka_exceptions():
-                self.assignment.leave([member])
+        failure = yield from self._revoke(member, member.held, "revoke")
+        yield from self._detach(member)
+        if failure is not None:
+            raise failure
 
-    def _commit_automatically(self, partitions: Collection[Partition]) -> None:
-        """Commit partitions that are given up, and report it."""
-        self.committer.flush()
-        offsets = self._uncommitted(partitions)
+    def _leave_all(self, deadline_s: float) -> None:
+        with contextlib.ExitStack() as stack:
+            for each in reversed(self.assignment.group_members):
+                stack.callback(self._finish, self._leave(each), deadline_s)
+
+    def _detach(self, member: ChannelMember) -> Steps[None]:
+        self.assignment.forget(member)
+
+        def end() -> None:
+            # A commit that arrived after the end would be refused.
+            self.committer.flush()
+            member.handle.detach()
+
+        try:
+            yield end
+        except GatewayUnavailable as error:
+            LOGGER.warning(
+                "%s is left when the gateway is back, or once it is found lost: %s",
+                member.handle.name,
+                error,
+            )
+
+    def _detach_idle(self) -> Steps[None]:
+        for each in self.assignment.idle():
+            if isinstance(each, ManualConsumer):
+                yield from self._detach(each)
+
+    def _flush(self) -> Steps[None]:
+        """Wait for the commits under way."""
+        if self.committer.idle:
+            return
+        try:
+            yield self.committer.flush
+        except GatewayUnavailable as error:
+            LOGGER.warning("commits have no answer yet, and may not be stored: %s", error)
+
+    def _commit_uncommitted(self, partitions: Collection[Partition]) -> Steps[None]:
+        """Commit partitions that are given up, if commits are automatic, and report it."""
+        yield from self._flush()
+        offsets = self._uncommitted(partitions) if self._settings.auto_commit else {}
         if offsets:
             self.assignment.note()
-            self.committer.report(offsets, self.committer.commit(offsets))
+            self.committer.submit(offsets)
+            yield from self._flush()
 
-    def _uncommitted(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+    def _report_outage(self) -> None:
+        """Call `error_cb` once when the gateway stops to answer."""
+        sessions = (each.handle.session for each in self.assignment.members.values())
+        found = (self.assignment.outage, *(each.interruption for each in sessions))
+        error = next((each for each in found if isinstance(each, GatewayUnavailable)), None)
+        before, self._outage = self._outage, error is not None
+        if error is None or before:
+            return
+        callback = self._settings.callbacks.get("error_cb")
+        if callback is not None:
+            with self.lock.released():
+                callback(kafka_error(error))
+        else:
+            LOGGER.warning("the gateway does not answer, and there is no error_cb: %s", error)
+
+    def _uncommitted(self, partitions: Collection[Partition]) -> dict[Partition, Position]:
         """Return the offsets handed out of these partitions and not committed yet."""
         wanted = {}
         for (channel, number), at in self.consumed(partitions).items():
             committed = self.assignment.members[channel].committed(number)
             # After a seek back, nothing is committed until reading has passed the committed offset.
-            if committed is None or committed < at:
+            if committed is None or committed < at.offset:
                 wanted[channel, number] = at
         return wanted
 
@@ -286,11 +379,15 @@ class ConsumerCoordinator:
         assignment, callback = self.assignment, self.callbacks.get(name)
         assignment.in_callback, assignment.started = True, set()
         assignment.assigning = frozenset(partitions if assigning else ())
+        self._calling, self._called = threading.get_ident(), threading.Event()
         try:
             if callback is not None:
-                callback(self._consumer(), topic_partitions(partitions))
+                # AIOConsumer's callbacks call from other threads.
+                with self.lock.released():
+                    callback(self._consumer(), topic_partitions(partitions))
         finally:
             assignment.in_callback, assignment.assigning = False, frozenset()
+            self._called.set()
 
     def _deliver_reports(self) -> None:
         """Call `on_commit` for finished commits."""
@@ -298,7 +395,8 @@ class ConsumerCoordinator:
         while reports:
             error, partitions = reports.popleft()
             if callback is not None:
-                callback(error, partitions)
+                with self.lock.released():
+                    callback(error, partitions)
             elif error is not None:
                 LOGGER.warning("a commit failed, and there is no on_commit: %s", error.str())
 
@@ -312,3 +410,11 @@ class ConsumerCoordinator:
     def _require_no_callback(self) -> None:
         if self.assignment.in_callback:
             raise refused(STATE, "a callback of this consumer runs: do this when poll returns")
+
+
+def _leave_deadline_s() -> float:
+    return time.monotonic() + _LEAVE_TIMEOUT_S
+
+
+def _nothing() -> Steps[None]:
+    yield from ()

@@ -36,6 +36,9 @@ STATE: Final[int] = KafkaError._STATE  # noqa: SLF001
 UNKNOWN_PARTITION: Final[int] = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
 FAIL: Final[int] = KafkaError._FAIL  # noqa: SLF001
 TIMED_OUT: Final[int] = KafkaError._TIMED_OUT  # noqa: SLF001
+MSG_TIMED_OUT: Final[int] = KafkaError._MSG_TIMED_OUT  # noqa: SLF001
+QUEUE_FULL: Final[int] = KafkaError._QUEUE_FULL  # noqa: SLF001
+PURGE_QUEUE: Final[int] = KafkaError._PURGE_QUEUE  # noqa: SLF001
 AUTO_OFFSET_RESET: Final[int] = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
 
 _BY_CODE: Final = {

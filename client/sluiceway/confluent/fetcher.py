@@ -125,18 +125,20 @@ class MessageFetcher:
         return list(messages)
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
-        """Fetch these partitions as well; offsets may be OFFSET_BEGINNING and OFFSET_END."""
+        """Fetch these partitions as well, from these offsets."""
         if not offsets:
             return
-        starts = self.resolve(offsets)
-        self._consumer.incremental_assign([self._place(*each) for each in starts.items()])
-        self.starts |= starts
+        self._consumer.incremental_assign([self._place(*each) for each in offsets.items()])
+        self.starts |= offsets
 
     def unassign(self, partitions: Collection[Partition]) -> None:
         """Stop fetching these partitions."""
         known = [each for each in partitions if each in self.starts]
         if known and not self._closed:
-            self._consumer.incremental_unassign([self._place(each) for each in known])
+            places = [self._place(each) for each in known]
+            self._consumer.incremental_unassign(places)
+            # A pause would last until the partition is assigned again.
+            self._consumer.resume(places)
         for each in known:
             del self.starts[each]
 
@@ -203,7 +205,7 @@ class MessageFetcher:
         logical = {each: at for each, at in offsets.items() if at in (OFFSET_BEGINNING, OFFSET_END)}
         return {**offsets, **self.offsets_at(logical, _METADATA_TIMEOUT_S)}
 
-    def check(self, partition: Partition) -> None:
+    def check(self, partition: Partition, timeout_s: float = _METADATA_TIMEOUT_S) -> None:
         """Raise KafkaException _UNKNOWN_PARTITION if the channel has no such partition.
 
         Also tells librdkafka about partitions that are new.
@@ -214,7 +216,7 @@ class MessageFetcher:
             return
         if number >= 0:
             topic = connection.topic_name
-            known = self._consumer.list_topics(topic, timeout=_METADATA_TIMEOUT_S)
+            known = self._consumer.list_topics(topic, timeout=timeout_s)
             if number in known.topics[topic].partitions:
                 return
         raise refused(

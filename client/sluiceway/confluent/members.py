@@ -5,13 +5,13 @@ import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sluiceway.confluent.errors import INVALID_ARG, refused
 from sluiceway.endpoint.assignment import PartitionAssignment
 from sluiceway.endpoint.committer import OffsetCommitter, StandaloneCommitter
 from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.errors import CommitBeyondRead, GatewayUnavailable, SluicewayError, StaleGeneration
+from sluiceway.errors import CommitBeyondRead, SluicewayError, StaleGeneration
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import HeartbeatResult, Membership, Position
 
@@ -83,8 +83,8 @@ class ChannelMember(ABC):
         """Note that messages before these offsets were handed out, so may be committed."""
 
     @abstractmethod
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit offsets, all or none; from any thread, one at a time. Raises SluicewayError."""
+    def commit(self, positions: Mapping[int, Position]) -> None:
+        """Commit positions, all or none; from any thread, one at a time. Raises SluicewayError."""
 
     def committed(self, partition: int) -> int | None:
         """Return the committed offset as last seen, without asking."""
@@ -141,10 +141,10 @@ class GroupMember(ChannelMember):
         """Note that messages before these offsets were handed out, so may be committed."""
         self._commits.track_consumed(positions_at(offsets))
 
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit offsets, all or none."""
+    def commit(self, positions: Mapping[int, Position]) -> None:
+        """Commit positions, all or none."""
         try:
-            self._commits.commit(positions_at(offsets), dict)
+            self._commits.commit(positions, dict)
         except StaleGeneration:
             self.share.request_rebalance()
             raise
@@ -172,17 +172,17 @@ class ManualConsumer(ChannelMember):
         for partition, at in offsets.items():
             self._furthest[partition] = max(at, self._furthest.get(partition, at))
 
-    def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit offsets, all or none."""
+    def commit(self, positions: Mapping[int, Position]) -> None:
+        """Commit positions, all or none."""
         self.handle.check()
-        for partition, at in offsets.items():
+        for partition, at in positions.items():
             furthest = self._furthest.get(partition, 0)
-            if at > furthest:
+            if at.offset > furthest:
                 raise CommitBeyondRead(
-                    f"partition {partition}: offset {at} is past what was handed out, which is up "
-                    f"to {furthest}; nothing was committed"
+                    f"partition {partition}: offset {at.offset} is past what was handed out, "
+                    f"which is up to {furthest}; nothing was committed"
                 )
-        self._commits.commit(self.handle.calls, positions_at(offsets))
+        self._commits.commit(self.handle.calls, positions)
 
     def learn(self, partitions: Collection[int]) -> None:
         """Ask for the group's committed offsets of partitions that are assigned again."""
@@ -195,10 +195,8 @@ def positions_at(offsets: Mapping[int, int]) -> dict[int, Position]:
 
 
 _RETRY_S = 2.0
-_AWAY_RETRY_S = 20.0
-"""Time between attempts while the gateway does not answer."""
-_READING_TIMEOUT_S = 1.0
-"""How long the gateway is waited for while there are messages to read."""
+"""Time between attempts to find or to join a channel."""
+_LOOKUP_TIMEOUT_S = 5.0
 
 
 class Subscription:
@@ -232,55 +230,30 @@ class Subscription:
         """Do not join a channel again before the next `replace`."""
         self._retry_s[channel] = math.inf
 
-    def join(
-        self, joined: Collection[str], join: Callable[[str], None], *, reading: bool
-    ) -> Iterator[tuple[str, SluicewayError]]:
-        """Call `join` with each channel not joined yet; yield failures, each error once.
+    def due(self, joined: Collection[str]) -> list[str]:
+        """Return the names and regexes to look up now, and not again at once."""
+        now_s = time.monotonic()
+        found = [n for n in self._names if n not in joined and now_s >= self._retry_s.get(n, 0.0)]
+        self._retry_s |= dict.fromkeys(found, now_s + _RETRY_S)
+        return found
 
-        Other exceptions propagate, and the channel is tried again later. With `reading`, the
-        gateway gets little time to answer.
-        """
-        for name in self._names:
-            if name in joined or time.monotonic() < self._retry_s.get(name, 0.0):
-                continue
-            self._retry_s[name] = time.monotonic() + _RETRY_S
-            failed = self._try(name, joined, join, _READING_TIMEOUT_S if reading else None)
-            if any(isinstance(each, GatewayUnavailable) for each in failed.values()):
-                self._retry_s[name] = time.monotonic() + _AWAY_RETRY_S
-            for where, error in failed.items():
-                if self._reported.get(where) != error.code:
-                    self._reported[where] = error.code
-                    yield where, error
-
-    def _try(
-        self,
-        name: str,
-        joined: Collection[str],
-        join: Callable[[str], None],
-        timeout_s: float | None,
-    ) -> dict[str, SluicewayError]:
-        try:
-            channels = self._matching(name, timeout_s)
-        except SluicewayError as error:
-            return {name: error}
-        self._reported.pop(name, None)
-        failed: dict[str, SluicewayError] = {}
-        for channel in channels:
-            if channel in joined or self._retry_s.get(channel) == math.inf:
-                continue
-            try:
-                join(channel)
-            except SluicewayError as error:
-                failed[channel] = error
-            else:
-                self._reported.pop(channel, None)
-        return failed
-
-    def _matching(self, name: str, timeout_s: float | None) -> list[str]:
+    def look_up(self, name: str) -> list[str]:
+        """Ask for the channel of this name, or those of this regex. Raises GatewayError."""
         regex = self._regexes.get(name)
-        if regex is not None:
-            found = self._control.channels(timeout_s=timeout_s)
-            return [each.name for each in found if regex.match(each.name)]
-        if timeout_s is not None:
-            self._control.channel(name, timeout_s=timeout_s)
-        return [name]
+        if regex is None:
+            self._control.channel(name, timeout_s=_LOOKUP_TIMEOUT_S)
+            return [name]
+        found = list(self._control.channels(timeout_s=_LOOKUP_TIMEOUT_S))
+        return [each.name for each in found if regex.match(each.name)]
+
+    def excludes(self, channel: str) -> bool:
+        """Whether a channel is not to be joined again."""
+        return self._retry_s.get(channel) == math.inf
+
+    def is_new(self, name: str, error: SluicewayError | None) -> bool:
+        """Note the outcome for a name; return whether it is an error that was not reported yet."""
+        if error is None:
+            self._reported.pop(name, None)
+            return False
+        known, self._reported[name] = self._reported.get(name), error.code
+        return known != error.code

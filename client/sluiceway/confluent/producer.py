@@ -1,22 +1,25 @@
 """Producer: confluent-kafka's interface on channels."""
 
-import collections
-import functools
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from sluiceway.confluent.channel_producers import ChannelProducer, ChannelProducers, OnDelivery
-from sluiceway.confluent.config import producer_settings
-from sluiceway.confluent.errors import INVALID_ARG, kafka_error, kafka_exceptions, refused
+from sluiceway.confluent.channel_producer import ChannelProducer
+from sluiceway.confluent.channel_producers import CLOSE_TIMEOUT_S, ChannelProducers
+from sluiceway.confluent.config import partition_of_key, producer_settings
+from sluiceway.confluent.errors import INVALID_ARG, QUEUE_FULL
+from sluiceway.confluent.local_queue import OnDelivery, PendingMessage, checked_headers
+from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.fork_guard import ForkGuard
-from sluiceway.kafka.partitioner import partition_of
 
 __all__ = ["Producer"]
+
+_LONGEST_S: Final = 86_400.0
 
 
 class Producer:
@@ -28,20 +31,29 @@ class Producer:
     until it is closed: native readers that read until writers have finished wait for it. A producer
     that is not closed is closed when it is garbage collected, or at exit.
 
+    No call waits for the gateway but `flush`, `close` and `list_topics`. Messages wait in a queue
+    until their channel is attached, for `message.timeout.ms` at most; `error_cb` gets an outage of
+    the gateway once. What attaching finds out, such as a channel that does not exist, is the error
+    of these messages.
+
     Raises KafkaException with librdkafka's codes, BufferError when its queue is full, and
     RuntimeError once it is closed.
     """
 
+    # A subclass that does not call the constructor is a closed producer, as in confluent-kafka.
+    _closed = True
+    _default: OnDelivery | None = None
+    _by_name: Mapping[str, ChannelProducer] = MappingProxyType({})
+
     def __init__(self, config: object = None, /, **named: Any) -> None:
         self._settings = producer_settings(config, named)
-        self._default: OnDelivery | None = self._settings.on_delivery
+        self._default = self._settings.on_delivery
+        self._timeout_s = self._settings.delivery_timeout_s
         self._channels = ChannelProducers(self._settings)
+        self._deliveries = self._channels.deliveries
         self._by_name = self._channels.by_name
-        self._produce: Callable[..., None]
-        self._refused: collections.deque[Callable[[], object]] = collections.deque()
         self._closed = False
         self._failure: KafkaError | None = None
-        self._report_due_s = 0.0
         self._finalizer = ForkGuard().finalize_in_thread(self, self._channels.close_abandoned)
 
     def produce(
@@ -58,50 +70,91 @@ class Producer:
         """Send a message in the background; `poll` and `flush` call `on_delivery(error, message)`.
 
         Raises BufferError while the queue is full: poll, and try again. Raises KafkaException
-        UNKNOWN_TOPIC_OR_PART for a channel that does not exist, and _INVALID_ARG for a value that
-        is invalid in the channel.
+        _INVALID_ARG for a value that is invalid in the channel, if the channel is attached.
         """
         on_delivery = on_delivery or callback or self._default
         try:
             channel = self._by_name[topic]
         except KeyError:
-            channel = self._open(topic, reports_all=on_delivery is not None)
-        if (value is None or channel.validates) and not self._is_valid(
-            channel, topic, value, key, on_delivery
-        ):
+            self._queue(topic, value, key, partition, on_delivery, timestamp, headers, forced=False)
             return
+        if value is None and self._settings.hpe:
+            self._refuse_tombstone(topic, key, on_delivery)
+            return
+        if channel.validates:
+            if channel.may_refresh(value):
+                self._queue(
+                    topic, value, key, partition, on_delivery, timestamp, headers, forced=True
+                )
+                return
+            channel.require_valid(value)
         if key is not None and partition == -1:
-            partition = _partition_of(key, channel.partitions)
+            partition = partition_of_key(key, channel.partitions)
         # The hot path: without keywords, and without new objects that are tracked by the collector.
-        if on_delivery is not channel.on_delivery or timestamp or headers is not None:
+        if on_delivery is not None and not self._channels.reports_all:
+            self._queue(topic, value, key, partition, on_delivery, timestamp, headers, forced=True)
+            return
+        if timestamp or headers is not None:
             self._produce_with(channel, value, key, partition, on_delivery, timestamp, headers)
         elif on_delivery is None:
-            self._produce(channel.topic, value, key, partition)
+            channel.produce(channel.topic, value, key, partition)
         else:
-            self._produce(channel.topic, value, key, partition, channel.wrapper)
+            wrapper = channel.latest()
+            if wrapper is None or wrapper.__wrapped__ is not on_delivery:
+                wrapper = channel.wrapped(on_delivery)
+            channel.produce(channel.topic, value, key, partition, wrapper)
         channel.records += 1
         if partition >= channel.partitions_used:
             channel.partitions_used = partition + 1
 
+    def produce_batch(
+        self,
+        topic: str,
+        messages: list[dict[str, Any]],
+        partition: int = -1,
+        callback: OnDelivery | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> int:
+        """Send messages, dicts of value, key, partition and callback; return how many it took.
+
+        The others get their error as `_error`. Raises TypeError for a wrong dict, and sends none.
+        """
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be str, not {type(topic).__name__}")
+        if not isinstance(messages, list):
+            raise TypeError("messages must be a list")
+        if not isinstance(partition, int):
+            raise TypeError(f"partition must be int, not {type(partition).__name__}")
+        self._require_open()
+        for index, message in enumerate(messages):
+            _check_message(index, message)
+        taken = 0
+        for message in messages:
+            try:
+                self.produce(
+                    topic,
+                    message.get("value"),
+                    message.get("key"),
+                    message.get("partition", partition),
+                    on_delivery=message.get("callback") or on_delivery or callback,
+                )
+            except BufferError:
+                message["_error"] = KafkaError(QUEUE_FULL)
+            except KafkaException as error:
+                message["_error"] = error.args[0]
+            else:
+                taken += 1
+        return taken
+
     def poll(self, timeout: float = -1) -> int:
         """Call delivery callbacks for up to `timeout` seconds; return how many were called."""
         self._require_open()
-        called = self._call_refused()
-        if self._channels.producer is None:
-            # Without a message, as in confluent-kafka, a thread that only polls waits.
-            self._channels.created.wait(0 if called else None if timeout < 0 else timeout)
-        if self._channels.producer is None:
-            return called
-        found: int = self._channels.producer.poll(0 if called else timeout)
-        return called + found
+        return self._deliveries.poll(_limit_s(timeout))
 
     def flush(self, timeout: float = -1) -> int:
         """Wait until all messages are delivered, or have failed; return how many are left."""
         self._require_open()
-        self._call_refused()
-        left: int = sum(each.flush(timeout) for each in self._channels.producers)
-        self._channels.report()
-        return left
+        return self._deliveries.flush(_limit_s(timeout))
 
     def purge(
         self,
@@ -111,31 +164,41 @@ class Producer:
     ) -> None:
         """Drop messages that are not delivered yet; `on_delivery` gets them as failures."""
         self._require_open()
-        if self._channels.producer is not None:
-            self._channels.producer.purge(in_queue=in_queue, in_flight=in_flight, blocking=blocking)
+        self._deliveries.purge(in_queue=in_queue, in_flight=in_flight, blocking=blocking)
 
-    def close(self) -> bool:
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """Return a confluent_kafka.admin.ClusterMetadata with channels as its topics.
+
+        Raises KafkaException.
+        """
+        self._require_open()
+        return cluster_metadata(self._settings, topic, timeout)
+
+    def cluster_id(self, timeout: float = -1) -> str | None:
+        """Return the id of the Kafka cluster."""
+        found: str | None = self.list_topics(timeout=timeout).cluster_id
+        return found
+
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Flush, and report to the gateway where the messages end. May be repeated.
 
-        If messages failed, the writer has failed. Raises KafkaException if the gateway does not
-        answer, again if it is repeated, and the exception of a callback after everything else.
+        Once no message was delivered for `timeout` seconds, it gives up: the messages that are left
+        have failed, which their callbacks get. If messages failed, the writer has failed. Raises
+        KafkaException then, if messages without a callback failed before their channel was
+        attached, and if the gateway does not answer; again if it is repeated. Raises the exception
+        of a callback after everything else.
         """
         if self._failure is not None:
             raise KafkaException(self._failure)
-        if not self._end():
-            return True
-        try:
-            self._call_refused()
-        finally:
-            failure = self._channels.close()
-        if failure is not None:
-            self._failure = kafka_error(failure)
-            raise KafkaException(self._failure)
+        if self._end():
+            self._failure = self._channels.close(None, timeout_s=min(_limit_s(timeout), _LONGEST_S))
+            if self._failure is not None:
+                raise KafkaException(self._failure)
         return True
 
     def __len__(self) -> int:
         """Return how many messages and delivery reports are under way."""
-        return sum(map(len, self._channels.producers)) + len(self._refused)
+        return len(self._deliveries)
 
     def __bool__(self) -> bool:
         return True
@@ -152,37 +215,60 @@ class Producer:
     ) -> None:
         """Close; after an exception flush, and report that the writer failed."""
         if error is not None and self._end():
-            self._channels.close(error)
+            self._channels.close(error, timeout_s=CLOSE_TIMEOUT_S)
             return
         self.close()
 
     def _end(self) -> bool:
         """Refuse further messages; return False if it was closed before."""
+        self._channels.require_same_process()
         with self._channels.lock:
             if self._closed:
                 return False
             self._closed = True
-            # From here on no thread sends a message: between looking this attribute up and calling
-            # it, a thread runs nothing that lets other threads run.
-            self._produce = _closed
+            self._channels.refuse_more()
         self._finalizer.detach()
-        self._channels.require_same_process()
         return True
 
-    def _open(self, topic: str, *, reports_all: bool) -> ChannelProducer:
+    def _queue(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int,
+        on_delivery: OnDelivery | None,
+        timestamp: int,
+        headers: Any,
+        *,
+        forced: bool,
+    ) -> None:
+        """Queue a message until its channel is ready, also if it is when `forced`.
+
+        Raises TypeError, BufferError.
+        """
         self._require_open()
-        if not isinstance(topic, str):
-            raise TypeError(f"topic must be str, not {type(topic).__name__}")
+        if value is None and self._settings.hpe:
+            self._refuse_tombstone(topic, key, on_delivery)
+            return
+        message = PendingMessage(
+            topic=topic,
+            value=value,
+            key=key,
+            partition=partition,
+            on_delivery=on_delivery,
+            timestamp=timestamp,
+            headers=None if headers is None else checked_headers(headers),
+            due_s=time.monotonic() + self._timeout_s,
+        )
+        message.check()
         with self._channels.lock:
-            channel = self._by_name.get(topic)
-            if channel is None:
-                reports_all = reports_all and not self._settings.only_errors
-                channel = self._channels.open(topic, reports_all=reports_all)
-                self._require_open()
-                self._produce = self._channels.producer.produce
-                # Last, as other threads look here.
-                self._by_name[topic] = channel
-        return channel
+            if self._closed:
+                raise RuntimeError("Producer has been closed")
+            # Otherwise each message would go by the queue that the previous one has just left.
+            if forced or topic not in self._by_name:
+                self._channels.add(message)
+                return
+        self.produce(topic, value, key, partition, None, on_delivery, timestamp, headers)
 
     def _produce_with(
         self,
@@ -196,71 +282,39 @@ class Producer:
     ) -> None:
         named: dict[str, Any] = {}
         if on_delivery is not None:
-            if not self._channels.reports_all and not self._settings.only_errors:
-                with self._channels.lock:
-                    self._require_open()
-                    self._channels.report_all()
-                    self._produce = self._channels.producer.produce
-            if not callable(on_delivery):
-                raise TypeError("on_delivery must be callable")
-            named["on_delivery"] = self._channels.wrapped(channel, on_delivery)
+            named["on_delivery"] = channel.wrapped(on_delivery)
         if timestamp:
             named["timestamp"] = timestamp
         if headers is not None:
             named["headers"] = headers
-        self._produce(channel.topic, value, key, partition, **named)
+        channel.produce(channel.topic, value, key, partition, **named)
 
-    def _is_valid(
-        self,
-        channel: ChannelProducer,
-        topic: str,
-        value: Any,
-        key: Any,
-        on_delivery: OnDelivery | None,
-    ) -> bool:
-        """Validate a value; False: the callback gets an error. Raises KafkaException."""
-        if value is None and self._settings.hpe:
-            error = KafkaError(INVALID_ARG, "HPE's client sends no message without a value")
-            if on_delivery is not None:
-                message = Message(topic=topic, key=key, error=error)
-                self._refused.append(partial(on_delivery, error, message))
-            return False
-        if channel.validates:
-            with kafka_exceptions():
-                given = value.encode() if isinstance(value, str) else value
-                if given is not None and not isinstance(given, bytes):
-                    raise TypeError(f"a value is str or bytes, not {type(value).__name__}")
-                reason = channel.validator.error(given)
-            if reason is not None:
-                raise refused(INVALID_ARG, reason)
-        return True
-
-    def _call_refused(self) -> int:
-        """Call the callbacks of refused messages; return how many. Reports counts, too."""
-        now_s = time.monotonic()
-        if now_s >= self._report_due_s:
-            self._report_due_s = now_s + 1
-            self._channels.report()
-        called = 0
-        while True:
-            try:
-                callback = self._refused.popleft()
-            except IndexError:
-                return called
-            callback()
-            called += 1
+    def _refuse_tombstone(self, topic: str, key: Any, on_delivery: OnDelivery | None) -> None:
+        error = KafkaError(INVALID_ARG, "HPE's client sends no message without a value")
+        if on_delivery is not None:
+            message = Message(topic=topic, key=key, error=error)
+            self._deliveries.queue.calls.append(partial(on_delivery, error, message))
 
     def _require_open(self) -> None:
         if self._closed:
-            raise RuntimeError("Producer closed")
+            raise RuntimeError("Producer has been closed")
         self._channels.require_same_process()
 
 
-@functools.lru_cache(maxsize=4096)
-def _partition_of(key: str | bytes, partitions: int) -> int:
-    """Return the partition of a key; hashing takes longer than sending, so results are cached."""
-    return partition_of(key.encode() if isinstance(key, str) else key, partitions)
+def _limit_s(timeout: float) -> float:
+    return math.inf if timeout < 0 else timeout
 
 
-def _closed(*_: object, **__: object) -> None:
-    raise RuntimeError("Producer closed")
+def _check_message(index: int, message: Any) -> None:
+    """Raise TypeError, with confluent-kafka's text, for a wrong message of a batch."""
+    if not isinstance(message, dict):
+        raise TypeError(f"Message at index {index} must be a dict")
+    for name in ("value", "key"):
+        if not isinstance(message.get(name), str | bytes | None):
+            raise TypeError(f"Message {name} at index {index} must be bytes or str")
+    if not isinstance(message.get("partition", -1), int):
+        raise TypeError(f"Message partition at index {index} must be int")
+    if message.get("timestamp"):
+        raise NotImplementedError(
+            "Message timestamps are not currently supported in batches: use produce()"
+        )

@@ -69,7 +69,7 @@ class OffsetCommitter:
             with self._lock:
                 self.track_consumed(current)
                 wanted = dict(current) if positions is None else self._checked(positions)
-                changed = {p: at for p, at in wanted.items() if self._committed.get(p) != at}
+                changed = {p: at for p, at in wanted.items() if at.replaces(self._committed.get(p))}
             if not changed:
                 return
             self._sequence += 1
@@ -183,7 +183,7 @@ class StandaloneCommitter:
         """Commit positions, all or none. Raises GatewayError."""
         with self._lock:
             before = self.known(calls)
-            after = {p: at for p, at in positions.items() if before.get(p) != at}
+            after = {p: at for p, at in positions.items() if at.replaces(before.get(p))}
             if not after:
                 return
             # Until there is an answer: the request may be interrupted after it was sent.

@@ -230,10 +230,13 @@ class EndpointHandle:
             self._run_callbacks(counterparts)
         self._answered.set()
 
-    def detach(self, *, ends: Mapping[int, int] | None = None) -> None:
+    def detach(
+        self, *, ends: Mapping[int, int] | None = None, timeout_s: float | None = None
+    ) -> None:
         """Report the end. May be repeated, also after GatewayUnavailable.
 
-        `ends` is where a writer's partitions end. Index 0 of a group waits for the other members,
+        `timeout_s` replaces the grace period as the limit of the request. `ends` is where a
+        writer's partitions end. Index 0 of a group waits for the other members,
         so that it closes last; after `close_timeout_s` it fails with SluicewayTimeout. Raises
         Fenced.
         """
@@ -246,10 +249,11 @@ class EndpointHandle:
             # The gateway has no record of it: there is nothing to detach.
             return
         self._state = "stopped"
+        limit_s = self.session.grace_s if timeout_s is None else timeout_s
         backoff = Backoff(self._close_timeout_s)
         while True:
             try:
-                self._send_detach("closed", ends=ends, timeout_s=self.session.grace_s)
+                self._send_detach("closed", ends=ends, timeout_s=limit_s)
             except (ChannelNotFound, Conflict) as error:
                 if error.code == "members_open":
                     if backoff.wait():

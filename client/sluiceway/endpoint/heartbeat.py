@@ -196,6 +196,11 @@ class HeartbeatSession:
         return self._failure
 
     @property
+    def interruption(self) -> GatewayError | None:
+        """The error of the last heartbeat; None if the gateway took it."""
+        return self._failure
+
+    @property
     def ids(self) -> set[str]:
         """The ids of the registered endpoints."""
         with self._lock:

@@ -39,6 +39,7 @@ class WriterEndpoint:
             timeout_s=timeout_s,
             close_timeout_s=0,
         )
+        self.handle.pristine = True
         try:
             self.connection = self.handle.attached.connection
             # One more than the highest partition that may hold a message of this writer.
@@ -51,6 +52,7 @@ class WriterEndpoint:
         except BaseException as error:
             self.handle.fail(error)
             raise
+        self.handle.pristine = False
 
     def add_failure(self, reason: str) -> None:
         """Count a message that was not delivered."""
@@ -61,11 +63,18 @@ class WriterEndpoint:
         """Let heartbeats report the count of messages."""
         self.handle.record_cycle(self.records)
 
-    def close(self, error: BaseException | None = None, *, timeout_s: float) -> None:
+    def close(
+        self,
+        error: BaseException | None = None,
+        *,
+        timeout_s: float,
+        detach_timeout_s: float | None = None,
+    ) -> None:
         """Report where the channel's messages end, or that the writer failed.
 
-        It failed if there is an `error` or if messages were lost. Raises GatewayError, after which
-        it may be repeated, and KafkaFailure where the ends are unknown.
+        `detach_timeout_s` replaces the grace period as the limit of the report. It failed if there
+        is an `error` or if messages were lost. Raises GatewayError, after which it may be repeated,
+        and KafkaFailure where the ends are unknown.
         """
         if error is None and self.failures:
             error = DeliveryFailed(
@@ -77,7 +86,8 @@ class WriterEndpoint:
         if error is not None:
             self.handle.fail(error)
             return
-        self.handle.detach(ends=self._ends(timeout_s) if self.records else None)
+        ends = self._ends(timeout_s) if self.records else None
+        self.handle.detach(ends=ends, timeout_s=detach_timeout_s)
 
     def _ends(self, timeout_s: float) -> dict[int, int]:
         """Return where each partition ends. Raises KafkaFailure, TopicGone if it was deleted."""

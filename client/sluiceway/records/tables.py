@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -149,8 +149,9 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
         public = "the Arrow data is invalid"
         mismatch = ValueMismatch(0, "", f"{public}: {error}", public_reason=public)
         raise mismatch.to_invalid_record(start) from error
+    names = frozenset(batch.schema.names)
     try:
-        arrays = [_column(batch, field) for field in schema.record.fields]
+        arrays = [_column(batch, names, field) for field in schema.record.fields]
     except ValueMismatch as error:
         raise error.to_invalid_record(start) from error
     except ArrayOverflow:
@@ -163,8 +164,9 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
     return [with_schema(plain, schema.arrow)]
 
 
-def _column(batch: pa.RecordBatch | pa.Table, field: Field) -> pa.Array:
-    if field.name not in batch.schema.names:
+def _column(batch: pa.RecordBatch | pa.Table, names: Collection[str], field: Field) -> pa.Array:
+    """Return the column of `field`, or its defaults; `names` are those of the columns."""
+    if field.name not in names:
         default = default_to_python(json.loads(field.default or "null"), field.type)
         return column([default] * batch.num_rows, field.type, field.name)
     array = batch.column(field.name)

@@ -119,10 +119,14 @@ class Control:
         etag = response.headers.get("ETag")
         return parse(StatusPage, self._transport.json(response), cursor=cursor, etag=etag)
 
-    def connection(self, name: str, access: Access) -> Connection:
+    def connection(
+        self, name: str, access: Access, *, timeout_s: float | None = None
+    ) -> Connection:
         """Return the connection for reading from or writing to the channel."""
         params = {"access": str(access)} | ({"listener": self._listener} if self._listener else {})
-        response = self._transport.request("GET", f"{channel_path(name)}/connection", params=params)
+        response = self._transport.request(
+            "GET", f"{channel_path(name)}/connection", params=params, timeout_s=timeout_s
+        )
         return parse(Connection, self._transport.json(response))
 
     def cluster(self) -> Cluster:

@@ -18,11 +18,13 @@ class Position:
 
     An `arrow` message holds many records, so an offset alone would not be exact. The position
     after a whole message is `Position(offset=its offset + 1)`. Positions of one partition are
-    ordered.
+    ordered. `metadata` is a text, up to 4096 characters, that is stored with a committed position;
+    it does not count in comparisons.
     """
 
     offset: int
     records: int = 0
+    metadata: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("offset", "records"):
@@ -31,6 +33,10 @@ class Position:
                 raise OptionError(
                     f"{name} of a position is {value!r}; it must be a whole number from 0"
                 )
+
+    def replaces(self, stored: "Position | None") -> bool:
+        """Whether storing it would change what is stored."""
+        return self != stored or self.metadata != stored.metadata
 
     @classmethod
     def of(cls, given: "Position | int") -> "Position":
@@ -42,7 +48,9 @@ def read_positions(node: JsonNode) -> dict[int, Position]:
     """Read a list of positions as a mapping by partition."""
     return {
         each.read(int, "partition"): Position(
-            offset=each.read(int, "offset"), records=each.read(int, "record")
+            offset=each.read(int, "offset"),
+            records=each.read(int, "record"),
+            metadata=each.read(str, "metadata") if each.has("metadata") else None,
         )
         for each in node.items()
     }

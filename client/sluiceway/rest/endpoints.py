@@ -128,13 +128,15 @@ class EndpointCalls:
             found += self._transport.items(path, {**params, "cursor": page.next_cursor})
         return tuple(each.read(Endpoint) for each in found), response.headers.get("ETag")
 
-    def committed(self, channel: str, group: str, *, index: int | None) -> dict[int, Position]:
+    def committed(
+        self, channel: str, group: str, *, index: int | None, timeout_s: float | None = None
+    ) -> dict[int, Position]:
         """Return the committed positions of a group, or of one member of a broadcast group.
 
         They are empty for a group that does not exist.
         """
         try:
-            found = self._offsets(channel, group, index=index)
+            found = self._offsets(channel, group, index=index, timeout_s=timeout_s)
         except Conflict as error:
             if error.code != "group_not_found":
                 raise
@@ -199,10 +201,13 @@ class EndpointCalls:
         """Close the connections to the gateway."""
         self._transport.close()
 
-    def _offsets(self, channel: str, group: str, index: int | None = None) -> JsonNode:
+    def _offsets(
+        self, channel: str, group: str, *, index: int | None = None, timeout_s: float | None = None
+    ) -> JsonNode:
         params = None if index is None else {"index": str(index)}
         path = f"{group_path(channel, group)}/offsets"
-        return self._transport.json(self._transport.request("GET", path, params=params))
+        response = self._transport.request("GET", path, params=params, timeout_s=timeout_s)
+        return self._transport.json(response)
 
     def _post(
         self,
@@ -219,8 +224,9 @@ class EndpointCalls:
         return self._transport.json(response)
 
 
-def _to_json(positions: Mapping[int, Position]) -> list[dict[str, int]]:
+def _to_json(positions: Mapping[int, Position]) -> list[dict[str, Any]]:
     return [
         {"partition": partition, "offset": position.offset, "record": position.records}
+        | ({} if position.metadata is None else {"metadata": position.metadata})
         for partition, position in sorted(positions.items())
     ]

@@ -182,6 +182,7 @@ class Transport:
             monotonic=self._monotonic,
         )
         cause: Exception | None = None
+        left_s = timeout_s
         while True:
             pause_s = 0.0
             try:
@@ -191,7 +192,7 @@ class Transport:
                     params=params,
                     headers=headers,
                     json=body,
-                    timeout=httpx.Timeout(timeout_s, read=timeout_s + wait_s),
+                    timeout=httpx.Timeout(left_s, read=left_s + wait_s),
                 )
             except httpx.TransportError as error:
                 clear_tracebacks(error)
@@ -219,6 +220,7 @@ class Transport:
                 pause_s = _retry_after_s(response)
             if not backoff.wait(at_least_s=pause_s):
                 raise failure from cause
+            left_s = max(0.001, min(timeout_s, backoff.left_s))
 
     def poll(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -94,6 +94,13 @@ class Schema:
         from sluiceway.schema.arrow import to_arrow
 
         return to_arrow(self.record)
+
+    def select(self, names: Collection[str]) -> Schema:
+        """Return the schema of the fields with these names, in the order of this schema."""
+        fields = tuple(field for field in self.record.fields if field.name in names)
+        if len(fields) == len(self.record.fields):
+            return self
+        return Schema(dataclasses.replace(self.record, fields=fields))
 
     def differences(self, other: Schema) -> tuple[str, ...]:
         """Return the differences between this schema and `other`, one message each.

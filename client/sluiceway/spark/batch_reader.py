@@ -2,14 +2,14 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 from confluent_kafka import Message
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from sluiceway.codecs import Corrupt
@@ -29,8 +29,9 @@ from sluiceway.spark.offsets import (
     split_ranges,
 )
 from sluiceway.spark.options import ReadOptions
+from sluiceway.spark.pushdown import OffsetFilter
 from sluiceway.spark.task_heartbeats import reporting
-from sluiceway.spark.types import select_columns, spark_transform
+from sluiceway.spark.types import ColumnSelection, selected_schema, spark_transform
 from sluiceway.spark.worker import ClientPool, RefreshableConnection, Shipped, prepare_worker
 
 LOGGER = logging.getLogger(__name__)
@@ -51,8 +52,12 @@ class InputSplit:
     """Set if the read is an endpoint, to which tasks report."""
 
 
-def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[InputSplit]:
+def plan_splits(
+    source: RefreshableConnection, options: ReadOptions, offset_filter: OffsetFilter
+) -> list[InputSplit]:
     """Plan a batch read, one split per task; messages that arrive later are not read.
+
+    Offsets that do not pass the filter are left out.
 
     Raises TopicGone, KafkaUnavailable, OffsetOutOfRange, OptionError.
     """
@@ -69,6 +74,7 @@ def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[Inp
                 lambda timestamp_ms: stream.offsets_at(timestamp_ms, partitions),
                 loss_handler(options),
             )
+            ranges = offset_filter.narrow(ranges, stream.offsets_at)
         return input_splits(source, ranges, options)
 
 
@@ -232,10 +238,11 @@ class ChannelDataReader(Shipped, DataSourceReader):
         self._options = options
         self._columns = columns
         self._job = job
+        self._filter = OffsetFilter()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan one partition per task, and attach the read as an endpoint of the channel."""
-        splits = plan_splits(self._source, self._options)
+        splits = plan_splits(self._source, self._options, self._filter)
         source = self._source
         if not splits:
             return []
@@ -255,10 +262,23 @@ class ChannelDataReader(Shipped, DataSourceReader):
                 yield from report.counted(read_split(split, self._options, self._columns))
 
 
+class FilteredDataReader(ChannelDataReader):
+    """A batch read that only reads offsets that pass the query's filters on `_metadata`.
+
+    Spark refuses a reader with `pushFilters` unless its session has enabled filter pushdown.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Narrow the offsets to read, and leave all filters to Spark."""
+        if self._options.include_metadata:
+            self._filter = OffsetFilter.of(filters)
+        return filters
+
+
 def read_split(
     split: InputSplit, options: ReadOptions, columns: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """Return a split's records in order, with `columns`.
+    """Return a split's records in order, with `columns`; others are not decoded if possible.
 
     Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for a message with an unknown schema
     if the split's Connection is not current, GatewayUnavailable.
@@ -276,8 +296,10 @@ def read_split(
             "skipped: run the job or restart the query when the gateway answers"
         )
 
-    decoder = decoder_for(connection, refresh=refresh)
-    transform = spark_transform(Schema.parse(connection.schema_definition))
+    target = selected_schema(Schema.parse(connection.schema_definition), columns)
+    decoder = decoder_for(connection, target=target, refresh=refresh)
+    transform = spark_transform(target)
+    selection = ColumnSelection(columns)
     metadata = MetadataColumns(options)
     config = {**_TUNING, **options.kafka}
     properties = MaskedProperties(connection.kafka).over(config)
@@ -290,7 +312,7 @@ def read_split(
                 _handle_corrupt(decoded.corrupt, messages, connection.channel_name, options)
             batches = [transform(batch) for batch in decoded.batches]
             for batch in metadata.append_to(batches, messages, decoded.counts):
-                yield select_columns(batch, columns)
+                yield selection.apply(batch)
         stream.drop([split.offsets.partition])
 
 

@@ -17,12 +17,13 @@ from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.gateway import Gateway
 from sluiceway.schema import Schema
-from sluiceway.spark.batch_reader import ChannelDataReader
+from sluiceway.spark.batch_reader import ChannelDataReader, FilteredDataReader
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import Job, JobEndpoint
 from sluiceway.spark.metadata_columns import MetadataColumns
-from sluiceway.spark.microbatch import stream_reader
+from sluiceway.spark.microbatch import require_supported, stream_reader
 from sluiceway.spark.options import ReadOptions, WriteOptions
+from sluiceway.spark.tables import keep_options, with_table_options, without_table_properties
 from sluiceway.spark.types import require_readable, require_writable, struct_of
 from sluiceway.spark.worker import RefreshableConnection, Shipped, prepare_worker
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter, TaskWriter
@@ -36,15 +37,21 @@ class ChannelDataSource(Shipped, DataSource):
 
     Only planning calls the gateway at `gateway_url` (None: SLUICEWAY_URL), with the token of the
     driver's environment. Tasks get a Connection and only need Kafka. Batch reads and writes are
-    endpoints of the channel if a `job` is given.
+    endpoints of the channel if a `job` is given. `filtered` says that Spark pushes filters.
     """
 
     def __init__(
-        self, options: Mapping[str, str], *, gateway_url: str | None = None, job: Job | None = None
+        self,
+        options: Mapping[str, str],
+        *,
+        gateway_url: str | None = None,
+        job: Job | None = None,
+        filtered: bool = False,
     ) -> None:
         super().__init__(dict(options))
         self.gateway_url = gateway_url
         self.job = job
+        self.filtered = filtered
 
     @classmethod
     def name(cls) -> str:
@@ -54,20 +61,24 @@ class ChannelDataSource(Shipped, DataSource):
     def schema(self) -> StructType:
         """Return the channel's columns and the requested metadata columns."""
         prepare_worker()
-        options = ReadOptions.parse(self.options)
+        given = without_table_properties(self.options)
+        options = ReadOptions.parse(given)
+        require_supported(options)
         columns = struct_of(_schema(self._source(options.channel)).arrow)
-        return MetadataColumns(options).add_to(columns, options.channel)
+        columns = MetadataColumns(options).add_to(columns, options.channel)
+        return columns if given == self.options else keep_options(columns, given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a batch read of the columns in `schema`."""
         prepare_worker()
-        options = ReadOptions.parse(self.options, "batch read")
-        return ChannelDataReader(self._checked_source(options, schema), options, schema, self.job)
+        options = ReadOptions.parse(with_table_options(self.options, schema), "batch read")
+        reader = FilteredDataReader if self.filtered else ChannelDataReader
+        return reader(self._checked_source(options, schema), options, schema, self.job)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Plan a streaming read of the columns in `schema`."""
         prepare_worker()
-        options = ReadOptions.parse(self.options, "streaming read")
+        options = ReadOptions.parse(with_table_options(self.options, schema), "streaming read")
         return stream_reader(self._checked_source(options, schema), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -78,7 +89,7 @@ class ChannelDataSource(Shipped, DataSource):
                 "delete the channel and create it again"
             )
         prepare_worker()
-        options = WriteOptions.parse(self.options)
+        options = WriteOptions.parse(with_table_options(self.options, schema))
         sink = self._sink(options, schema)
         task_writer = _task_writer(sink, options, schema)
         endpoint = JobEndpoint.attach(
@@ -156,6 +167,7 @@ def _task_writer(
 
 
 _MIN_VERSION = (4, 1)
+_FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _APPLICATIONS: Final[dict[int, Application]] = {}
 """Applications by the id() of their SparkSession, to which they hold a reference."""
 
@@ -166,7 +178,9 @@ def register(spark: SparkSession, gateway: str | None = None) -> None:
     Defaults to the SLUICEWAY_URL of this process. The token is always the SLUICEWAY_TOKEN or
     SLUICEWAY_TOKEN_FILE of the driver's environment, so no option, plan or log contains it; over
     Spark Connect the driver is the server's. Registering again changes the gateway of later reads
-    and writes. Raises OptionError for Spark before 4.1 and for an invalid URL.
+    and writes. Filters on `_metadata` narrow what is read if the session's configuration
+    `spark.sql.python.filterPushdown.enabled` is true at this call. Raises OptionError for Spark
+    before 4.1 and for an invalid URL.
     """
     version = tuple(int(part) for part in spark.version.split(".")[:2])
     if version < _MIN_VERSION:
@@ -175,7 +189,8 @@ def register(spark: SparkSession, gateway: str | None = None) -> None:
         )
     with Gateway(gateway) as checked:
         url = checked.url
-    spark.dataSource.register(_data_source_class(url, _application(spark, url).job))
+    filtered = spark.conf.get(_FILTER_PUSHDOWN, "false") == "true"
+    spark.dataSource.register(_data_source_class(url, _application(spark, url).job, filtered))
 
 
 def _application(spark: SparkSession, url: str) -> Application:
@@ -189,13 +204,13 @@ def _application(spark: SparkSession, url: str) -> Application:
     return application
 
 
-def _data_source_class(gateway_url: str, job: Job) -> type[DataSource]:
+def _data_source_class(gateway_url: str, job: Job, filtered: bool) -> type[DataSource]:
     """Return the class to register, which makes sources of the gateway for the job.
 
     Spark pickles a local class by value, so it loads where the client is not installed, up to the
     source in it, which raises ImportError with advice.
     """
-    source = ChannelDataSource({}, gateway_url=gateway_url, job=job)
+    source = ChannelDataSource({}, gateway_url=gateway_url, job=job, filtered=filtered)
 
     class ChannelFormat(DataSource):
         @classmethod
@@ -203,6 +218,8 @@ def _data_source_class(gateway_url: str, job: Job) -> type[DataSource]:
             return "channel"
 
         def __new__(cls, options: Any) -> Any:
-            return type(source)(options, gateway_url=source.gateway_url, job=source.job)
+            return type(source)(
+                options, gateway_url=source.gateway_url, job=source.job, filtered=source.filtered
+            )
 
     return ChannelFormat

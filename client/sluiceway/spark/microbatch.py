@@ -20,7 +20,7 @@ from sluiceway.spark.offsets import StreamOffset, ranges_between, resolve_bound
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.worker import RefreshableConnection, Shipped
 
-__all__ = ["ChannelStreamReader", "limit_batch", "stream_reader"]
+__all__ = ["ChannelStreamReader", "limit_batch", "require_supported", "stream_reader"]
 
 _REFRESH_EVERY_S: Final = 5.0
 _VERIFY_EVERY_S: Final = 5.0
@@ -155,14 +155,19 @@ def stream_reader(
 
     Raises OptionError for an option that needs a later version.
     """
+    require_supported(options)
     if limits is not None:
         return LimitedStreamReader(source, options, columns)
-    if options.max_offsets_per_trigger is not None:
-        raise OptionError(
-            f"maxOffsetsPerTrigger needs Spark 4.2 or later, but this is Spark {spark_version}: "
-            "remove it, or upgrade Spark on driver and executors"
-        )
     return UnlimitedStreamReader(source, options, columns)
+
+
+def require_supported(options: ReadOptions) -> None:
+    """Raise OptionError for an option that needs a later version of Spark."""
+    if limits is None and options.max_offsets_per_trigger is not None:
+        raise OptionError(
+            "maxOffsetsPerTrigger, an option of streaming reads, needs Spark 4.2 or later, but "
+            f"this is Spark {spark_version}: remove it, or upgrade Spark on driver and executors"
+        )
 
 
 def limit_batch(start: Mapping[int, int], end: Mapping[int, int], limit: int) -> dict[int, int]:

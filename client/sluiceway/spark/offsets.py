@@ -58,7 +58,10 @@ def parse_offsets(option: str, text: str, channel: str) -> OffsetBound:
     bound = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if bound is not None:
         return bound
-    expected = 'earliest, latest, or an offset for each partition such as {"0": 5, "1": -2}'
+    expected = (
+        'earliest, latest, or JSON with an offset for each partition such as {"0": 5, "1": -2} or '
+        f"{json.dumps({channel: {'0': 5, '1': -2}})}"
+    )
     try:
         parsed = json.loads(text)
     except ValueError:
@@ -70,7 +73,7 @@ def parse_offsets(option: str, text: str, channel: str) -> OffsetBound:
     offsets = {}
     for key, offset in parsed.items():
         if not (key.isascii() and key.isdigit()):
-            raise OptionError(f"{option} names the partition {key!r}; it takes {expected}")
+            raise OptionError(f"{option} is {text!r}; it takes {expected}")
         if type(offset) is not int or not EARLIEST <= offset <= _MAX_OFFSET:
             raise OptionError(
                 f"{option} has the offset {offset!r} for partition {key}; an offset is a whole "

@@ -87,7 +87,12 @@ class OptionParser:
         """Return the channel's name, the argument of Spark's `method`."""
         channel = self._options.get("path", "").strip()
         if not channel:
-            raise OptionError(f'no channel is named: pass its name as in .{method}("flights")')
+            raise OptionError(
+                f'no channel is named: pass its name as in .{method}("flights"), in SQL as in '
+                "CREATE TEMPORARY VIEW flights USING channel OPTIONS (path 'flights'). Spark keeps "
+                "the options of CREATE TABLE only for a table without a list of columns, and none "
+                "of CREATE TABLE ... AS SELECT"
+            )
         return channel
 
     def text(self, option: str) -> str | None:

@@ -253,15 +253,38 @@ def _field_for_spark(field: pa.Field) -> pa.Field:
     return pa.field(field.name, _type_for_spark(field.type), field.nullable)
 
 
-def select_columns(batch: pa.RecordBatch, struct: spark.StructType) -> pa.RecordBatch:
-    """Return the columns of `struct`, in its order, as nullable as there; values are shared.
+def selected_schema(schema: Schema, struct: spark.StructType) -> Schema:
+    """Return the part of a channel's schema that a read of `struct` decodes.
+
+    It has one field at least, as the number of records is that of a column.
+    """
+    names = schema.arrow.names
+    return schema.select([name for name in names if name in struct.names] or names[:1])
+
+
+class ColumnSelection:
+    """Selects the columns of `struct`, in its order, as nullable as there; values are shared.
 
     Spark 4.3 only takes the schema it planned with, where `.schema(...)` may have made columns
     nullable.
     """
-    selected = batch.select(struct.names)
-    wanted = pa.schema([_with_nullability(field, struct[field.name]) for field in selected.schema])
-    return selected if wanted.equals(selected.schema) else selected.cast(wanted)
+
+    def __init__(self, struct: spark.StructType) -> None:
+        self._struct = struct
+        self._names = struct.names
+        self._given: pa.Schema | None = None
+        self._wanted: pa.Schema | None = None
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the selected columns of `batch`."""
+        selected = batch.select(self._names)
+        if self._given is None or not self._given.equals(selected.schema):
+            # Batches of one read have one schema, and making the other takes as long as a batch.
+            self._given = selected.schema
+            pairs = zip(selected.schema, self._struct.fields, strict=True)
+            wanted = pa.schema([_with_nullability(field, like) for field, like in pairs])
+            self._wanted = None if wanted.equals(selected.schema) else wanted
+        return selected if self._wanted is None else selected.cast(self._wanted)
 
 
 def _with_nullability(field: pa.Field, like: spark.StructField) -> pa.Field:

@@ -213,6 +213,7 @@ positions = Table(
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("next_offset", BigInteger, nullable=False),
     Column("record", BigInteger, nullable=False),
+    Column("metadata", Text),
     Column("topic_id", Word, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("number", BigInteger, nullable=False),

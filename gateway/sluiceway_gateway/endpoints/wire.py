@@ -158,6 +158,7 @@ class PositionBody(BaseModel):
     partition: int
     offset: int
     record: int
+    metadata: str | None = Field(default=None, description="Left out if there is none")
     topic_id: str
 
 
@@ -243,7 +244,8 @@ def event_json(event: Event) -> dict[str, Any]:
 
 def position_json(committed: Committed) -> dict[str, Any]:
     """Return a committed position as JSON."""
-    return {
+    metadata = committed.position.metadata
+    return ({} if metadata is None else {"metadata": metadata}) | {
         "partition": committed.position.partition,
         "offset": committed.position.offset,
         "record": committed.position.record,

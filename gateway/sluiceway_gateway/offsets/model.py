@@ -30,6 +30,13 @@ class Position:
     partition: int
     offset: int
     record: int = 0
+    metadata: str | None = None
+    """A text of the client's, stored with the position."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it is in its partition; positions go forward by this."""
+        return (self.offset, self.record)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +181,7 @@ def require_topic(topic_id: str | None, given: str) -> None:
 def require_forward(asked: Position, stored: Committed, group: Group) -> None:
     """Raise GoesBack if the position is before the stored one."""
     at = stored.position
-    if (asked.offset, asked.record) < (at.offset, at.record):
+    if asked.place < at.place:
         raise GoesBack(
             f"The group {group.name!r} has committed offset {at.offset}, record {at.record} of "
             f"partition {at.partition}; a commit cannot go back to offset {asked.offset}, record "

@@ -33,6 +33,7 @@ router = APIRouter(
 
 INT32_MAX = 2**31 - 1
 InGroup = Annotated[GroupName, Path(description="The group's name")]
+MAX_METADATA = 4096
 Index = Annotated[int, Field(ge=0, lt=MAX_GROUP_SIZE)]
 Count = Annotated[int, Field(ge=1, le=INT64_MAX)]
 TopicId = Annotated[str, Field(min_length=1, max_length=100)]
@@ -44,6 +45,11 @@ class PositionPut(Asked):
     partition: int = Field(ge=0, le=INT32_MAX)
     offset: int = Field(ge=0, le=INT64_MAX)
     record: int = Field(ge=0, le=INT32_MAX, description="Records of that message that are done")
+    metadata: str | None = Field(
+        default=None,
+        max_length=MAX_METADATA,
+        description="A text to store with it, which replaces the last one",
+    )
 
 
 def _each_once(positions: list[PositionPut]) -> list[PositionPut]:
@@ -219,7 +225,13 @@ def reset(
 
 def _positions_of(given: Iterable[PositionPut]) -> tuple[Position, ...]:
     return tuple(
-        Position(partition=each.partition, offset=each.offset, record=each.record) for each in given
+        Position(
+            partition=each.partition,
+            offset=each.offset,
+            record=each.record,
+            metadata=each.metadata,
+        )
+        for each in given
     )
 
 

@@ -58,7 +58,7 @@ _STORED = PreparedSelect(
 
 def _upsert(insert: Any) -> PreparedDml:
     statement = insert(positions)
-    changing = ("next_offset", "record", "topic_id", "epoch", "number", "committed_at")
+    changing = ("next_offset", "record", "metadata", "topic_id", "epoch", "number", "committed_at")
     upsert = statement.on_conflict_do_update(
         index_elements=[*_WHOSE, "partition"],
         set_={name: statement.excluded[name] for name in changing},
@@ -117,6 +117,7 @@ def put(tx: WriteTransaction, updates: Iterable[tuple[Whose, Committed]]) -> Non
             "partition": each.position.partition,
             "next_offset": each.position.offset,
             "record": each.position.record,
+            "metadata": each.position.metadata,
             "topic_id": each.topic_id,
             "epoch": each.epoch,
             "number": each.number,
@@ -140,7 +141,12 @@ def delete_positions(
 
 def _committed_of(row: Row[Any]) -> Committed:
     return Committed(
-        position=Position(partition=row.partition, offset=row.next_offset, record=row.record),
+        position=Position(
+            partition=row.partition,
+            offset=row.next_offset,
+            record=row.record,
+            metadata=row.metadata,
+        ),
         topic_id=row.topic_id,
         epoch=row.epoch,
         number=row.number,

@@ -239,6 +239,23 @@ def test_each_of_many_corrupt_messages_is_reported():
     assert sum(batch.num_rows for batch in decoded.batches) == 2000
 
 
+@pytest.mark.parametrize("odd", [0, 700, 1499])
+def test_one_odd_message_is_found_among_many_of_a_thousand_characters(odd):
+    schema = Schema.of(pa.schema([pa.field("n", pa.int64(), nullable=False), ("s", pa.string())]))
+    codec_ = codec("avro", schema, 7)
+    rows = [{"n": n, "s": "x" * (1000 + n % 7)} for n in range(1500)]
+    (batch,) = to_batches(rows, schema)
+    values = list(codec_.encode(batch, limit_bytes=10_000))
+    values[odd] += b"!"
+
+    decoded = codec_.decode(values)
+
+    assert [each.index for each in decoded.corrupt] == [odd]
+    assert [row for each in decoded.batches for row in to_records(each)] == (
+        rows[:odd] + rows[odd + 1 :]
+    )
+
+
 def test_a_record_beyond_the_message_limit_is_reported():
     rows = [{"x": "a"}, {"x": "a" * 100}, {"x": "a" * 200}]
     (batch,) = to_batches(rows, schema_of("string"))

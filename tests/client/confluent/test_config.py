@@ -1,11 +1,16 @@
 """Configuration of sluiceway.confluent: supported, ignored and refused properties."""
 
+import collections
+import logging
+import re
+from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from confluent_facade import KafkaError, raised
-from sluiceway.confluent import Consumer, Producer
+from sluiceway.confluent import Consumer, KafkaException, Producer, properties
 
 NOBODY = {"bootstrap.servers": "http://127.0.0.1:1"}
 GROUP = {**NOBODY, "group.id": "g"}
@@ -15,6 +20,7 @@ GROUP = {**NOBODY, "group.id": "g"}
     "config",
     [
         {"auto.offset.reset": "smallest"},
+        {"auto.offset.reset": "Earliest", "group.id": 7},
         {"default.topic.config": {"auto.offset.reset": "beginning"}},
         {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500, "max.poll.interval.ms": 9000},
         {"partition.assignment.strategy": "cooperative-sticky", "group.instance.id": "me"},
@@ -55,7 +61,6 @@ def test_common_producer_properties_are_accepted(config: dict[str, Any]) -> None
         {"plugin.library.paths": "evil.so"},
         {"sasl.kerberos.kinit.cmd": "rm"},
         {"fetch.min.byte": 1},
-        {"transactional.id": "t"},
     ],
     ids=str,
 )
@@ -75,6 +80,8 @@ def test_missing_values_and_wrong_types_raise() -> None:
         Consumer(NOBODY)
     with pytest.raises(TypeError, match="dict"):
         Consumer("localhost")
+    with pytest.raises(TypeError, match="expected configuration dict"):
+        Consumer()
     with pytest.raises(TypeError, match="on_commit"):
         Consumer({**GROUP, "on_commit": 1})
     with pytest.raises(TypeError, match="on_delivery"):
@@ -95,3 +102,107 @@ def test_the_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     consumer = Consumer({"group.id": "g"})
     assert consumer._settings.control._transport.url == "http://127.0.0.1:2"
     consumer.close()
+
+
+PYTHONS_OWN = {"default.topic.config", "logger", "oauth_cb", "on_commit", "on_delivery"}
+JAVAS = {"sasl.jaas.config", "ssl.truststore.location", "offset.store.path"}
+VALUES = ("1000000", "true", "1", "all", "none", "lz4", "fifo", "murmur2", "generic", "earliest")
+
+
+def librdkafka_accepts(name: str, value: object) -> bool | None:
+    """Return whether the installed librdkafka accepts a value; None for an unknown property."""
+    try:
+        confluent_kafka.Producer({name: value, "log_level": 0, "bootstrap.servers": "127.0.0.1:1"})
+    except confluent_kafka.KafkaException as error:
+        return None if "No such configuration property" in str(error) else False
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def librdkafkas_properties() -> list[str]:
+    """Return the strings in librdkafka's library that are properties."""
+    (library,) = Path(confluent_kafka.__file__).parent.parent.glob(
+        "confluent_kafka.libs/librdkafka*"
+    )
+    found = re.findall(rb"(?<=\0)[a-z][a-z0-9_]*(?:[._][a-z0-9]+)*(?=\0)", library.read_bytes())
+    names = {text.decode() for text in found}
+    return sorted(
+        name
+        for name in names
+        if ("." in name or name in properties.KNOWN) and librdkafka_accepts(name, "\1") is not None
+    )
+
+
+def test_every_property_of_librdkafka_is_accepted_or_refused_with_a_reason() -> None:
+    names = librdkafkas_properties()
+    assert len(names) > 170
+    outcomes = collections.Counter[str]()
+    for name in names:
+        value = next((each for each in VALUES if librdkafka_accepts(name, each)), None)
+        for make, usual in ((Producer, NOBODY), (Consumer, GROUP)):
+            config = {**usual, name: value or "1"}
+            if name in properties.REFUSED:
+                with pytest.raises(KafkaException, match=f"{re.escape(name)} cannot be set: .+"):
+                    make(config)
+                outcomes["refused"] += 1
+            elif name not in (*usual, "metadata.broker.list") and value is not None:
+                if name in properties.SETTLED:
+                    config[name] = properties.SETTLED[name][0][0]
+                if name not in {"auto.offset.reset", "ssl.ca.pem"}:
+                    make(config).close()
+                    outcomes["accepted"] += 1
+    assert set(names) <= properties.KNOWN
+    assert outcomes["accepted"] > 180
+
+
+def test_the_table_names_no_property_that_librdkafka_does_not_have() -> None:
+    own = {name for name in properties.KNOWN if name.startswith("sluiceway.")}
+    names = properties.KNOWN - own - PYTHONS_OWN - JAVAS
+    assert [name for name in sorted(names) if librdkafka_accepts(name, "\1") is None] == []
+
+
+def test_one_configuration_serves_producer_and_consumer(caplog: pytest.LogCaptureFixture) -> None:
+    both = {
+        **GROUP,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "session.timeout.ms": 6000,
+        "acks": "all",
+        "linger.ms": 5,
+        "message.timeout.ms": 5000,
+        "on_commit": print,
+        "on_delivery": print,
+        "client.id": None,
+    }
+    with caplog.at_level(logging.WARNING, "sluiceway.confluent"):
+        Producer(both).close()
+        Consumer(both).close()
+    of_producer, of_consumer = (record.getMessage() for record in caplog.records)
+    assert "auto.offset.reset (for consumers)" in of_producer
+    assert "linger.ms" not in of_producer
+    assert "linger.ms (for producers)" in of_consumer
+    assert "session.timeout.ms (the channel's own applies)" in of_consumer
+    assert "auto.offset.reset" not in of_consumer
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"partitioner": "murmur"}, 'Invalid value for configuration property "partitioner"'),
+        ({"linger.ms": "soon"}, 'Invalid value for configuration property "queue.buff'),
+        ({"linger_ms": 5}, 'No such configuration property: "linger_ms"; did you mean .linger.ms'),
+        ({"compression.type": "rar"}, 'Invalid value "rar" for'),
+        ({"queuing.strategy": "lifo"}, "always fifo, so that messages stay in order"),
+        ({"enable.ssl.certificate.verification": False}, "always true"),
+    ],
+    ids=str,
+)
+def test_wrong_values_have_librdkafkas_text_or_a_reason(wrong: dict[str, Any], text: str) -> None:
+    with pytest.raises(KafkaException, match=text):
+        Producer({**NOBODY, **wrong})
+
+
+def test_a_message_timeout_shorter_than_the_usual_linger_is_accepted() -> None:
+    Producer({**NOBODY, "message.timeout.ms": 10}).close()
+    Producer({**NOBODY, "message.timeout.ms": 0}).close()

@@ -1,5 +1,6 @@
 """sluiceway.confluent.Consumer with manual assignment: reading, offsets, commits."""
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -100,7 +101,8 @@ def test_poll_reports_an_asynchronous_commit(consumer: Callable[..., Consumer], 
 
 def test_invalid_commits_are_refused(consumer: Callable[..., Consumer], name: str) -> None:
     reader = consumer()
-    assert raised(reader.commit) == KafkaError._NO_OFFSET
+    assert reader.commit() is None
+    assert raised(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
     reader.assign([at(name, 0, 2)])
     assert raised(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
     assert raised(reader.commit, offsets=[at(name, 1, 1)]) == KafkaError._STATE
@@ -161,7 +163,9 @@ def test_stored_offsets_are_committed_without_automatic_storing(
     assert [each.offset for each in reader.commit(asynchronous=False)] == [5]
     with pytest.raises(TypeError):
         reader.store_offsets()
-    assert raised(consumer().store_offsets, offsets=[at(name, 0, 5)]) == KafkaError._INVALID_ARG
+    unread = [at(name, 1, 5)]
+    assert raised(reader.store_offsets, offsets=unread) == KafkaError._UNKNOWN_PARTITION
+    assert raised(consumer().store_offsets, offsets=unread) == KafkaError._INVALID_ARG
 
 
 def test_seek_pause_and_resume(consumer: Callable[..., Consumer], name: str) -> None:
@@ -255,7 +259,6 @@ def test_assigning_unknown_channels_and_partitions_raises(
     unknown = KafkaError.UNKNOWN_TOPIC_OR_PART
     for call in (
         lambda part: reader.assign([part]),
-        lambda part: reader.committed([part]),
         reader.get_watermark_offsets,
     ):
         assert raised(call, at("nowhere", 0)) == unknown
@@ -317,3 +320,81 @@ def test_avro_messages_are_returned_as_encoded(
     (message,) = taken(reader, 1)
     schema_id = site.gateway.channel(name).schemas()[0].id
     assert message.value() == b"\0" + schema_id.to_bytes(4, "big") + b"\x0a"
+
+
+def test_metadata_is_stored_with_committed_offsets(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    for group, start in (("members", "subscribe"), ("manual", "assign")):
+        reader = consumer(**{"group.id": group, "auto.offset.reset": "EARLIEST"})
+        if start == "subscribe":
+            reader.subscribe([name])
+        else:
+            reader.assign([at(name, 0, 0), at(name, 1, 0)])
+        taken(reader, 20)
+        for metadata in ("from the test", "again"):
+            given = TopicPartition(name, 0, 3, metadata)
+            (done,) = reader.commit(offsets=[given], asynchronous=False) or []
+            assert (done.offset, done.metadata) == (3, metadata)
+            (found, none) = reader.committed([at(name, 0), at(name, 1)])
+            assert (found.offset, found.metadata) == (3, metadata)
+            assert (none.offset, none.metadata) == (OFFSET_INVALID, None)
+        reader.commit(asynchronous=False)
+        assert {each.metadata for each in reader.committed([at(name, 0)])} == {None}
+        reader.close()
+
+
+def test_partitions_of_unknown_channels_have_no_committed_offset(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    found = consumer().committed([at("nobody-made-it"), at(name)])
+    assert [each.offset for each in found] == [OFFSET_INVALID, OFFSET_INVALID]
+    assert [each.topic for each in found] == ["nobody-made-it", name]
+
+
+def test_on_commit_gets_the_error_of_each_partition(
+    consumer: Callable[..., Consumer], site: Facade, name: str
+) -> None:
+    reports: list[Any] = []
+    other = site.channel(partitions=1, filled=2)
+    reader = consumer(on_commit=lambda error, parts: reports.append((error, parts)))
+    reader.assign([at(name, 0, 0), at(other, 0, 0)])
+    taken(reader, 12)
+    reader.commit(offsets=[at(name, 0, 5), at(other, 0, 1000)])
+    polled_until(lambda: reports, reader)
+    ((error, (kept, refused)),) = reports
+    assert error.code() == refused.error.code() == KafkaError.OFFSET_OUT_OF_RANGE
+    assert (kept.error, kept.topic, kept.offset) == (None, name, 5)
+
+
+def test_an_asynchronous_commit_without_read_messages_does_nothing(
+    consumer: Callable[..., Consumer], site: Facade
+) -> None:
+    empty = site.channel()
+    revoked: list[Any] = []
+    reader = consumer()
+    reader.subscribe([empty], on_revoke=lambda reader, _: revoked.append(reader.commit()))
+    polled_until(lambda: len(reader.assignment()) == 2, reader)
+    reader.close()
+    assert revoked == [None]
+
+
+def test_a_missing_channel_is_created_on_request(site: Facade) -> None:
+    name = f"confluent-{uuid.uuid4().hex[:8]}"
+    config = {"auto.offset.reset": "earliest", "allow.auto.create.topics": "true"}
+    with site.consumer(**config) as consumer:
+        consumer.subscribe([name])
+        polled_until(lambda: consumer.assignment(), consumer)
+        with site.producer() as producer:
+            producer.produce(name, b"x")
+        (message,) = taken(consumer, 1)
+        assert (message.topic(), message.value()) == (name, b"x")
+
+
+def test_the_event_of_a_missing_channel_says_how_to_create_it(site: Facade) -> None:
+    with site.consumer() as consumer:
+        consumer.subscribe(["nowhere"])
+        (event,) = taken(consumer, 1)
+        assert event.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        for advice in ("gateway.channel('nowhere'", "channels create", "auto.create.topics"):
+            assert advice in event.error().str()

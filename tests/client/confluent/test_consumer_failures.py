@@ -22,6 +22,7 @@ from sluiceway.confluent.members import ChannelMember, ManualConsumer
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.channels import Control
+from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.transport import Transport
 from waiting import until
@@ -231,11 +232,11 @@ def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
     manual.track_consumed({0: 8})
     way.deaf = True
     with pytest.raises(GatewayUnavailable):
-        manual.commit({0: 3})
+        manual.commit({0: Position(offset=3)})
     channel = site.gateway.channel(name)
     until(lambda: channel.committed("doubtful"))
     way.deaf = False
-    manual.commit({0: 8})
+    manual.commit({0: Position(offset=8)})
     assert channel.committed("doubtful")[0].offset == 8
     until(lambda: beats_again(manual))
     manual.handle.detach()
@@ -257,8 +258,8 @@ def test_an_interrupted_commit_is_resolved_by_the_next_one(
     with monkeypatch.context() as patched:
         patched.setattr(EndpointCalls, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            manual.commit({0: 3})
-    manual.commit({0: 8})
+            manual.commit({0: Position(offset=3)})
+    manual.commit({0: Position(offset=8)})
     assert site.gateway.channel(name).committed("interrupted")[0].offset == 8
     manual.handle.detach()
     control.close()
@@ -274,7 +275,7 @@ def test_waiting_commits_fail_together_while_the_gateway_is_unavailable() -> Non
 
     committer = AsyncCommitter(away, wakeup=WakeupEvent())
     for number in range(100):
-        committer.submit({("c", 0): number})
+        committer.submit({("c", 0): Position(offset=number)})
     began.set()
     committer.flush()
     assert len(calls) <= 2
@@ -292,7 +293,7 @@ def test_an_unexpected_failure_of_a_commit_is_reported_and_commits_continue() ->
 
     committer = AsyncCommitter(keep, wakeup=WakeupEvent())
     for _ in range(2):
-        committer.submit({("c", 0): 1})
+        committer.submit({("c", 0): Position(offset=1)})
         until(lambda: committer.idle)
     (first, _), (second, _) = committer.reports
     assert (first and first.code(), second) == (KafkaError._FAIL, None)

@@ -1,20 +1,26 @@
 """sluiceway.confluent.Producer: delivery, reports, refusals."""
 
+import asyncio
 import collections
 import gc
 import sys
 import threading
 import time
+import uuid
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import confluent_kafka
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.aio import AIOProducer
 
 from confluent_facade import NUMBER, Facade, KafkaError, offsets, raised, taken
 from sluiceway.confluent import Message, Producer, TopicPartition
 
-Told = list[tuple[int | None, str, int, int]]
+Told = list[tuple[int | None, str, int | None, int | None]]
 
 
 @pytest.fixture
@@ -123,9 +129,11 @@ def test_purged_messages_have_failed_and_fail_the_writer(site: Facade, name: str
     told: Told = []
     producer = site.producer(**{"linger.ms": 60_000})
     producer.produce(name, b"x", partition=0, on_delivery=noting(told))
+    assert producer.flush(30) == 0
+    producer.produce(name, b"x", partition=0, on_delivery=noting(told))
     producer.purge()
     assert producer.flush(30) == 0
-    assert [code for code, *_ in told] == [KafkaError._PURGE_QUEUE]
+    assert [code for code, *_ in told] == [None, KafkaError._PURGE_QUEUE]
     producer.close()
     (writer,) = site.gateway.channel(name).endpoints()
     assert writer.state == "error"
@@ -147,7 +155,14 @@ def test_avro_channels_accept_only_their_own_messages(site: Facade) -> None:
     (schema,) = site.gateway.channel(name).schemas()
     mine = b"\0" + schema.id.to_bytes(4, "big") + b"\x0c"
     with site.producer() as producer:
+        told: Told = []
         producer.produce(name, mine)
+        producer.produce(name, b"{}", on_delivery=noting(told))
+        producer.flush()
+        # Whether the channel has got a schema of this id is asked in the background.
+        producer.produce(name, b"\0\0\0\x7f\xff\x0c", on_delivery=noting(told))
+        producer.flush()
+        assert told == [(KafkaError._INVALID_ARG, name, None, None)] * 2
         for wrong in (b"\0\0\0\x7f\xff\x0c", b"\1" + mine[1:], b"", b"{}", None, "text"):
             assert raised(producer.produce, name, wrong) == KafkaError._INVALID_ARG
         with pytest.raises(TypeError):
@@ -169,6 +184,7 @@ def test_arrow_channels_accept_only_their_own_messages(site: Facade) -> None:
         (message,) = taken(reader, 1)
     with site.producer() as producer:
         producer.produce(name, message.value())
+        producer.flush()
         assert raised(producer.produce, name, b"not one") == KafkaError._INVALID_ARG
     with site.gateway.channel(name).reader(until="now") as records:
         assert [record["n"] for record in records] == [5, 5]
@@ -176,7 +192,9 @@ def test_arrow_channels_accept_only_their_own_messages(site: Facade) -> None:
 
 def test_invalid_messages_raise(site: Facade, name: str) -> None:
     with site.producer() as producer:
-        assert raised(producer.produce, "nowhere", b"x") == KafkaError.UNKNOWN_TOPIC_OR_PART
+        for wrong in ({"value": 1}, {"partition": "1"}, {"on_delivery": 3}, {"headers": 3}):
+            with pytest.raises(TypeError):
+                producer.produce(name, **wrong)
         producer.produce(name, b"x")
         producer.flush()
         assert raised(producer.produce, name, b"x", partition=9) == KafkaError._UNKNOWN_PARTITION
@@ -185,10 +203,13 @@ def test_invalid_messages_raise(site: Facade, name: str) -> None:
                 producer.produce(name, **wrong)
     channel = site.gateway.channel(name)
     channel.close(force=True)
+    told: Told = []
     with site.producer() as late:
-        assert raised(late.produce, name, b"x") == KafkaError.POLICY_VIOLATION
+        late.produce(name, b"x", on_delivery=noting(told))
+        late.flush()
+    assert told == [(KafkaError.POLICY_VIOLATION, name, None, None)]
     for call in (lambda: late.produce(name, b"x"), late.poll, late.flush, late.purge):
-        with pytest.raises(RuntimeError, match="Producer closed"):
+        with pytest.raises(RuntimeError, match="Producer has been closed"):
             call()
     assert late.close() is True
 
@@ -231,8 +252,10 @@ def test_end_offsets_include_new_partitions(site: Facade, name: str) -> None:
     channel = site.gateway.channel(name)
     with site.producer() as producer:
         producer.produce(name, b"0", partition=0)
+        producer.flush()
         channel.update(partitions=3)
-        producer._channels.producer.list_topics(producer._by_name[name].topic, timeout=20)
+        (client,) = producer._deliveries.producers
+        client.list_topics(producer._by_name[name].topic, timeout=20)
         producer.produce(name, b"2", partition=2)
     with site.gateway.channel(name).reader() as reader:
         assert sorted(record["value"] for record in reader) == [b"0", b"2"]
@@ -270,3 +293,127 @@ def test_polling_before_the_first_message_waits(site: Facade, name: str) -> None
         began_s = time.monotonic()
         assert producer.poll(0.2) == 0
         assert time.monotonic() - began_s >= 0.2
+
+
+def test_batches_are_produced_and_refused_messages_are_marked(site: Facade, name: str) -> None:
+    told: Told = []
+    other: Told = []
+    config = {"queue.buffering.max.messages": 3, "linger.ms": 200}
+    with site.producer(**config) as producer:
+        producer.produce(name, b"first", partition=0)
+        producer.flush()
+        batch: list[dict[str, Any]] = [
+            {"value": b"1", "key": b"k", "partition": 1, "callback": noting(other)},
+            {"value": "2"},
+            {},
+            {"value": b"too many"},
+        ]
+        assert producer.produce_batch(name, batch, partition=0, on_delivery=noting(told)) == 3
+        assert ["_error" in each for each in batch] == [False, False, False, True]
+        assert batch[3]["_error"].code() == KafkaError._QUEUE_FULL
+        producer.flush()
+        assert (other, told) == ([(None, name, 1, 0)], [(None, name, 0, 1), (None, name, 0, 2)])
+        for wrong, text in (
+            ({}, "messages must be a list"),
+            ([{}, 1], "Message at index 1 must be a dict"),
+            ([{"value": 1}], "Message value at index 0 must be bytes or str"),
+            ([{"partition": "1"}], "Message partition at index 0 must be int"),
+        ):
+            with pytest.raises(TypeError, match=text):
+                producer.produce_batch(name, wrong)  # type: ignore[arg-type]
+
+
+def test_topics_are_listed_by_the_channels_names(site: Facade, name: str) -> None:
+    with site.producer() as producer:
+        one = producer.list_topics(name, timeout=30)
+        assert list(one.topics) == [name]
+        assert (one.topics[name].topic, one.topics[name].error) == (name, None)
+        assert list(one.topics[name].partitions) == [0, 1]
+        assert one.topics[name].partitions[0].leader in one.brokers
+        assert name in producer.list_topics(timeout=30).topics
+        absent = producer.list_topics("nowhere", timeout=30).topics["nowhere"]
+        assert absent.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        assert producer.cluster_id(30) == one.cluster_id
+
+
+def test_partitioners_place_keys_as_librdkafka_does(site: Facade) -> None:
+    name = site.channel(partitions=7)
+    keys = [b"key-%d" % number for number in range(20)]
+    connection = site.gateway.channel(name).connection("write")
+
+    def places(producer: Any, topic: str) -> dict[bytes, int]:
+        found: dict[bytes, int] = {}
+        for key in keys:
+            producer.produce(
+                topic, b"", key, on_delivery=lambda _, m: found.update({m.key(): m.partition()})
+            )
+        producer.flush(30)
+        return found
+
+    for partitioner in ("consistent", "consistent_random", "murmur2", "murmur2_random", "fnv1a"):
+        plain = confluent_kafka.Producer({**connection.kafka, "partitioner": partitioner})
+        with site.producer(partitioner=partitioner) as producer:
+            assert places(producer, name) == places(plain, connection.topic_name), partitioner
+
+
+def test_a_missing_channel_is_created_on_request(site: Facade) -> None:
+    name = f"confluent-{uuid.uuid4().hex[:8]}"
+    told: Told = []
+    with site.producer(**{"allow.auto.create.topics": True}) as producer:
+        producer.produce(name, b"x", on_delivery=noting(told))
+        assert producer.flush(30) == 0
+    assert told == [(None, name, 0, 0)]
+    channel = site.gateway.channel(name)
+    assert (channel.format, channel.partitions) == ("bytes", 1)
+
+
+def test_confluent_kafkas_asynchronous_producer_runs_on_this_one(
+    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confluent_kafka, "Producer", Producer)
+
+    async def produce() -> list[Message]:
+        producer = AIOProducer({"bootstrap.servers": site.url}, batch_size=10)
+        waiting = [await producer.produce(name, b"%d" % n, partition=0) for n in range(25)]
+        lost = await producer.produce("nowhere", b"x")
+        await producer.flush()
+        with pytest.raises(KafkaException, match="There is no channel 'nowhere'"):
+            await lost
+        delivered = [await each for each in waiting]
+        await producer.close()
+        return delivered
+
+    delivered = asyncio.run(produce())
+    assert [(each.topic(), each.offset()) for each in delivered] == [(name, n) for n in range(25)]
+
+
+def test_a_delivery_callback_is_released_after_its_last_call(site: Facade, name: str) -> None:
+    class Owner:
+        def delivered(self, error: KafkaError | None, message: Message) -> None:
+            assert (error, message.topic()) == (None, name)
+
+    with site.producer() as producer:
+        for _ in range(2):
+            owner = Owner()
+            for _ in range(3):
+                producer.produce(name, b"x", on_delivery=owner.delivered)
+            producer.flush()
+            released = weakref.ref(owner)
+            del owner
+            assert released() is None
+
+
+def test_a_loop_of_messages_leaves_the_queue_once_the_channel_is_attached(
+    site: Facade, name: str
+) -> None:
+    with site.producer() as producer:
+        for number in range(200_000):
+            producer.produce(name, b"%d" % number, partition=0)
+            if name in producer._by_name:
+                break
+        else:
+            pytest.fail("every message went by the queue")
+    with site.consumer() as reader:
+        reader.assign([TopicPartition(name, 0, 0)])
+        found = taken(reader, number + 1)
+    assert [int(each.value() or b"") for each in found] == list(range(number + 1))

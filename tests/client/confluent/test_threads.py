@@ -73,7 +73,7 @@ def test_a_message_produced_during_close_is_delivered_or_refused(site: Facade, n
             try:
                 producer.produce(name, b"%d" % each)
             except RuntimeError as error:
-                assert str(error) == "Producer closed"  # noqa: PT017
+                assert str(error) == "Producer has been closed"  # noqa: PT017
                 return
             except BufferError:
                 continue

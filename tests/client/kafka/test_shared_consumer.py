@@ -5,12 +5,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from shared_kafka import SharedKafka
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
 from sluiceway.kafka import shared_consumer
 from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer
@@ -280,11 +282,13 @@ def test_the_buffer_of_an_abandoned_reader_is_freed(topics: Topics) -> None:
         assert len(reader.read(5, timeout=None)) == 5
 
 
-def test_a_recreated_topic_has_another_consumer(topics: Topics) -> None:
+def test_a_recreated_topic_has_another_consumer(topics: Topics, kafka: SharedKafka) -> None:
     connection = written(topics, 10)
     with shared(connection, until=None) as old:
         assert len(old.read(10, timeout=None)) == 10
         topics.delete(connection.topic_name)
+        # Until then the broker may append to the old log.
+        until(lambda: not [*Path(kafka.log_dir).glob(f"{connection.topic_name}-?")])
         anew = replace(connection, topic_id=topics.create(connection.topic_name, 1))
         write(anew, 7)
         with shared(anew, until="now") as new:

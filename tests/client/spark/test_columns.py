@@ -2,7 +2,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark
 
-from sluiceway.spark.types import select_columns
+from sluiceway.spark.types import ColumnSelection
 
 LONG = spark.LongType()
 STRICT = pa.schema(
@@ -31,7 +31,7 @@ def struct(*, nullable: bool) -> spark.StructType:
 
 @pytest.mark.parametrize("nullable", [False, True])
 def test_selected_columns_are_as_nullable_as_requested(nullable: bool) -> None:
-    given = select_columns(BATCH, struct(nullable=nullable))
+    given = ColumnSelection(struct(nullable=nullable)).apply(BATCH)
 
     assert given.to_pylist() == [{"row": {"n": 4}, "map": [("a", 3)], "list": [2], "n": 1}]
     assert given.schema.field("n").nullable is nullable

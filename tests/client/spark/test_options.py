@@ -89,6 +89,10 @@ def test_a_write_has_a_key_a_timeout_and_kafka_properties() -> None:
         ({"onCorrupt": "ignore"}, "onCorrupt is 'ignore'; it takes raise or skip"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday'"),
         (
+            {"startingOffsets": '{"nope": {"0": 1}}'},
+            r"""such as {"0": 5, "1": -2} or {"flights": {"0": 5, "1": -2}}""",
+        ),
+        (
             {"startingTimestamp": "1", "startingOffsets": "latest"},
             "startingOffsets and startingTimestamp cannot both be given",
         ),

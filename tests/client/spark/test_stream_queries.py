@@ -198,16 +198,15 @@ def test_complete_mode_appends_each_result_and_update_mode_is_an_error(
         refused.awaitTermination(TIMEOUT_S)
 
 
-def test_a_batch_limit_is_applied_or_an_error_before_spark_4_2(
+def test_a_batch_limit_is_applied_or_an_error_of_load_before_spark_4_2(
     spark: SparkSession, source: Channel, sink: Channel, drain: Run
 ) -> None:
     fill(source, range(10))
-    frame = stream(spark, source, maxOffsetsPerTrigger=4)
     if microbatch.limits is None:
-        with pytest.raises(PySparkException, match=r"maxOffsetsPerTrigger needs Spark 4\.2"):
-            drain(frame, sink)
+        with pytest.raises(PySparkException, match=r"maxOffsetsPerTrigger, .* needs Spark 4\.2"):
+            stream(spark, source, maxOffsetsPerTrigger=4)
         return
-    query = drain(frame, sink)
+    query = drain(stream(spark, source, maxOffsetsPerTrigger=4), sink)
 
     assert [each["numInputRows"] for each in query.recentProgress][:3] == [4, 4, 2]
     assert ids_in(sink) == {0: [*range(10)]}

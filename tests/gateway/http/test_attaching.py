@@ -257,10 +257,10 @@ def test_positions_of_another_topic_are_refused(flights: Site) -> None:
     with flights.rig.database.write() as tx:
         tx.execute(
             text(
-                "INSERT INTO positions VALUES (:uid, 'g', -1, 1, 5, 0, 'another', 1, 1, "
+                "INSERT INTO positions VALUES (:uid, 'g', -1, 1, 5, 0, NULL, 'another', 1, 1, "
                 "'2030-01-01 00:00:00+00:00')"
                 if tx.dialect == "postgresql"
-                else "INSERT INTO positions VALUES (:uid, 'g', -1, 1, 5, 0, 'another', 1, 1, "
+                else "INSERT INTO positions VALUES (:uid, 'g', -1, 1, 5, 0, NULL, 'another', 1, 1, "
                 "'2030-01-01 00:00:00.000000')"
             ).bindparams(uid=flights.uid)
         )

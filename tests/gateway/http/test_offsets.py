@@ -45,6 +45,19 @@ def test_a_commit_is_stored_and_returned_to_the_next_instance(flights: Site) -> 
     assert flights.ask(group="g", index=0, size=2).json()["positions"] == []
 
 
+def test_metadata_is_stored_until_the_next_commit(flights: Site) -> None:
+    reader = flights.member()
+    text = "é" * 4096
+    described = [{"partition": 0, "offset": 5, "record": 0, "metadata": text}]
+    answer = flights.commit(reader, 1, positions=described).json()
+    assert answer["positions"][0]["metadata"] == text
+    fetched = flights.rig.http.get(flights.offsets_path("g")).json()
+    assert fetched["positions"] == answer["positions"]
+    assert "metadata" not in flights.commit(reader, 2, (0, 6, 0)).json()["positions"][0]
+    described[0]["metadata"] = text + "!"
+    assert flights.commit(reader, 3, positions=described).status_code == 422
+
+
 def test_a_repeated_and_a_late_commit_change_nothing(flights: Site) -> None:
     reader = flights.member()
     first = flights.commit(reader, 1, (0, 5, 0))

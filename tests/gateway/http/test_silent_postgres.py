@@ -121,7 +121,7 @@ def test_connections_with_lost_packets_are_replaced_and_commits_continue(
         assert ready(rig)
 
 
-@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("arrives", [pytest.param(True, marks=pytest.mark.long), False])
 def test_an_unconfirmed_commit_can_be_repeated(postgres: Postgres, arrives: bool) -> None:
     with (
         closing(Relay(postgres.socket)) as relay,
@@ -141,7 +141,7 @@ def test_an_unconfirmed_commit_can_be_repeated(postgres: Postgres, arrives: bool
         assert flights.committed() == [(0, 9, 0)]
 
 
-@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("arrives", [pytest.param(True, marks=pytest.mark.long), False])
 def test_an_unconfirmed_change_is_made_once(postgres: Postgres, arrives: bool) -> None:
     with (
         closing(Relay(postgres.socket)) as relay,

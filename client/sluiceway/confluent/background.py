@@ -1,0 +1,137 @@
+"""Background requests: steps of the polling thread, and requests that other threads wait for."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any, Final, TypeAlias, TypeVar
+
+from sluiceway.errors import GatewayUnavailable
+
+__all__ = ["Request", "StepRunner", "Steps"]
+
+R = TypeVar("R")
+Request: TypeAlias = Callable[[], object]
+"""A call that waits for the gateway or for Kafka."""
+Steps: TypeAlias = Generator[Request, Any, R]
+"""Steps of the polling thread; each request that it yields gives it the result, or raises."""
+
+LOGGER = logging.getLogger("sluiceway.confluent")
+
+_FRESH_S: Final = 0.05
+"""The longest wait for a request that a poll starts."""
+
+
+class _Pending:
+    """A request that a thread waits for. The thread ends with it."""
+
+    def __init__(self, request: Request, done: Callable[[], None]) -> None:
+        self._request = request
+        self._done = done
+        self._finished = threading.Event()
+        self._result: object = None
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, name="sluiceway-request", daemon=True).start()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether it has finished, after `timeout_s` at most."""
+        return self._finished.wait(max(0.0, timeout_s))
+
+    def resume(self, steps: Steps[Any]) -> Request:
+        """Give the steps the result, or raise the error there; return their next request."""
+        if self._error is not None:
+            return steps.throw(self._error)
+        return steps.send(self._result)
+
+    def _run(self) -> None:
+        try:
+            self._result = self._request()
+        except BaseException as error:
+            self._error = error
+        self._finished.set()
+        self._done()
+
+
+class StepRunner:
+    """Runs steps one after the other, in the thread that calls it, and their requests in others.
+
+    So polls never wait for an answer. `wakeup` is set when there is one. Not thread-safe.
+    """
+
+    def __init__(self, *, wakeup: threading.Event) -> None:
+        self._wakeup = wakeup
+        self._steps: Steps[Any] | None = None
+        self._pending: _Pending | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether steps wait for a request."""
+        return self._steps is not None
+
+    def advance(self, make: Callable[[], Steps[Any]], wait_s: float) -> None:
+        """Continue the steps that wait, or else start new ones, as far as there are answers.
+
+        A request that is started here is waited for up to `wait_s`, and briefly: mostly, the
+        answer comes at once.
+        """
+        if self._steps is None:
+            self._steps = make()
+        elif self._pending is not None and not self._pending.wait(0):
+            return
+        until_s = time.monotonic() + min(wait_s, _FRESH_S)
+        while self._continue() and self._pending is not None:
+            if not self._pending.wait(until_s - time.monotonic()):
+                return
+
+    def finish(self, steps: Steps[R], deadline_s: float) -> R:
+        """Run steps to their end here, and those that wait before; return their result.
+
+        Requests without an answer by `deadline_s` (monotonic) raise GatewayUnavailable in them.
+        """
+        try:
+            while self._continue(deadline_s):
+                pass
+        except GatewayUnavailable as error:
+            LOGGER.warning("a rebalance is given up: %s", error)
+        finally:
+            result = _finish(steps, deadline_s)
+        return result
+
+    def _continue(self, deadline_s: float | None = None) -> bool:
+        """Run the steps up to their next request; return False at their end."""
+        steps, pending, self._pending = self._steps, self._pending, None
+        if steps is None:
+            return False
+        try:
+            if pending is None:
+                request = next(steps)
+            elif deadline_s is None or pending.wait(deadline_s - time.monotonic()):
+                request = pending.resume(steps)
+            else:
+                request = steps.throw(_late())
+        except StopIteration:
+            self._steps = None
+            return False
+        except BaseException:
+            self._steps = None
+            raise
+        self._pending = _Pending(request, self._wakeup.set)
+        return True
+
+
+def _finish(steps: Steps[R], deadline_s: float) -> R:
+    try:
+        request = next(steps)
+        while True:
+            pending = _Pending(request, lambda: None)
+            if pending.wait(deadline_s - time.monotonic()):
+                request = pending.resume(steps)
+            else:
+                request = steps.throw(_late())
+    except StopIteration as end:
+        result: R = end.value
+        return result
+
+
+def _late() -> GatewayUnavailable:
+    return GatewayUnavailable("the gateway has not answered in time. Check that it is running")

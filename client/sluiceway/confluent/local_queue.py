@@ -1,0 +1,203 @@
+"""Local queue of a Producer: messages whose channel is not attached yet, and calls for `poll`."""
+
+import collections
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, Message
+
+from sluiceway.confluent.errors import MSG_TIMED_OUT, PURGE_QUEUE
+
+__all__ = ["LocalQueue", "OnDelivery", "PendingMessage", "checked_headers"]
+
+OnDelivery = Callable[[KafkaError | None, Message], object]
+
+# As librdkafka counts a message.
+_OVERHEAD_BYTES: Final = 96
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingMessage:
+    """A message that waits for its channel until `due_s` of the monotonic clock."""
+
+    topic: str
+    value: str | bytes | None
+    key: str | bytes | None
+    partition: int
+    on_delivery: OnDelivery | None
+    timestamp: int
+    headers: list[tuple[str, bytes | None]] | None
+    due_s: float
+
+    def check(self) -> None:
+        """Raise TypeError, as confluent-kafka does, for a wrong argument."""
+        if not isinstance(self.topic, str):
+            raise TypeError(f"topic must be str, not {type(self.topic).__name__}")
+        for name, given in (("value", self.value), ("key", self.key)):
+            if not isinstance(given, str | bytes | None):
+                raise TypeError(f"{name} must be str or bytes, not {type(given).__name__}")
+        for name, number in (("partition", self.partition), ("timestamp", self.timestamp)):
+            if not isinstance(number, int):
+                raise TypeError(f"{name} must be int, not {type(number).__name__}")
+        if self.on_delivery is not None and not callable(self.on_delivery):
+            raise TypeError("on_delivery must be callable")
+
+    @property
+    def encoded_value(self) -> bytes | None:
+        """Its value as bytes."""
+        return _encoded(self.value)
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size in the queue."""
+        return len(self.value or b"") + len(self.key or b"") + _OVERHEAD_BYTES
+
+    def report(self, error: KafkaError) -> None:
+        """Call its delivery callback."""
+        if self.on_delivery is None:
+            return
+        message = Message(
+            topic=self.topic,
+            value=_encoded(self.value),
+            key=_encoded(self.key),
+            headers=self.headers,
+            partition=self.partition,
+            error=error,
+        )
+        self.on_delivery(error, message)
+
+
+class LocalQueue:
+    """Messages in order, by channel, bounded together with those in librdkafka's queue.
+
+    Not thread-safe: callers hold the lock of `ChannelProducers`; only `calls` may be read and
+    emptied from any thread. A message that fails becomes a call, which counts until it is made.
+    """
+
+    def __init__(self, *, max_messages: int, max_bytes: int) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._by_channel: dict[str, collections.deque[PendingMessage]] = {}
+        self._causes: dict[str, str] = {}
+        self.waiting = 0
+        self.calls: collections.deque[Callable[[], object]] = collections.deque()
+        self.lost = 0
+        """Failed messages without a delivery callback, so that nobody was told."""
+        self.lost_error: KafkaError | None = None
+
+    def __len__(self) -> int:
+        return self.waiting + len(self.calls)
+
+    def add(self, message: PendingMessage, *, others: int) -> None:
+        """Add a message; `others` are in librdkafka's queue. Raises BufferError if it is full."""
+        size = self._bytes + message.size_bytes
+        if (self._max_messages and len(self) + others >= self._max_messages) or (
+            self.waiting and size > self._max_bytes
+        ):
+            raise BufferError("Local: Queue full")
+        self._bytes = size
+        self._by_channel.setdefault(message.topic, collections.deque()).append(message)
+        self.waiting += 1
+
+    def first(self, channel: str) -> PendingMessage | None:
+        """Return the oldest message of a channel that has not timed out."""
+        self._expire(channel, time.monotonic())
+        found = self._by_channel.get(channel)
+        return found[0] if found else None
+
+    def has_callback(self, channel: str) -> bool:
+        """Whether the oldest message of a channel has a delivery callback."""
+        found = self._by_channel.get(channel)
+        return found is not None and found[0].on_delivery is not None
+
+    def remove(self, message: PendingMessage) -> bool:
+        """Remove the oldest message of its channel, which it was; False if it is gone."""
+        found = self._by_channel.get(message.topic)
+        if not found or found[0] is not message:
+            return False
+        self._pop(message.topic, found)
+        return True
+
+    def put_back(self, message: PendingMessage) -> None:
+        """Make a message the oldest of its channel again."""
+        self._by_channel.setdefault(message.topic, collections.deque()).appendleft(message)
+        self._bytes += message.size_bytes
+        self.waiting += 1
+
+    def explain(self, channel: str, cause: str) -> None:
+        """Note why the messages of a channel wait."""
+        self._causes[channel] = cause
+
+    def expire(self) -> None:
+        """Fail the messages that have timed out."""
+        now_s = time.monotonic()
+        for channel in list(self._by_channel):
+            self._expire(channel, now_s)
+
+    def fail(self, channel: str, error: KafkaError) -> int:
+        """Fail the messages of a channel; return how many."""
+        count = 0
+        found = self._by_channel.get(channel)
+        while found:
+            self.report(self._pop(channel, found), error)
+            count += 1
+        return count
+
+    def purge(self, error: KafkaError | None = None) -> None:
+        """Fail all messages; without an `error` because the user wants it."""
+        purged = error or KafkaError(PURGE_QUEUE)
+        lost, lost_error = self.lost, self.lost_error
+        for channel in list(self._by_channel):
+            self.fail(channel, purged)
+        if error is None:
+            self.lost, self.lost_error = lost, lost_error
+
+    def report(self, message: PendingMessage, error: KafkaError) -> None:
+        """Have `poll` call the delivery callback of a message that failed."""
+        if message.on_delivery is None:
+            self.lost += 1
+            self.lost_error = self.lost_error or error
+        else:
+            self.calls.append(partial(message.report, error))
+
+    def _expire(self, channel: str, now_s: float) -> None:
+        found = self._by_channel.get(channel)
+        while found and found[0].due_s <= now_s:
+            cause = self._causes.get(channel, "the gateway has not answered yet")
+            error = KafkaError(
+                MSG_TIMED_OUT,
+                f"Local: Message timed out: the channel {channel!r} is not attached: {cause}",
+            )
+            self.report(self._pop(channel, found), error)
+
+    def _pop(self, channel: str, messages: collections.deque[PendingMessage]) -> PendingMessage:
+        message = messages.popleft()
+        self._bytes -= message.size_bytes
+        self.waiting -= 1
+        if not messages:
+            del self._by_channel[channel]
+            self._causes.pop(channel, None)
+        return message
+
+
+def checked_headers(headers: Any) -> list[tuple[str, bytes | None]]:
+    """Return headers, a dict or a list of tuples, as a list. Raises TypeError."""
+    if not isinstance(headers, list | Mapping):
+        raise TypeError(f"expected headers to be a dict or list, not {type(headers).__name__}")
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else headers
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError("headers are expected to be a list of (name, value) tuples")
+        if not isinstance(pair[1], str | bytes | None):
+            raise TypeError(
+                f"the header {pair[0]!r} is {type(pair[1]).__name__}; it takes bytes, str or None"
+            )
+    return [(name, _encoded(value)) for name, value in pairs]
+
+
+def _encoded(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

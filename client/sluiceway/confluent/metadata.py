@@ -1,0 +1,64 @@
+"""Cluster metadata of confluent-kafka's shape, with channels in place of topics."""
+
+import time
+from typing import Any, Final
+
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
+
+from sluiceway.confluent.config import Common
+from sluiceway.confluent.errors import kafka_error, kafka_exceptions
+from sluiceway.errors import ChannelNotFound
+from sluiceway.kafka.config import admin_config
+from sluiceway.kafka.errors import create_client
+from sluiceway.rest.models import ChannelResource
+
+__all__ = ["cluster_metadata"]
+
+_LEAST_S: Final = 0.1
+_LONGEST_S: Final = 3600.0
+
+
+def cluster_metadata(settings: Common, channel: str | None, timeout: float) -> ClusterMetadata:
+    """Return brokers, and one channel or all of them with their partitions.
+
+    A channel that does not exist has an `error`, as in confluent-kafka. Raises KafkaException.
+    """
+    deadline_s = time.monotonic() + (_LONGEST_S if timeout < 0 else timeout)
+
+    def left_s() -> float:
+        return max(_LEAST_S, deadline_s - time.monotonic())
+
+    absent: dict[str, KafkaError] = {}
+    found: list[ChannelResource] = []
+    with kafka_exceptions():
+        if channel is None:
+            found = list(settings.control.channels(timeout_s=left_s()))
+        else:
+            try:
+                found = [settings.control.channel(channel, timeout_s=left_s())]
+            except ChannelNotFound as error:
+                absent[channel] = kafka_error(error)
+        names = {each.status.topic.name: each.name for each in found}
+        metadata = _of_kafka(settings, found, left_s())
+    topics = metadata.topics
+    metadata.topics = {}
+    for topic, name in names.items():
+        if topic in topics:
+            topics[topic].topic = name
+            metadata.topics[name] = topics[topic]
+    for name, fault in absent.items():
+        metadata.topics[name] = TopicMetadata()
+        metadata.topics[name].topic = name
+        metadata.topics[name].error = fault
+    return metadata
+
+
+def _of_kafka(settings: Common, channels: list[ChannelResource], timeout_s: float) -> Any:
+    """Return Kafka's metadata; without a channel there is no connection to Kafka."""
+    if not channels:
+        return ClusterMetadata()
+    connection = settings.control.connection(channels[0].name, "read")
+    client = create_client(AdminClient, admin_config(connection.kafka, settings.kafka))
+    one = connection.topic_name if len(channels) == 1 else None
+    return client.list_topics(one, timeout=timeout_s)

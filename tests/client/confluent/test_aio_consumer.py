@@ -1,0 +1,101 @@
+"""confluent-kafka's AIOConsumer on sluiceway.confluent.Consumer."""
+
+import asyncio
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.aio import AIOConsumer
+
+from confluent_facade import Facade, KafkaError, at
+from sluiceway.confluent import Consumer, KafkaException, TopicPartition
+
+
+@pytest.fixture
+def name(site: Facade) -> str:
+    return site.channel(filled=10)
+
+
+@pytest.fixture(autouse=True)
+def _substituted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confluent_kafka, "Consumer", Consumer)
+
+
+def configured(site: Facade, **more: Any) -> dict[str, Any]:
+    config = {"bootstrap.servers": site.url, "group.id": "aio", "enable.auto.commit": False}
+    return {**config, "auto.offset.reset": "earliest", **more}
+
+
+def test_an_aio_consumer_reads_commits_and_closes(site: Facade, name: str) -> None:
+    reports: list[Any] = []
+
+    async def on_commit(error: Any, partitions: list[TopicPartition]) -> None:
+        reports.append((error, partitions))
+
+    async def read() -> None:
+        async with AIOConsumer(configured(site, on_commit=on_commit)) as reader:
+            await reader.subscribe([name])
+            found: list[Any] = []
+            while len(found) < 20:
+                found += await reader.consume(20, 0.5)
+            assert {each.topic() for each in found} == {name}
+            await reader.commit(asynchronous=False)
+            assert [e.offset for e in await reader.committed([at(name), at(name, 1)])] == [10, 10]
+            await reader.seek(at(name, 0, 9))
+            while (message := await reader.poll(0.5)) is None:
+                pass
+            assert (message.partition(), message.offset()) == (0, 9)
+            assert await reader.get_watermark_offsets(at(name)) == (0, 10)
+            await reader.commit(message=message)
+            while not reports:
+                await reader.poll(0.1)
+        with pytest.raises(RuntimeError, match="closed"):
+            await reader.poll(0)
+
+    asyncio.run(asyncio.wait_for(read(), 60))
+    assert reports[0][0] is None
+
+
+def test_callbacks_of_an_aio_consumer_call_the_consumer(site: Facade, name: str) -> None:
+    told: list[Any] = []
+
+    async def begin(reader: AIOConsumer, partitions: list[TopicPartition]) -> None:
+        await reader.assign([at(name, 0, 7), at(name, 1, 8)])
+        told.extend(sorted(each.partition for each in await reader.assignment()))
+
+    async def end(reader: AIOConsumer, partitions: list[TopicPartition]) -> None:
+        told.extend(await reader.commit(asynchronous=False))
+
+    async def read() -> None:
+        async with AIOConsumer(configured(site)) as reader:
+            await reader.subscribe([name], on_assign=begin, on_revoke=end)
+            found: list[Any] = []
+            while len(found) < 5:
+                found += await reader.consume(5, 0.5)
+            assert {each.offset() for each in found} == {7, 8, 9}
+
+    asyncio.run(asyncio.wait_for(read(), 60))
+    assert told[:2] == [0, 1]
+    assert [each.offset for each in told[2:]] == [10, 10]
+
+
+def test_an_aio_consumer_cannot_be_closed_in_its_callback(
+    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.confluent.coordinator._LEAVE_TIMEOUT_S", 0.5)
+    codes: list[int] = []
+
+    async def begin(reader: AIOConsumer, partitions: list[TopicPartition]) -> None:
+        try:
+            await reader.unsubscribe()
+        except KafkaException as refused:
+            codes.append(refused.args[0].code())
+
+    async def read() -> None:
+        async with AIOConsumer(configured(site)) as reader:
+            await reader.subscribe([name], on_assign=begin)
+            while not codes:
+                await reader.poll(0.1)
+
+    asyncio.run(asyncio.wait_for(read(), 60))
+    assert codes == [KafkaError._STATE]

@@ -1,0 +1,151 @@
+"""Timeouts of sluiceway.confluent.Consumer while the gateway is silent."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from confluent_facade import Facade, KafkaError, at, polled_until, raised, taken
+from relay import Relay
+from sluiceway.confluent import Consumer
+from waiting import until
+
+EARLIEST = {"auto.offset.reset": "earliest"}
+SLACK_S = 0.5
+"""What a loaded machine may add to a timeout."""
+
+
+@pytest.fixture
+def way(gateway_url: str) -> Iterator[Relay]:
+    with closing(Relay(int(gateway_url.rpartition(":")[2]))) as made:
+        yield made
+
+
+@pytest.fixture
+def name(site: Facade) -> str:
+    return site.channel(filled=10)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    began_s = time.monotonic()
+    call()
+    return time.monotonic() - began_s
+
+
+def test_polls_keep_their_timeout_and_join_when_the_gateway_answers(
+    site: Facade, name: str, way: Relay
+) -> None:
+    with site.consumer(**EARLIEST, **{"bootstrap.servers": way.url}) as reader:
+        with way.still():
+            reader.subscribe([name])
+            assert seconds(lambda: reader.poll(0)) < SLACK_S
+            assert seconds(lambda: reader.poll(0.3)) < 0.3 + SLACK_S
+            assert seconds(lambda: reader.consume(10, 0.3)) < 0.3 + SLACK_S
+            assert seconds(reader.assignment) < SLACK_S
+            assert seconds(lambda: reader.position([at(name)])) < SLACK_S
+        assert len(taken(reader, 20)) == 20
+
+
+def test_requests_keep_their_timeout(site: Facade, name: str, way: Relay) -> None:
+    with site.consumer(**{"bootstrap.servers": way.url}) as reader, way.still():
+        calls: list[Callable[[], Any]] = [
+            lambda: reader.committed([at(name)], timeout=0.5),
+            lambda: reader.committed([at(name), at(f"{name}-other")], timeout=0.5),
+            lambda: reader.get_watermark_offsets(at(name), timeout=0.5),
+            lambda: reader.offsets_for_times([at(name, 0, 0)], timeout=0.5),
+        ]
+        for call in calls:
+            assert seconds(lambda c=call: check(c)) < 0.5 + SLACK_S  # type: ignore[misc]
+
+
+def check(call: Callable[[], Any]) -> None:
+    assert raised(call) == KafkaError._TRANSPORT
+
+
+def test_an_outage_is_reported_once_to_error_cb(site: Facade, name: str, way: Relay) -> None:
+    errors: list[KafkaError] = []
+    config = {"bootstrap.servers": way.url, "error_cb": errors.append}
+    with site.consumer(**EARLIEST, **config) as reader:
+        for _ in range(2):
+            way.cut()
+            # While it joins at first, and by the heartbeats afterwards.
+            reader.subscribe([name])
+            polled_until(lambda: errors, reader)
+            until_s = time.monotonic() + 3
+            while time.monotonic() < until_s:
+                reader.poll(0.1)
+            assert [each.code() for each in errors] == [KafkaError._TRANSPORT]
+            assert "does not answer" in errors[0].str()
+            way.mend()
+            polled_until(lambda: len(reader.assignment()) == 2, reader)
+            polled_until(lambda: not reader._coordinator._outage, reader)
+            errors.clear()
+
+
+def test_close_is_bounded_and_the_gateway_gets_the_rest_later(
+    site: Facade, name: str, way: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.confluent.coordinator._LEAVE_TIMEOUT_S", 1.0)
+    revoked: list[Any] = []
+    reports: list[Any] = []
+    config = {
+        "bootstrap.servers": way.url,
+        "enable.auto.commit": True,
+        "auto.commit.interval.ms": 0,
+        "on_commit": lambda *report: reports.append(report),
+    }
+    reader = site.consumer(**EARLIEST, **config)
+    reader.subscribe([name], on_revoke=lambda _, parts: revoked.extend(parts))
+    taken(reader, 20)
+    with way.still():
+        assert seconds(reader.close) < 1.0 + SLACK_S
+        assert len(revoked) == 2
+    channel = site.gateway.channel(name)
+    until(lambda: not [each for each in channel.endpoints() if each.lives])
+    until(lambda: sum(each.offset for each in channel.committed("g").values()) == 20)
+    assert {each.state for each in channel.endpoints()} == {"closed"}
+
+
+def test_closing_a_consumer_that_joins_does_not_wait_for_it(
+    site: Facade, name: str, way: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.confluent.coordinator._LEAVE_TIMEOUT_S", 0.5)
+    reader = site.consumer(**{"bootstrap.servers": way.url})
+    with way.still():
+        reader.subscribe([name])
+        reader.poll(0.1)
+        assert seconds(reader.close) < 0.5 + SLACK_S
+    channel = site.gateway.channel(name)
+    until(lambda: not [each for each in channel.endpoints() if each.lives])
+
+
+def test_other_threads_poll_while_a_commit_waits(site: Facade, name: str, way: Relay) -> None:
+    with site.consumer(**EARLIEST, **{"bootstrap.servers": way.url}) as reader:
+        reader.subscribe([name])
+        taken(reader, 5)
+        with way.still():
+            committing = threading.Thread(target=lambda: reader.commit(asynchronous=False))
+            committing.start()
+            assert len(taken(reader, 15)) == 15
+            assert committing.is_alive()
+        committing.join(20)
+    assert sum(each.offset for each in site.gateway.channel(name).committed("g").values()) == 5
+
+
+def test_partitions_that_come_back_are_read_again(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    first, second = consumer(**EARLIEST), consumer(**EARLIEST)
+    first.subscribe([name])
+    taken(first, 20)
+    first.commit(asynchronous=False)
+    second.subscribe([name])
+    polled_until(lambda: len(second.assignment()) == 1, first, second)
+    second.close()
+    polled_until(lambda: len(first.assignment()) == 2, first)
+    for partition in range(2):
+        first.seek(at(name, partition, 0))
+    assert len(taken(first, 20)) == 20
