@@ -6,6 +6,7 @@ from typing import Any
 from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
+    OffsetMetadataTooLarge,
     OffsetOutOfRangeError,
     ProtocolClientError,
     RebalanceInProgress,
@@ -25,6 +26,8 @@ from sluiceway.errors import OptionError, SluicewayError
 from sluiceway.rest.endpoint_models import Position
 
 __all__ = ["OffsetRequests"]
+
+_MAX_METADATA = 4096
 
 
 class OffsetRequests:
@@ -71,7 +74,8 @@ class OffsetRequests:
                 if topic not in known:
                     known[topic] = group_state().committer(connection, name).fetch(self._calls)
                 at = known[topic].get(each.partition_id)
-                answer = OffsetFetchPartitionResponse(at.offset if at else -1, b"", 0)
+                metadata = (at.metadata or "").encode() if at else b""
+                answer = OffsetFetchPartitionResponse(at.offset if at else -1, metadata, 0)
             except SluicewayError as error:
                 refusal = group_refusal(error)
                 answer = OffsetFetchPartitionResponse(-1, b"", refusal.ERROR_CODE).because(refusal)
@@ -103,7 +107,7 @@ class OffsetRequests:
             furthest = max(fetched.get(partition, 0), at.offset if at else 0)
             try:
                 self._check(topic, each, furthest)
-                positions[partition] = Position(offset=each.offset)
+                positions[partition] = Position(offset=each.offset, metadata=_metadata(each))
             except ProtocolClientError as refusal:
                 refusals[partition] = refusal
         if positions:
@@ -122,6 +126,26 @@ class OffsetRequests:
                 f"up to {furthest}; fetch from there on first, or move the group with "
                 "channel.reset()"
             )
+
+
+def _metadata(asked: Any) -> str | None:
+    """Return the text to store with an offset. Raises OffsetMetadataTooLarge, OptionError."""
+    given = getattr(asked, "metadata", None)
+    if not given:
+        return None
+    try:
+        text = given if isinstance(given, str) else given.decode()
+        text.encode()
+    except (AttributeError, UnicodeError) as error:
+        raise OptionError(f"metadata is {given!r} in {asked!r}; it takes UTF-8 text") from error
+    if "\0" in text:
+        raise OptionError(f"metadata is {given!r} in {asked!r}; it takes text without NUL")
+    if len(text) > _MAX_METADATA:
+        raise OffsetMetadataTooLarge(
+            f"the metadata have {len(text)} characters, and the gateway stores up to "
+            f"{_MAX_METADATA} with an offset; shorten them"
+        )
+    return text
 
 
 def _committing_member(topic: bytes, group: str, generation: int, id_: str) -> JoinedMember:

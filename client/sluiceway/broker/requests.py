@@ -56,7 +56,7 @@ class PartitionOffsetRequest(NamedTuple):
 
 
 class PartitionOffsetCommitRequest(NamedTuple):
-    """The next offset to read of a partition; timestamp and metadata are not stored."""
+    """The next offset to read of a partition; metadata have up to 4096 characters."""
 
     topic_name: Name
     partition_id: int

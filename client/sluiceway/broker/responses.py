@@ -145,7 +145,7 @@ class OffsetFetchPartitionResponse(
         "OffsetFetchPartitionResponse", [("offset", int), ("metadata", bytes), ("err", int)]
     ),
 ):
-    """The next offset to read; -1 where nothing is committed. Metadata are always empty."""
+    """The next offset to read, with its metadata; -1 where nothing is committed."""
 
 
 class OffsetFetchResponse(PartitionResponses):

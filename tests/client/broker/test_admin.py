@@ -59,6 +59,7 @@ def test_groups_are_listed_and_described_with_live_readers(
     assert (described[group].state, described[b"nobody-was-in"].state) == (b"Stable", b"Dead")
     (member,) = described[group].members.values()
     assert member.member_id == told.member_id
+    assert (member.client_id, member.client_host, member.member_metadata) == (b"", b"", None)
     ((topic, _),) = member.member_assignment.partition_assignment
     assert topic == channel.name.encode()
     broker.leave_group("c", group, told.member_id)

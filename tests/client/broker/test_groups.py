@@ -15,6 +15,7 @@ from sluiceway.broker import Broker, PartitionOffsetCommitRequest, PartitionOffs
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
     InconsistentGroupProtocol,
+    OffsetMetadataTooLarge,
     OffsetOutOfRangeError,
     RebalanceInProgress,
     SocketDisconnectedError,
@@ -164,6 +165,30 @@ def test_a_member_commits_in_its_generation(broker: Broker, channel: Channel) ->
     assert member.commit(1, 8).err == IllegalGeneration.ERROR_CODE
     member.generation += 1
     assert member.commit(1, 8).err == 0
+
+
+def test_commits_store_metadata_with_the_offset(broker: Broker, channel: Channel) -> None:
+    produced(broker, channel, encoded(channel, 3))
+    fetched(broker, channel)
+    member, _ = joined(broker, channel)
+    topic = channel.name.encode()
+
+    def asked(group: bytes, offset: int, metadata: Any) -> Any:
+        generation, id_ = (member.generation, member.id) if group == b"g" else (-1, b"")
+        requests = [PartitionOffsetCommitRequest(topic, 0, offset, 0, metadata)]
+        answer = broker.commit_consumer_group_offsets(group, generation, id_, requests)
+        return answer.topics[topic][0].err
+
+    for group in (b"g", b"alone"):
+        for metadata in (b"first", "größer", b""):
+            assert asked(group, 2, metadata) == 0
+            expected = metadata.encode() if isinstance(metadata, str) else metadata
+            assert tuple(committed(broker, channel, group)) == (2, expected, 0)
+        assert asked(group, 3, b"x" * 4097) == OffsetMetadataTooLarge.ERROR_CODE
+        for wrong in (b"\xff", b"a\0b", 5):
+            with pytest.raises(OptionError, match="it takes"):
+                asked(group, 3, wrong)
+        assert committed(broker, channel, group).offset == 2
 
 
 def test_a_commit_of_revoked_partitions_is_refused(broker: Broker, channel: Channel) -> None:

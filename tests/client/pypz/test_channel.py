@@ -1,5 +1,6 @@
 """pypz's channel classes on a real gateway and broker: lifecycle, records, offsets."""
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +14,7 @@ from sluiceway.errors import (
     Fenced,
     KafkaUnavailable,
     OptionError,
+    UnsupportedType,
 )
 from sluiceway.pypz import (
     InvalidRecordValue,
@@ -382,6 +384,17 @@ def test_a_port_without_a_schema_raises(bench: Bench, schema: str | None) -> Non
         lambda: writer.invoke_write_records(demo(1)),
     ):
         with pytest.raises(SchemaParseException):
+            call()
+
+
+def test_a_union_of_several_types_is_refused_before_anything_is_written(bench: Bench) -> None:
+    field = {"name": "value", "type": ["null", "int", "string"]}
+    schema = json.dumps({"type": "record", "name": "Mixed", "fields": [field]})
+    for call in (
+        bench.reader(schema=schema).invoke_resource_creation,
+        lambda: bench.writer(schema=schema).invoke_write_records([{"value": "x"}]),
+    ):
+        with pytest.raises(UnsupportedType, match="a nullable field for each"):
             call()
 
 
