@@ -17,8 +17,8 @@
             ChannelDeleting, ChannelNotReady, EndpointsLive, UnreadData, TopicNotFound,
             TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused, ConcurrentChange,
             Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
-            GroupLargerThanPinned, MembersOpen, NoGroup, NotAssigned, StaleGeneration,
-            TopicChanged, GoesBack, PositionMoved
+            GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned,
+            StaleGeneration, TopicChanged, GoesBack, PositionMoved
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
@@ -349,6 +349,12 @@ class GroupSize(Conflict, code="group_size", title="The group has another size")
 
 class GroupMode(Conflict, code="group_mode", title="The group has another mode"):
     """The group has another mode, and living members."""
+
+
+class PatienceOutOfBounds(
+    Conflict, code="patience_out_of_bounds", title="The heartbeat is outside the channel's bounds"
+):
+    """An endpoint requested a heartbeat that its channel does not allow."""
 
 
 class GroupLargerThanPinned(

@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -42,7 +43,8 @@ _CODES: Mapping[type[GatewayError], str] = {
         channel_adopted channel_deleting channel_pinned concurrent_change conflict
         endpoint_id_reused endpoint_not_found endpoints_live goes_back group_larger_than_pinned
         group_mode group_not_found group_size idempotency_key_reused illegal_transition
-        immutable_field members_open no_group not_assigned partitions_shrink position_moved
+        immutable_field members_open no_group not_assigned partitions_shrink
+        patience_out_of_bounds position_moved
         precondition_failed replication_exceeds_brokers schema_incompatible too_many_schemas
         topic_changed topic_not_found topic_taken uid_mismatch unread_data
     """,
@@ -77,6 +79,20 @@ _BY_STATUS: Mapping[int, type[GatewayError]] = {
 }
 
 
+_CHANNEL_PATH = re.compile(r"/v1/channels/([^/]+)")
+
+
+def _how_to_create(response: httpx.Response) -> str:
+    found = _CHANNEL_PATH.search(response.request.url.path)
+    if found is None:
+        return ""
+    name = found[1]
+    return (
+        f" Create it with `sluiceway channels create {name} --schema FILE`, or in Python with "
+        f"gateway.channel({name!r}, schema=…)"
+    )
+
+
 def problem(response: httpx.Response) -> GatewayError:
     """Return the exception for an error response."""
     status = response.status_code
@@ -102,8 +118,9 @@ def problem(response: httpx.Response) -> GatewayError:
         if isinstance(each, dict)
     ]
     fields = "".join(f"; {each['pointer']}: {each['message']}" for each in errors)
+    advice = _how_to_create(response) if kind is ChannelNotFound else ""
     return kind(
-        f"{content.get('detail') or content.get('title') or code}{fields}",
+        f"{content.get('detail') or content.get('title') or code}{fields}{advice}",
         status=status,
         code=code,
         retriable=content.get("retriable") is True,
@@ -323,7 +340,8 @@ def _checked_url(url: str) -> str:
             f"the gateway's URL is {parsed!r}; it must be http://HOST:PORT or https://HOST:PORT, "
             "without a user"
         )
-    return url.rstrip("/")
+    # Paths of requests begin with it.
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _trust(url: str, ca: str | None) -> ssl.SSLContext | bool:
@@ -390,8 +408,8 @@ def check_seconds(name: str, seconds: object, least: float = 0) -> None:
         raise OptionError(f"{name} is {seconds!r}; it takes seconds from {least:g} to 86400")
 
 
-_NAME = re.compile(r"[a-z0-9._-]+")
-_GROUP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}")
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_GROUP = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,249}")
 
 
 def channel_path(name: str) -> str:
@@ -399,8 +417,8 @@ def channel_path(name: str) -> str:
     # Other characters could change the path of the URL.
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidRequest(
-            f"the channel name is {name!r}; it may contain a-z, 0-9, '.', '_' and '-', and must "
-            "begin with a letter or a digit"
+            f"the channel name is {name!r}; it may contain a-z, A-Z, 0-9, '.', '_' and '-', and "
+            "must not be '.' or '..'"
         )
     return f"/v1/channels/{name}"
 
@@ -409,10 +427,12 @@ def group_path(channel: str, group: str) -> str:
     """Return the URL path of a group. Raises InvalidRequest, OptionError."""
     if not isinstance(group, str) or not _GROUP.fullmatch(group):
         raise OptionError(
-            f"the group name is {group!r}; it may contain a-z, A-Z, 0-9, '.', '_' and '-', at most "
-            "200 of them, and must begin with a letter or a digit"
+            f"the group name is {group!r}; it must have 1 to 249 characters, and no control "
+            "characters"
         )
-    return f"{channel_path(channel)}/groups/{group}"
+    # Proxies and clients resolve "." and ".." in a path.
+    segment = group.replace(".", "%2E") if group in (".", "..") else quote(group, safe="")
+    return f"{channel_path(channel)}/groups/{segment}"
 
 
 __all__ = ["Backoff", "Transport", "channel_path", "check_seconds", "group_path"]

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import click
 
-from sluiceway import Gateway, Retention
+from sluiceway import Gateway, Heartbeat, Retention
 from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
 from sluiceway.rest.endpoint_models import Endpoint
@@ -29,6 +29,19 @@ _JSON_LINES = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
 )
 _YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+_PATIENCE = click.option(
+    "--patience",
+    type=click.FloatRange(0.3, 3600),
+    metavar="SECONDS",
+    help="How long a reader or writer may be silent before it is lost.  [default: 120]",
+)
+_INTERVAL = click.option(
+    "--heartbeat-interval",
+    "interval",
+    type=click.FloatRange(0.1, 60),
+    metavar="SECONDS",
+    help="Time between heartbeats.  [default: 2, and at most a sixth of the patience]",
+)
 _MIRRORED = "Also commit the groups' positions to Kafka's consumer groups."
 
 
@@ -94,6 +107,8 @@ channels.add_command(gateway_option(status))
 @click.option("--replication", type=int, help="Replication factor.  [default: the broker's]")
 @click.option("--retention-ms", type=int, help="Retention time; -1 keeps records forever.")
 @click.option("--retention-bytes", type=int, help="Retained bytes per partition.")
+@_PATIENCE
+@_INTERVAL
 @click.option("--mirrored", is_flag=True, default=None, help=_MIRRORED)
 @click.option(
     "--idle",
@@ -114,6 +129,8 @@ def create(
     format_: str | None,
     retention_ms: int | None,
     retention_bytes: int | None,
+    patience: float | None,
+    interval: float | None,
     labels: tuple[str, ...],
     config: tuple[str, ...],
     url: str | None,
@@ -142,6 +159,7 @@ def create(
             topic=topic,
             format=format_,
             retention=retention,
+            heartbeat=_heartbeat(patience, interval, Heartbeat()),
             labels=_pairs(labels, "--label"),
             config=_pairs(config, "--config"),
             **spec,
@@ -163,6 +181,8 @@ def create(
     default=None,
     help="Forbid or allow changes of the number of partitions.",
 )
+@_PATIENCE
+@_INTERVAL
 @click.option("--mirrored/--not-mirrored", default=None, help=_MIRRORED)
 @click.option("--idle", callback=duration, help="As for create; 0s keeps it forever.")
 @click.option(
@@ -174,12 +194,19 @@ def create(
 )
 @gateway_option
 def update(
-    name: str, schema: IO[str] | None, labels: tuple[str, ...], url: str | None, **spec: Any
+    name: str,
+    schema: IO[str] | None,
+    patience: float | None,
+    interval: float | None,
+    labels: tuple[str, ...],
+    url: str | None,
+    **spec: Any,
 ) -> None:
     """Change the channel NAME; a new schema becomes its newest version."""
     with _open_channel(name, url) as channel:
         channel.update(
             schema=None if schema is None else schema.read(),
+            heartbeat=_heartbeat(patience, interval, channel.heartbeat),
             labels=_pairs(labels, "--label"),
             **spec,
         )
@@ -355,6 +382,25 @@ def _confirm(question: str, verb: str, done: str) -> None:
     raise click.ClickException(f"nothing was {done}; --yes {verb}s without asking")
 
 
+def _heartbeat(
+    patience_s: float | None, interval_s: float | None, present: Heartbeat
+) -> Heartbeat | None:
+    """Return the channel's heartbeat; None if no option names it. The interval follows."""
+    if patience_s is None and interval_s is None:
+        return None
+    timeout_ms = present.timeout_ms if patience_s is None else round(patience_s * 1000)
+    if interval_s is not None:
+        interval_ms = round(interval_s * 1000)
+    else:
+        interval_ms = min(present.interval_ms, max(100, timeout_ms // 6))
+    if 3 * interval_ms > timeout_ms:
+        raise click.UsageError(
+            f"--heartbeat-interval {interval_ms / 1000:g} is more than a third of the patience, "
+            f"which is {timeout_ms / 1000:g} s: give a larger --patience, or a smaller interval."
+        )
+    return Heartbeat(interval_ms=interval_ms, timeout_ms=timeout_ms)
+
+
 def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str] | None:
     pairs: dict[str, str] = {}
     for text in texts:
@@ -386,6 +432,7 @@ def _channel_json(channel: Channel, *, indent: int | None = None) -> str:
             "replication": channel.replication,
             "retention": asdict(channel.retention),
             "config": dict(channel.config),
+            "heartbeat": asdict(channel.heartbeat),
             "mirrored": channel.mirrored,
             "idle_ms": None if channel.idle is None else channel.idle // timedelta(milliseconds=1),
             "topic": {"name": channel.status.topic.name} if channel.adopted else None,

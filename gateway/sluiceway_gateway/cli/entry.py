@@ -32,6 +32,7 @@ TIMEOUT_S = 10.0
 #: Rows are never cut or folded, because programs read them as well.
 _TABLE_WIDTH = 100_000
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_FLAG = re.compile(r"\b(force|keep_topic)=[Tt]rue\b")
 _DURATION = re.compile(r"([0-9]{1,9})([smhd])\Z")
 
 gateway_option = click.option(
@@ -83,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _fail(error.format_message(), FAILED)
     except (SluicewayError, SluicewayGatewayError, EmbeddedError) as error:
-        return _fail(str(error), FAILED)
+        # Messages name options as requests have them.
+        return _fail(_FLAG.sub(_flag, str(error)), FAILED)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
@@ -91,6 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return outcome if isinstance(outcome, int) else 0
+
+
+def _flag(option: re.Match[str]) -> str:
+    return f"--{option[1].replace('_', '-')}"
 
 
 def _fail(message: str, status: int) -> int:

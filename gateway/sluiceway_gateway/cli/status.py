@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -25,7 +26,8 @@ _UNKNOWN = "?"
 def status(name: str | None, watch: bool, as_json: bool, url: str | None) -> None:
     """Show the writers, readers, lag and rates of the channel NAME.
 
-    Without NAME, prints a line per channel. A question mark is an unknown value.
+    Without NAME, prints a line per channel. A question mark is an unknown value, and > a lower
+    bound.
     """
     with open_control(url) as control:
         if name is None:
@@ -70,7 +72,7 @@ def _print_lines(lines: Iterable[ChannelSummary]) -> None:
                 _counts(each.writers),
                 _counts(each.readers),
                 _number(each.lag_messages),
-                _seconds(each.lag_seconds),
+                _seconds(each.lag_seconds, at_least=each.lag_seconds_at_least),
                 _number(each.write_rate),
                 each.progress or _UNKNOWN,
             )
@@ -94,7 +96,7 @@ def _print_report(report: StatusReport) -> None:
                     f"{each.members} of {each.size}" if each.size else str(each.members),
                     _number(each.lag_messages),
                     _number(each.lag_records),
-                    _seconds(each.lag_seconds),
+                    _seconds(each.lag_seconds, at_least=each.lag_seconds_at_least),
                     _number(each.read_rate),
                     _seconds(each.drain_s),
                     each.progress or _UNKNOWN,
@@ -141,9 +143,12 @@ def _number(number: float | None) -> str:
     return _UNKNOWN if number is None else f"{round(number, 1):,}"
 
 
-def _seconds(seconds: float | None) -> str:
+def _seconds(seconds: float | None, *, at_least: bool = False) -> str:
     if seconds is None:
         return _UNKNOWN
+    if at_least:
+        # Rounded down: rounded up, it would be no lower bound.
+        return f"> {_seconds(math.floor(seconds))}"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

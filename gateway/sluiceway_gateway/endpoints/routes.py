@@ -10,13 +10,15 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.connection import Listener, connection_text
 from sluiceway_gateway.channels.etag import endpoints_etag
 from sluiceway_gateway.channels.wire import Uid
-from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.attach_batch import Attached
+from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State, offsets_of, reached_of
 from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
     TAKES,
     AttachedBody,
+    AttachHeartbeat,
     AttachPost,
     DetachPost,
     EndpointBody,
@@ -66,6 +68,7 @@ async def attach(
     get an index, and have no partitions until they sync.
     """
     gateway.settings.listeners.reached_by(listener)
+    heartbeat = body.heartbeat or AttachHeartbeat()
     spec = AttachSpec(
         id=body.id,
         session=body.session,
@@ -76,6 +79,9 @@ async def attach(
         size=body.size,
         mode=Mode(body.mode),
         title=body.title,
+        interval_ms=heartbeat.interval_ms,
+        timeout_ms=heartbeat.timeout_ms,
+        static_id=body.static_id,
     )
     request = AttachRequest(channel=name, channel_uid=body.uid, spec=spec, principal=principal)
     attached = await asyncio.wrap_future(gateway.attach.submit(request))
@@ -210,6 +216,7 @@ def _attached_json(attached: Attached) -> dict[str, Any]:
         "endpoint": endpoint_json(channel, attached.endpoint)
         | {"partitions": list(attached.partitions), "took_over": attached.took_over},
         "takes": list(TAKES),
-        "heartbeat": channel.spec.heartbeat,
+        "heartbeat": attached.endpoint.heartbeat_in(channel.spec.heartbeat),
+        "channel_heartbeat": channel.spec.heartbeat,
         "positions": [position_json(each) for each in attached.positions],
     }

@@ -91,7 +91,7 @@ def sync(
 
 
 @router.post(
-    "/groups/{group}/resize",
+    "/groups/{group:path}/resize",
     summary="Change a group's size",
     response_model=ResizedBody,
     response_description="The group with its size",

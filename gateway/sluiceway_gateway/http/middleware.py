@@ -73,7 +73,7 @@ class Observation:
                 self._tell(scope, status, time.perf_counter() - begun)
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
+        route = getattr(scope.get("route"), "path_format", "unmatched")
         method = scope["method"]
         self._metrics.count_request(route=route, method=method, status=status, seconds=seconds)
         usual = status < 500 if method in {"GET", "HEAD"} else status < 400 and route in _FREQUENT

@@ -5,6 +5,7 @@ test. The page takes them from the gateway, and its content security policy allo
 """
 
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,7 +72,10 @@ def document(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """Return the document, with the routes in this order; built once."""
     if app.openapi_schema is None:
         made = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=routes
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=[_without_head(each) for each in routes],
         )
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
         problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -85,6 +89,15 @@ def document(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
         _restore_integers(made)
         app.openapi_schema = made
     return app.openapi_schema
+
+
+def _without_head(route: BaseRoute) -> BaseRoute:
+    """Return the route without HEAD, which every GET has and no document needs to repeat."""
+    if not isinstance(route, GatewayRoute):
+        return route
+    documented = copy(route)
+    documented.methods = (route.methods or set()) - {"HEAD"}
+    return documented
 
 
 def _restore_integers(part: Any) -> None:

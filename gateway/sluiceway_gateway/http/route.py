@@ -56,6 +56,7 @@ class Services:
     """For its readiness; everything else goes through a service."""
     kafka: KafkaAdmin
     failing_loops: Callable[[], Mapping[str, str]]
+    leads: Callable[[], bool]
     probe_threads: CapacityLimiter
 
 
@@ -77,10 +78,14 @@ class GatewayRoute(APIRoute):
     3. The body: its size, its content type, then strict JSON. It is not read before.
     4. The values of all parameters, whose violations are reported together.
     5. The endpoint: a coroutine on the event loop, a plain function on a worker thread.
+
+    A HEAD is served like a GET; the server sends the headers of the response and no body.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.methods and "GET" in self.methods:
+            self.methods.add("HEAD")
         self.access: Access | None = next(
             (each.call for each in self.dependant.dependencies if isinstance(each.call, Access)),
             None,

@@ -26,7 +26,7 @@ from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit, Committed
 from sluiceway_gateway.offsets.service import Advance, GroupReport, Reset
 
 router = APIRouter(
-    prefix="/v1/channels/{name}/groups/{group}/offsets",
+    prefix="/v1/channels/{name}/groups/{group:path}/offsets",
     tags=["endpoints"],
     route_class=GatewayRoute,
 )

@@ -228,7 +228,15 @@ class _Stream(StreamingResponse):
         self._watch = watch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the stream ends. Raises TooManyWaiters before the first."""
+        """Send events until the stream ends. Raises TooManyWaiters before the first.
+
+        A HEAD has no body to wait for, so its response ends with the headers.
+        """
+        if scope["method"] == "HEAD":
+            head = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **head})
+            await send({"type": "http.response.body"})
+            return
         with self._watch.slot():
             await super().__call__(scope, receive, send)
 

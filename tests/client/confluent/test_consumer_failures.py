@@ -185,16 +185,6 @@ def test_a_channel_can_be_subscribed_to_after_a_failed_assign(
     assert len(taken(reader, 20)) == 20
 
 
-def test_properties_that_librdkafka_refuses_raise_at_every_subscription(
-    consumer: New, name: str
-) -> None:
-    reader = consumer(**{"fetch.min.bytes": "many"})
-    reader.subscribe([name])
-    assert raised(reader.poll, 1) == KafkaError._INVALID_ARG
-    reader.subscribe([name])
-    assert raised(reader.poll, 1) == KafkaError._INVALID_ARG
-
-
 def test_a_channel_that_cannot_be_joined_does_not_block_others_of_its_regex(
     consumer: New, site: Facade, name: str
 ) -> None:

@@ -121,7 +121,7 @@ def test_lists_are_read_page_after_page(script: Script) -> None:
 
 
 def test_a_name_cannot_become_another_path(script: Script) -> None:
-    for name in ("", ".", "..", "../tokens", "a/b", "a?x=1", "a%2Fb", "Flights", "ä", None):
+    for name in ("", ".", "..", "../tokens", "a/b", "a?x=1", "a%2Fb", "a b", "ä", None):
         with pytest.raises(InvalidRequest, match="the channel name is"):
             script.control().channel(name)  # type: ignore[arg-type]
     assert script.requests == []
@@ -195,6 +195,8 @@ def test_the_url_comes_from_the_environment_and_has_a_default(
     assert Gateway().url == "http://127.0.0.1:8900"
     monkeypatch.setenv("SLUICEWAY_URL", "https://gateway.example/")
     assert Gateway().url == "https://gateway.example"
+    for url in ("http://gateway.example/v1", "http://gateway.example/v1/"):
+        assert Gateway(url).url == "http://gateway.example"
 
 
 def test_tokens_are_not_shown(script: Script) -> None:

@@ -105,9 +105,7 @@ def test_an_invalid_field_is_named(shared_rig: Rig, body: dict[str, Any], pointe
     assert [each["pointer"] for each in problem["errors"]] == [pointer]
 
 
-@pytest.mark.parametrize(
-    "name", ["Flights", "a b", "ä", "a\0", ".a", "sluiceway.x", "x" * 201, "%"]
-)
+@pytest.mark.parametrize("name", ["a b", "ä", "a\0", "%2E", "sluiceway.x", "x" * 241, "%"])
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_an_invalid_name_is_refused_with_the_rule(shared_rig: Rig, method: str, name: str) -> None:
     path = f"/v1/channels/{quote(name, safe='')}"
@@ -128,7 +126,7 @@ def test_an_unknown_path_is_a_problem_response(shared_rig: Rig, path: str) -> No
 def test_an_unknown_method_names_the_known_ones(shared_rig: Rig) -> None:
     answer = shared_rig.http.patch(PATH)
     assert (answer.status_code, code(answer)) == (405, "method_not_allowed")
-    assert answer.headers["allow"] == "DELETE, GET, PUT"
+    assert answer.headers["allow"] == "DELETE, GET, HEAD, PUT"
 
 
 def test_unknown_query_parameters_are_refused_everywhere(shared_rig: Rig) -> None:

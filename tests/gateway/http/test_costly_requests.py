@@ -83,7 +83,7 @@ def routes(rig: Rig) -> list[tuple[str, str]]:
     """Every method and path of the API that is not public, with names that can be."""
     names = {"name": "flights", "group": "g", "id": "0" * 32}
     return [
-        (method, re.sub("{(.+?)}", lambda found: names.get(found[1], "1"), route.path))
+        (method, re.sub("{(.+?)}", lambda found: names.get(found[1], "1"), route.path_format))
         for route in rig.app.routes
         if isinstance(route, APIRoute) and route.path not in {"/livez", "/readyz"}
         for method in route.methods

@@ -15,6 +15,7 @@ from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.loops import Leader
+from sluiceway_gateway.status.service import Statuses
 from waiting import until
 
 
@@ -100,10 +101,10 @@ def test_a_pass_of_the_loop_is_counted(rig: Rig) -> None:
 def test_metrics_are_available_without_the_database(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(_self: Channels) -> None:
+    def away(_self: Statuses, **_options: object) -> None:
         raise DatabaseUnavailable("away")
 
-    monkeypatch.setattr(Channels, "count_by_phase", away)
+    monkeypatch.setattr(Statuses, "overview", away)
     assert metric(rig, "sluiceway_database_up") == 0
     assert metric(rig, "sluiceway_channels", phase="ready") is None
 
