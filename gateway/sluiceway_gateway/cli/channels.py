@@ -2,8 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import IO, Any
@@ -13,8 +12,8 @@ import click
 from sluiceway import Gateway, Heartbeat, Retention
 from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
-from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway_gateway.cli import entry
+from sluiceway_gateway.cli.dismiss import dismiss
 from sluiceway_gateway.cli.entry import (
     duration,
     format_time,
@@ -23,7 +22,7 @@ from sluiceway_gateway.cli.entry import (
     print_table,
     waiting_for,
 )
-from sluiceway_gateway.cli.status import open_control, status
+from sluiceway_gateway.cli.status import open_channel, status
 
 #: How often `close --wait` reports what it waits for.
 _REPORT_EVERY_S = 10.0
@@ -91,11 +90,12 @@ def list_(selector: str | None, as_json: bool, url: str | None) -> None:
 @gateway_option
 def show(name: str, url: str | None) -> None:
     """Show the channel NAME as JSON."""
-    with _open_channel(name, url) as channel:
+    with open_channel(name, url) as channel:
         click.echo(_channel_json(channel, indent=2))
 
 
 channels.add_command(gateway_option(status))
+channels.add_command(dismiss)
 
 
 @channels.command()
@@ -212,7 +212,7 @@ def update(
     **spec: Any,
 ) -> None:
     """Change the channel NAME; a new schema becomes its newest version."""
-    with _open_channel(name, url) as channel:
+    with open_channel(name, url) as channel:
         with waiting_for(gateway_at(url)):
             channel.update(
                 schema=None if schema is None else schema.read(),
@@ -229,7 +229,7 @@ def update(
 @gateway_option
 def schemas(name: str, as_json: bool, url: str | None) -> None:
     """List the schema versions of the channel NAME, oldest first."""
-    with _open_channel(name, url) as channel, waiting_for(gateway_at(url)):
+    with open_channel(name, url) as channel, waiting_for(gateway_at(url)):
         found = channel.schemas()
     if as_json:
         for each in found:
@@ -262,7 +262,7 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
     New writers are rejected and attached writers are asked to finish. The channel is closed once
     all groups have read everything.
     """
-    with _open_channel(name, url) as channel:
+    with open_channel(name, url) as channel:
         if not yes:
             _confirm(f"Close the channel {name} to writers, for good?", "close", "closed")
         with waiting_for(gateway_at(url)):
@@ -283,7 +283,7 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
 @gateway_option
 def forget(name: str, yes: bool, url: str | None) -> None:
     """Delete the channel NAME, but not its topic and records in Kafka."""
-    with _open_channel(name, url) as channel:
+    with open_channel(name, url) as channel:
         if not yes:
             _confirm(f"Forget the channel {name} and keep its topic?", "forget", "forgotten")
         topic = channel.status.topic.name
@@ -300,93 +300,13 @@ def forget(name: str, yes: bool, url: str | None) -> None:
 @gateway_option
 def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None) -> None:
     """Delete the channel NAME with its topic and all records."""
-    with _open_channel(name, url) as channel:
+    with open_channel(name, url) as channel:
         topic = "keep its topic" if keep_topic else "all its records"
         if not yes:
             _confirm(f"Delete the channel {name} and {topic}?", "delete", "deleted")
         with waiting_for(f"{gateway_at(url)} to delete the channel {name}"):
             channel.delete(keep_topic=keep_topic, force=force)
     click.echo(f"channel {name} is deleted")
-
-
-@channels.command()
-@click.argument("name")
-@click.option("--failed", is_flag=True, help="Dismiss all failed writers.")
-@click.option("--lost", is_flag=True, help="Dismiss all lost writers; any that still runs stops.")
-@click.option("--endpoint", "ids", multiple=True, metavar="ID", help="Dismiss it; can be repeated.")
-@gateway_option
-def dismiss(name: str, failed: bool, lost: bool, ids: tuple[str, ...], url: str | None) -> None:
-    """Count failed or lost writers of the channel NAME as finished.
-
-    Readers stop raising errors for them, and what they wrote stays readable. Without an option,
-    lists these writers.
-    """
-    with _open_channel(name, url) as channel:
-        with waiting_for(gateway_at(url)):
-            endpoints = channel.endpoints()
-        ended = [each for each in endpoints if each.role == "writer" and _has_failed(each)]
-        chosen = [each for each in ended if failed and each.state == "error"]
-        chosen += [each for each in ended if lost and each.state != "error"]
-        chosen += [_dismissible(endpoints, each, name) for each in ids]
-        if not (failed or lost or ids):
-            if not ended:
-                click.echo(f"no writer of the channel {name} failed or is lost")
-                return
-            _print_failed(ended)
-            raise click.ClickException(
-                "no endpoint was dismissed; choose them with --failed, --lost or --endpoint ID"
-            )
-        for each in dict.fromkeys(each.id for each in chosen):
-            with waiting_for(gateway_at(url)):
-                channel.dismiss(each)
-            click.echo(f"endpoint {each} is dismissed")
-        if not chosen:
-            states = [word for word, on in (("failed", failed), ("is lost", lost)) if on]
-            click.echo(f"no writer of the channel {name} {' or '.join(states)}")
-
-
-def _has_failed(endpoint: Endpoint) -> bool:
-    """Whether it failed or is lost."""
-    return endpoint.state != "closed" and not endpoint.lives
-
-
-def _dismissible(endpoints: Iterable[Endpoint], id_: str, name: str) -> Endpoint:
-    found = next((each for each in endpoints if each.id == id_), None)
-    if found is None:
-        raise click.ClickException(
-            f"the channel {name} has no endpoint {id_}, or it was dismissed before"
-        )
-    if not _has_failed(found):
-        raise click.ClickException(
-            f"{found.place} ({id_}) is {found.state} and {found.health}: only a failed or lost "
-            "endpoint can be dismissed"
-        )
-    return found
-
-
-def _print_failed(endpoints: Iterable[Endpoint]) -> None:
-    print_table(
-        ("ENDPOINT", "WRITER", "STATE", "SINCE", "CAUSE"),
-        [
-            (
-                each.id,
-                each.place,
-                "failed" if each.state == "error" else "lost",
-                format_time(each.changed_at) if each.state == "error" else "",
-                (each.cause or "") + (" (wrote nothing)" if each.wrote_nothing else ""),
-            )
-            for each in endpoints
-        ],
-    )
-
-
-@contextmanager
-def _open_channel(name: str, url: str | None) -> Iterator[Channel]:
-    """Give the channel, whether it is ready or not."""
-    with open_control(url) as control:
-        with waiting_for(gateway_at(url)):
-            resource = control.channel(name)
-        yield Channel(control, resource)
 
 
 def _confirm(question: str, verb: str, done: str) -> None:

@@ -5,12 +5,13 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import chain
 from typing import Any, TypeVar
 
 import click
 
+from sluiceway.channel import Channel
 from sluiceway.rest.channels import Control, watch_status, watch_summaries
 from sluiceway.rest.status import ChannelSummary, EndpointCounts, StatusReport
 from sluiceway.rest.transport import Transport
@@ -63,6 +64,15 @@ def _announced(states: Iterator[T], url: str | None) -> Iterator[T]:
 def open_control(url: str | None) -> closing[Control]:
     """Return the client's calls to the gateway, closed at the end of a `with` block."""
     return closing(Control(Transport(url, timeout_s=entry.TIMEOUT_S)))
+
+
+@contextmanager
+def open_channel(name: str, url: str | None) -> Iterator[Channel]:
+    """Give the channel, whether it is ready or not."""
+    with open_control(url) as control:
+        with waiting_for(gateway_at(url)):
+            resource = control.channel(name)
+        yield Channel(control, resource)
 
 
 def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) -> None:

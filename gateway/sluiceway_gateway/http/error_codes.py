@@ -52,6 +52,7 @@ ADVICE: Mapping[str, str] = {
     "not_assigned": "commit only the endpoint's own partitions",
     "not_found": "see /docs for the paths",
     "partitions_shrink": "ask for as many partitions as there are, or more",
+    "patience_out_of_bounds": "request less, or raise `spec.heartbeat`",
     "position_moved": "read the positions; continue there, or stop",
     "precondition_failed": "read the channel and decide again",
     "replication_exceeds_brokers": "ask for fewer replicas, or add brokers",

@@ -11,7 +11,7 @@ import pytest
 
 from gateways import Rig, code
 from sluiceway import __version__
-from sluiceway.rest.transport import BY_CODE
+from sluiceway.rest.problems import BY_CODE
 from sluiceway_gateway.http import openapi
 from sluiceway_gateway.http.error_codes import ADVICE, error_codes
 from sluiceway_gateway.http.examples import EXAMPLES
