@@ -1,8 +1,9 @@
 """The gateway's errors, as one tree.
 
     SluicewayGatewayError
-    ├── BodyTooLarge, MalformedHttp, UrlTooLong, HeadersTooLarge, RequestTimeout,
-    │   Unauthenticated, Forbidden, MethodNotAllowed, PreconditionFailed
+    ├── BodyTooLarge, MalformedJson, UnsupportedMediaType, MalformedHttp, UrlTooLong,
+    │   HeadersTooLarge, RequestTimeout, Unauthenticated, Forbidden, MethodNotAllowed,
+    │   PreconditionFailed
     ├── StartupRefused
     │   └── InvalidSettings, BindRefused, WrongRevision, WrongEncoding
     ├── Unavailable
@@ -170,6 +171,16 @@ class BodyTooLarge(
     SluicewayGatewayError, code="body_too_large", title="The request's body is too large"
 ):
     """The request's body exceeds the limit."""
+
+
+class MalformedJson(SluicewayGatewayError, code="malformed_json", title="The body is not JSON"):
+    """The request's body is not JSON, or not in UTF-8."""
+
+
+class UnsupportedMediaType(
+    SluicewayGatewayError, code="unsupported_media_type", title="The body has another content type"
+):
+    """The request's body is not sent as JSON, or is compressed."""
 
 
 class MalformedHttp(SluicewayGatewayError, code="malformed_http", title="Not an HTTP request"):

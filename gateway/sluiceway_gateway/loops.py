@@ -198,10 +198,14 @@ class Loop:
         """Run the next pass at once."""
         self._woken.set()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Stop after the running pass and release the lease. False if that takes longer."""
+    def request_stop(self) -> None:
+        """End after the running pass. Never blocks."""
         self._stopping.set()
         self._woken.set()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Stop after the running pass and release the lease. False if that takes longer."""
+        self.request_stop()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -387,7 +391,11 @@ class Loops:
         """Return the loops that keep failing, with the type of their errors."""
         return {each.name: reason for each in self._all if (reason := each.failing) is not None}
 
-    def stop(self) -> bool:
-        """Stop all loops and release the lease. False if a pass still runs after 30 s."""
-        stopped = [each.stop(_STOP_TIMEOUT_S) for each in self._all]
+    def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> bool:
+        """Stop all loops and release the lease. False if a pass still runs after `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        # All are told first, as each may be in a pass.
+        for each in self._all:
+            each.request_stop()
+        stopped = [each.stop(max(0.0, deadline_s - time.monotonic())) for each in self._all]
         return all(stopped)

@@ -3,9 +3,11 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
@@ -245,6 +247,9 @@ def test_every_type_has_a_json_form() -> None:
     record = {
         "when": datetime(2013, 1, 1, 5, 15, tzinfo=UTC),
         "day": date(2013, 1, 1),
+        "at": time(5, 15, 0, 1),
+        "price": [Decimal("12.50"), Decimal("-1E-10"), Decimal("1E+2")],
+        "id": UUID(int=15),
         "raw": b"\x00\xff",
         "numbers": [1, 1.5, float("nan"), float("inf"), -float("inf"), None, True],
         "inner": {"map": {"key": b"x"}},
@@ -253,6 +258,9 @@ def test_every_type_has_a_json_form() -> None:
         "when": "2013-01-01T05:15:00+00:00",
         "day": "2013-01-01",
         "raw": "AP8=",
+        "at": "05:15:00.000001",
+        "price": ["12.50", "-0.0000000001", "100"],
+        "id": "00000000-0000-0000-0000-00000000000f",
         "numbers": [1, 1.5, "NaN", "Infinity", "-Infinity", None, True],
         "inner": {"map": {"key": "eA=="}},
     }
@@ -395,3 +403,43 @@ def test_only_a_failed_or_lost_endpoint_can_be_dismissed(
         id_ = str(writer.endpoint_id)
         command("channels", "dismiss", name, "--endpoint", id_).failed("is opened and healthy")
     command("channels", "dismiss", name, "--endpoint", id_).failed("is closed and healthy")
+
+
+TYPED = {
+    "type": "record",
+    "name": "Payment",
+    "fields": [
+        {
+            "name": "amount",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+        },
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "time-micros"}},
+        {"name": "when", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "raw", "type": "bytes"},
+    ],
+}
+
+
+def test_tail_prints_every_type_as_json(command: Command, gateway_url: str, name: str) -> None:
+    record = {
+        "amount": Decimal("12.50"),
+        "day": date(2013, 1, 1),
+        "at": time(5, 15),
+        "when": datetime(2013, 1, 1, 5, 15, tzinfo=UTC),
+        "id": UUID(int=15),
+        "raw": b"\x00\xff",
+    }
+    with Gateway(gateway_url) as gateway, gateway.channel(name, TYPED).writer() as writer:
+        writer.write([record])
+    printed = command("tail", name, "--no-follow")
+    assert (printed.status, printed.err) == (0, "")
+    assert json.loads(printed.out) == {
+        "amount": "12.50",
+        "day": "2013-01-01",
+        "at": "05:15:00",
+        "when": "2013-01-01T05:15:00+00:00",
+        "id": "00000000-0000-0000-0000-00000000000f",
+        "raw": "AP8=",
+    }

@@ -34,6 +34,7 @@ from sluiceway.errors import (
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.auth import Token, TokenSource, certificate_fault, clear_tracebacks, speaks_tls
 from sluiceway.rest.parsing import JsonNode, Page, parse
+from sluiceway.rest.request_ids import request_ids
 
 _CODES: Mapping[type[GatewayError], str] = {
     ChannelClosed: "channel_closed",
@@ -58,7 +59,8 @@ _CODES: Mapping[type[GatewayError], str] = {
     IncompatibleGateway: "method_not_allowed not_found",
     InvalidRequest: """
         body_too_large config_not_allowed headers_too_large invalid_request invalid_schema
-        malformed_http url_too_long
+        malformed_http malformed_json unsupported_media_type
+        url_too_long
     """,
     StaleGeneration: "stale_generation",
     Unauthenticated: "unauthenticated",
@@ -131,7 +133,9 @@ def problem(response: httpx.Response) -> GatewayError:
 DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
+_LEAST_S = 1.0
 _TLS_PROBE_S = 5.0
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 # Jitter that a job's own `random.seed` cannot align between processes.
 _JITTER = random.SystemRandom()
 
@@ -140,7 +144,9 @@ class Transport:
     """Sends requests to one gateway, with retries.
 
     A request without a response, or with 503, is repeated with growing pauses until `timeout_s`
-    are over. So every request must be safe to repeat.
+    are over; each attempt gets the time left, but at least a second. So every request must be safe
+    to repeat. All attempts have the same `X-Request-Id`, under which the gateway's log has them,
+    and the process's W3C trace context, if its environment has a TRACEPARENT.
     """
 
     def __init__(
@@ -198,10 +204,17 @@ class Transport:
             sleep=self._sleep,
             monotonic=self._monotonic,
         )
+        up = "; `sluiceway up` runs one on this machine" if self.url == DEFAULT_URL else ""
+        if self._fork_guard.forked:
+            # After a fork, the connections and the ids belong to the parent.
+            self._open()
+        headers = {"X-Request-Id": next(self._request_ids), **(headers or {})}
         cause: Exception | None = None
         left_s = timeout_s
         while True:
             pause_s = 0.0
+            # The last attempt gets enough for an answer, if there is a gateway.
+            left_s = min(timeout_s, max(backoff.left_s, _LEAST_S))
             try:
                 response = self._attempt(
                     method,
@@ -216,8 +229,9 @@ class Transport:
                 self._raise_if_final(error, first=cause is None)
                 cause = error
                 failure = GatewayUnavailable(
-                    f"the gateway at {self.url} does not answer: {error or type(error).__name__}. "
-                    "Check that it is running, and the URL"
+                    f"the gateway at {self.url} does not answer within {timeout_s:.3g} s: "
+                    f"{error or type(error).__name__}. Check that it is running, and the URL "
+                    f"(url=, --url or SLUICEWAY_URL){up}"
                 )
             except RuntimeError as error:
                 if not self._http.is_closed:
@@ -286,11 +300,14 @@ class Transport:
         self._http.close()
 
     def _open(self) -> None:
+        headers = {"User-Agent": f"sluiceway/{__version__}", "Accept": "application/json"}
+        trace = os.environ.get("TRACEPARENT", "")
+        if _TRACEPARENT.fullmatch(trace):
+            headers["traceparent"] = trace
         self._http = httpx.Client(
-            base_url=self.url,
-            verify=_trust(self.url, self._ca),
-            headers={"User-Agent": f"sluiceway/{__version__}", "Accept": "application/json"},
+            base_url=self.url, verify=_trust(self.url, self._ca), headers=headers
         )
+        self._request_ids = request_ids()
         # Last: until then, the other threads of a forked child open clients of their own.
         self._fork_guard = ForkGuard()
 
@@ -318,9 +335,6 @@ class Transport:
             ) from error
 
     def _attempt(self, method: str, path: str, **options: Any) -> httpx.Response:
-        if self._fork_guard.forked:
-            # After a fork, the connections belong to the parent.
-            self._open()
         while True:
             token = self._token.current
             # Not in `headers`: httpx has these in locals, and masks only its own.

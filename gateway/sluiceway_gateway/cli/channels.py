@@ -15,7 +15,14 @@ from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway_gateway.cli import entry
-from sluiceway_gateway.cli.entry import duration, format_time, gateway_option, print_table
+from sluiceway_gateway.cli.entry import (
+    duration,
+    format_time,
+    gateway_at,
+    gateway_option,
+    print_table,
+    waiting_for,
+)
 from sluiceway_gateway.cli.status import open_control, status
 
 #: How often `close --wait` reports what it waits for.
@@ -57,7 +64,8 @@ def channels() -> None:
 def list_(selector: str | None, as_json: bool, url: str | None) -> None:
     """List the channels that the token can see."""
     with Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway:
-        found = gateway.channels(selector)
+        with waiting_for(gateway_at(url)):
+            found = list(gateway.channels(selector))
         if as_json:
             for each in found:
                 click.echo(_channel_json(each))
@@ -151,6 +159,7 @@ def create(
     with (
         warnings.catch_warnings(record=True) as differences,
         Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway,
+        waiting_for(f"{gateway_at(url)} to make the channel {name} ready"),
     ):
         warnings.simplefilter("always")
         channel = gateway.channel(
@@ -204,12 +213,13 @@ def update(
 ) -> None:
     """Change the channel NAME; a new schema becomes its newest version."""
     with _open_channel(name, url) as channel:
-        channel.update(
-            schema=None if schema is None else schema.read(),
-            heartbeat=_heartbeat(patience, interval, channel.heartbeat),
-            labels=_pairs(labels, "--label"),
-            **spec,
-        )
+        with waiting_for(gateway_at(url)):
+            channel.update(
+                schema=None if schema is None else schema.read(),
+                heartbeat=_heartbeat(patience, interval, channel.heartbeat),
+                labels=_pairs(labels, "--label"),
+                **spec,
+            )
         click.echo(f"channel {name} is at generation {channel.generation}")
 
 
@@ -219,7 +229,7 @@ def update(
 @gateway_option
 def schemas(name: str, as_json: bool, url: str | None) -> None:
     """List the schema versions of the channel NAME, oldest first."""
-    with _open_channel(name, url) as channel:
+    with _open_channel(name, url) as channel, waiting_for(gateway_at(url)):
         found = channel.schemas()
     if as_json:
         for each in found:
@@ -255,7 +265,8 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
     with _open_channel(name, url) as channel:
         if not yes:
             _confirm(f"Close the channel {name} to writers, for good?", "close", "closed")
-        channel.close(force=force)
+        with waiting_for(gateway_at(url)):
+            channel.close(force=force)
         while wait and channel.status.phase != "closed":
             click.echo(f"sluiceway: {channel.status.explain()}", err=True)
             with suppress(SluicewayTimeout):
@@ -276,7 +287,8 @@ def forget(name: str, yes: bool, url: str | None) -> None:
         if not yes:
             _confirm(f"Forget the channel {name} and keep its topic?", "forget", "forgotten")
         topic = channel.status.topic.name
-        channel.delete(keep_topic=True)
+        with waiting_for(f"{gateway_at(url)} to forget the channel {name}"):
+            channel.delete(keep_topic=True)
     click.echo(f"channel {name} is forgotten; `channels create --topic {topic}` adopts its topic")
 
 
@@ -292,7 +304,8 @@ def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None)
         topic = "keep its topic" if keep_topic else "all its records"
         if not yes:
             _confirm(f"Delete the channel {name} and {topic}?", "delete", "deleted")
-        channel.delete(keep_topic=keep_topic, force=force)
+        with waiting_for(f"{gateway_at(url)} to delete the channel {name}"):
+            channel.delete(keep_topic=keep_topic, force=force)
     click.echo(f"channel {name} is deleted")
 
 
@@ -309,7 +322,8 @@ def dismiss(name: str, failed: bool, lost: bool, ids: tuple[str, ...], url: str 
     lists these writers.
     """
     with _open_channel(name, url) as channel:
-        endpoints = channel.endpoints()
+        with waiting_for(gateway_at(url)):
+            endpoints = channel.endpoints()
         ended = [each for each in endpoints if each.role == "writer" and _has_failed(each)]
         chosen = [each for each in ended if failed and each.state == "error"]
         chosen += [each for each in ended if lost and each.state != "error"]
@@ -323,7 +337,8 @@ def dismiss(name: str, failed: bool, lost: bool, ids: tuple[str, ...], url: str 
                 "no endpoint was dismissed; choose them with --failed, --lost or --endpoint ID"
             )
         for each in dict.fromkeys(each.id for each in chosen):
-            channel.dismiss(each)
+            with waiting_for(gateway_at(url)):
+                channel.dismiss(each)
             click.echo(f"endpoint {each} is dismissed")
         if not chosen:
             states = [word for word, on in (("failed", failed), ("is lost", lost)) if on]
@@ -369,7 +384,9 @@ def _print_failed(endpoints: Iterable[Endpoint]) -> None:
 def _open_channel(name: str, url: str | None) -> Iterator[Channel]:
     """Give the channel, whether it is ready or not."""
     with open_control(url) as control:
-        yield Channel(control, control.channel(name))
+        with waiting_for(gateway_at(url)):
+            resource = control.channel(name)
+        yield Channel(control, resource)
 
 
 def _confirm(question: str, verb: str, done: str) -> None:

@@ -4,9 +4,10 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import click
 
@@ -14,7 +15,7 @@ from sluiceway.rest.channels import Control, watch_status, watch_summaries
 from sluiceway.rest.status import ChannelSummary, EndpointCounts, StatusReport
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import entry
-from sluiceway_gateway.cli.entry import format_time, print_table
+from sluiceway_gateway.cli.entry import format_time, gateway_at, print_table, waiting_for
 
 _UNKNOWN = "?"
 
@@ -31,21 +32,32 @@ def status(name: str | None, watch: bool, as_json: bool, url: str | None) -> Non
     """
     with open_control(url) as control:
         if name is None:
-            lists: Iterable[tuple[ChannelSummary, ...]]
+            lists: Iterator[tuple[ChannelSummary, ...]]
             if watch:
                 lists = watch_summaries(control, sleep=time.sleep)
             else:
-                lists = [tuple(control.statuses())]
-            for lines in lists:
+                lists = (tuple(each) for each in [control.statuses()])
+            for lines in _announced(lists, url):
                 _print([each.document for each in lines], watch=watch, as_json=as_json)
                 if not as_json:
                     _print_lines(lines)
         else:
             states = watch_status(control, name, sleep=time.sleep)
-            for report in states if watch else itertools.islice(states, 1):
+            reports = states if watch else itertools.islice(states, 1)
+            for report in _announced(reports, url):
                 _print([report.document], watch=watch, as_json=as_json)
                 if not as_json:
                     _print_report(report)
+
+
+T = TypeVar("T")
+
+
+def _announced(states: Iterator[T], url: str | None) -> Iterator[T]:
+    """Return the states; says what it waits for if the first does not come soon."""
+    with waiting_for(gateway_at(url)):
+        first = list(itertools.islice(states, 1))
+    return chain(first, states)
 
 
 def open_control(url: str | None) -> closing[Control]:

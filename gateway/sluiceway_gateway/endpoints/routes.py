@@ -30,7 +30,7 @@ from sluiceway_gateway.endpoints.wire import (
     event_json,
     position_json,
 )
-from sluiceway_gateway.http.auth import Manager, Viewer, access
+from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
 from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after_place, place_before
@@ -46,6 +46,7 @@ EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
 
 @router.post(
     "",
+    operation_id="attach_endpoint",
     summary="Attach a reader or a writer",
     response_model=AttachedBody,
     response_description="It was attached before",
@@ -125,6 +126,7 @@ async def list_endpoints(
     if wait and precondition.names(endpoints_etag(channel, revision)):
         changed = gateway.watch.endpoints_changed(channel, revision, timeout_s=wait)
         if await unless_disconnected(request, changed):
+            await authenticate(request, gateway.tokens)
             channel, revision = await run_in_threadpool(service.state, name)
     tag = {"ETag": endpoints_etag(channel, revision)}
     if precondition.names(tag["ETag"]):
@@ -159,6 +161,7 @@ def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) 
 
 @router.post(
     "/{id}/detach",
+    operation_id="detach_endpoint",
     summary="Detach an endpoint",
     response_model=EndpointBody,
     response_description="It is detached",
@@ -189,6 +192,7 @@ def detach(
 
 @router.delete(
     "/{id}",
+    operation_id="dismiss_endpoint",
     summary="Take an endpoint's place away",
     response_model=EndpointBody,
     response_description="It is gone",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.store import Tag
@@ -52,9 +52,14 @@ class Statuses:
             raise ChannelNotFound(f"There is no channel {name!r}.")
         return found
 
-    def page(self, *, limit: int, after: str, prefixes: tuple[str, ...]) -> StatusPage:
-        """Return a summary of each channel after `after` whose name has one of the prefixes."""
+    def page(self, *, limit: int, after: str, by: Principal) -> StatusPage:
+        """Return a summary of each channel after `after` that the principal may see.
+
+        Raises Unauthenticated.
+        """
+        prefixes = by.prefixes(Action.VIEW)
         with self._database.read() as tx:
+            self._tokens.require_valid(tx, by)
             overall = channels_store.overall(tx)
             found = status_store.page(tx, limit=limit + 1, after=after, prefixes=prefixes)
         more = len(found) > limit

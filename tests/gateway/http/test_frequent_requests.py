@@ -60,11 +60,23 @@ def test_an_invalid_attach_is_answered_with_its_error(
         assert answer.json()["connection"]["schema"]["definition"]["name"] == "R"
 
 
-@pytest.mark.parametrize("body", [b"{", b'{"uid": NaN}', b'{"a": 1, "a": 2}', b"\xff", b"", b"[]"])
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b'{"uid": NaN}', 400),
+        (b"\xff", 400),
+        (b"", 400),
+        (b'{"a": 1, "a": 2}', 422),
+        (b"[]", 422),
+    ],
+)
 @pytest.mark.parametrize("path", ["endpoints", "heartbeats"])
-def test_a_body_that_is_not_json_is_refused(flights: Site, path: str, body: bytes) -> None:
+def test_a_body_that_is_not_an_object_in_json_is_refused(
+    flights: Site, path: str, body: bytes, status: int
+) -> None:
     where = "/v1/heartbeats" if path == "heartbeats" else f"{flights.path}/endpoints"
-    assert post(flights, where, body).status_code == 422
+    assert post(flights, where, body).status_code == status
 
 
 def test_an_unknown_listener_is_refused(flights: Site) -> None:
