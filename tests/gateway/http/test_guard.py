@@ -74,7 +74,8 @@ def test_every_route_requires_a_valid_token(rig: Rig) -> None:
         for headers in refused:
             encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers]
             answer = rig.http.request(method, path, headers=encoded)
-            assert (answer.status_code, code(answer)) == (401, "unauthenticated"), (method, path)
+            assert answer.status_code == 401, (method, path)
+            assert method == "HEAD" or code(answer) == "unauthenticated"
             assert answer.headers["www-authenticate"].startswith("Bearer")
         # Some responses never end.
         with rig.http.stream(method, path, headers={"Authorization": valid}) as answer:
