@@ -166,7 +166,11 @@ class Gateway:
 
     def reap(self) -> None:
         """End the batches whose leases are over."""
-        self._store_aborts(model.reap(self.locked_ledger(), self.open_batches(), self.world.now))
+        decision = model.reap(self.locked_ledger(), self.open_batches(), self.world.now)
+        for each in decision.aborted:
+            if each.lease_until > self.world.now:
+                raise Violation("fenced", f"{each.key} of the living {each.instance} was reaped")
+        self._store_aborts(decision)
 
     def grow(self) -> None:
         """Add a partition."""
