@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.model.gateway import LEASE, Gateway, Move
+from tests.model.world import JobFailed, JobRefused, Process, Record, Steps, Violation, World, pause
+
 from sluiceway_gateway.errors import (
     BatchKeyTaken,
     BatchOpen,
@@ -18,9 +21,6 @@ from sluiceway_gateway.ledger.committing import CommitRequest
 from sluiceway_gateway.ledger.intervals import Interval, Manifest, digest_of, merge_runs
 from sluiceway_gateway.ledger.model import Batch, BatchState
 from sluiceway_gateway.ledger.opening import OpenRequest
-
-from tests.model.gateway import LEASE, Gateway, Move
-from tests.model.world import JobFailed, JobRefused, Process, Record, Steps, Violation, World, pause
 
 Identity = tuple[Any, ...]
 
@@ -138,7 +138,7 @@ class Work:
             written = reports.intervals()
             self.reports.append(Report(task=task, batch=batch, written=written, counts=counts))
 
-    def _before_writing(self, task: int, reports: DeliveryReports) -> Steps:
+    def _before_writing(self, _task: int, _reports: DeliveryReports) -> Steps:
         """Open the batch; return it, and how many records are written by then: none."""
         return (yield from self.world.call("open", self._open)), 0
 
@@ -299,7 +299,9 @@ class Job:
         """One run."""
         raise NotImplementedError
 
-    def work(self, key: str, instance: str, tasks: Sequence[Sequence[Identity]], **more: Any) -> Work:
+    def work(
+        self, key: str, instance: str, tasks: Sequence[Sequence[Identity]], **more: Any
+    ) -> Work:
         """Return the work on one batch."""
         move = more.pop("move", None)
         named = None

@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from sluiceway_gateway.errors import PositionMoved
-from sluiceway_gateway.ledger import committing, intervals, model, opening
-from sluiceway_gateway.ledger.committing import commit_batch
-from sluiceway_gateway.ledger.model import AbortDecision, Batch, BatchState, Ledger, stable_of
-from sluiceway_gateway.ledger.opening import open_batch
-
 from tests.model import readers
 from tests.model.gateway import Gateway, Move
 from tests.model.jobs import BatchJob, DeliveryReports, Work
 from tests.model.readers import StreamReader
 from tests.model.world import Record, Steps
+
+from sluiceway_gateway.errors import PositionMoved
+from sluiceway_gateway.ledger import committing, intervals, model, opening
+from sluiceway_gateway.ledger.committing import commit_batch
+from sluiceway_gateway.ledger.model import AbortDecision, Batch, BatchState, Ledger, stable_of
+from sluiceway_gateway.ledger.opening import open_batch
 
 Patch = tuple[Any, str, Any]
 
@@ -157,12 +157,11 @@ def _() -> list[Patch]:
 
 @mutant("decisions use what was read before the lock")
 def _() -> list[Patch]:
-    class Earlier:
-        ledgers: dict[int, Ledger] = {}
+    ledgers: dict[Gateway, Ledger] = {}
 
     def read(gateway: Gateway) -> Ledger:
-        earlier = Earlier.ledgers.get(id(gateway), gateway.ledger)
-        Earlier.ledgers = {id(gateway): gateway.ledger}
+        earlier = ledgers.get(gateway, gateway.ledger)
+        ledgers[gateway] = gateway.ledger
         return earlier
 
     return [(Gateway, "locked_ledger", read)]
@@ -242,7 +241,7 @@ def _() -> list[Patch]:
     real = committing._require_own
 
     def own(batch: Batch, manifest: intervals.Manifest, runs: Any) -> None:
-        begin = {at: 0 for at in manifest} | dict(batch.begin)
+        begin = dict.fromkeys(manifest, 0) | dict(batch.begin)
         real(replace(batch, begin=begin), manifest, runs)
 
     return [(committing, "_require_own", own)]
@@ -275,7 +274,11 @@ def _() -> list[Patch]:
         lowest = [{at: begin for at, begin in each.items() if at == 0} for each in begins]
         return stable_of(visible_end, lowest)
 
-    return [(opening, "_begin", hidden), (model, "stable_of", narrow), (committing, "stable_of", narrow)]
+    return [
+        (opening, "_begin", hidden),
+        (model, "stable_of", narrow),
+        (committing, "stable_of", narrow),
+    ]
 
 
 @mutant("merged runs cover what is between them")
@@ -347,7 +350,11 @@ def _() -> list[Patch]:
     def delivered(reports: DeliveryReports, partition: int, offset: int) -> None:
         reports.offsets.setdefault(partition, []).append(max(offset, 0))
 
-    return [(DeliveryReports, "delivered", delivered), (Work, "_bogus", _sound), *_unchecked_begin()]
+    return [
+        (DeliveryReports, "delivered", delivered),
+        (Work, "_bogus", _sound),
+        *_unchecked_begin(),
+    ]
 
 
 # --- stable
@@ -376,7 +383,9 @@ def _() -> list[Patch]:
 @mutant("a batch holds back partitions that it did not open")
 def _() -> list[Patch]:
     def zero(visible_end: Mapping[int, int], begins: Any) -> Mapping[int, int]:
-        return stable_of(visible_end, [{at: each.get(at, 0) for at in visible_end} for each in begins])
+        return stable_of(
+            visible_end, [{at: each.get(at, 0) for at in visible_end} for each in begins]
+        )
 
     return [(model, "stable_of", zero), (committing, "stable_of", zero)]
 

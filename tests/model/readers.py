@@ -67,9 +67,7 @@ class StreamReader:
 
     def ends(self, answer: Answer) -> Mapping[int, int]:
         """Return how far an answer is read."""
-        return {
-            at: max(self.positions.get(at, 0), end) for at, end in answer.stable.items()
-        }
+        return {at: max(self.positions.get(at, 0), end) for at, end in answer.stable.items()}
 
     def _answer(self, known: int | None) -> Steps:
         positions = dict(self.positions)
@@ -81,7 +79,8 @@ class StreamReader:
         runs, rest = dict(answer.runs), dict(answer.truncated)
         while rest:
             part = yield from self.world.call(
-                "committed", lambda starts=rest: self.gateway.more(starts, self.limit, answer)
+                "committed",
+                lambda starts=rest, first=answer: self.gateway.more(starts, self.limit, first),
             )
             for at, more in part.runs.items():
                 runs[at] = (*runs.get(at, ()), *more)
@@ -95,7 +94,7 @@ class StreamReader:
             truncated={},
         )
 
-    def joined(self, first: Answer, further: Answer) -> Answer:
+    def joined(self, first: Answer, _further: Answer) -> Answer:
         """Return the answer whose `stable` counts: the first one."""
         return first
 
@@ -109,6 +108,7 @@ class StreamReader:
 
     def tell(self, partition: int, start: int, end: int) -> None:
         """Raise to the user, who decides to go on."""
+        self.world.note(f"the records [{start}, {end}) of {partition} have expired")
         self.told += 1
 
     def _compare(self, found: dict[tuple[int, int], tuple[Any, ...]]) -> None:

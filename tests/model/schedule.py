@@ -3,10 +3,8 @@
 import hashlib
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-
-from sluiceway_gateway.ledger.model import BatchState
 
 from tests.model.gateway import Gateway
 from tests.model.jobs import BatchJob, Job, PlainWriter, Stream, Transaction
@@ -26,7 +24,7 @@ class Outcome:
     text: str = ""
     steps: int
     faults: Counter[str]
-    commits: int
+    ended_batches: int
     digest: str
     """SHA-256 of the trace."""
     trace: tuple[str, ...] = ()
@@ -50,8 +48,7 @@ class Schedule:
         self.archive: Counter[tuple[Any, ...]] = Counter()
         self.jobs = [*self._jobs()]
         self.readers = [
-            StreamReader(self.world, self.gateway, limit=rng.choice([1, 2, 1000]))
-            for _ in range(2)
+            StreamReader(self.world, self.gateway, limit=rng.choice([1, 2, 1000])) for _ in range(2)
         ]
 
     def _jobs(self) -> list[Job]:
@@ -108,7 +105,7 @@ class Schedule:
             text=text,
             steps=steps,
             faults=self.world.faults,
-            commits=self.gateway.ledger.number,
+            ended_batches=self.gateway.ledger.number,
             digest=hashlib.sha256("\n".join(trace).encode()).hexdigest(),
             trace=trace,
         )
@@ -215,7 +212,9 @@ class Schedule:
         ends = self.gateway.ledger.visible_end
         left += [f"stable of {at}" for at, end in ends.items() if self._stable(at) < end]
         for reader in self.readers:
-            left += [f"reader at {at}" for at, end in ends.items() if reader.positions.get(at, 0) < end]
+            left += [
+                f"reader at {at}" for at, end in ends.items() if reader.positions.get(at, 0) < end
+            ]
         names = {each.name for each in self.world.processes}
         return left + sorted(names & {"bounded", "snapshot"})
 
@@ -280,8 +279,7 @@ def offsets_of(gateway: Gateway, at: int) -> set[int]:
     return set(offsets(gateway.runs.get(at, ())))
 
 
-def run_schedule(seed: int) -> Outcome:
+def run_schedule(seed: int, *, keep_trace: bool = True) -> Outcome:
     """Run the schedule of a seed."""
-    return Schedule(seed).run()
-
-
+    outcome = Schedule(seed).run()
+    return outcome if keep_trace else replace(outcome, trace=())
