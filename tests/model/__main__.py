@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from typing import Any
 
 from tests.model.mutants import MUTANTS, Mutant
 from tests.model.schedule import Outcome, run_schedule
@@ -34,7 +35,7 @@ def noticed(mutant: Mutant, schedules: int) -> Outcome | None:
         return next((each for each in outcomes if each.violation is not None), None)
 
 
-def summary(outcomes: list[Outcome]) -> dict[str, object]:
+def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     """Return the report of many schedules."""
     faults: Counter[str] = Counter()
     for each in outcomes:

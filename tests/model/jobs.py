@@ -226,7 +226,7 @@ class Work:
         """Return manifests beyond the watermark, below begin, over a run, in other partitions."""
         log, runs = self.world.log, self.gateway.runs
         at, begin = self.world.random.choice([*batch.begin.items()])
-        found = [{at: (Interval(max(begin, len(log.records[at]) - 1), 10_000),)}]
+        found: list[Manifest] = [{at: (Interval(max(begin, len(log.records[at]) - 1), 10_000),)}]
         if begin and len(log.records[at]) > begin:
             found.append({at: (Interval(begin - 1, begin + 1),)})
         found += [

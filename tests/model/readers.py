@@ -1,6 +1,6 @@
 """Readers: streams with checkpoints, bounded reads, snapshots."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.model.gateway import Answer, Gateway
@@ -78,10 +78,7 @@ class StreamReader:
             return None
         runs, rest = dict(answer.runs), dict(answer.truncated)
         while rest:
-            part = yield from self.world.call(
-                "committed",
-                lambda starts=rest, first=answer: self.gateway.more(starts, self.limit, first),
-            )
+            part = yield from self.world.call("committed", self._next_slice(rest, answer))
             for at, more in part.runs.items():
                 runs[at] = (*runs.get(at, ()), *more)
             rest = dict(part.truncated)
@@ -93,6 +90,9 @@ class StreamReader:
             runs=runs,
             truncated={},
         )
+
+    def _next_slice(self, starts: Mapping[int, int], first: Answer) -> Callable[[], Answer]:
+        return lambda: self.gateway.more(starts, self.limit, first)
 
     def joined(self, first: Answer, _further: Answer) -> Answer:
         """Return the answer whose `stable` counts: the first one."""

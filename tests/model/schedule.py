@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.model.gateway import Gateway
-from tests.model.jobs import BatchJob, Job, PlainWriter, Stream, Transaction
+from tests.model.jobs import BatchJob, Identity, Job, PlainWriter, Stream, Transaction
 from tests.model.readers import StreamReader, bounded_read, repeated_snapshot
 from tests.model.world import Log, Steps, Violation, World, offsets, pause
 
@@ -54,6 +54,7 @@ class Schedule:
     def _jobs(self) -> list[Job]:
         rng, world, gateway = self.random, self.world, self.gateway
         stream = Stream(world, gateway, "stream")
+        tasks: list[list[Identity]]
         stream.batches = [
             [[("stream", at, task, row) for row in range(rng.randint(0, 3))] for task in range(2)]
             for at in range(rng.randint(3, 6))

@@ -32,7 +32,7 @@ def test_ten_thousand_schedules_lose_duplicate_and_block_nothing(
 def test_schedules_meet_every_kind_of_fault() -> None:
     report = summary([run_schedule(seed) for seed in range(150)])
 
-    assert report["faults_by_kind"].keys() >= {
+    assert set(report["faults_by_kind"]) >= {
         "answer lost",
         "bogus manifest",
         "clock ahead",
