@@ -1,8 +1,9 @@
 """The gateway's errors, as one tree.
 
     SluicewayGatewayError
-    ├── BodyTooLarge, MalformedHttp, UrlTooLong, HeadersTooLarge, RequestTimeout,
-    │   Unauthenticated, Forbidden, MethodNotAllowed, PreconditionFailed
+    ├── BodyTooLarge, MalformedJson, UnsupportedMediaType, MalformedHttp, UrlTooLong,
+    │   HeadersTooLarge, RequestTimeout, Unauthenticated, Forbidden, MethodNotAllowed,
+    │   PreconditionFailed
     ├── StartupRefused
     │   └── InvalidSettings, BindRefused, WrongRevision, WrongEncoding
     ├── Unavailable
@@ -17,10 +18,10 @@
             ChannelDeleting, ChannelNotReady, EndpointsLive, UnreadData, TopicNotFound,
             TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused, ConcurrentChange,
             Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
-            GroupLargerThanPinned, MembersOpen, NoGroup, NotAssigned, StaleGeneration,
-            TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen, BatchAborted,
-            BatchCommitted, BatchFenced, StaleBatch, ManifestConflict, BeyondWatermark,
-            UnknownPartition, LedgerHalted
+            GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned,
+            StaleGeneration, TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen,
+            BatchAborted, BatchCommitted, BatchFenced, StaleBatch, ManifestConflict,
+            BeyondWatermark, UnknownPartition, LedgerHalted
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
@@ -178,6 +179,16 @@ class BodyTooLarge(
     SluicewayGatewayError, code="body_too_large", title="The request's body is too large"
 ):
     """The request's body exceeds the limit."""
+
+
+class MalformedJson(SluicewayGatewayError, code="malformed_json", title="The body is not JSON"):
+    """The request's body is not JSON, or not in UTF-8."""
+
+
+class UnsupportedMediaType(
+    SluicewayGatewayError, code="unsupported_media_type", title="The body has another content type"
+):
+    """The request's body is not sent as JSON, or is compressed."""
 
 
 class MalformedHttp(SluicewayGatewayError, code="malformed_http", title="Not an HTTP request"):
@@ -357,6 +368,12 @@ class GroupSize(Conflict, code="group_size", title="The group has another size")
 
 class GroupMode(Conflict, code="group_mode", title="The group has another mode"):
     """The group has another mode, and living members."""
+
+
+class PatienceOutOfBounds(
+    Conflict, code="patience_out_of_bounds", title="The heartbeat is outside the channel's bounds"
+):
+    """An endpoint requested a heartbeat that its channel does not allow."""
 
 
 class GroupLargerThanPinned(

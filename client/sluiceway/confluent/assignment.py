@@ -271,7 +271,7 @@ class Assignment:
             member.learn(stored)
 
     def _join(self, channel: str) -> GroupMember:
-        member = GroupMember(self._control, channel, self._settings.group, wakeup=self._wakeup)
+        member = GroupMember(self._settings, channel, wakeup=self._wakeup)
         if self._closed:
             # `close` did not wait for it.
             member.handle.detach()

@@ -285,7 +285,8 @@ class ConsumerCoordinator:
 
     def _lose(self, member: GroupMember, error: SluicewayError) -> Steps[None]:
         """End a membership that the gateway has ended; its channel is not joined again."""
-        event = Message(topic=member.channel, error=kafka_error(error, fatal=True))
+        static = self._settings.instance is not None
+        event = Message(topic=member.channel, error=kafka_error(error, fatal=True, static=static))
         failure = yield from self._revoke(member, member.held, "lost")
         self.events.append(event)
         self.assignment.subscription.exclude(member.channel)
