@@ -20,8 +20,8 @@
             ConcurrentChange, Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
             GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned,
             StaleGeneration, TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen,
-            BatchAborted, BatchCommitted, BatchFenced, StaleBatch, ManifestConflict, BeyondWatermark,
-            UnknownPartition, LedgerHalted, NoLedger
+            BatchAborted, BatchCommitted, BatchFenced, StaleBatch, ManifestConflict,
+            BeyondWatermark, UnknownPartition, LedgerHalted, NoLedger
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
