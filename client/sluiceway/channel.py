@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from sluiceway import offsets
 from sluiceway.channel_state import ChannelState, ResourceField, spec_json
@@ -60,16 +60,12 @@ class Channel:
     retention = ResourceField[Retention]("How long records are kept.")
     heartbeat = ResourceField[Heartbeat]("The heartbeat interval and timeout of endpoints.")
     mirrored = ResourceField[bool]("Whether positions are also written to Kafka's group offsets.")
-    delivery = ResourceField[str](
-        "at_least_once, or exactly_once: readers see committed batches only."
-    )
+    delivery = ResourceField[str]("The guarantee for records: at_least_once or exactly_once.")
     idle = ResourceField[timedelta | None](
         "How long it may be unused before it is closed, and then removed; None: forever."
     )
     config = ResourceField[Mapping[str, str]]("Further topic settings, by Kafka's names.")
-    compatibility = ResourceField[str](
-        "The rule for new versions of the schema: none, backward, forward or full."
-    )
+    compatibility = ResourceField[str]("The rule for new schemas: none, backward, forward, full.")
     status = ResourceField[ChannelStatus]("Phase, conditions and topic.")
 
     @property
@@ -333,6 +329,7 @@ class Channel:
         timeout_s: float = 30.0,
         close_timeout_s: float = 600.0,
         commit_every_s: float = 5.0,
+        patience_s: float | None = None,
         config: Mapping[str, object] | None = None,
     ) -> ChannelWriter:
         """Open a writer; see ChannelWriter for the other arguments.
@@ -340,8 +337,12 @@ class Channel:
         With a group, the writer has the place `index` of `size` in it (by default 0 of 1), and
         supersedes an instance that is still attached there. A job that may be restarted needs a
         group, as a writer without one cannot be replaced.
+
+        `patience_s` is how long it may be silent before it is lost: from 0.3 s to the channel's
+        heartbeat timeout, which is the default.
         """
         member = membership(group, index, size)
+        times = {"timeout_s": timeout_s, "close_timeout_s": close_timeout_s}
         config = MaskedProperties(config or {})
         return ChannelWriter(
             self.connection("write"),
@@ -353,7 +354,7 @@ class Channel:
             timeout_s=timeout_s,
             commit_every_s=commit_every_s,
             config=config,
-            attach=lambda: self._attach("writer", member, timeout_s, close_timeout_s),
+            attach=lambda: self._attach("writer", member, patience_s=patience_s, **times),
         )
 
     def reader(
@@ -372,6 +373,7 @@ class Channel:
         on_corrupt: Literal["raise", "skip"] = "raise",
         timeout_s: float = 30.0,
         close_timeout_s: float = 600.0,
+        patience_s: float | None = None,
         on_assign: OnPartitions | None = None,
         on_revoke: OnPartitions | None = None,
         share_connection: bool = False,
@@ -386,6 +388,9 @@ class Channel:
         partitions. Index 0 closes last, and waits for the others for `close_timeout_s`. A
         `dynamic` group has changing members; see DynamicGroupReader, also for `on_assign` and
         `on_revoke`. Without a group and with until="now" or None, the reader is not attached.
+
+        `patience_s` is how long it may be silent before it is lost, as for a writer; then the other
+        members of a dynamic group get its partitions.
         """
         member = membership(group, index, size, mode, dynamic=dynamic)
         open_reader: Callable[..., ChannelReader] = ChannelReader
@@ -403,8 +408,11 @@ class Channel:
             )
         handle, connection = None, None
         if until == "finished" or member is not None:
-            handle = self._attach("reader", member, timeout_s, close_timeout_s)
+            times = {"timeout_s": timeout_s, "close_timeout_s": close_timeout_s}
+            handle = self._attach("reader", member, patience_s=patience_s, **times)
             connection = handle.attached.connection
+        elif patience_s is not None:
+            raise OptionError("patience_s is of attached readers: give a group or until='finished'")
         try:
             if connection is not None and self._schema is not None:
                 connection = connection.for_reading(self._schema)
@@ -430,17 +438,10 @@ class Channel:
     def __repr__(self) -> str:
         return f"<Channel {self.name!r} {self.uid[:8]} {self.format} {self.status.phase}>"
 
-    def _attach(
-        self, role: Role, member: Membership | None, timeout_s: float, close_timeout_s: float
-    ) -> EndpointHandle:
+    def _attach(self, role: Role, member: Membership | None, **times: Any) -> EndpointHandle:
+        uid = self.uid
         return EndpointHandle(
-            self._control,
-            channel=self.name,
-            uid=self.uid,
-            role=role,
-            membership=member,
-            timeout_s=timeout_s,
-            close_timeout_s=close_timeout_s,
+            self._control, channel=self.name, uid=uid, role=role, membership=member, **times
         )
 
     def _connection(self, access: Access) -> Connection:

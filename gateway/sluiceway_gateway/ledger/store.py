@@ -87,6 +87,7 @@ def hold(tx: WriteTransaction, channel: Channel) -> Ledger:
 
 def hold_existing(tx: WriteTransaction, uid: str) -> Ledger | None:
     """Return a ledger, locked until `tx` ends; None if its channel is gone."""
+    share_channels(tx, [uid])
     found = tx.execute(_HOLD, {"uid": uid}).one_or_none()
     return None if found is None else _ledger_of(tx, found)
 
