@@ -185,7 +185,7 @@ _RUNS = (
     )
     .order_by(visible_runs.c.end_offset)
 )
-_SOME_RUNS = _RUNS.limit(bindparam("most"))
+_SOME_RUNS = _RUNS.where(visible_runs.c.first_offset < bindparam("stable")).limit(bindparam("most"))
 _REMOVE_RUN = PreparedDml(
     delete(visible_runs).where(
         *(visible_runs.c[name] == bindparam(f"the_{name}") for name in visible_runs.c.keys())  # noqa: SIM118
@@ -221,15 +221,24 @@ def runs_from(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> Runs:
     }
 
 
-def runs_slice(tx: ReadTransaction, uid: str, starts: Mapping[int, int], limit: int) -> Runs:
-    """Return the runs that end above the starts: at most one more than `limit` in all.
+def runs_slice(
+    tx: ReadTransaction,
+    uid: str,
+    starts: Mapping[int, int],
+    *,
+    stable: Mapping[int, int],
+    limit: int,
+) -> Runs:
+    """Return the runs between the starts and `stable`: at most one more than `limit` in all.
 
     From each partition beyond it comes one, which shows where to go on.
     """
     found: dict[int, Sequence[Interval]] = {}
     for partition, start in sorted(starts.items()):
+        end = stable.get(partition, 0)
         values = {"uid": uid, "partition": partition, "least": start + 1, "most": limit + 1}
-        found[partition] = _intervals(tx.execute(_SOME_RUNS, values))
+        rows = tx.execute(_SOME_RUNS, {**values, "stable": end}) if start < end else ()
+        found[partition] = _intervals(rows)
         limit = max(0, limit - len(found[partition]))
     return found
 

@@ -163,6 +163,17 @@ def test_a_long_answer_is_read_in_slices_of_one_state(ledger: LedgerSite) -> Non
     assert runs == {str(each): list(map(list, found)) for each, found in whole.items()}
 
 
+def test_runs_above_stable_do_not_count_for_the_limit(ledger: LedgerSite) -> None:
+    apart = [(at, at + 1) for at in range(0, 20, 2)]
+    ledger.commit(ledger.open("k1"), {0: apart, 1: apart})
+    ledger.open("slow", "other", partitions=[0])
+    ledger.commit(ledger.open("k2"), {0: [(at, at + 1) for at in range(30, 50, 2)]})
+    found = ledger.committed(limit=12)
+    assert [len(found["runs"][each]) for each in "0123"] == [10, 2, 0, 0]
+    assert found["truncated"] == {"1": 4}
+    assert ledger.committed(limit=20)["truncated"] == {}
+
+
 def test_a_read_begins_at_the_offsets_asked_for(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open(), {0: [(0, 10), (20, 30)], 1: [(0, 5)]})
     found = ledger.committed(**{"from": "0:25,2:7"})
