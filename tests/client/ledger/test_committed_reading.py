@@ -11,7 +11,7 @@ import pytest
 
 from ledger_view import LedgerView
 from sluiceway import Channel, Heartbeat
-from sluiceway.errors import InvalidRequest, OffsetOutOfRange, OptionError, WriterFailed
+from sluiceway.errors import Conflict, OffsetOutOfRange, OptionError, WriterFailed
 from sluiceway.ports import InputPort, OutputPort
 from sluiceway.rest.endpoint_models import Position
 from topics import Topics, readings
@@ -214,7 +214,7 @@ def test_a_snapshot_reads_the_channel_as_it_was_after_a_commit(new_ledgered: New
                 assert reader.finished
     with channel.reader(snapshot=datetime(2000, 1, 1, tzinfo=UTC)) as reader:
         assert ids(reader) == []
-    with pytest.raises(InvalidRequest, match="no commit 99"):
+    with pytest.raises(Conflict, match="no commit 99"):
         channel.reader(snapshot=99)
     with pytest.raises(OptionError, match="snapshot and group exclude"):
         channel.reader(snapshot=1, group="g")
