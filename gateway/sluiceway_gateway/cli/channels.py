@@ -4,7 +4,7 @@ import json
 import warnings
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import IO, Any
 
 import click
@@ -24,6 +24,7 @@ from sluiceway_gateway.cli.entry import (
     waiting_for,
 )
 from sluiceway_gateway.cli.status import open_channel, open_control, status
+from sluiceway_gateway.clock import system_clock
 
 #: How often `close --wait` reports what it waits for.
 _REPORT_EVERY_S = 10.0
@@ -273,7 +274,7 @@ def commits(name: str, limit: int, as_json: bool, url: str | None) -> None:
         for each in shown:
             click.echo(json.dumps(asdict(each), default=datetime.isoformat))
         return
-    now = datetime.now(UTC)
+    now = system_clock()
     print_table(
         ("NUMBER", "STATE", "KEY", "WRITER", "RECORDS", "TIME", "OPEN FOR"),
         [

@@ -194,7 +194,7 @@ _REMOVE_RUN = PreparedDml(
 _ADD_RUN = PreparedDml(visible_runs.insert(), columns=visible_runs.c.keys())
 _OF_PARTITION = (
     visible_runs.c.channel_uid == bindparam("uid"),
-    visible_runs.c.partition == bindparam("partition"),
+    visible_runs.c.partition == bindparam("of_partition"),
 )
 _FIRST_RUN = (
     select(visible_runs.c.first_offset)
@@ -255,7 +255,7 @@ def replace_runs(tx: WriteTransaction, uid: str, *, removed: Runs, added: Runs) 
 def has_runs_below(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> bool:
     """Return whether a run begins below the log start of its partition."""
     return any(
-        tx.execute(_FIRST_RUN, {"uid": uid, "partition": partition, "start": start}).first()
+        tx.execute(_FIRST_RUN, {"uid": uid, "of_partition": partition, "start": start}).first()
         for partition, start in starts.items()
     )
 
@@ -263,7 +263,7 @@ def has_runs_below(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> 
 def clip_runs(tx: WriteTransaction, uid: str, starts: Mapping[int, int]) -> None:
     """Remove what of the runs is below the log start; the ends by partition stay."""
     for partition, start in starts.items():
-        values = {"uid": uid, "partition": partition, "start": start}
+        values = {"uid": uid, "of_partition": partition, "start": start}
         tx.execute(_REMOVE_BELOW, values)
         tx.execute(_CUT_BELOW, values)
 

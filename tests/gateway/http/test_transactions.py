@@ -94,7 +94,7 @@ def test_nothing_is_committed_if_a_position_is_refused(
     ledger.commit(ledger.open("k1"), {0: [(0, 8)]}, positions=first)
     before = ledger.committed()
     batch = ledger.open("k2")
-    asked = positions(source, reader, 2, moved, **change)
+    asked = positions(source, reader, 2, moved) | change
     answer = ledger.ask_commit(batch, {0: [(8, 12)]}, positions=asked)
     assert (answer.status_code // 100, code(answer)) == (4, expected)
     assert stored(source) == {0: 5}

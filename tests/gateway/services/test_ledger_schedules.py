@@ -16,7 +16,7 @@ from sluiceway_gateway.errors import Conflict, SluicewayGatewayError
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.committing import CommitRequest
 from sluiceway_gateway.ledger.intervals import Interval, Manifest, digest_of, merge_runs
-from sluiceway_gateway.ledger.model import reap
+from sluiceway_gateway.ledger.model import BatchState, reap
 from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.reading import CommittedQuery, LedgerReads
 from sluiceway_gateway.ledger.service import Ledgers, save_aborted
@@ -85,7 +85,9 @@ class Writers:
         )
         name, uid = self._site.name, self._site.uid
         batch = self._ledgers.open(name, request, uid=uid).batch
-        assert self._ledgers.open(name, request, uid=uid).batch.id == batch.id
+        again = self._ledgers.open(name, request, uid=uid).batch
+        # Another instance may have taken over and committed the key meanwhile.
+        assert again.id == batch.id or again.state is BatchState.COMMITTED
         if batch.number is not None:
             return
         manifest: dict[int, tuple[Interval, ...]] = {}
