@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from tests.model.world import Violation, World, offsets
+
 from sluiceway_gateway.errors import NotFound, PositionMoved
 from sluiceway_gateway.ledger import committing, intervals, model, opening
 from sluiceway_gateway.ledger.committing import CommitRequest
 from sluiceway_gateway.ledger.intervals import Interval, Manifest
 from sluiceway_gateway.ledger.model import AbortDecision, Batch, BatchState, Ledger, Owner
 from sluiceway_gateway.ledger.opening import OpenRequest
-
-from tests.model.world import Violation, World, offsets
 
 MAX_AGE = timedelta(seconds=400)
 LEASE = timedelta(seconds=60)
@@ -86,7 +86,9 @@ class Gateway:
         """Store a slice of a manifest."""
         self.slices.setdefault(batch, {})[number] = manifest
 
-    def commit(self, request: CommitRequest, slices: bool = False, move: Move | None = None) -> Batch:
+    def commit(
+        self, request: CommitRequest, slices: bool = False, move: Move | None = None
+    ) -> Batch:
         """Commit a batch, and with it a reader's position."""
         ledger = self.locked_ledger()
         batch = self._batch(request.batch)
@@ -149,9 +151,7 @@ class Gateway:
         """Answer with a further slice of a first answer."""
         return self._answer(starts, limit, first.stable)
 
-    def _answer(
-        self, starts: Mapping[int, int], limit: int, stable: Mapping[int, int]
-    ) -> Answer:
+    def _answer(self, starts: Mapping[int, int], limit: int, stable: Mapping[int, int]) -> Answer:
         model.require_intact(self.ledger)
         part = intervals.slice_runs(self.runs, stable, starts, limit)
         return Answer(
@@ -166,7 +166,11 @@ class Gateway:
 
     def reap(self) -> None:
         """End the batches whose leases are over."""
-        self._store_aborts(model.reap(self.locked_ledger(), self.open_batches(), self.world.now))
+        decision = model.reap(self.locked_ledger(), self.open_batches(), self.world.now)
+        for each in decision.aborted:
+            if each.lease_until > self.world.now:
+                raise Violation("fenced", f"{each.key} of the living {each.instance} was reaped")
+        self._store_aborts(decision)
 
     def grow(self) -> None:
         """Add a partition."""
@@ -260,7 +264,9 @@ class Gateway:
             if not request.takeover and not each.lease_until <= self.world.now:
                 raise Violation("fenced", f"{each.key} of the living {each.instance} was ended")
         gone = {each.id for each in decision.aborted}
-        if [each for each in self.open_batches() if each.key == request.key and each.id not in gone]:
+        if [
+            each for each in self.open_batches() if each.key == request.key and each.id not in gone
+        ]:
             raise Violation("fenced", f"{request.key} is open twice")
 
     def _check_final(self, added: Mapping[int, Sequence[Interval]]) -> None:

@@ -13,7 +13,8 @@ from sluiceway.errors import CommitUnknown
 from topics import readings
 
 NewChannel = Callable[..., Channel]
-COMMIT = b"/commit HTTP"
+# Only the body of a commit has one. The path may be sent, and lost, before the body.
+COMMIT = b'"digest"'
 
 
 @pytest.fixture

@@ -1,13 +1,16 @@
 """Transactions: output and positions are committed together."""
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
-from sluiceway.errors import Conflict, OptionError
+from sluiceway.errors import Conflict, OptionError, StaleGeneration
 from topics import readings
+from waiting import until
 
 NewChannel = Callable[..., Channel]
 
@@ -85,16 +88,50 @@ def test_an_exception_takes_the_reader_back_and_writes_nothing(
     assert ledger.open_keys(sink) == []
 
 
+def test_records_that_were_read_before_the_block_belong_to_it(
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
+) -> None:
+    failures = iter([3, 50, 50, 99])
+    doomed = next(failures)
+
+    def process(record: dict[str, Any]) -> dict[str, Any]:
+        nonlocal doomed
+        if record["id"] == doomed:
+            doomed = next(failures, -1)
+            raise ZeroDivisionError
+        return record
+
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        while not reader.finished:
+            for record in reader:
+                with contextlib.suppress(ZeroDivisionError), gateway.transaction(reader, writer):
+                    writer.write(process(record))
+    assert ledger.ids(sink) == list(range(100))
+
+
+def test_an_exception_does_not_undo_a_seek(
+    gateway: Gateway, source: Channel, sink: Channel
+) -> None:
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        whole = reader.position()
+        reader.read(90, timeout=None)
+        skipped = reader.position()
+        reader.seek(whole)
+        reader.seek(skipped)
+        with pytest.raises(ZeroDivisionError):
+            fail(gateway, reader, writer, 5)
+        assert reader.position() == skipped
+
+
 def test_a_block_that_neither_reads_nor_writes_is_no_batch(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
-    with (
-        source.reader(group="copy") as reader,
-        sink.writer() as writer,
-        gateway.transaction(reader, writer),
-    ):
-        pass
-    assert ledger.kinds(sink) == []
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        copy(gateway, reader, writer, 10)
+        for _ in range(3):
+            with gateway.transaction(reader, writer):
+                pass
+    assert ledger.kinds(sink) == ["commit"]
 
 
 def test_positions_of_a_block_without_output_are_committed(
@@ -120,6 +157,31 @@ def test_positions_that_were_moved_meanwhile_refuse_the_output(
     assert ledger.ids(sink) == []
     assert source.committed("copy") == {0: Position(offset=1)}
     assert ledger.open_keys(sink) == []
+
+
+def test_partitions_that_were_taken_within_a_block_refuse_its_output(
+    gateway: Gateway, new_channel: NewChannel, sink: Channel, ledger: LedgerView
+) -> None:
+    source = new_channel(partitions=2)
+    with source.writer(partition=0) as writer:
+        writer.write(readings(20))
+    with source.writer(partition=1) as writer:
+        writer.write(readings(20, 20))
+
+    def lose(reader: ChannelReader, writer: ChannelWriter) -> None:
+        with gateway.transaction(reader, writer):
+            writer.write(reader.read(10, timeout=None))
+            with source.reader(group="copy", dynamic=True) as other:
+                until(lambda: reader.read(1, timeout=0.1) and len(reader.partitions) == 1)
+                del other
+
+    with (
+        source.reader(group="copy", dynamic=True) as reader,
+        sink.writer() as writer,
+        pytest.raises(StaleGeneration, match="shorter transactions"),
+    ):
+        lose(reader, writer)
+    assert ledger.ids(sink) == []
 
 
 def test_a_superseded_reader_commits_no_output(
