@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ledger_view import LedgerView
+from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.channel import Channel
-from shared_kafka import SharedKafka
 from spark_tasks import SCHEMA, fill, messages_of, spark_environment
 from topics import Topics
 

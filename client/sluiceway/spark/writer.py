@@ -151,7 +151,8 @@ class TaskWriter:
         properties = MaskedProperties(connection.kafka).over(options.kafka)
         key = (
             *(connection.topic_name, connection.topic_id, connection.max_message_bytes),
-            *(connection.format, connection.delivery, options.delivery_timeout_ms, properties),
+            *(connection.format, connection.delivery, connection.partitions),
+            *(options.delivery_timeout_ms, properties),
         )
         return PRODUCERS.borrow(key, self._open)
 
@@ -163,7 +164,8 @@ class TaskWriter:
         records_in = self._accumulator().records_in
         intervals = None
         if connection.delivery == "exactly_once":
-            intervals = DeliveredIntervals(records_in if connection.format == "arrow" else None)
+            many = connection.format == "arrow"
+            intervals = DeliveredIntervals(connection.partitions, records_in if many else None)
         return PooledProducer(
             identity=identity,
             intervals=intervals,
