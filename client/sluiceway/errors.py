@@ -2,8 +2,7 @@
 
     SluicewayError
     ├── CheckpointMismatch, EndpointClosed, SluicewayTimeout, CorruptMessage,
-    │   ValueOutOfRange, PortError, CommitUnknown, ReplayMismatch,
-    │   IncompleteBatch
+    │   ValueOutOfRange, PortError, CommitUnknown, ReplayMismatch, IncompleteBatch
     ├── OptionError
     │   └── CommitBeyondRead
     ├── CounterpartError
@@ -71,11 +70,7 @@ class SluicewayTimeout(SluicewayError, TimeoutError):
 
 
 class CommitUnknown(SluicewayError):
-    """The gateway did not answer the commit of a batch, which may be committed or not.
-
-    `key` is the key of the batch. Retry with the same key, or resolve it with the writer that
-    raised this: nothing is written twice.
-    """
+    """The gateway did not answer the commit of the batch `key`, which may be committed or not."""
 
     code = "commit_unknown"
     message_is_public = True
@@ -276,10 +271,7 @@ class DeliveryFailed(KafkaFailure):
 
 
 class OffsetOutOfRange(KafkaFailure):
-    """The offset to read is outside of the partition's range, `begin` to `end`.
-
-    Records below `begin` were deleted; above `end`, none is visible yet. Positions are unchanged.
-    """
+    """The offset is outside of the partition's range, `begin` to `end`; positions are unchanged."""
 
     code = "offset_out_of_range"
 

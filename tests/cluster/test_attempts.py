@@ -1,4 +1,7 @@
-"""Exactly-once writes of Spark with two executors: retries, speculation, lost ones, replays."""
+"""Exactly-once writes of Spark with two executors: retries, lost executors, replays.
+
+Spark runs a speculative attempt on another host only, of which there is none here.
+"""
 
 import os
 import subprocess
@@ -20,7 +23,7 @@ from topics import Topics
 pytestmark = pytest.mark.long
 
 JOB = Path(__file__).with_name("attempts_job.py")
-ROWS = 2_000
+ROWS = 100_000
 
 Job = Callable[..., None]
 
@@ -36,7 +39,7 @@ def channel(gateway_url: str) -> Iterator[Channel]:
     name = f"attempts-{uuid.uuid4().hex[:8]}"
     with Gateway(gateway_url) as gateway:
         gateway.channel(f"{name}-in", SCHEMA, partitions=2)
-        yield gateway.channel(name, SCHEMA, partitions=2, delivery="exactly_once")
+        yield gateway.channel(name, SCHEMA, partitions=4, delivery="exactly_once")
 
 
 @pytest.fixture
@@ -64,7 +67,7 @@ def raw_records(channel: Channel) -> int:
     return len(messages_of(channel.connection("read")))
 
 
-@pytest.mark.parametrize("fault", ["failing", "killed", "slow"])
+@pytest.mark.parametrize("fault", ["failing", "killed"])
 @pytest.mark.parametrize("kind", ["batch", "stream"])
 def test_each_record_is_visible_once(
     gateway_url: str, channel: Channel, ledger: LedgerView, run: Job, kind: str, fault: str
