@@ -21,7 +21,7 @@ GATEWAY_LAYERS = (
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
     *("model", "topic", "change", "etag", "lag", "progress"),
-    "provisioning.status",
+    *("provisioning.status", "ledger.intervals", "ledger.opening", "ledger.committing"),
 }
 #: Modules of the layer `http` outside of the package of that name.
 VIEWS = {"wire", "connection"}
@@ -35,9 +35,9 @@ ROWS_IN_HTTP = {
 #: The layers of the client, the lowest first.
 CLIENT_LAYERS = (
     *("errors", "config", "schema", "records", "rest", "codecs", "kafka", "endpoint"),
-    *("channel", "facade"),
+    *("ledger", "channel", "facade"),
 )
-CLIENT_PACKAGES = {"schema", "records", "rest", "codecs", "kafka", "endpoint"}
+CLIENT_PACKAGES = {"schema", "records", "rest", "codecs", "kafka", "endpoint", "ledger"}
 CLIENT_FACADES = {"spark", "confluent", "broker", "pypz"}
 # Libraries of one package.
 ONLY_IN = {
@@ -115,7 +115,7 @@ def test_a_module_of_the_gateway_imports_its_own_layer_and_those_below() -> None
 
 def _client_layer(path: Path) -> str:
     parts = path.relative_to(CLIENT).with_suffix("").parts
-    if parts[0] in {"errors", "fair_lock", "fork_guard"}:
+    if parts[0] in {"error_base", "errors", "fair_lock", "fork_guard"}:
         return "errors"
     if parts == ("kafka", "config"):
         return "config"

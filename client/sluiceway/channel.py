@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Literal, Self
 
 from sluiceway import offsets
@@ -12,12 +11,14 @@ from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.endpoint.waiting import WaitedState, missing_endpoints, wait_for_endpoints
 from sluiceway.errors import ChannelNotFound, OptionError
-from sluiceway.group_reader import DynamicGroupReader, OnPartitions
+from sluiceway.group_reader import OnPartitions
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner
+from sluiceway.open_reader import open_reader
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.channels import MIN_INTERVAL_S, Access, Control, watch_status
 from sluiceway.rest.endpoint_models import Endpoint, Membership, Mode, Position, Role, membership
+from sluiceway.rest.ledger_models import CommitPage
 from sluiceway.rest.models import (
     ChannelResource,
     ChannelStatus,
@@ -60,13 +61,12 @@ class Channel:
     retention = ResourceField[Retention]("How long records are kept.")
     heartbeat = ResourceField[Heartbeat]("The heartbeat interval and timeout of endpoints.")
     mirrored = ResourceField[bool]("Whether positions are also written to Kafka's group offsets.")
+    delivery = ResourceField[str]("The guarantee for records: at_least_once or exactly_once.")
     idle = ResourceField[timedelta | None](
         "How long it may be unused before it is closed, and then removed; None: forever."
     )
     config = ResourceField[Mapping[str, str]]("Further topic settings, by Kafka's names.")
-    compatibility = ResourceField[str](
-        "The rule for new versions of the schema: none, backward, forward or full."
-    )
+    compatibility = ResourceField[str]("The rule for new schemas: none, backward, forward, full.")
     status = ResourceField[ChannelStatus]("Phase, conditions and topic.")
 
     @property
@@ -303,6 +303,13 @@ class Channel:
         """Change the size of a running group: its members are Fenced, its positions stay."""
         self._control.endpoints.resize(self.name, group, uid=self.uid, size=size)
 
+    def commits(self, *, limit: int = 100, before: int | None = None) -> CommitPage:
+        """Request the latest commits and aborts of an exactly-once channel, and its open batches.
+
+        `before` continues a list behind the event of that number. Raises Conflict.
+        """
+        return self._control.ledger.commits(self.name, uid=self.uid, limit=limit, before=before)
+
     def connection(self, access: Access) -> Connection:
         """Return the connection for `read` or `write` access, which other processes can use.
 
@@ -329,6 +336,7 @@ class Channel:
         delivery_timeout_s: float = 120.0,
         timeout_s: float = 30.0,
         close_timeout_s: float = 600.0,
+        commit_every_s: float = 5.0,
         patience_s: float | None = None,
         config: Mapping[str, object] | None = None,
     ) -> ChannelWriter:
@@ -352,6 +360,7 @@ class Channel:
             batch_records=batch_records,
             delivery_timeout_s=delivery_timeout_s,
             timeout_s=timeout_s,
+            commit_every_s=commit_every_s,
             config=config,
             attach=lambda: self._attach("writer", member, patience_s=patience_s, **times),
         )
@@ -376,6 +385,7 @@ class Channel:
         on_assign: OnPartitions | None = None,
         on_revoke: OnPartitions | None = None,
         share_connection: bool = False,
+        snapshot: int | datetime | None = None,
         config: Mapping[str, object] | None = None,
     ) -> ChannelReader:
         """Open a reader; see ChannelReader for the other arguments.
@@ -389,50 +399,37 @@ class Channel:
         `on_revoke`. Without a group and with until="now" or None, the reader is not attached.
 
         `patience_s` is how long it may be silent before it is lost, as for a writer; then the other
-        members of a dynamic group get its partitions.
+        members of a dynamic group get its partitions. `snapshot` reads an exactly-once channel as
+        it was after one commit, given by its number (see `commits`) or a time.
         """
         member = membership(group, index, size, mode, dynamic=dynamic)
-        open_reader: Callable[..., ChannelReader] = ChannelReader
-        if dynamic:
-            open_reader = partial(DynamicGroupReader, on_assign=on_assign, on_revoke=on_revoke)
-        elif on_assign is not None or on_revoke is not None:
-            raise OptionError("on_assign and on_revoke are of dynamic groups: give dynamic=True")
         config = MaskedProperties(config or {})
-        if member is not None and partitions is not None:
-            raise OptionError("partitions and group exclude each other: a group assigns them")
-        if until == "finished" and self.adopted:
+        if until == "finished" and snapshot is None and self.adopted:
             raise OptionError(
                 f"the topic of the channel {self.name!r} existed before it, so its writers are "
                 "unknown: give until='now' or until=None (never)"
             )
-        handle, connection = None, None
-        if until == "finished" or member is not None:
-            times = {"timeout_s": timeout_s, "close_timeout_s": close_timeout_s}
-            handle = self._attach("reader", member, patience_s=patience_s, **times)
-            connection = handle.attached.connection
-        elif patience_s is not None:
-            raise OptionError("patience_s is of attached readers: give a group or until='finished'")
-        try:
-            if connection is not None and self._schema is not None:
-                connection = connection.for_reading(self._schema)
-            return open_reader(
-                self.connection("read") if connection is None else connection,
-                until=until,
-                start=start,
-                partitions=partitions,
-                on_corrupt=on_corrupt,
-                timeout_s=timeout_s,
-                config=config,
-                refresh=lambda: self._connection("read"),
-                handle=handle,
-                writers=writers,
-                on_lost_writer=on_lost_writer,
-                share_connection=share_connection,
-            )
-        except BaseException as error:
-            if handle is not None:
-                handle.fail(error)
-            raise
+        times = {"timeout_s": timeout_s, "close_timeout_s": close_timeout_s}
+        return open_reader(
+            self._control,
+            connect=lambda: self._connection("read"),
+            attach=lambda: self._attach("reader", member, patience_s=patience_s, **times),
+            patience_s=patience_s,
+            schema=self._schema,
+            member=member,
+            until=until,
+            partitions=partitions,
+            snapshot=snapshot,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            start=start,
+            on_corrupt=on_corrupt,
+            timeout_s=timeout_s,
+            config=config,
+            writers=writers,
+            on_lost_writer=on_lost_writer,
+            share_connection=share_connection,
+        )
 
     def __repr__(self) -> str:
         return f"<Channel {self.name!r} {self.uid[:8]} {self.format} {self.status.phase}>"

@@ -2,7 +2,7 @@
 
     SluicewayError
     ├── CheckpointMismatch, EndpointClosed, SluicewayTimeout, CorruptMessage,
-    │   ValueOutOfRange, PortError
+    │   ValueOutOfRange, PortError, CommitUnknown, ReplayMismatch
     ├── OptionError
     │   └── CommitBeyondRead
     ├── CounterpartError
@@ -15,7 +15,7 @@
     │   └── Conflict
     │       └── ChannelClosed, Fenced, StaleGeneration
     ├── KafkaFailure
-    │   ├── DeliveryFailed, OffsetOutOfRange, TopicGone
+    │   ├── DeliveryFailed, OffsetOutOfRange, RecordsLost, TopicGone
     │   └── KafkaUnavailable
     │       └── KafkaAccessFailed
     ├── RecordError
@@ -29,40 +29,10 @@ codes of their own. `summary` is the part of the message that is public: it cont
 records, and is None if only the type of the error is public.
 """
 
-import copyreg
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-
-class SluicewayError(Exception):
-    """Base class of the client's exceptions."""
-
-    code: str = "error"
-    retriable: bool = False
-    message_is_public: bool = False
-    """Whether the message contains no values of records."""
-
-    @property
-    def summary(self) -> str | None:
-        """The message without values of records, or None if only the type is public."""
-        return str(self) if self.message_is_public else None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Spark pickles exceptions, and subclasses have keyword-only arguments.
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
-
-
-def cause_of(error: BaseException) -> str:
-    """Return the public cause of an error: its type and, for the client's own, the summary.
-
-    It is visible to everyone with access to the channel. Messages of other exceptions may contain
-    anything, so they are left out.
-    """
-    kind = type(error)
-    known = kind.__module__ == "builtins" or kind.__module__.partition(".")[0] == "sluiceway"
-    name = kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
-    summary = error.summary if isinstance(error, SluicewayError) else None
-    return name if summary is None else f"{name}: {summary}"
+from sluiceway.error_base import SluicewayError as SluicewayError
+from sluiceway.error_base import cause_of as cause_of
 
 
 class OptionError(SluicewayError, ValueError):
@@ -97,6 +67,33 @@ class SluicewayTimeout(SluicewayError, TimeoutError):
     code = "timeout"
     message_is_public = True
     retriable = True
+
+
+class CommitUnknown(SluicewayError):
+    """The gateway did not answer the commit of a batch, which may be committed or not.
+
+    `key` is the key of the batch. Retry with the same key, or resolve it with the writer that
+    raised this: nothing is written twice.
+    """
+
+    code = "commit_unknown"
+    message_is_public = True
+    retriable = True
+
+    def __init__(self, *, channel: str, key: str) -> None:
+        super().__init__(
+            f"the gateway did not answer the commit of the batch {key!r} in the channel "
+            f"{channel!r}, so its records may be visible or not. Call writer.resolve(), or retry "
+            "with the same key: a committed batch is not written again"
+        )
+        self.channel, self.key = channel, key
+
+
+class ReplayMismatch(SluicewayError):
+    """A batch was committed before with another number of records; nothing was written now."""
+
+    code = "replay_mismatch"
+    message_is_public = True
 
 
 class CounterpartError(SluicewayError):
@@ -251,10 +248,9 @@ class KafkaAccessFailed(KafkaUnavailable):
 class DeliveryFailed(KafkaFailure):
     """Kafka did not acknowledge a message.
 
-    `partition` is that of the first failure, if known, and `reason` Kafka's error.
-    `written_records` counts the acknowledged records in all partitions since the writer was
-    opened, `failed_records` the others. After a timeout, a failed message may still be in the
-    topic.
+    `partition` is that of the first failure, if known, and `reason` Kafka's error. Of the records
+    since the writer was opened, `written_records` were acknowledged, `failed_records` were not.
+    After a timeout, a failed message may still be in the topic.
     """
 
     code = "delivery_failed"
@@ -274,8 +270,7 @@ class DeliveryFailed(KafkaFailure):
 class OffsetOutOfRange(KafkaFailure):
     """The offset to read is outside of the partition's range, `begin` to `end`.
 
-    Records below `begin` were deleted; records above `end` were never written. Positions are
-    unchanged.
+    Records below `begin` were deleted; above `end`, none is visible yet. Positions are unchanged.
     """
 
     code = "offset_out_of_range"
@@ -289,13 +284,18 @@ class OffsetOutOfRange(KafkaFailure):
         end: int,
         advice: str = "Seek to a position within the range",
     ) -> None:
-        below = "earlier records were deleted"
-        cause = below if offset < begin else "later records were never written"
+        cause = "earlier records were deleted" if offset < begin else "later ones are not there yet"
         super().__init__(
             f"partition {partition} has no offset {offset}: its range is {begin} to {end}, "
             f"{cause}. {advice}"
         )
         self.partition, self.offset, self.begin, self.end = partition, offset, begin, end
+
+
+class RecordsLost(KafkaFailure):
+    """Kafka does not have a committed record, and retention did not remove it."""
+
+    code = "records_lost"
 
 
 class TopicGone(KafkaFailure):
@@ -439,12 +439,12 @@ class UnsupportedType(SchemaError):
 
 __all__ = [
     *("ChannelClosed", "ChannelNotFound", "ChannelNotReady", "CheckpointMismatch"),
-    *("CommitBeyondRead", "Conflict", "CorruptMessage", "CounterpartError"),
+    *("CommitBeyondRead", "CommitUnknown", "Conflict", "CorruptMessage", "CounterpartError"),
     *("DeliveryFailed", "EndpointClosed", "Fenced", "Forbidden", "GatewayAccessFailed"),
     *("GatewayError", "GatewayUnavailable", "IncompatibleGateway", "InvalidRecord"),
-    *("InvalidRequest", "InvalidSchema", "KafkaAccessFailed", "KafkaFailure"),
-    *("KafkaUnavailable", "OffsetOutOfRange", "OptionError", "PortError", "RecordError"),
-    *("RecordTooLarge", "SchemaError", "SchemaMismatch", "SluicewayError"),
-    *("SluicewayTimeout", "StaleGeneration", "TopicGone", "Unauthenticated"),
-    *("UnsupportedType", "ValueOutOfRange", "WriterFailed", "WriterLost"),
+    *("InvalidRequest", "InvalidSchema", "KafkaAccessFailed", "KafkaFailure", "KafkaUnavailable"),
+    *("OffsetOutOfRange", "OptionError", "PortError", "RecordError", "RecordTooLarge"),
+    *("RecordsLost", "ReplayMismatch", "SchemaError", "SchemaMismatch", "SluicewayError"),
+    *("SluicewayTimeout", "StaleGeneration", "TopicGone", "Unauthenticated", "UnsupportedType"),
+    *("ValueOutOfRange", "WriterFailed", "WriterLost", "cause_of"),
 ]

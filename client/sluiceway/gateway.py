@@ -11,12 +11,15 @@ from sluiceway.channel import Channel
 from sluiceway.channel_state import checked_idle, spec_json
 from sluiceway.endpoint.handle import ClosesOnExit
 from sluiceway.errors import ChannelNotFound, Conflict
+from sluiceway.ledger.transaction import Transaction
+from sluiceway.reader import ChannelReader
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_summaries
 from sluiceway.rest.models import ChannelResource, Heartbeat, Retention, require_readable
 from sluiceway.rest.status import ChannelSummary
 from sluiceway.rest.transport import Transport, check_seconds
 from sluiceway.schema import Schema
+from sluiceway.writer import ChannelWriter
 
 __all__ = ["Gateway"]
 
@@ -68,6 +71,7 @@ class Gateway(ClosesOnExit):
         retention: Retention | None = None,
         heartbeat: Heartbeat | None = None,
         mirrored: bool | None = None,
+        delivery: str | None = None,
         idle: timedelta | None = None,
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
@@ -82,6 +86,9 @@ class Gateway(ClosesOnExit):
         `format="bytes"`, or ChannelNotFound is raised. Its defaults are 1 partition, format avro,
         not pinned, compatibility backward, the broker's replication and retention, a heartbeat of
         2 s, and not `mirrored`: positions of groups are not written to Kafka's own group offsets.
+
+        `delivery` is `at_least_once`, the default, or `exactly_once`: what is written becomes
+        visible by commits only, each record once. It cannot be changed.
 
         `idle` is how long (a minute at least) the channel may be unused before it is closed, and
         then removed with its records after the same time; by default it stays.
@@ -103,6 +110,7 @@ class Gateway(ClosesOnExit):
             "retention": retention,
             "heartbeat": heartbeat,
             "mirrored": mirrored,
+            "delivery": delivery,
             "idle": None if idle is None else checked_idle(idle),
             "config": None if config is None else dict(config),
         }
@@ -143,6 +151,17 @@ class Gateway(ClosesOnExit):
         the gateway does not answer in time: watch again then.
         """
         return watch_summaries(self._control, every_s=every_s, sleep=time.sleep)
+
+    def transaction(self, reader: ChannelReader, writer: ChannelWriter) -> Transaction:
+        """Return a block that commits what it writes together with what it has read.
+
+            with gateway.transaction(reader, writer):
+                writer.write(map(process, reader.read(1000)))
+
+        The reader needs a group, the writer's channel delivery exactly_once. An exception writes
+        nothing, and takes the reader back to its last commit. Raises OptionError.
+        """
+        return Transaction(reader, writer)
 
     def close(self) -> None:
         """Close the connections to the gateway; later calls raise EndpointClosed.

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Literal
 
 from sluiceway.errors import OffsetOutOfRange, OptionError
-from sluiceway.kafka.consumer import MessageStream, Watermarks
+from sluiceway.kafka.consumer import PartitionStream, Watermarks
 from sluiceway.rest.endpoint_models import Position
 
 __all__ = ["Start", "Until", "chosen_partitions", "end_offsets", "positions_at", "start_positions"]
@@ -34,7 +34,7 @@ def chosen_partitions(partitions: Sequence[int] | None, count: int) -> tuple[int
 def start_positions(
     start: Start,
     partitions: Sequence[int],
-    stream: MessageStream,
+    stream: PartitionStream,
     committed: Mapping[int, Position] | None = None,
 ) -> dict[int, Position]:
     """Return the start position of each partition: `committed`, or else `start`.
@@ -62,7 +62,7 @@ def start_positions(
 def _starts(
     start: Start,
     partitions: Sequence[int],
-    stream: MessageStream,
+    stream: PartitionStream,
     marks: Mapping[int, Watermarks],
 ) -> dict[int, Position]:
     if start == "earliest":
@@ -105,7 +105,7 @@ def positions_at(wanted: Positions, marks: Mapping[int, Watermarks]) -> dict[int
 
 
 def end_offsets(
-    until: Until, partitions: Collection[int], stream: MessageStream
+    until: Until, partitions: Collection[int], stream: PartitionStream
 ) -> dict[int, int] | None:
     """Return the end offset of each partition; None if reading never ends.
 
@@ -118,9 +118,11 @@ def end_offsets(
             f"until is {until!r}; it takes 'now', None (never), an offset for each partition, or "
             "'finished' for a reader opened with channel.reader()"
         )
-    marks = stream.watermarks(partitions)
+    ends = stream.final_ends(partitions)
     if until == "now":
-        return {p: marks[p].end for p in partitions}
+        return ends
+    begins = stream.begins(partitions)
+    marks = {p: Watermarks(begin=begins[p], end=max(begins[p], ends[p])) for p in partitions}
     missing = sorted(set(partitions) - set(until))
     if missing:
         raise OptionError(f"until lacks partition {missing[0]}; give its end offset")

@@ -15,9 +15,13 @@ from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter, StopCondition, WhenFinished
 from sluiceway.errors import EndpointClosed, OptionError, SluicewayError
 from sluiceway.kafka.config import MaskedProperties
+from sluiceway.kafka.consumer import PartitionStream
 from sluiceway.kafka.fetcher import Fetcher
 from sluiceway.kafka.shared_stream import open_stream
+from sluiceway.ledger.committed_stream import CommittedStream
+from sluiceway.ledger.visibility import Visibility
 from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 
@@ -35,6 +39,11 @@ class ChannelReader(ChannelEndpoint):
     channel's writers have finished and everything they wrote is read; with `until="now"`, at the
     watermarks of the moment at which the reader was opened; with `until=None`, never. Messages
     with older or newer schemas are read as records of the reader's schema.
+
+    Of an exactly-once channel it reads what is committed, once and in order, and nothing else. The
+    ends, `lag` and "latest" are those of committed records that no open batch precedes. With an
+    end, it waits for open batches before that end, and raises SluicewayTimeout, which names one,
+    after `timeout_s` without a record.
 
     `position()` is exact to the record: a reader that starts there reads exactly the rest. A
     reader with a group shares the channel with the group's other members; `commit()` stores its
@@ -61,6 +70,7 @@ class ChannelReader(ChannelEndpoint):
         writers: int = 1,
         on_lost_writer: OnLostWriter = "raise",
         share_connection: bool = False,
+        visibility: Visibility | None = None,
     ) -> None:
         """Open a reader.
 
@@ -70,7 +80,7 @@ class ChannelReader(ChannelEndpoint):
         messages that are not the channel's. `timeout_s` is how long Kafka may be silent, `config`
         has further properties of a Kafka consumer. With `share_connection`, readers of a process
         share connections. `refresh` requests the connection anew, for messages with a schema that
-        was registered later.
+        was registered later. `visibility` is what may be seen of an exactly-once channel.
 
         `handle` makes the reader an endpoint, with the partitions and committed positions of its
         group. With `until="finished"`, `writers` is how many have to attach at least, and
@@ -82,6 +92,11 @@ class ChannelReader(ChannelEndpoint):
         config = MaskedProperties(config or {})
         if on_corrupt not in ("raise", "skip"):
             raise OptionError(f"on_corrupt is {on_corrupt!r}; it takes 'raise' or 'skip'")
+        if visibility is None and connection.delivery == "exactly_once":
+            raise OptionError(
+                f"the channel {connection.channel_name!r} is an exactly-once one, and only the "
+                "gateway knows what is committed: open the reader with channel.reader()"
+            )
         super().__init__(handle)
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
@@ -90,12 +105,16 @@ class ChannelReader(ChannelEndpoint):
             chosen = handle.attached.partitions
         else:
             chosen = offsets.chosen_partitions(partitions, connection.partitions)
-        self._stream = open_stream(
+        stream = open_stream(
             connection, config, timeout_s=timeout_s, grouped=grouped, shared=share_connection
         )
+        self._stream: PartitionStream = stream
+        if visibility is not None:
+            self._stream = CommittedStream(stream, visibility)
         self._committer = OffsetCommitter(handle, topic_id=connection.topic_id)
         self._closed = False
         self._failure: SluicewayError | None = None
+        self._suspended: SluicewayError | None = None
         try:
             # Many of these open at the same time; their commits carry the topic's id.
             self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)
@@ -112,6 +131,7 @@ class ChannelReader(ChannelEndpoint):
                 skip_corrupt=on_corrupt == "skip",
                 timeout_s=timeout_s,
             )
+            self._committer.start_at(self._fetcher.position())
             if handle is not None:
                 handle.metrics.observe(self._fetcher.progress)
         except BaseException:
@@ -196,7 +216,40 @@ class ChannelReader(ChannelEndpoint):
         Fenced and StaleGeneration for a superseded reader, and GatewayUnavailable, after which
         the next commit includes these positions.
         """
+        if self._suspended is not None:
+            raise self._suspended
         self._committer.commit(positions, self.position)
+
+    def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
+        """Commit the current positions by a request of the caller, for transactions.
+
+        `send` is given None if they are committed already.
+        """
+        self._require_open()
+        self._committer.commit_with(send, self.position)
+
+    @property
+    def revocations(self) -> int:
+        """How often partitions were taken from this reader."""
+        return self._committer.revocations
+
+    def mark_committed(self, positions: Mapping[int, Position]) -> None:
+        """Note positions that a commit of `commit_with` has stored after all."""
+        self._committer.mark_committed(positions)
+
+    def rewind(self) -> None:
+        """Hand out again what was handed out since the last commit, seek, or the start."""
+        with self._fetcher.turn.urgently():
+            self._require_open()
+            start = self._committer.uncommitted_from()
+            self._seek({p: at for p, at in start.items() if p in self.partitions})
+
+    def suspend(self, error: SluicewayError | None) -> None:
+        """Refuse further work with an error, for transactions; None ends that."""
+        with self._fetcher.turn.urgently():
+            self._suspended = error
+            # Iterators have records at hand.
+            self._fetcher.reclaim()
 
     def committed(self) -> dict[int, Position]:
         """Return the committed positions of this reader's partitions."""
@@ -230,7 +283,7 @@ class ChannelReader(ChannelEndpoint):
             self._seek(offsets.start_positions(moment, self.partitions, self._stream))
 
     def end_offsets(self) -> dict[int, int]:
-        """Return the offset after the last message of each partition."""
+        """Return the offset after the last message of each partition that can be read."""
         self._require_open()
         return self._stream.ends(self.partitions)
 
@@ -298,10 +351,13 @@ class ChannelReader(ChannelEndpoint):
         owns = set(chosen).__contains__ if partial else handle.owns
         return WhenFinished(
             handle,
-            watermarks=lambda: stream.ends([*filter(owns, range(stream.discover_partitions()))]),
+            final_ends=lambda: stream.final_ends(
+                [*filter(owns, range(stream.discover_partitions()))]
+            ),
             owns=owns,
             writers=writers,
             on_lost_writer=on_lost_writer,
+            committed=self.connection.delivery == "exactly_once",
         )
 
     def _next(self, take: Callable[[], T | None]) -> T | None:
@@ -341,9 +397,12 @@ class ChannelReader(ChannelEndpoint):
         self._failure = None
         self._committer.track_consumed(self._fetcher.position())
         self._fetcher.seek(positions)
+        self._committer.start_at(positions)
 
     def _require_open(self) -> None:
         if self._closed:
             raise EndpointClosed("this reader is closed; open a new one with channel.reader()")
+        if self._suspended is not None:
+            raise self._suspended
         if self._handle is not None:
             self._handle.check()

@@ -1,43 +1,28 @@
 """ChannelWriter: writes records into a channel."""
 
 import contextlib
-import threading
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from sluiceway.codecs import codec
 from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
 from sluiceway.endpoint.waiting import wait_for_commits
 from sluiceway.errors import (
-    DeliveryFailed,
-    EndpointClosed,
     KafkaFailure,
-    KafkaUnavailable,
     OptionError,
-    SluicewayError,
 )
-from sluiceway.fair_lock import FairLock
-from sluiceway.kafka.accumulator import Messages, certain_row_bytes, record_accumulator
-from sluiceway.kafka.config import MaskedProperties, producer_config
+from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner, partitioning
-from sluiceway.kafka.producer import IdempotentProducer
-from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.records import to_batches
-from sluiceway.records.row_buffer import FULL, RowBuffer, Rows
+from sluiceway.ledger.batch_sequence import BatchSequence
+from sluiceway.ledger.write_batch import WriteBatch
+from sluiceway.ledger.writer_batches import WriterBatches
+from sluiceway.record_sender import PreparedRecords, RecordSender
+from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import check_seconds
 from sluiceway.schema import Schema
 
 __all__ = ["ChannelWriter", "PreparedRecords"]
-
-_IDENTITY_MAX_AGE_S = 30.0
-_LINGER_S = 0.005
-"""How long single records wait for others, before Kafka's client has them."""
-
-PreparedRecords = Rows | list[pa.RecordBatch]
-"""Validated records of one write."""
 
 
 class ChannelWriter(ChannelEndpoint):
@@ -61,6 +46,11 @@ class ChannelWriter(ChannelEndpoint):
     that readers know when they have read everything; if an exception ends it, the failure, and
     whether it may have written anything.
 
+    On a channel with delivery exactly_once, nothing is visible before it is committed: by `flush`,
+    which is atomic, by `close`, and every `commit_every_s`. Leaving `with` by an exception aborts
+    what is not committed. `batch` makes a block all or nothing, and idempotent by a key. A failed
+    `flush` ends the writer, except by CommitUnknown: see `resolve`.
+
     Thread-safe: writes are sent one after the other, in the order in which the threads called.
     `close` waits for the current write; later ones raise EndpointClosed.
     """
@@ -75,69 +65,58 @@ class ChannelWriter(ChannelEndpoint):
         batch_records: int = 8192,
         delivery_timeout_s: float = 120.0,
         timeout_s: float = 30.0,
+        commit_every_s: float = 5.0,
         config: Mapping[str, object] | None = None,
         attach: Callable[[], EndpointHandle] | None = None,
+        ledger: LedgerCalls | None = None,
     ) -> None:
         """Open a writer.
 
         `config` has further properties of a Kafka producer. Within `timeout_s`, the topic is
         verified to be the channel's. `attach` makes the writer an endpoint; it is called last,
-        when nothing else can fail. Raises OptionError, TopicGone, KafkaUnavailable, and the
-        errors of `attach`.
+        when nothing else can fail. Without it, a writer of an exactly_once channel needs `ledger`.
+        Raises OptionError, TopicGone, KafkaUnavailable, and the errors of `attach`.
         """
         config = MaskedProperties(config or {})
         if type(batch_records) is not int or batch_records < 1:
             raise OptionError(f"batch_records is {batch_records!r}; it takes a number from 1")
         for name, value in (("delivery_timeout_s", delivery_timeout_s), ("timeout_s", timeout_s)):
             check_seconds(name, value, 1)
+        check_seconds("commit_every_s", commit_every_s, 0.001)
+        exactly_once = connection.delivery == "exactly_once"
+        if exactly_once and attach is None and ledger is None:
+            raise OptionError(
+                "a writer of an exactly_once channel commits by the gateway: open it with "
+                "channel.writer(), or give ledger=…"
+            )
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
         self._timeout_s = timeout_s
-        self._partitioning = partitioning(
-            self.schema,
-            connection.partitions,
-            key=key,
-            partitioner=partitioner,
-            partition=partition,
-        )
-        self._accumulator = record_accumulator(
-            codec(connection.format, self.schema, connection.schema_id),
+        self._sender = RecordSender(
             connection,
-            self._partitioning,
-            batch_records=batch_records,
-        )
-        self._identity = TopicIdentity(connection, config)
-        self._identity.verify(timeout_s=timeout_s)
-        self._producer = IdempotentProducer(
-            connection.topic_name,
-            producer_config(
-                connection.kafka,
-                config,
-                delivery_timeout_ms=int(delivery_timeout_s * 1000),
-                max_message_bytes=connection.max_message_bytes,
+            self.schema,
+            partitioning(
+                self.schema,
+                connection.partitions,
+                key=key,
+                partitioner=partitioner,
+                partition=partition,
             ),
-            connect_timeout_s=timeout_s,
+            # A caller's function sees each record in the call that brings it, and may refuse it.
+            row_by_row=not callable(key) and partitioner is None,
+            batch_records=batch_records,
             delivery_timeout_s=delivery_timeout_s,
-            records_in=self._accumulator.records_in,
-            partitions=connection.partitions,
+            timeout_s=timeout_s,
+            config=config,
         )
-        # A caller's function sees each record in the call that brings it, and may refuse it.
-        self._row_by_row = not callable(key) and partitioner is None
-        self._rows = RowBuffer(
-            self.schema, max_row_bytes=certain_row_bytes(connection, self.schema)
-        )
-        self._lingering = False
-        self._send_at_once = False
-        # Held to accumulate, send, or close. Delivery reports do not take it.
-        self._turn = FairLock()
-        self._batch_records = 0
-        self._closed = False
-        self._failure: KafkaFailure | None = None
         self._close_failure: BaseException | None = None
         self._ends: Mapping[int, int] | None = None
         super().__init__(None if attach is None else attach())
         if self._handle is not None:
             self._handle.pristine = True
+        self._sender.handle = self._handle
+        if exactly_once:
+            self._sender.batches = self._create_batches(ledger, commit_every_s)
 
     def write(self, records: Any) -> int:
         """Write one or many records and return their number.
@@ -148,62 +127,66 @@ class ChannelWriter(ChannelEndpoint):
         none of its records was sent. Raises DeliveryFailed when Kafka refused a message of this or
         an earlier write; the writer cannot be used after that.
         """
-        return self.write_prepared(self.prepare(records))
+        sender = self._sender
+        return sender.write_prepared(sender.prepare(records))
 
     def prepare(self, records: Any) -> PreparedRecords:
         """Validate records for `write_prepared`. Raises RecordError, SchemaError, OptionError."""
-        self._require_open()
-        rows = self._rows.check(records) if self._row_by_row else None
-        return to_batches(records, self.schema) if rows is None else rows
+        return self._sender.prepare(records)
 
     def write_prepared(self, prepared: PreparedRecords) -> int:
         """Write what `prepare` has returned, and return the number of records.
 
         `prepare` may be that of another writer with the same schema, format and message size.
         """
-        if not isinstance(prepared, Rows):
-            return self._write_batches(prepared)
-        buffered = self._rows.add(prepared)
-        if not buffered:
-            with self._turn:
-                self._require_open()
-        elif buffered >= FULL or self._send_at_once:
-            with self._turn:
-                # If another thread has closed the writer meanwhile, it has sent these rows.
-                if not self._closed:
-                    self._require_open()
-                    self._send_rows()
-        elif not self._lingering:
-            self._linger()
-        return len(prepared)
+        return self._sender.write_prepared(prepared)
 
     def start_round_robin_at(self, partition: int) -> None:
         """Send the next record without a key to this partition; the first is random by default."""
-        with self._turn:
-            self._send_rows()
-            self._partitioning.start_round_robin_at(partition)
+        self._sender.start_round_robin_at(partition)
 
     def flush(self) -> None:
         """Return when Kafka has acknowledged every record of all writes.
 
-        Raises DeliveryFailed, and TopicGone if the topic was deleted and created again meanwhile.
+        On an exactly_once channel, they are then committed and visible, all together; in a
+        `batch` they are not, before its end. Raises DeliveryFailed, and TopicGone if the topic was
+        deleted and created again meanwhile; Conflict if a batch was lost, and CommitUnknown.
         """
-        self._require_open()
-        with self._turn:
-            self._require_open()
-            self._send_rows()
-            self._send(self._accumulator.drain())
-        # Other threads may write meanwhile. If they never pause, they wait in the second step.
-        self._producer.flush_briefly()
-        try:
-            with self._turn:
-                self._producer.flush()
-            # Everything is acknowledged, so an unavailable broker makes no difference here.
-            with contextlib.suppress(KafkaUnavailable):
-                self._identity.verify(timeout_s=self._timeout_s, max_age_s=_IDENTITY_MAX_AGE_S)
-        except KafkaFailure as error:
-            self._failure = error
-            raise
+        self._sender.flush()
+
+    @contextlib.contextmanager
+    def batch(self, key: str, *, owner: str | None = None) -> Iterator[WriteBatch]:
+        """Write a batch: all that is written in the block becomes visible together, or nothing.
+
+        Idempotent by `key`: if it was committed before, the block runs, nothing is written, and
+        `replayed` of the result is true; another number of records raises ReplayMismatch. A key
+        belongs to its `owner`, by default the writer's place in its group, or else the key
+        itself. What was written before the block is committed first. An exception in the block
+        aborts the batch, and the writer goes on. Only on exactly_once channels.
+
+        Raises Conflict: `batch_key_taken` for a key of another owner, `batch_open` while another
+        living writer has it; and CommitUnknown: write the batch again, or see `resolve`.
+        """
+        with self.batches.block(key, owner=owner) as batch:
+            yield batch
+
+    def resolve(self, *, timeout_s: float | None = None) -> bool | None:
+        """Ask whether the batch of the last CommitUnknown was committed; the writer then goes on.
+
+        If it was not, it never will be: write its records again. None if there was no such batch.
+        Raises CommitUnknown while the gateway does not answer.
+        """
+        return self.batches.resolve(timeout_s=timeout_s)
+
+    @property
+    def batches(self) -> WriterBatches:
+        """The writer's batches, for facades and transactions. Raises OptionError without any."""
+        if self._sender.batches is None:
+            raise OptionError(
+                f"the channel {self.connection.channel_name!r} has the delivery at_least_once, "
+                'which has no batches: create a channel with delivery="exactly_once"'
+            )
+        return self._sender.batches
 
     def wait_acknowledged(self, groups: Sequence[str], *, timeout_s: float = 60.0) -> None:
         """Flush, and return when these groups of readers have committed past what was written.
@@ -220,23 +203,29 @@ class ChannelWriter(ChannelEndpoint):
             raise OptionError(
                 "a writer made of a Connection alone asks no gateway: open it with channel.writer()"
             )
-        written_to = [
-            p for p in range(self.connection.partitions) if self._producer.may_have_written_to(p)
-        ]
+        if self._sender.batches is not None:
+            ends = dict(self._sender.batches.ends)
+        else:
+            written_to = range(self.connection.partitions)
+            ends = self._sender.nonempty_ends(
+                [*filter(self._sender.producer.may_have_written_to, written_to)]
+            )
         wait_for_commits(
             handle.calls,
             handle.channel,
             uid=handle.uid,
             topic_id=self.connection.topic_id,
             groups=groups,
-            ends=self._nonempty_ends(written_to),
+            ends=ends,
             timeout_s=timeout_s,
         )
 
     def end_offsets(self) -> dict[int, int]:
         """Return the offset after the last message of each partition."""
-        self._require_open()
-        return self._identity.ends(range(self.connection.partitions), timeout_s=self._timeout_s)
+        self._sender.require_open()
+        return self._sender.identity.ends(
+            range(self.connection.partitions), timeout_s=self._timeout_s
+        )
 
     def close(self) -> None:
         """Flush, report the end offsets, and detach. May be repeated.
@@ -254,10 +243,11 @@ class ChannelWriter(ChannelEndpoint):
 
     def abort(self, error: BaseException) -> None:
         """Discard unsent records, and report to the gateway that `error` ended this writer."""
-        if not self._closed:
-            self._closed = True
-            self._rows.close()
-            self._producer.discard()
+        if not self._sender.closed:
+            self._sender.closed = True
+            self._sender.close_rows()
+            self._sender.producer.discard()
+            self._end_batches(error)
         elif self._handle is not None and self._handle.is_open:
             # `close` failed; it cannot be retried after a failure was reported.
             self._close_failure = error
@@ -266,11 +256,11 @@ class ChannelWriter(ChannelEndpoint):
     @property
     def accepted_records(self) -> int:
         """The number of records of the writes so far, acknowledged or not."""
-        return self._batch_records + self._rows.added
+        return self._sender.accepted_records
 
     def _close_step(self, step: Callable[[], None]) -> None:
         """Run a step of closing, unless closing has failed for good."""
-        with self._turn:
+        with self._sender.turn:
             if self._close_failure is not None:
                 raise self._close_failure
             try:
@@ -281,109 +271,57 @@ class ChannelWriter(ChannelEndpoint):
                 raise
 
     def _finish_writing(self) -> None:
-        if self._closed:
+        if self._sender.closed:
             return
-        self._rows.close()
+        if self._sender.batches is not None:
+            self._sender.batches.require_ended()
+        self._sender.close_rows()
         try:
-            if self._failure is None:
+            if self._sender.failure is None:
                 self.flush()
         except BaseException as error:
+            self._end_batches(error)
             self._fail(error)
             raise
         finally:
-            self._closed = True
+            self._sender.closed = True
+        self._end_batches()
+
+    def _end_batches(self, error: BaseException | None = None) -> None:
+        if self._sender.batches is not None:
+            self._sender.batches.close(error)
 
     def _detach(self) -> None:
         if self._handle is None:
             return
-        if self._failure is not None:
-            self._handle.fail(self._failure)
+        if self._sender.failure is not None:
+            self._handle.fail(self._sender.failure)
             return
         if self._ends is None and (self.accepted_records or self._handle.attached.took_over):
             # Other writers' records may lie before these ends; those of a writer whose place this
             # one took must.
             try:
-                self._ends = self._nonempty_ends(range(self.connection.partitions))
+                self._ends = self._sender.nonempty_ends(range(self.connection.partitions))
             except KafkaFailure as error:
                 if not error.retriable:
                     self._fail(error)
                 raise
         self._handle.detach(ends=self._ends)
 
-    def _nonempty_ends(self, partitions: Sequence[int]) -> dict[int, int]:
-        if not partitions:
-            return {}
-        ends = self._identity.ends(partitions, timeout_s=self._timeout_s)
-        return {partition: end for partition, end in ends.items() if end}
-
     def _fail(self, error: BaseException) -> None:
         if self._handle is not None:
             self._handle.metrics.records = self.accepted_records
             self._handle.fail(error)
 
-    def _write_batches(self, batches: Sequence[pa.RecordBatch]) -> int:
-        with self._turn:
-            self._require_open()
-            self._send_rows()
-            messages = self._accumulator.add(batches)
-            count: int = sum(batch.num_rows for batch in batches)
-            self._batch_records += count
-            self._send(messages)
-            self._record_cycle()
-        return count
-
-    def _linger(self) -> None:
-        """Send the buffered rows a moment later, in another thread."""
-        timer = threading.Timer(_LINGER_S, self._send_lingering)
-        timer.daemon = True
-        self._lingering = True
-        try:
-            timer.start()
-        except RuntimeError:  # no more threads
-            self._lingering = False
-            self._send_rows()
-
-    def _send_lingering(self) -> None:
-        with self._turn:
-            self._lingering = False
-            try:
-                self._require_open()
-                self._send_rows()
-            except DeliveryFailed:
-                # There is no caller to raise it to. The producer raises it again in the next call.
-                self._failure, self._send_at_once = None, True
-            except SluicewayError:
-                # The next call raises it.
-                return
-
-    def _send_rows(self) -> None:
-        """Send the buffered rows, before anything that is written after them."""
-        rows = self._rows.drain()
-        if rows:
-            self._send(self._accumulator.add(rows))
-            self._record_cycle()
-
-    def _record_cycle(self) -> None:
-        if self._handle is not None:
-            self._handle.record_cycle(self.accepted_records)
-
-    def _send(self, messages: Messages) -> None:
-        if not messages.values:
-            return
-        if self._handle is not None and self._handle.pristine:
-            self._handle.pristine = False
-        try:
-            self._producer.send(messages)
-        except DeliveryFailed as error:
-            self._failure = error
-            raise
-
-    def _require_open(self) -> None:
-        if self._failure is not None:
-            raise EndpointClosed(
-                f"this writer failed before and cannot be used any more: {self._failure}"
-            ) from self._failure
-        if self._closed:
-            raise EndpointClosed("this writer is closed; open a new one with channel.writer()")
-        if self._handle is not None:
-            self._handle.check()
+    def _create_batches(self, ledger: LedgerCalls | None, commit_every_s: float) -> WriterBatches:
+        handle, sender = self._handle, self._sender
+        assert sender.intervals is not None  # noqa: S101 - the channel is exactly_once
+        member = None if handle is None else handle.membership
+        sequence = BatchSequence(
+            ledger or self.handle.calls.ledger,
+            self.connection,
+            sender.intervals,
+            writer=uuid.uuid4().hex if handle is None else handle.id,
+            place=None if member is None else f"{member.group}[{member.index}]",
+        )
+        return WriterBatches(sender, sequence, sender.turn, commit_every_s=commit_every_s)

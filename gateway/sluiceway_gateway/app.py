@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from datetime import timedelta
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
@@ -30,6 +31,9 @@ from sluiceway_gateway.http.openapi import DESCRIPTION, document
 from sluiceway_gateway.http.route import GatewayRoute, Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
+from sluiceway_gateway.ledger import routes as ledger_routes
+from sluiceway_gateway.ledger.reading import LedgerReads
+from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.metrics import Metrics
@@ -71,7 +75,11 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     acknowledgements = Acknowledgements(
         database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000
     )
+    ledger_reads = LedgerReads(
+        database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000
+    )
     watch.at_close(acknowledgements.close)
+    watch.at_close(ledger_reads.close)
     tokens = Tokens(database, settings.token_key, clock=clock)
 
     def on_reconciled(counts: Counts) -> None:
@@ -85,6 +93,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         settings=settings,
         clock=clock,
         on_change=watch.notify,
+        on_ledger_change=ledger_reads.notify,
         on_reconciled=on_reconciled,
         on_pass=metrics.set_loop_failures,
     )
@@ -109,6 +118,14 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
         acknowledgements=acknowledgements,
+        ledgers=Ledgers(
+            database,
+            kafka,
+            notify=ledger_reads.notify,
+            max_age=timedelta(milliseconds=settings.max_batch_ms),
+            clock=clock,
+        ),
+        ledger_reads=ledger_reads,
         statuses=Statuses(database, tokens),
         rendered=ResponseCache(),
         fragments=JsonCache(),
@@ -157,6 +174,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         endpoints_routes,
         heartbeat_routes,
         offsets_routes,
+        ledger_routes,
         status_routes,
         groups_routes,
         cluster,

@@ -9,17 +9,19 @@
     ├── Unavailable
     │   └── DatabaseUnavailable, KafkaUnavailable, TooManyConnections, TooManyWaiters
     ├── InvalidRequest
-    │   └── InvalidSchema, ConfigNotAllowed
+    │   └── InvalidSchema, ConfigNotAllowed, InvalidManifest
     ├── NotFound
-    │   └── ChannelNotFound, EndpointNotFound, GroupNotFound
+    │   └── ChannelNotFound, EndpointNotFound, GroupNotFound, BatchNotFound, SnapshotNotFound
     └── Conflict
         └── UidMismatch, PartitionsShrink, ChannelPinned, ImmutableField,
             SchemaIncompatible, TooManySchemas, ChannelAdopted, ChannelClosed,
-            ChannelDeleting, ChannelNotReady, EndpointsLive, UnreadData, TopicNotFound,
-            TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused, ConcurrentChange,
-            Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
+            ChannelDeleting, ChannelNotReady, ClientOutdated, EndpointsLive, UnreadData,
+            TopicNotFound, TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused,
+            ConcurrentChange, Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
             GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned,
-            StaleGeneration, TopicChanged, GoesBack, PositionMoved
+            StaleGeneration, TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen,
+            BatchAborted, BatchCommitted, BatchFenced, StaleBatch, ManifestConflict,
+            BeyondWatermark, UnknownPartition, LedgerHalted, NoLedger
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
@@ -113,9 +115,7 @@ class Unavailable(
     retry_after_s: ClassVar[int] = 1
 
 
-class DatabaseUnavailable(
-    Unavailable, code="database_unavailable", title="The database is not available"
-):
+class DatabaseUnavailable(Unavailable, code="database_unavailable", title="The database is away"):
     """The database is locked, unreachable, full or not migrated."""
 
 
@@ -161,15 +161,15 @@ class InvalidSchema(InvalidRequest, code="invalid_schema", title="The schema can
     """A channel cannot have this schema."""
 
 
-class ConfigNotAllowed(
-    InvalidRequest, code="config_not_allowed", title="The topic configuration is refused"
-):
+class ConfigNotAllowed(InvalidRequest, code="config_not_allowed", title="Configuration refused"):
     """A topic setting that channels do not accept, or an invalid value."""
 
 
-class BodyTooLarge(
-    SluicewayGatewayError, code="body_too_large", title="The request's body is too large"
-):
+class InvalidManifest(InvalidRequest, code="invalid_manifest", title="A wrong manifest"):
+    """The manifest's intervals, counts or digest contradict each other."""
+
+
+class BodyTooLarge(SluicewayGatewayError, code="body_too_large", title="The body is too large"):
     """The request's body exceeds the limit."""
 
 
@@ -177,9 +177,7 @@ class MalformedJson(SluicewayGatewayError, code="malformed_json", title="The bod
     """The request's body is not JSON, or not in UTF-8."""
 
 
-class UnsupportedMediaType(
-    SluicewayGatewayError, code="unsupported_media_type", title="The body has another content type"
-):
+class UnsupportedMediaType(SluicewayGatewayError, code="unsupported_media_type", title="Not JSON"):
     """The request's body is not sent as JSON, or is compressed."""
 
 
@@ -191,9 +189,7 @@ class UrlTooLong(SluicewayGatewayError, code="url_too_long", title="The URL is t
     """The request's URL exceeds the limit."""
 
 
-class HeadersTooLarge(
-    SluicewayGatewayError, code="headers_too_large", title="The headers are too large"
-):
+class HeadersTooLarge(SluicewayGatewayError, code="headers_too_large", title="Headers too large"):
     """The request's headers exceed a limit."""
 
 
@@ -206,9 +202,7 @@ class RequestTimeout(
     """The request did not arrive in time."""
 
 
-class Unauthenticated(
-    SluicewayGatewayError, code="unauthenticated", title="A valid token is needed"
-):
+class Unauthenticated(SluicewayGatewayError, code="unauthenticated", title="A token is needed"):
     """A missing or invalid token."""
 
 
@@ -224,9 +218,7 @@ class ChannelNotFound(NotFound, code="channel_not_found", title="No such channel
     """No channel has this name, or this uid any more."""
 
 
-class MethodNotAllowed(
-    SluicewayGatewayError, code="method_not_allowed", title="Method not allowed"
-):
+class MethodNotAllowed(SluicewayGatewayError, code="method_not_allowed", title="Wrong method"):
     """The resource does not have this method."""
 
 
@@ -246,9 +238,7 @@ class UidMismatch(Conflict, code="uid_mismatch", title="Another channel has this
     """The channel was deleted, and another one has its name."""
 
 
-class PartitionsShrink(
-    Conflict, code="partitions_shrink", title="A channel never loses partitions"
-):
+class PartitionsShrink(Conflict, code="partitions_shrink", title="Partitions cannot shrink"):
     """Partitions cannot be removed, as their records would be lost."""
 
 
@@ -290,16 +280,15 @@ class ChannelNotReady(
     """The channel has no usable topic yet."""
 
 
+class ClientOutdated(Conflict, code="client_outdated", title="The client is too old"):
+    """The client does not know the channel's delivery, and would break its guarantee."""
+
+
 class EndpointsLive(Conflict, code="endpoints_live", title="The channel is in use", retriable=True):
     """Writers or readers of the channel are alive."""
 
 
-class UnreadData(
-    Conflict,
-    code="unread_data",
-    title="The channel holds records that were not read",
-    retriable=True,
-):
+class UnreadData(Conflict, code="unread_data", title="Records were not read", retriable=True):
     """Groups have not read all of the channel's records."""
 
 
@@ -318,16 +307,13 @@ class ReplicationExceedsBrokers(
 
 
 class IdempotencyKeyReused(
-    Conflict, code="idempotency_key_reused", title="The idempotency key belongs to another request"
+    Conflict, code="idempotency_key_reused", title="The key was used before"
 ):
     """The idempotency key was used for another request."""
 
 
 class ConcurrentChange(
-    Conflict,
-    code="concurrent_change",
-    title="The channel was changed at the same time",
-    retriable=True,
+    Conflict, code="concurrent_change", title="The channel was changed meanwhile", retriable=True
 ):
     """The channel was changed concurrently."""
 
@@ -348,9 +334,7 @@ class IllegalTransition(Conflict, code="illegal_transition", title="Not in the e
     """The endpoint's state does not allow this."""
 
 
-class EndpointIdReused(
-    Conflict, code="endpoint_id_reused", title="The id belongs to another endpoint"
-):
+class EndpointIdReused(Conflict, code="endpoint_id_reused", title="The id is in use"):
     """The id belongs to another endpoint."""
 
 
@@ -368,9 +352,7 @@ class PatienceOutOfBounds(
     """An endpoint requested a heartbeat that its channel does not allow."""
 
 
-class GroupLargerThanPinned(
-    Conflict, code="group_larger_than_pinned", title="The group is larger than the channel may grow"
-):
+class GroupLargerThanPinned(Conflict, code="group_larger_than_pinned", title="Too large a group"):
     """The group has more members than the channel may have partitions."""
 
 
@@ -404,3 +386,55 @@ class GoesBack(Conflict, code="goes_back", title="A commit does not go back"):
 
 class PositionMoved(Conflict, code="position_moved", title="The position was moved meanwhile"):
     """Another reader has moved the position."""
+
+
+class BatchKeyTaken(Conflict, code="batch_key_taken", title="The batch's key is another owner's"):
+    """The key was used by another owner, and stays its own."""
+
+
+class BatchOpen(Conflict, code="batch_open", title="The batch is open elsewhere", retriable=True):
+    """Another living instance has the batch open, until it ends or its lease does."""
+
+
+class BatchAborted(Conflict, code="batch_aborted", title="The batch was aborted"):
+    """The batch was aborted; only another instance can open its key again."""
+
+
+class BatchCommitted(Conflict, code="batch_committed", title="The batch is committed"):
+    """The batch is committed, for good."""
+
+
+class BatchFenced(Conflict, code="batch_fenced", title="Another instance writes in its place"):
+    """The batch's instance was replaced by another one."""
+
+
+class StaleBatch(Conflict, code="stale_batch", title="A later batch is committed"):
+    """The owner has committed a batch after this one."""
+
+
+class ManifestConflict(Conflict, code="manifest_conflict", title="Offsets of another batch"):
+    """The manifest lists offsets from before the batch, or committed ones."""
+
+
+class BeyondWatermark(Conflict, code="beyond_watermark", title="Not in Kafka yet", retriable=True):
+    """The manifest ends above a partition's watermark; a new leader's may trail for a moment."""
+
+
+class UnknownPartition(Conflict, code="unknown_partition", title="Not a partition of the batch"):
+    """The channel does not have the partition, or the batch was opened without it."""
+
+
+class LedgerHalted(Conflict, code="ledger_halted", title="The channel's offsets were reused"):
+    """Kafka lost committed records and uses their offsets again; an operator must decide."""
+
+
+class NoLedger(Conflict, code="no_ledger", title="The channel has no ledger"):
+    """The channel has the delivery at_least_once, and no batches."""
+
+
+class BatchNotFound(NotFound, code="batch_not_found", title="No such batch"):
+    """The channel has no batch with this id."""
+
+
+class SnapshotNotFound(NotFound, code="snapshot_not_found", title="No such snapshot"):
+    """The channel has no commit with this number."""

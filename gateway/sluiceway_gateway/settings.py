@@ -101,6 +101,8 @@ class Settings(BaseSettings):
     """Interval at which unchanged channels are compared with Kafka."""
     sample_s: float = Field(default=5, ge=0.1, le=3600, allow_inf_nan=False)
     """Interval at which offsets of channels in use are sampled."""
+    max_batch_ms: int = Field(default=86_400_000, ge=1000, le=30 * 86_400_000)
+    """Time after which an open batch is aborted even if its lease is renewed."""
     lease_ms: int = Field(default=10_000, ge=1000, le=600_000)
     """Time without a renewal after which another replica runs the loops."""
     max_body_bytes: int = Field(default=1024 * 1024, ge=1024)

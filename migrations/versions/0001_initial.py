@@ -96,6 +96,7 @@ def upgrade() -> None:
         ),
         sa.Column("samples_revision", sa.BigInteger(), nullable=False, server_default=sa.text("0")),
         sa.Column("mirrored", sa.Boolean(), nullable=False),
+        sa.Column("delivery", WORD, nullable=False, server_default=sa.text("'at_least_once'")),
         sa.Column("idle_ms", sa.BigInteger()),
         sa.Column("used_at", TIME),
         sa.CheckConstraint(
@@ -106,6 +107,8 @@ def upgrade() -> None:
             "compatibility IN ('none', 'backward', 'forward', 'full')", name="compatibility"
         ),
         sa.CheckConstraint("format IN ('avro', 'arrow', 'bytes')", name="format"),
+        sa.CheckConstraint("delivery IN ('at_least_once', 'exactly_once')", name="delivery"),
+        sa.CheckConstraint("NOT adopted OR delivery = 'at_least_once'", name="adopted_delivery"),
         sa.CheckConstraint("partitions BETWEEN 1 AND 10000", name="partitions"),
         sa.CheckConstraint("replication IS NULL OR replication >= 1", name="replication"),
         sa.CheckConstraint("generation >= 1 AND revision >= generation", name="generation"),
@@ -304,4 +307,142 @@ def upgrade() -> None:
         sa.Column("changed_at", TIME, nullable=False),
         sa.CheckConstraint("state IN ('running', 'done', 'failed')", name="state"),
         sa.CheckConstraint("attempt >= 0", name="attempt"),
+    )
+    _create_ledger()
+
+
+def _create_ledger() -> None:
+    op.create_table(
+        "ledgers",
+        _channel(primary_key=True),
+        sa.Column("topic_id", WORD, nullable=False),
+        sa.Column("partitions", sa.Integer(), nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.Column("halted", sa.Text()),
+        sa.CheckConstraint("number >= 0", name="number"),
+        sa.CheckConstraint("partitions BETWEEN 1 AND 10000", name="partitions"),
+    )
+    op.create_table(
+        "ledger_partitions",
+        _channel(primary_key=True),
+        sa.Column("partition", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("visible_end", sa.BigInteger(), nullable=False),
+        sa.Column("stable", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint("partition >= 0", name="partition"),
+        sa.CheckConstraint("stable >= 0 AND stable <= visible_end", name="stable"),
+    )
+    op.create_table(
+        "visible_runs",
+        _channel(primary_key=True),
+        sa.Column("partition", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("first_offset", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("end_offset", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint("partition >= 0", name="partition"),
+        sa.CheckConstraint("first_offset >= 0 AND first_offset < end_offset", name="offsets"),
+        sa.UniqueConstraint("channel_uid", "partition", "end_offset"),
+    )
+    op.create_table(
+        "batch_owners",
+        _channel(primary_key=True),
+        sa.Column("name", WORD, primary_key=True),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("fence", sa.BigInteger(), nullable=False),
+        sa.Column("instance", WORD, nullable=False),
+        sa.Column("ordinal", sa.BigInteger()),
+        sa.CheckConstraint("epoch >= 1 AND fence BETWEEN 0 AND epoch", name="epoch"),
+    )
+    op.create_table(
+        "batches",
+        sa.Column("id", WORD, primary_key=True),
+        _channel(),
+        sa.Column("key", WORD, nullable=False),
+        sa.Column("owner", WORD, nullable=False),
+        sa.Column("instance", WORD, nullable=False),
+        sa.Column("epoch", sa.BigInteger(), nullable=False),
+        sa.Column("ordinal", sa.BigInteger()),
+        sa.Column("state", WORD, nullable=False),
+        sa.Column("begin", DOCUMENT, nullable=False),
+        sa.Column("partitions", DOCUMENT),
+        sa.Column("opened_at", TIME, nullable=False),
+        sa.Column("lease_until", TIME, nullable=False),
+        sa.Column("max_until", TIME, nullable=False),
+        sa.Column("ending", WORD),
+        sa.Column("number", sa.BigInteger()),
+        sa.Column("records", sa.BigInteger()),
+        sa.Column("counts", DOCUMENT),
+        sa.Column("digest", WORD),
+        sa.Column("cause", sa.Text()),
+        sa.Column("ended_at", TIME),
+        sa.CheckConstraint("state IN ('open', 'committed', 'aborted')", name="state"),
+        sa.CheckConstraint(
+            "ending IS NULL OR ending IN ('commit', 'abort', 'reap')", name="ending"
+        ),
+        sa.CheckConstraint(
+            "(state = 'open') = (ended_at IS NULL) AND (state = 'open') = (number IS NULL)",
+            name="ended",
+        ),
+        sa.CheckConstraint(
+            "(state = 'committed') = (digest IS NOT NULL) AND "
+            "(state = 'committed') = (records IS NOT NULL) AND "
+            "(state = 'committed') = (ending IS NOT NULL AND ending = 'commit') AND "
+            "(state = 'open') = (ending IS NULL)",
+            name="committed",
+        ),
+        sa.CheckConstraint("(state = 'aborted') = (cause IS NOT NULL)", name="aborted"),
+        sa.CheckConstraint("epoch >= 1 AND (records IS NULL OR records >= 0)", name="counters"),
+        sa.UniqueConstraint("channel_uid", "number"),
+        sa.UniqueConstraint("channel_uid", "key", "epoch"),
+    )
+    living, is_open = sa.text("state <> 'aborted'"), sa.text("state = 'open'")
+    op.create_index(
+        "uq_batches_living_key",
+        "batches",
+        ["channel_uid", "key"],
+        unique=True,
+        sqlite_where=living,
+        postgresql_where=living,
+    )
+    op.create_index(
+        "ix_batches_open",
+        "batches",
+        ["channel_uid"],
+        sqlite_where=is_open,
+        postgresql_where=is_open,
+    )
+    op.create_index(
+        "ix_batches_channel_uid_owner_instance_epoch",
+        "batches",
+        ["channel_uid", "owner", "instance", "epoch"],
+    )
+    op.create_table(
+        "manifest_slices",
+        sa.Column(
+            "batch_id", WORD, sa.ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True
+        ),
+        sa.Column("slice", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("manifest", DOCUMENT, nullable=False),
+        sa.CheckConstraint("slice >= 0", name="slice"),
+    )
+    op.create_table(
+        "ledger_snapshots",
+        _channel(primary_key=True),
+        sa.Column("number", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("at", TIME, nullable=False),
+        sa.Column("stable", DOCUMENT, nullable=False),
+        sa.CheckConstraint("number >= 1", name="number"),
+    )
+    op.create_index(
+        "ix_ledger_snapshots_channel_uid_at_number",
+        "ledger_snapshots",
+        ["channel_uid", "at", "number"],
+    )
+
+
+def _channel(*, primary_key: bool = False) -> sa.Column[str]:
+    return sa.Column(
+        "channel_uid",
+        WORD,
+        sa.ForeignKey("channels.uid", ondelete="CASCADE"),
+        primary_key=primary_key,
+        nullable=False,
     )

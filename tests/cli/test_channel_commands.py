@@ -2,7 +2,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +15,8 @@ from confluent_kafka import Producer
 from processes import Run, Sluiceway
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
+from sluiceway.rest.channels import Control
+from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import channels
 from sluiceway_gateway.cli.tail import json_value
 
@@ -53,6 +55,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
         *("channels", "create", name, "--schema", schema_file, "--partitions", "2", "--pinned"),
         *("--format", "arrow", "--label", f"made={name}", "--label", "stage=test"),
         *("--config", "segment.ms=60000", "--retention-ms", "-1", "--mirrored"),
+        *("--delivery", "exactly_once"),
     )
     assert (made.status, made.err) == (0, "")
     assert f"channel {name} is ready" in made.out
@@ -64,6 +67,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
     assert shown["spec"]["retention"] == {"ms": -1, "bytes": None}
     assert (shown["spec"]["partitions"], shown["spec"]["pinned"]) == (2, True)
     assert shown["spec"]["mirrored"]
+    assert shown["spec"]["delivery"] == "exactly_once"
     assert shown["status"]["phase"] == "ready"
 
     listed = command("channels", "list", "--selector", f"made={name}").out.splitlines()
@@ -403,6 +407,30 @@ def test_only_a_failed_or_lost_endpoint_can_be_dismissed(
         id_ = str(writer.endpoint_id)
         command("channels", "dismiss", name, "--endpoint", id_).failed("is opened and healthy")
     command("channels", "dismiss", name, "--endpoint", id_).failed("is closed and healthy")
+
+
+def test_commits_and_open_batches_are_listed(
+    command: Command, schema_file: str, name: str, gateway_url: str
+) -> None:
+    command("channels", "create", name, "--schema", schema_file, "--delivery", "exactly_once")
+    with closing(Control(Transport(gateway_url))) as control:
+        uid = control.channel(name).uid
+        ledger, to = control.ledger, {"uid": uid, "instance": "i"}
+        done = ledger.open(name, key="day-1", owner="job", **to)
+        ledger.commit(name, done, manifest={}, records=0, counts={}, **to)
+        ledger.open(name, key="day-2", owner="job", **to)
+    listed = command("channels", "commits", name).out.splitlines()
+    assert [line.split()[:3] for line in listed[1:]] == [
+        ["open", "day-2", "job"],
+        ["1", "committed", "day-1"],
+    ]
+    printed = command("channels", "commits", name, "--json").out.splitlines()
+    lines = [json.loads(each) for each in printed]
+    assert [(each["key"], each.get("number")) for each in lines] == [("day-2", None), ("day-1", 1)]
+    command("channels", "create", f"{name}-plain", "--schema", schema_file)
+    refused = command("channels", "commits", f"{name}-plain")
+    assert refused.status == 1
+    assert "exactly_once" in refused.err
 
 
 TYPED = {

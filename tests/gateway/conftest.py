@@ -7,6 +7,8 @@ import pytest
 from databases import Databases
 from endpoints import Site, site
 from gateways import ManualClock, Rig, running
+from ledger_sites import LedgerSite, WrittenTopic, ledger_site, written_topic
+from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 
 
@@ -27,6 +29,24 @@ def rig(database: Database, database_url: str) -> Iterator[Rig]:
 def flights(rig: Rig) -> Site:
     """A ready channel of four partitions."""
     return site(rig, partitions=4)
+
+
+@pytest.fixture(scope="session")
+def written(kafka: SharedKafka) -> WrittenTopic:
+    """A topic of four partitions, each with a thousand records."""
+    return written_topic(kafka.bootstrap_servers, partitions=4, records=1000)
+
+
+@pytest.fixture
+def ledger(
+    database: Database, database_url: str, kafka: SharedKafka, written: WrittenTopic
+) -> Iterator[LedgerSite]:
+    """A ready channel with exactly-once delivery, on that topic."""
+    servers = kafka.bootstrap_servers
+    with running(
+        database, database_url, kafka_bootstrap_servers=servers, kafka_timeout_ms=20_000
+    ) as rig:
+        yield ledger_site(rig, written)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])

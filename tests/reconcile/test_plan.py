@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -176,3 +177,41 @@ def test_a_topic_over_kafkas_creation_limit_grows_to_its_size() -> None:
     assert isinstance(create, CreateTopic)
     assert create.partitions == PARTITIONS_AT_CREATION
     assert grow == GrowPartitions(name=NAME, partitions=10_000)
+
+
+@pytest.mark.parametrize(
+    ("replication", "config", "expected"),
+    [
+        (1, {}, {}),
+        (2, {}, {}),
+        (3, {}, {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}),
+        (
+            4,
+            {"min.insync.replicas": "3"},
+            {"min.insync.replicas": "3", "unclean.leader.election.enable": "false"},
+        ),
+    ],
+)
+def test_a_topic_of_exactly_once_delivery_keeps_what_was_acknowledged(
+    replication: int, config: dict[str, str], expected: dict[str, str]
+) -> None:
+    desired = DesiredTopic(
+        name=NAME, id=None, partitions=1, replication=replication, config=config, exactly_once=True
+    )
+    (create,) = plan(desired, None).actions
+    assert isinstance(create, CreateTopic)
+    always = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
+    assert create.config == {**always, **expected}
+
+
+def test_a_topic_with_the_brokers_replication_gets_its_settings_once_that_is_known() -> None:
+    desired = DesiredTopic(name=NAME, id=None, partitions=1, exactly_once=True)
+    (create,) = plan(desired, None).actions
+    made = replace(apply(create, None), replication=3)  # type: ignore[type-var]
+    assert plan(desired, made).actions == (
+        AlterConfig(
+            name=NAME,
+            set={"min.insync.replicas": "2", "unclean.leader.election.enable": "false"},
+            delete=frozenset(),
+        ),
+    )

@@ -4,7 +4,7 @@ import pytest
 
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import Phase, Retention
+from sluiceway_gateway.channels.model import Delivery, Phase, Retention
 from sluiceway_gateway.provisioning.reconciler import Counts
 from topics import Topics
 
@@ -23,6 +23,14 @@ def test_a_channel_gets_its_topic_and_becomes_ready(rig: Rig) -> None:
     assert (found.topic.id, found.topic.partitions) == (topic.id, 3)
     assert status(found, "Ready") == ("True", "TopicCreated")
     assert status(found, "Synced") == ("True", "UpToDate")
+
+
+def test_a_topic_of_exactly_once_delivery_has_the_brokers_times(rig: Rig) -> None:
+    channel = rig.ready(delivery=Delivery.EXACTLY_ONCE)
+    topic = rig.topic(channel)
+    assert topic is not None
+    assert topic.config == {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
+    assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
 
 def test_a_settled_channel_is_not_checked_before_the_resync(rig: Rig) -> None:

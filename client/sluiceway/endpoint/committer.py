@@ -7,6 +7,7 @@ from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, Fenced, GatewayError, GatewayUnavailable, OptionError
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["OffsetCommitter", "StandaloneCommitter"]
 
@@ -28,8 +29,12 @@ class OffsetCommitter:
         self._handle = handle
         self._topic_id = topic_id
         self._sequence = 0
+        self.revocations = 0
+        """How often partitions were removed."""
         self._committed = {} if handle is None else dict(handle.attached.positions)
         self._consumed: dict[int, Position] = {}
+        # By partition, where the records begin that were handed out since the last commit.
+        self._uncommitted_from: dict[int, Position] = {}
         self._commit_lock = threading.Lock()
         # Guards the two maps for a few instructions; taken after `_commit_lock`.
         self._lock = threading.RLock()
@@ -40,18 +45,31 @@ class OffsetCommitter:
             for partition, position in positions.items():
                 self._consumed[partition] = max(position, self._consumed.get(partition, position))
 
+    def start_at(self, positions: Mapping[int, Position]) -> None:
+        """Note positions where reading begins, at first or after a seek."""
+        with self._lock:
+            self._uncommitted_from |= positions
+
+    def uncommitted_from(self) -> dict[int, Position]:
+        """Return, by partition, the last committed position, or else where reading began."""
+        with self._lock:
+            return dict(self._uncommitted_from)
+
     def assign(self, start: Mapping[int, Position], committed: Mapping[int, Position]) -> None:
         """Add partitions with their start positions, and what is committed of them."""
         with self._lock:
             self._consumed.update(start)
+            self._uncommitted_from.update(start)
             self._committed.update(committed)
 
     def revoke(self, partitions: Collection[int]) -> None:
         """Remove partitions."""
         with self._lock:
+            self.revocations += 1
             for partition in partitions:
                 self._consumed.pop(partition, None)
                 self._committed.pop(partition, None)
+                self._uncommitted_from.pop(partition, None)
 
     def commit(
         self,
@@ -64,30 +82,66 @@ class OffsetCommitter:
         Fenced, StaleGeneration, GatewayUnavailable, and OptionError for a reader without a group.
         """
         handle, group = self._require_group()
+
+        def send(advance: PositionAdvance | None) -> None:
+            if advance is None:
+                return
+            body = {
+                "uid": handle.uid,
+                "id": handle.id,
+                "epoch": advance.epoch,
+                "generation": advance.generation,
+                "topic_id": self._topic_id,
+                "number": advance.number,
+            }
+            handle.calls.commit(handle.channel, group, body, positions=advance.after)
+
+        self.commit_with(send, consumed, positions)
+
+    def commit_with(
+        self,
+        send: Callable[[PositionAdvance | None], None],
+        consumed: Callable[[], Mapping[int, Position]],
+        positions: Mapping[int, Position | int] | None = None,
+    ) -> None:
+        """Do as `commit`, by a request of the caller; `send` is given None if nothing moved."""
+        handle, group = self._require_group()
         with self._commit_lock:
             current = consumed()
             with self._lock:
                 self.track_consumed(current)
                 wanted = dict(current) if positions is None else self._checked(positions)
-                changed = {p: at for p, at in wanted.items() if at.replaces(self._committed.get(p))}
+                before = {p: self._committed.get(p) for p in wanted}
+                changed = {p: at for p, at in wanted.items() if at.replaces(before[p])}
             if not changed:
+                send(None)
                 return
             self._sequence += 1
-            body = {
-                "uid": handle.uid,
-                "id": handle.id,
-                "epoch": handle.attached.epoch,
-                "generation": handle.attached.generation,
-                "topic_id": self._topic_id,
-                "number": self._sequence,
-            }
+            advance = PositionAdvance(
+                channel=handle.channel,
+                uid=handle.uid,
+                topic_id=self._topic_id,
+                group=group,
+                endpoint=handle.id,
+                epoch=handle.attached.epoch,
+                generation=handle.attached.generation,
+                number=self._sequence,
+                before={p: before[p] for p in changed},
+                after=changed,
+            )
             try:
-                handle.calls.commit(handle.channel, group, body, positions=changed)
+                send(advance)
             except Fenced as error:
                 handle.fence(error)
                 raise
-            with self._lock:
-                self._committed |= {p: at for p, at in changed.items() if p in self._consumed}
+            self.mark_committed(changed)
+
+    def mark_committed(self, positions: Mapping[int, Position]) -> None:
+        """Note positions that the gateway has stored."""
+        with self._lock:
+            present = {p: at for p, at in positions.items() if p in self._consumed}
+            self._committed |= present
+            self._uncommitted_from |= present
 
     def committed(self) -> dict[int, Position]:
         """Request the committed positions of the assigned partitions."""

@@ -180,19 +180,21 @@ class WhenFinished(StopCondition):
     """Stops when `writers` have attached, none is open, and their records are read.
 
     When the channel closes, the writers that have attached are all. Heartbeats report their
-    states; a writer that attaches before everything is read postpones the end. `watermarks`
-    returns the ends of this reader's partitions, `owns` whether a partition is one of them, also
-    one that was added since.
+    states; a writer that attaches before everything is read postpones the end. `final_ends`
+    returns the ends of this reader's partitions as of now, `owns` whether a partition is one of
+    them, also one that was added since. With `committed`, the end is not what writers reported
+    (that of their last attempts) but all that is committed when the last of them has finished.
     """
 
     def __init__(
         self,
         handle: EndpointHandle,
         *,
-        watermarks: Callable[[], Mapping[int, int]],
+        final_ends: Callable[[], Mapping[int, int]],
         owns: Callable[[int], bool],
         writers: int,
         on_lost_writer: OnLostWriter,
+        committed: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if type(writers) is not int or writers < 1:
@@ -204,7 +206,8 @@ class WhenFinished(StopCondition):
         )
         super().__init__(None, handle)
         self._reader = handle
-        self._watermarks = watermarks
+        self._final_ends = final_ends
+        self._committed = committed
         self._owns = owns
         self._writers = writers
         self._monotonic = monotonic
@@ -253,11 +256,13 @@ class WhenFinished(StopCondition):
             raise self._outcome.error
 
     def _own_ends(self, found: WritersOutcome) -> Mapping[int, int]:
+        if self._committed:
+            return self._final_ends()
         ends = {p: end for p, end in found.ends.items() if self._owns(p)}
         unknown = (found.unreported, found.short)
         if unknown != self._substitute[0]:
             # Their end offsets are unknown: everything in the topic now counts as theirs.
-            self._substitute = (unknown, self._watermarks())
+            self._substitute = (unknown, self._final_ends())
         for partition, end in self._substitute[1].items():
             ends[partition] = max(end, ends.get(partition, 0))
         return ends

@@ -4,7 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -16,7 +16,15 @@ from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
 from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
 
-__all__ = ["GATHER_S", "FetchedMessages", "IdleTimeout", "MessageStream", "OwnStream", "Watermarks"]
+__all__ = [
+    "GATHER_S",
+    "FetchedMessages",
+    "IdleTimeout",
+    "MessageStream",
+    "OwnStream",
+    "PartitionStream",
+    "Watermarks",
+]
 
 GATHER_S = 0.001
 """How long a fetch waits for further messages after its first one."""
@@ -43,6 +51,46 @@ class FetchedMessages:
     messages: list[Message]
     ends: Mapping[int, int]
     out_of_range: int | None
+
+
+class PartitionStream(Protocol):
+    """Messages and offsets of one topic's partitions, as a reader sees them."""
+
+    def discover_partitions(self) -> int:
+        """Refresh the topic's metadata and return the number of its partitions."""
+
+    def assign(self, offsets: Mapping[int, int]) -> None:
+        """Read these partitions from these offsets, and drop what was fetched before."""
+
+    def drop(self, partitions: Collection[int]) -> None:
+        """Stop reading partitions."""
+
+    def close(self) -> None:
+        """Release the connections."""
+
+    def poll(self, limit: int, wait_s: float) -> FetchedMessages:
+        """Return up to `limit` messages; none if none arrived within `wait_s`."""
+
+    def verify(self, *, timeout_s: float | None = None, max_age_s: float = 0.0) -> None:
+        """Raise TopicGone or KafkaUnavailable unless the topic exists and is the same."""
+
+    def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
+        """Return the bounds of what can be read now."""
+
+    def begins(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the first offset of each partition."""
+
+    def ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the offset up to which each partition can be read now."""
+
+    def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the offset up to which each partition is written, also if it must be awaited."""
+
+    def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
+        """Return the first offset not older than `time_ms` (Unix time), or the end."""
+
+    def silence(self, idle_s: float) -> SluicewayError:
+        """Return the error for awaited messages that have not arrived for so long."""
 
 
 class MessageStream(ABC):
@@ -78,6 +126,10 @@ class MessageStream(ABC):
     @abstractmethod
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets, and drop what was fetched before."""
+
+    @abstractmethod
+    def add(self, offsets: Mapping[int, int]) -> bool:
+        """Read these partitions as well; False if all must be assigned anew instead."""
 
     @abstractmethod
     def drop(self, partitions: Collection[int]) -> None:
@@ -138,6 +190,17 @@ class MessageStream(ABC):
         """Return the offset after the last message of each partition."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
+    def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the same as `ends`: every message can be read at once."""
+        return self.ends(partitions)
+
+    def silence(self, idle_s: float) -> SluicewayError:
+        """Return the error for awaited messages that have not arrived for so long."""
+        return KafkaUnavailable(
+            f"no messages arrived from the topic {self._topic} for {idle_s:.0f} s, although "
+            "its end is not reached. Positions are kept; try again"
+        )
+
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
         found = self._offsets(dict.fromkeys(partitions, time_ms))
@@ -185,6 +248,12 @@ class OwnStream(MessageStream):
         self._pending_failure = None
         self._call(self._consumer.assign, [self._at(p, offset) for p, offset in offsets.items()])
 
+    def add(self, offsets: Mapping[int, int]) -> bool:
+        """Read these partitions as well."""
+        places = [self._at(p, offset) for p, offset in offsets.items()]
+        self._call(self._consumer.incremental_assign, places)
+        return True
+
     def drop(self, partitions: Collection[int]) -> None:
         """Stop reading partitions."""
         self._call(self._consumer.incremental_unassign, [self._at(p) for p in partitions])
@@ -209,8 +278,7 @@ class OwnStream(MessageStream):
 class IdleTimeout:
     """The time since the last message, with probes of the topic meanwhile."""
 
-    def __init__(self, topic: str, *, timeout_s: float) -> None:
-        self._topic = topic
+    def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._since_s = self._next_probe_s = self._last_call_s = 0.0
         self._pause_excluded = False
@@ -222,12 +290,12 @@ class IdleTimeout:
         self._next_probe_s = self._since_s + min(_PROBE_S, self._timeout_s / 2)
         self._pause_excluded = False
 
-    def probe(self, stream: MessageStream, *, awaited: bool) -> bool:
+    def probe(self, stream: PartitionStream, *, awaited: bool) -> bool:
         """Verify the topic if a probe is due, and return whether it was.
 
-        `awaited` means that messages must arrive. Raises KafkaUnavailable, and restarts, when
-        Kafka has not answered or awaited messages have not arrived in time, and the other errors
-        of `MessageStream.verify`.
+        `awaited` means that messages must arrive. Raises, and restarts, when Kafka has not answered
+        (KafkaUnavailable) or awaited messages have not arrived in time (the stream's `silence`),
+        and the other errors of its `verify`.
         """
         now_s = time.monotonic()
         self._exclude_pause(now_s)
@@ -250,10 +318,7 @@ class IdleTimeout:
             self.reset()
         elif expired:
             self.reset()
-            raise KafkaUnavailable(
-                f"no messages arrived from the topic {self._topic} for {idle_s:.0f} s, although "
-                "its end is not reached. Positions are kept; try again"
-            )
+            raise stream.silence(idle_s)
         return True
 
     def _exclude_pause(self, now_s: float) -> None:

@@ -14,7 +14,7 @@ from sluiceway.codecs.decoder import corrupt_error
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.completed_fetch import CompletedFetch
-from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, MessageStream
+from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, PartitionStream
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.models import Connection
 
@@ -52,7 +52,7 @@ class Fetcher:
         self,
         connection: Connection,
         decoder: Decoder,
-        stream: MessageStream,
+        stream: PartitionStream,
         *,
         positions: Mapping[int, Position],
         end_offsets: EndOffsets,
@@ -77,7 +77,7 @@ class Fetcher:
         self._failure_raised = False
         # The positions before the records of a `read` that has not returned yet.
         self._unreturned_from: dict[int, Position] | None = None
-        self._idle_timeout = IdleTimeout(connection.topic_name, timeout_s=timeout_s)
+        self._idle_timeout = IdleTimeout(timeout_s=timeout_s)
         self._current = CompletedFetch.empty()
         self._records = 0
         self._skipped = 0

@@ -5,6 +5,7 @@ import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -14,11 +15,14 @@ from sluiceway.kafka.accumulator import Messages
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.errors import create_client, translate_error
 
-__all__ = ["IdempotentProducer"]
+__all__ = ["IdempotentProducer", "OnDelivery"]
 
 _MESSAGES_PER_POLL = 10_000
 _POLL_S = 0.25
 _GRACE_S = 10.0
+
+OnDelivery: TypeAlias = Callable[[KafkaError | None, Message], None]
+"""A callback for delivery reports: the error, or None, and the message."""
 
 _Header = tuple[str, bytes]
 _Message = tuple[bytes | None, bytes | None, int, _Header | None]
@@ -43,7 +47,13 @@ class IdempotentProducer:
         delivery_timeout_s: float,
         records_in: Callable[[bytes | None], int],
         partitions: int = 0,
+        reporting: Callable[[OnDelivery], OnDelivery] | None = None,
     ) -> None:
+        """Connect.
+
+        `reporting` makes the callback for the reports of all messages, and is given the one for
+        failed deliveries. Without it, only failures are reported. Raises KafkaUnavailable.
+        """
         self._fork_guard = ForkGuard()
         self._topic = topic
         self._timeout_s = delivery_timeout_s + _GRACE_S
@@ -54,7 +64,11 @@ class IdempotentProducer:
         self._accepted_records = 0
         self._partitions = partitions
         self._touched: set[int] = set()
-        self._producer = create_client(Producer, config.over({"on_delivery": self._on_failure}))
+        reports: dict[str, object] = {"on_delivery": self._on_failure}
+        if reporting is not None:
+            reports = {"on_delivery": reporting(self._on_failure)}
+            reports["delivery.report.only.error"] = False
+        self._producer = create_client(Producer, config.over(reports))
         # librdkafka requests an idempotent producer's id when metadata arrive, or half a second
         # later. The first metadata come from a bootstrap address, which cannot give ids; the
         # second from a broker that can.
@@ -175,7 +189,7 @@ class IdempotentProducer:
             else:
                 return
 
-    def _on_failure(self, error: KafkaError, message: Message) -> None:
+    def _on_failure(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
             return
         if self._first_failure is None:

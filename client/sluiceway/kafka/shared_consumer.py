@@ -165,6 +165,17 @@ class SharedConsumer:
             self._routes.update(((buffer.topic, p), buffer) for p in offsets)
             return True
 
+    def add(self, buffer: SharedPartitionBuffer, offsets: Mapping[int, int]) -> bool:
+        """Read these partitions for a buffer as well; False if another buffer has one of them."""
+        with self._lock:
+            if any((buffer.topic, p) in self._routes for p in offsets):
+                return False
+            if not buffer.paused:
+                self._assign(buffer, offsets)
+            buffer.next.update(offsets)
+            self._routes.update(((buffer.topic, p), buffer) for p in offsets)
+            return True
+
     def drop(self, buffer: SharedPartitionBuffer, partitions: Collection[int]) -> None:
         """Stop reading partitions, and drop their messages."""
         with self._lock:

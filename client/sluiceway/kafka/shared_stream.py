@@ -115,6 +115,10 @@ class SharedStream(MessageStream):
         self._pending_failure = None
         self._call(self._pool.assign, self._buffer, offsets, timeout_s=self._timeout_s)
 
+    def add(self, offsets: Mapping[int, int]) -> bool:
+        """Read these partitions as well; False if another stream has one of them meanwhile."""
+        return bool(self._call(self._consumer().add, self._buffer, offsets))
+
     def drop(self, partitions: Collection[int]) -> None:
         """Stop reading partitions."""
         self._call(self._consumer().drop, self._buffer, partitions)
@@ -151,9 +155,17 @@ def open_stream(
     grouped: bool,
     shared: bool,
 ) -> MessageStream:
-    """Open a reader's stream; `shared`: with a shared consumer. Raises OptionError."""
+    """Open a reader's stream; `shared`: with a shared consumer. Raises OptionError.
+
+    That of an exactly-once channel gives also what is not committed.
+    """
     if not isinstance(timeout_s, int | float) or not 1 <= timeout_s <= 86_400:
         raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds from 1 to 86400")
+    if connection.delivery == "exactly_once":
+        # A foreign transaction would hold back what is committed here. Partitions are fetched only
+        # while there is something to fetch, so short waits cost nothing, and soon make way.
+        fixed = {"isolation.level": "read_uncommitted", **_TUNING}
+        config = MaskedProperties(config or {}).over(fixed)
     if shared:
         return SharedStream(connection, config, timeout_s=timeout_s)
     # A thousand waiting members ask their broker twice a second instead of ten times.

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import httpx
 
 from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.models import ChannelResource, Cluster, Connection, SchemaVersion
 from sluiceway.rest.parsing import parse
 from sluiceway.rest.status import ChannelSummary, StatusPage, StatusReport
@@ -18,7 +19,7 @@ _LIMIT = 100
 
 
 class Control:
-    """The control plane: requests about channels, and in `endpoints` those about endpoints.
+    """The control plane: requests about channels, their `endpoints` and their `ledger`.
 
     Changes carry an idempotency key, so that a repeated request is one change. `listener` names
     the Kafka listener that connections use. `grace_s` is how long endpoints tolerate an
@@ -32,6 +33,7 @@ class Control:
         self._listener = listener
         self.grace_s = grace_s
         self.endpoints = EndpointCalls(transport, listener=listener)
+        self.ledger = LedgerCalls(transport)
 
     def channel(self, name: str, *, timeout_s: float | None = None) -> ChannelResource:
         """Return a channel; `timeout_s` replaces the transport's timeout."""

@@ -16,6 +16,7 @@ from sluiceway.rest.endpoint_models import (
     SyncResult,
     read_positions,
 )
+from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.parsing import JsonNode, Page, parse
 from sluiceway.rest.transport import Transport, channel_path, group_path
 
@@ -39,6 +40,11 @@ class EndpointCalls:
     def identity(self) -> Hashable:
         """Equal for calls to one gateway, as one principal, through one listener."""
         return (self._transport.identity, self._listener)
+
+    @property
+    def ledger(self) -> LedgerCalls:
+        """Requests to ledgers, by the same connections."""
+        return LedgerCalls(self._transport)
 
     def clone(self) -> "EndpointCalls":
         """Return the same calls with connections of their own."""

@@ -91,6 +91,7 @@ class ChannelResource:
     adopted_topic: Annotated[str | None, JsonPath("spec", "topic", "name")] = None
     heartbeat: Annotated[Heartbeat, JsonPath("spec", "heartbeat")] = Heartbeat()
     mirrored: Annotated[bool, JsonPath("spec", "mirrored")] = False
+    delivery: Annotated[str, JsonPath("spec", "delivery")] = "at_least_once"
     idle: Annotated[timedelta | None, JsonPath("spec", "idle_ms")] = None
     etag: str | None = field(default=None, compare=False)
 
@@ -125,7 +126,8 @@ class Connection:
 
     `schema_id` and `schema_definition` are the schema in use: the one that a writer writes, and
     the one of the records that a reader returns. `schemas` are all schemas that the channel's
-    messages may have, the oldest first; by default, only the one in use.
+    messages may have, the oldest first; by default, only the one in use. `delivery` is
+    `at_least_once` or `exactly_once`.
 
     A connection is plain data and can be pickled. `kafka` may contain credentials: it is left out
     of the `repr`, and masked in its own.
@@ -143,6 +145,7 @@ class Connection:
     max_message_bytes: Annotated[int, JsonPath("topic", "max_message_bytes")]
     kafka: Mapping[str, str] = field(repr=False)
     schemas: Annotated[tuple[SchemaVersion, ...], JsonPath(read=_versions)] = ()
+    delivery: str = "at_least_once"
 
     def __post_init__(self) -> None:
         if not self.schemas:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar, cast, get_args, get_origi
 
 from sluiceway.errors import IncompatibleGateway
 
-__all__ = ["JsonNode", "JsonPath", "Page", "parse"]
+__all__ = ["JsonNode", "JsonPath", "Page", "incompatible", "parse"]
 
 _T = TypeVar("_T")
 
@@ -52,7 +52,7 @@ class JsonNode:
         for key in keys:
             path = f"{node.path}.{key}"
             if not isinstance(node.value, Mapping) or key not in node.value:
-                raise _incompatible(path, "is missing")
+                raise incompatible(path, "is missing")
             node = JsonNode(node.value[key], path)
         return node
 
@@ -152,7 +152,7 @@ def _mapping(key_type: type[Any], value_type: Any, node: JsonNode) -> Mapping[An
     keys: list[str] = list(_exactly(node, dict))
     for key in keys:
         if key_type is int and not key.isdecimal():
-            raise _incompatible(f"{node.path}.{key}", "is not a partition number")
+            raise incompatible(f"{node.path}.{key}", "is not a partition number")
     return {key_type(key): read(node.at(key)) for key in keys}
 
 
@@ -165,12 +165,12 @@ def _time(node: JsonNode) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise _incompatible(node.path, f"is not an ISO 8601 time: {text!r}") from None
+        raise incompatible(node.path, f"is not an ISO 8601 time: {text!r}") from None
 
 
 def _exactly(node: JsonNode, kind: type[_T]) -> _T:
     if type(node.value) is not kind:
-        raise _incompatible(node.path, f"is {type(node.value).__name__}, not {kind.__name__}")
+        raise incompatible(node.path, f"is {type(node.value).__name__}, not {kind.__name__}")
     return node.value
 
 
@@ -183,7 +183,8 @@ _SCALARS: dict[Any, _Reader] = {
 }
 
 
-def _incompatible(path: str, problem: str) -> IncompatibleGateway:
+def incompatible(path: str, problem: str) -> IncompatibleGateway:
+    """Return the error for a response whose value at `path` has a problem."""
     return IncompatibleGateway(
         f"the gateway's response does not fit this client: {path} {problem}. Use versions of "
         "client and gateway that are at most two minor versions apart"

@@ -29,6 +29,8 @@ from sluiceway.rest.parsing import JsonNode, Page, parse
 from sluiceway.rest.problems import problem
 from sluiceway.rest.request_ids import request_ids
 
+#: Told to the gateway, which refuses a client that would break a channel's guarantee.
+_FEATURES = "exactly-once"
 DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
@@ -194,7 +196,11 @@ class Transport:
                 self._http.close()
 
     def _open(self) -> None:
-        headers = {"User-Agent": f"sluiceway/{__version__}", "Accept": "application/json"}
+        headers = {
+            "User-Agent": f"sluiceway/{__version__}",
+            "Accept": "application/json",
+            "Sluiceway-Features": _FEATURES,
+        }
         trace = os.environ.get("TRACEPARENT", "")
         if _TRACEPARENT.fullmatch(trace):
             headers["traceparent"] = trace

@@ -12,6 +12,7 @@ from sluiceway_gateway.channels.model import (
     ChannelSpec,
     Compatibility,
     Condition,
+    Delivery,
     Format,
     Phase,
     Retention,
@@ -63,6 +64,7 @@ class Change:
     interval_ms: int | Unset = UNSET
     timeout_ms: int | Unset = UNSET
     mirrored: bool | Unset = UNSET
+    delivery: Delivery | Unset = UNSET
     idle_ms: int | Unset | None = UNSET
     topic: str | Unset | None = UNSET
     """Name of the topic to adopt; None for a topic of the channel's own."""
@@ -70,7 +72,7 @@ class Change:
 
 PLAIN = (
     *("compatibility", "format", "partitions", "pinned", "replication", "config", "mirrored"),
-    "idle_ms",
+    *("delivery", "idle_ms"),
 )
 """Fields of the spec that a change replaces as a whole."""
 
@@ -195,6 +197,7 @@ def _refuse_replacement(channel: Channel, change: Change) -> None:
     for field, asked, now in (
         ("format", change.format, spec.format),
         ("replication", change.replication, spec.replication),
+        ("delivery", change.delivery, spec.delivery),
     ):
         if asked is not UNSET and asked != now:
             was = "the broker's default" if now is None else now
@@ -233,7 +236,7 @@ def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
             (Violation(pointer="/spec/heartbeat/timeout_ms", message=message),),
         )
     plain = {name: getattr(change, name) for name in PLAIN}
-    return replace(
+    following = replace(
         spec,
         **_given(**plain),
         heartbeat=heartbeat,
@@ -241,6 +244,38 @@ def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
             spec.retention, **_given(ms=change.retention_ms, bytes=change.retention_bytes)
         ),
     )
+    _refuse_for_exactly_once(following)
+    return following
+
+
+def _refuse_for_exactly_once(spec: ChannelSpec) -> None:
+    """Raise InvalidRequest for topic settings that would break exactly-once delivery."""
+    if spec.delivery is not Delivery.EXACTLY_ONCE:
+        return
+    for setting, is_wrong, why in (
+        (
+            "cleanup.policy",
+            "compact" in spec.config.get("cleanup.policy", ""),
+            "compaction removes committed records",
+        ),
+        (
+            "message.timestamp.type",
+            spec.config.get("message.timestamp.type") == "CreateTime",
+            "records with an old event time could expire before their commit",
+        ),
+        (
+            "min.insync.replicas",
+            spec.config.get("min.insync.replicas") == "1",
+            "a committed record could be lost with one broker",
+        ),
+    ):
+        if is_wrong:
+            message = f"not on a channel with delivery exactly_once: {why}; leave it out"
+            raise InvalidRequest(
+                f"{setting} is {spec.config[setting]}, {message}, or make the channel with the "
+                "delivery at_least_once.",
+                (Violation(pointer=f"/spec/config/{setting}", message=message),),
+            )
 
 
 def _given(**fields: Any) -> dict[str, Any]:
@@ -258,8 +293,15 @@ def adopting(
 ) -> Channel:
     """Return a new channel that adopts the observed topic, identified by its id.
 
-    Raises ChannelAdopted if the change asks for other settings than the topic has.
+    Raises ChannelAdopted if the change asks for other settings than the topic has, or for
+    exactly-once delivery.
     """
+    if change.delivery is Delivery.EXACTLY_ONCE:
+        raise ChannelAdopted(
+            f"The topic {observed.name!r} cannot be adopted with the delivery exactly_once: its "
+            "records and settings are not the gateway's. Leave spec.topic out to have a topic "
+            "made, or spec.delivery."
+        )
     of_channel = replace(
         change,
         partitions=UNSET,

@@ -10,9 +10,10 @@ from pydantic_core import to_json
 
 from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.etag import etag
-from sluiceway_gateway.channels.model import Channel, Format, SchemaVersion
+from sluiceway_gateway.channels.model import Channel, Delivery, Format, SchemaVersion
+from sluiceway_gateway.channels.service import require_known
 from sluiceway_gateway.http.auth import Viewer
-from sluiceway_gateway.http.params import Name
+from sluiceway_gateway.http.params import Features, Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 
@@ -63,6 +64,7 @@ class Connection(BaseModel):
 
     channel: ConnectionChannel
     format: Format
+    delivery: Delivery
     schema_: ConnectionSchema = Field(alias="schema", description="The newest")
     schemas: list[ConnectionSchema] = Field(description="All that records may have, oldest first")
     topic: ConnectionTopic
@@ -80,15 +82,18 @@ def get_connection(
     access: Annotated[Literal["read", "write"], Query(description="What for")],
     principal: Viewer,
     gateway: Gateway,
+    features: Features,
     listener: Listener = None,
 ) -> Response:
     """Return the connection; creates no endpoint.
 
-    409 `channel_not_ready` until there is a topic, `channel_closed` for writing to a closed one.
+    409 `channel_not_ready` until there is a topic, `channel_closed` for writing to a closed one,
+    `client_outdated` for a client that does not know the channel's delivery.
     """
     principal.require(Action(access), name)
     gateway.settings.listeners.reached_by(listener)
     channel, versions = gateway.channels.connected(name, writes=access == "write")
+    require_known(channel, features)
     return Response(
         connection_text(gateway, channel, versions, listener=listener),
         # The properties may contain credentials.
@@ -122,6 +127,7 @@ def _connection_json(
     return {
         "channel": {"name": channel.name, "uid": channel.uid, "generation": channel.generation},
         "format": channel.spec.format,
+        "delivery": channel.spec.delivery,
         "schema": {
             "id": channel.schema_id,
             "version": channel.schema_version,

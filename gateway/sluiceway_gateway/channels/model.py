@@ -84,6 +84,15 @@ class Compatibility(StrEnum):
     """Both."""
 
 
+class Delivery(StrEnum):
+    """Guarantee for a channel's records; fixed at creation."""
+
+    AT_LEAST_ONCE = "at_least_once"
+    """Readers see every record; after failures, some twice."""
+    EXACTLY_ONCE = "exactly_once"
+    """Readers see what committed batches list, once."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SchemaVersion:
     """A present or former schema of a channel."""
@@ -133,6 +142,7 @@ class ChannelSpec:
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     mirrored: bool = False
     """Committed positions are also written to Kafka's consumer groups."""
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
     idle_ms: int | None = None
     """Idle time until the channel is closed, and again until it is deleted; None for never."""
 

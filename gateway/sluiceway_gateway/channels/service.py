@@ -1,6 +1,6 @@
 """Use cases of channels, one transaction per call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -10,7 +10,14 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import UNSET, Change, changed, deleted, require_changeable
 from sluiceway_gateway.channels.create import Preflight, create
 from sluiceway_gateway.channels.etag import Precondition
-from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion, Selector, sources
+from sluiceway_gateway.channels.model import (
+    Channel,
+    Delivery,
+    Phase,
+    SchemaVersion,
+    Selector,
+    sources,
+)
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, WriteTransaction
@@ -20,6 +27,7 @@ from sluiceway_gateway.errors import (
     ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
+    ClientOutdated,
     ConcurrentChange,
     NotFound,
     UidMismatch,
@@ -31,6 +39,9 @@ from sluiceway_gateway.lifecycle.model import closing
 from sluiceway_gateway.lifecycle.store import record_use, usage_of_channel
 from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.schemas.service import is_same, schema_for, version_of
+
+#: Feature of a client that commits batches and reads committed records only.
+EXACTLY_ONCE = "exactly-once"
 
 
 def require_channel(name: str, channel: Channel | None, uid: str | None) -> Channel:
@@ -59,6 +70,16 @@ def require_usable(channel: Channel, *, writes: bool) -> None:
     if channel.phase is not Phase.READY and not readable:
         why = f": {condition.message}" if condition is not None else "."
         raise ChannelNotReady(f"The channel {channel.name!r} is {channel.phase}{why}")
+
+
+def require_known(channel: Channel, features: Collection[str]) -> None:
+    """Raise ClientOutdated for a client that would read or write past the channel's ledger."""
+    if channel.spec.delivery is Delivery.EXACTLY_ONCE and EXACTLY_ONCE not in features:
+        raise ClientOutdated(
+            f"The channel {channel.name!r} has the delivery exactly_once, which this client does "
+            "not know: it would read uncommitted records, and what it writes would stay "
+            "invisible. Upgrade sluiceway in this program to this gateway's version."
+        )
 
 
 Render = Callable[[Channel, bool], Answer]

@@ -12,6 +12,7 @@ from sluiceway_gateway.channels.model import (
     ChannelSpec,
     Compatibility,
     Condition,
+    Delivery,
     Format,
     Heartbeat,
     Phase,
@@ -56,6 +57,7 @@ def channel_of(row: Row[Any]) -> Channel:
             schema=row.definition,
             compatibility=Compatibility(row.compatibility),
             format=Format(row.format),
+            delivery=Delivery(row.delivery),
             retention=Retention(ms=row.retention_ms, bytes=row.retention_bytes),
             heartbeat=Heartbeat(
                 interval_ms=row.heartbeat_interval_ms, timeout_ms=row.heartbeat_timeout_ms
@@ -80,6 +82,7 @@ def values_of(channel: Channel) -> dict[str, Any]:
         "topic_partitions": topic.partitions,
         "compatibility": str(spec.compatibility),
         "format": str(spec.format),
+        "delivery": str(spec.delivery),
         "retention_ms": spec.retention.ms,
         "retention_bytes": spec.retention.bytes,
         "heartbeat_interval_ms": spec.heartbeat.interval_ms,

@@ -20,6 +20,7 @@ from sluiceway_gateway.channels.model import (
     Channel,
     Compatibility,
     Condition,
+    Delivery,
     Format,
     Heartbeat,
     Phase,
@@ -74,6 +75,7 @@ class Spec(BaseModel):
     config: dict[str, str]
     heartbeat: Heartbeat
     mirrored: bool
+    delivery: Delivery
     idle_ms: int | None = Field(description="Idle time until the channel is closed")
     topic: AdoptedTopic | None = Field(description="The adopted topic")
 
@@ -210,6 +212,11 @@ class SpecPut(Asked):
     heartbeat: HeartbeatPut = Field(default_factory=HeartbeatPut)
     mirrored: bool = Field(
         default=False, description="Write committed positions to Kafka's own group offsets too"
+    )
+    delivery: Delivery = Field(
+        default=Delivery.AT_LEAST_ONCE,
+        strict=False,
+        description="exactly_once: readers see committed batches only; fixed at creation",
     )
     idle_ms: int | None = Field(
         default=None,

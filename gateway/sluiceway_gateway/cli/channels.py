@@ -12,6 +12,7 @@ import click
 from sluiceway import Gateway, Heartbeat, Retention
 from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
+from sluiceway.rest.ledger_models import LedgerEvent, OpenBatch
 from sluiceway_gateway.cli import entry
 from sluiceway_gateway.cli.dismiss import dismiss
 from sluiceway_gateway.cli.entry import (
@@ -22,7 +23,8 @@ from sluiceway_gateway.cli.entry import (
     print_table,
     waiting_for,
 )
-from sluiceway_gateway.cli.status import open_channel, status
+from sluiceway_gateway.cli.status import open_channel, open_control, status
+from sluiceway_gateway.clock import system_clock
 
 #: How often `close --wait` reports what it waits for.
 _REPORT_EVERY_S = 10.0
@@ -115,6 +117,11 @@ channels.add_command(dismiss)
 @click.option("--replication", type=int, help="Replication factor.  [default: the broker's]")
 @click.option("--retention-ms", type=int, help="Retention time; -1 keeps records forever.")
 @click.option("--retention-bytes", type=int, help="Retained bytes per partition.")
+@click.option(
+    "--delivery",
+    type=click.Choice(["at_least_once", "exactly_once"]),
+    help="Guarantee for records; stays as it is.  [default: at_least_once]",
+)
 @_PATIENCE
 @_INTERVAL
 @click.option("--mirrored", is_flag=True, default=None, help=_MIRRORED)
@@ -252,6 +259,49 @@ def schemas(name: str, as_json: bool, url: str | None) -> None:
 
 @channels.command()
 @click.argument("name")
+@click.option("--limit", "-n", type=click.IntRange(1, 1000), default=20, show_default=True)
+@_JSON_LINES
+@gateway_option
+def commits(name: str, limit: int, as_json: bool, url: str | None) -> None:
+    """List the last commits of the channel NAME, the newest first, and its open batches.
+
+    Open batches hold readers back; the number of a commit is what `snapshot` takes.
+    """
+    with open_control(url) as control:
+        page = control.ledger.commits(name, limit=limit)
+    if as_json:
+        shown: list[OpenBatch | LedgerEvent] = [*page.open, *page.events]
+        for each in shown:
+            click.echo(json.dumps(asdict(each), default=datetime.isoformat))
+        return
+    now = system_clock()
+    print_table(
+        ("NUMBER", "STATE", "KEY", "WRITER", "RECORDS", "TIME", "OPEN FOR"),
+        [
+            ("", "open", each.key, each.owner, "", "", _seconds(now, each.since))
+            for each in page.open
+        ]
+        + [
+            (
+                str(each.number),
+                "reaped" if each.kind == "reap" else each.state,
+                each.key,
+                each.owner,
+                "" if each.records is None else str(each.records),
+                format_time(each.at),
+                "" if each.opened_at is None else _seconds(each.at, each.opened_at),
+            )
+            for each in page.events
+        ],
+    )
+
+
+def _seconds(until: datetime, since: datetime) -> str:
+    return f"{(until - since).total_seconds():.1f} s"
+
+
+@channels.command()
+@click.argument("name")
 @click.option("--wait", is_flag=True, help="Wait until it is closed.")
 @click.option("--force", is_flag=True, help="Close at once, regardless of attached endpoints.")
 @_YES
@@ -371,6 +421,7 @@ def _channel_json(channel: Channel, *, indent: int | None = None) -> str:
             "config": dict(channel.config),
             "heartbeat": asdict(channel.heartbeat),
             "mirrored": channel.mirrored,
+            "delivery": channel.delivery,
             "idle_ms": None if channel.idle is None else channel.idle // timedelta(milliseconds=1),
             "topic": {"name": channel.status.topic.name} if channel.adopted else None,
         },

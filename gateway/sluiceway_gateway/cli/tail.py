@@ -36,7 +36,7 @@ def tail(
     skip_corrupt: bool,
     url: str | None,
 ) -> None:
-    """Print new records of the channel NAME, one JSON object per line.
+    """Print new records of the channel NAME, one JSON object per line; committed ones only.
 
     Dates and times are strings in ISO 8601, decimals and UUIDs strings, bytes base64, and NaN and
     infinities the strings NaN, Infinity and -Infinity.

@@ -1,28 +1,17 @@
-"""Tables and their column types. CHECK constraints repeat the rules of the models."""
-
-from collections.abc import Iterable
-from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any
+"""Tables. CHECK constraints repeat the rules of the models."""
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
-    DateTime,
-    Dialect,
     ForeignKey,
     Index,
     Integer,
-    MetaData,
     Table,
     Text,
-    TypeDecorator,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
@@ -31,67 +20,30 @@ from sluiceway_gateway.channels.model import (
     MIN_HEARTBEAT_MS,
     READABLE,
     Compatibility,
+    Delivery,
     Format,
     Phase,
 )
-from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Health, Mode, Role, State, TaskState
-
-
-class UtcTime(TypeDecorator[datetime]):
-    """A time zone aware time, stored and returned in UTC."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Convert to UTC, which SQLite stores without a zone; raises ValueError for naive times."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError("a time without a time zone")
-        return value.astimezone(UTC)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Return the time in UTC."""
-        if value is None:
-            return None
-        time: datetime = value
-        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-
-
-# Compared bytewise in both databases, so that pages have the same order.
-Word = Text().with_variant(Text(collation="C"), "postgresql")
-Document = JSON().with_variant(JSONB(), "postgresql")
-# None is stored as NULL instead of JSON null.
-OptionalDocument = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
-# SQLite generates values only for INTEGER primary keys.
-Serial = BigInteger().with_variant(Integer(), "sqlite")
-
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
+from sluiceway_gateway.db.ledger_schema import (
+    batch_owners,
+    batches,
+    ledger_partitions,
+    ledger_snapshots,
+    ledgers,
+    manifest_slices,
+    visible_runs,
 )
-
-
-def _one_of(column: str, values: Iterable[StrEnum]) -> str:
-    """Return the CHECK that a column holds one of these values."""
-    return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
-
-
-def _channel(*, primary_key: bool = False) -> Column[str]:
-    return Column(
-        "channel_uid",
-        Word,
-        ForeignKey("channels.uid", ondelete="CASCADE"),
-        primary_key=primary_key,
-        nullable=False,
-    )
-
+from sluiceway_gateway.db.types import (
+    Document,
+    OptionalDocument,
+    Serial,
+    UtcTime,
+    Word,
+    channel_column,
+    metadata,
+    one_of,
+)
+from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Health, Mode, Role, State, TaskState
 
 sessions = Table(
     "sessions",
@@ -109,7 +61,7 @@ sessions = Table(
 endpoint_groups = Table(
     "endpoint_groups",
     metadata,
-    _channel(primary_key=True),
+    channel_column(primary_key=True),
     Column("role", Word, primary_key=True),
     # Empty for endpoints without a group.
     Column("name", Word, primary_key=True),
@@ -122,8 +74,8 @@ endpoint_groups = Table(
     Column("dynamic", Boolean, nullable=False),
     # Time of the last new generation; NULL before the first.
     Column("changed_at", UtcTime),
-    CheckConstraint(_one_of("role", Role), name="role"),
-    CheckConstraint(_one_of("mode", Mode), name="mode"),
+    CheckConstraint(one_of("role", Role), name="role"),
+    CheckConstraint(one_of("mode", Mode), name="mode"),
     CheckConstraint("(name = '') = (size IS NULL)", name="anonymous_has_no_size"),
     CheckConstraint(f"size IS NULL OR size BETWEEN 1 AND {MAX_GROUP_SIZE}", name="size"),
     CheckConstraint("generation >= 1 AND epoch >= 0 AND next_index >= 0", name="counters"),
@@ -133,7 +85,7 @@ endpoints = Table(
     "endpoints",
     metadata,
     Column("id", Word, primary_key=True),
-    _channel(),
+    channel_column(),
     Column("session_id", Word, ForeignKey("sessions.id"), nullable=False),
     Column("role", Word, nullable=False),
     Column("group_name", Word, nullable=False),
@@ -167,10 +119,10 @@ endpoints = Table(
     Column("own_timeout_ms", Integer),
     # Name that a member of a dynamic group keeps over restarts.
     Column("static_id", Word),
-    CheckConstraint(_one_of("role", Role), name="role"),
-    CheckConstraint(_one_of("mode", Mode), name="mode"),
-    CheckConstraint(_one_of("state", State), name="state"),
-    CheckConstraint(_one_of("health", Health), name="health"),
+    CheckConstraint(one_of("role", Role), name="role"),
+    CheckConstraint(one_of("mode", Mode), name="mode"),
+    CheckConstraint(one_of("state", State), name="state"),
+    CheckConstraint(one_of("health", Health), name="health"),
     CheckConstraint(
         "member_index >= 0 AND (size IS NULL OR member_index < size)", name="member_index"
     ),
@@ -209,7 +161,7 @@ endpoint_events = Table(
     "endpoint_events",
     metadata,
     Column("seq", Serial, primary_key=True, autoincrement=True),
-    _channel(),
+    channel_column(),
     # NULL for events of the group.
     Column("endpoint_id", Word),
     Column("group_name", Word, nullable=False),
@@ -226,7 +178,7 @@ endpoint_events = Table(
 positions = Table(
     "positions",
     metadata,
-    _channel(primary_key=True),
+    channel_column(primary_key=True),
     Column("group_name", Word, primary_key=True),
     # -1 for positions that the group shares.
     Column("member_index", Integer, primary_key=True, autoincrement=False),
@@ -245,7 +197,7 @@ positions = Table(
 samples = Table(
     "samples",
     metadata,
-    _channel(primary_key=True),
+    channel_column(primary_key=True),
     # Number of the sample within its channel; the oldest are deleted.
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("at", UtcTime, nullable=False),
@@ -262,7 +214,7 @@ endpoint_tasks = Table(
     Column("counters", Document, nullable=False),
     Column("reached", OptionalDocument),
     Column("changed_at", UtcTime, nullable=False),
-    CheckConstraint(_one_of("state", TaskState), name="state"),
+    CheckConstraint(one_of("state", TaskState), name="state"),
     CheckConstraint("attempt >= 0", name="attempt"),
 )
 
@@ -318,18 +270,21 @@ channels = Table(
     Column("samples_revision", BigInteger, nullable=False, server_default=text("0")),
     # Committed positions are also written to Kafka's consumer groups.
     Column("mirrored", Boolean, nullable=False),
+    Column("delivery", Word, nullable=False, server_default=text("'at_least_once'")),
     # Idle time until the channel is closed and then deleted; NULL for never.
     Column("idle_ms", BigInteger),
     Column("used_at", UtcTime),
-    CheckConstraint(_one_of("phase", Phase), name="phase"),
-    CheckConstraint(_one_of("compatibility", Compatibility), name="compatibility"),
-    CheckConstraint(_one_of("format", Format), name="format"),
+    CheckConstraint(one_of("phase", Phase), name="phase"),
+    CheckConstraint(one_of("compatibility", Compatibility), name="compatibility"),
+    CheckConstraint(one_of("format", Format), name="format"),
+    CheckConstraint(one_of("delivery", Delivery), name="delivery"),
+    CheckConstraint("NOT adopted OR delivery = 'at_least_once'", name="adopted_delivery"),
     CheckConstraint(f"partitions BETWEEN 1 AND {MAX_PARTITIONS}", name="partitions"),
     CheckConstraint("replication IS NULL OR replication >= 1", name="replication"),
     CheckConstraint("generation >= 1 AND revision >= generation", name="generation"),
     CheckConstraint("observed_generation BETWEEN 0 AND generation", name="observed_generation"),
     CheckConstraint(
-        f"NOT ({_one_of('phase', READABLE)}) OR topic_id IS NOT NULL", name="ready_has_topic"
+        f"NOT ({one_of('phase', READABLE)}) OR topic_id IS NOT NULL", name="ready_has_topic"
     ),
     CheckConstraint("phase = 'deleting' OR NOT keep_topic", name="kept_when_deleting"),
     CheckConstraint("NOT adopted OR topic_id IS NOT NULL", name="adopted_has_topic"),
@@ -366,7 +321,7 @@ kept_schemas = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("format", Word, nullable=False),
     CheckConstraint("version >= 1", name="version"),
-    CheckConstraint(_one_of("format", Format), name="format"),
+    CheckConstraint(one_of("format", Format), name="format"),
 )
 
 leases = Table(
@@ -408,6 +363,8 @@ requests = Table(
 )
 
 __all__ = [
+    "batch_owners",
+    "batches",
     "channel_schemas",
     "channels",
     "endpoint_events",
@@ -416,6 +373,10 @@ __all__ = [
     "endpoints",
     "kept_schemas",
     "leases",
+    "ledger_partitions",
+    "ledger_snapshots",
+    "ledgers",
+    "manifest_slices",
     "metadata",
     "positions",
     "requests",
@@ -423,4 +384,5 @@ __all__ = [
     "schemas",
     "sessions",
     "tokens",
+    "visible_runs",
 ]

@@ -9,7 +9,7 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, changed
 from sluiceway_gateway.channels.model import Channel, Heartbeat, SchemaVersion
-from sluiceway_gateway.channels.service import require_channel, require_usable
+from sluiceway_gateway.channels.service import require_channel, require_known, require_usable
 from sluiceway_gateway.db.engine import WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
@@ -190,6 +190,7 @@ class AttachBatch:
             try:
                 each.principal.require_own(owners[session], f"The session {session}")
                 channel = require_channel(each.channel, channel, each.channel_uid)
+                require_known(channel, each.spec.features)
                 found = existing.get(each.spec.id)
                 if found is not None:
                     require_same(found, channel, each.spec)

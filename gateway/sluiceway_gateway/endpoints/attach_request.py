@@ -25,6 +25,8 @@ class AttachSpec:
     size: int | None = None
     mode: Mode = Mode.SHARED
     title: str | None = None
+    features: frozenset[str] = frozenset()
+    """What the client can do, such as exactly-once delivery."""
     interval_ms: int | None = None
     timeout_ms: int | None = None
     """Its own heartbeat interval and timeout; None: as the channel has it."""

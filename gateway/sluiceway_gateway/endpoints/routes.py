@@ -33,7 +33,14 @@ from sluiceway_gateway.endpoints.wire import (
 from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
 from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
-from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after_place, place_before
+from sluiceway_gateway.http.params import (
+    Conditions,
+    Features,
+    Name,
+    Wait,
+    cursor_after_place,
+    place_before,
+)
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
@@ -59,6 +66,7 @@ async def attach(
     body: AttachPost,
     principal: Annotated[Principal, access(Action.VIEW, rechecked=True)],
     gateway: Gateway,
+    features: Features,
     listener: Listener = None,
     user_agent: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
@@ -74,6 +82,7 @@ async def attach(
         id=body.id,
         session=body.session,
         client=user_agent[:CLIENT_LENGTH],
+        features=features,
         role=Role(body.role),
         group=body.group or ANONYMOUS,
         index=body.index,

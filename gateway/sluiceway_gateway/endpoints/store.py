@@ -7,8 +7,9 @@ from sqlalchemy import Row, and_, bindparam, case, or_, select, tuple_, update
 
 from sluiceway_gateway.channels.model import Heartbeat
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import Document, OptionalDocument, channels, endpoints
+from sluiceway_gateway.db.schema import channels, endpoints
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
+from sluiceway_gateway.db.types import Document, OptionalDocument
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,

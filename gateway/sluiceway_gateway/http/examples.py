@@ -81,4 +81,25 @@ EXAMPLES: Mapping[str, Any] = {
     },
     "wait_for_offsets": {"uid": _CHANNEL, "topic_id": _TOPIC, "offsets": {"0": 1200}},
     "resize_group": {"uid": _CHANNEL, "size": 8, "generation": 1},
+    "open_batch": {
+        "uid": _CHANNEL,
+        "key": "flights-2026-11-24",
+        "owner": "import",
+        "instance": "run-1",
+    },
+    "upload_slice": {"uid": _CHANNEL, "instance": "run-1", "manifest": {"0": [[120, 140]]}},
+    "commit_batch": {
+        "uid": _CHANNEL,
+        "instance": "run-1",
+        "digest": "8102b58c615ad75b76d3a1adef5794efe679539027bad41f444cf4c69fd676d6",
+        "manifest": {"0": [[120, 140]]},
+        "records": 20,
+        "counts": {"0": 20},
+    },
+    "abort_batch": {"uid": _CHANNEL, "instance": "run-1", "cause": "the job failed"},
+    "renew_batches": {
+        "uid": _CHANNEL,
+        "batches": [{"id": "0" * 32, "instance": "run-1"}],
+        "lease_ms": 60000,
+    },
 }

@@ -37,6 +37,17 @@ def _precondition(
 
 Conditions = Annotated[Precondition, Depends(_precondition)]
 
+
+def _features(
+    sluiceway_features: Annotated[
+        str, Header(description="Features of the client, such as exactly-once, by commas")
+    ] = "",
+) -> frozenset[str]:
+    return frozenset(each.strip() for each in sluiceway_features.split(","))
+
+
+Features = Annotated[frozenset[str], Depends(_features)]
+
 MAX_WAIT_S = 60
 Wait = Annotated[
     float,

@@ -34,6 +34,8 @@ from sluiceway_gateway.http.auth import PUBLIC, Access
 from sluiceway_gateway.http.json import NO_BODY, JsonCache, ResponseCache, loads
 from sluiceway_gateway.http.problems import malformed
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.ledger.reading import LedgerReads
+from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
@@ -53,6 +55,8 @@ class Services:
     heartbeats: HeartbeatService
     offsets: Offsets
     acknowledgements: Acknowledgements
+    ledgers: Ledgers
+    ledger_reads: LedgerReads
     statuses: Statuses
     rendered: ResponseCache
     fragments: JsonCache

@@ -177,6 +177,11 @@ class KafkaAdmin:
         """Return the watermarks by partition; None for a partition whose leader did not answer."""
         return self._watermarks([(name, each) for each in sorted(partitions)])[name]
 
+    def end_offsets(self, name: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the end offsets by partition, without those whose leader did not answer."""
+        asked = [(name, each) for each in sorted(partitions)]
+        return {at: end for (_, at), end in self._offsets(asked, OffsetSpec.latest()).items()}
+
     def watermarks_of(self, topics: Mapping[str, int]) -> dict[str, dict[int, Watermarks | None]]:
         """Return the watermarks of topics, given their numbers of partitions."""
         found: dict[str, dict[int, Watermarks | None]] = {name: {} for name in topics}

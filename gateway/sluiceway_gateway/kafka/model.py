@@ -24,6 +24,8 @@ class DesiredTopic:
     config: Mapping[str, str] = field(default_factory=dict)
     wanted: bool = True
     owned: bool = True
+    exactly_once: bool = False
+    """Committed records must survive: further overrides follow from the number of replicas."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from sluiceway_gateway.channels.change import followed
 from sluiceway_gateway.channels.model import (
     Channel,
     Condition,
+    Delivery,
     Phase,
     TopicRef,
     may_become,
@@ -95,6 +96,7 @@ def desired_topic(channel: Channel) -> DesiredTopic:
         ),
         wanted=channel.phase is not Phase.DELETING,
         owned=not channel.adopted,
+        exactly_once=channel.spec.delivery is Delivery.EXACTLY_ONCE,
     )
 
 

@@ -152,6 +152,26 @@ def topic_overrides(
     return overrides
 
 
+#: From this number of replicas on, a topic of committed records survives the loss of one.
+SAFE_REPLICATION = 3
+
+
+def all_overrides(desired: DesiredTopic, replication: int | None) -> dict[str, str]:
+    """Return the overrides of a topic with this number of replicas, None for an unknown one.
+
+    On a channel with exactly-once delivery no record may vanish between its acknowledgement and
+    its commit: by compaction, by an old event time, or with a broker.
+    """
+    overrides = dict(desired.config)
+    if not desired.exactly_once:
+        return overrides
+    overrides |= {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
+    if replication is not None and replication >= SAFE_REPLICATION:
+        overrides["unclean.leader.election.enable"] = "false"
+        overrides.setdefault("min.insync.replicas", "2")
+    return overrides
+
+
 @dataclass(frozen=True, kw_only=True)
 class CreateTopic:
     """Create the topic; `replication` None takes the broker's default."""
@@ -248,8 +268,9 @@ def plan(desired: DesiredTopic, observed: ObservedTopic | None) -> Plan:
     if observed.partitions < desired.partitions:
         actions.append(GrowPartitions(name=desired.name, partitions=desired.partitions))
     actual = {k: v for k, v in observed.config.items() if k not in OPERATOR_OVERRIDES}
-    wrong = {k: v for k, v in desired.config.items() if actual.get(k) != v}
-    unasked = frozenset(actual.keys() - desired.config.keys())
+    wanted = all_overrides(desired, observed.replication)
+    wrong = {k: v for k, v in wanted.items() if actual.get(k) != v}
+    unasked = frozenset(actual.keys() - wanted.keys())
     if wrong or unasked:
         actions.append(AlterConfig(name=desired.name, set=wrong, delete=unasked))
     return Plan(
@@ -264,7 +285,7 @@ def _creation(desired: DesiredTopic) -> tuple[Action, ...]:
         name=desired.name,
         partitions=min(desired.partitions, PARTITIONS_AT_CREATION),
         replication=desired.replication,
-        config=dict(desired.config),
+        config=all_overrides(desired, desired.replication),
     )
     if create.partitions == desired.partitions:
         return (create,)

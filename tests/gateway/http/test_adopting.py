@@ -56,6 +56,14 @@ def adopt(rig: Rig, topic: str, name: str = "flights", **spec: Any) -> httpx.Res
     return rig.put(name, topic={"name": topic}, **spec)
 
 
+def test_a_topic_is_not_adopted_with_exactly_once_delivery(near: Rig, topic: str) -> None:
+    answer = adopt(near, topic, delivery="exactly_once")
+    assert (answer.status_code, code(answer)) == (409, "channel_adopted")
+    assert "spec.delivery" in answer.json()["detail"]
+    assert adopt(near, topic).json()["spec"]["delivery"] == "at_least_once"
+    assert code(near.put(delivery="exactly_once")) == "immutable_field"
+
+
 def test_an_adopted_topic_is_observed_and_unchanged(
     near: Rig, topic: str, reconciler: Reconciler
 ) -> None:

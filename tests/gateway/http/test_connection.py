@@ -15,6 +15,7 @@ def test_a_ready_channel_returns_its_connection(rig: Rig, access: str) -> None:
     assert rig.http.get(PATH, params={"access": access}).json() == {
         "channel": {"name": "flights", "uid": made["metadata"]["uid"], "generation": 1},
         "format": "arrow",
+        "delivery": "at_least_once",
         "schema": {"id": 1, "version": 1, "definition": SCHEMA},
         "schemas": [{"id": 1, "version": 1, "definition": SCHEMA}],
         "topic": {

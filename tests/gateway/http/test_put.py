@@ -32,6 +32,7 @@ def test_a_channel_is_created_with_defaults(rig: Rig) -> None:
         "retention": {"ms": None, "bytes": None},
         "config": {},
         "heartbeat": {"interval_ms": 2000, "timeout_ms": 120_000},
+        "delivery": "at_least_once",
         "idle_ms": None,
         "mirrored": False,
         "topic": None,
@@ -57,6 +58,7 @@ def test_every_field_is_stored(rig: Rig) -> None:
         "retention": {"ms": 3_600_000, "bytes": -1},
         "config": {"max.message.bytes": "2000000", "cleanup.policy": "delete"},
         "heartbeat": {"interval_ms": 500, "timeout_ms": 30_000},
+        "delivery": "exactly_once",
         "idle_ms": 86_400_000,
         "mirrored": True,
     }

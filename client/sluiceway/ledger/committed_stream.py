@@ -1,0 +1,277 @@
+"""The stream of a reader that sees committed records only."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from itertools import groupby
+
+from confluent_kafka import Message
+
+from sluiceway.errors import RecordsLost, SluicewayError, SluicewayTimeout
+from sluiceway.kafka.consumer import FetchedMessages, MessageStream, Watermarks
+from sluiceway.ledger.visibility import Visibility
+
+__all__ = ["CommittedStream"]
+
+_JUMP_OFFSETS = 50_000
+"""Invisible offsets from which on fetching anew is cheaper than reading over them."""
+
+
+class CommittedStream:
+    """Messages of another stream, as far as they are committed: a PartitionStream.
+
+    Gives the messages in visible runs below `stable`, in offset order, and none else; those in no
+    run are dropped undecoded. A partition that has reached `stable` is not fetched before there
+    are further commits, so messages that may still become visible are never skipped. An offset of
+    a run that does not come raises RecordsLost, or OffsetOutOfRange if the log begins behind it.
+    """
+
+    def __init__(self, stream: MessageStream, visibility: Visibility) -> None:
+        self._stream = stream
+        self._visibility = visibility
+        self._number = visibility.number
+        self._stable: Mapping[int, int] = visibility.runs.stable
+        self._next: dict[int, int] = {}
+        # Partitions at `stable`, which the other stream does not have.
+        self._waiting: set[int] = set()
+        # By partition, a visible offset that did not come once.
+        self._suspected: dict[int, int] = {}
+        self._failure: SluicewayError | None = None
+        self._open = True
+        visibility.acquire()
+
+    def discover_partitions(self) -> int:
+        """Refresh the topic's metadata and return the number of its partitions."""
+        return self._stream.discover_partitions()
+
+    def assign(self, offsets: Mapping[int, int]) -> None:
+        """Read these partitions from these offsets, and drop what was fetched before."""
+        self._failure = None
+        self._next = dict(offsets)
+        self._update_stable()
+        self._waiting = {p for p, offset in offsets.items() if offset >= self._stable.get(p, 0)}
+        self._stream.assign(self._fetched)
+
+    def drop(self, partitions: Collection[int]) -> None:
+        """Stop reading partitions."""
+        fetched = [p for p in partitions if p in self._next and p not in self._waiting]
+        for partition in partitions:
+            self._next.pop(partition, None)
+        self._waiting.difference_update(partitions)
+        if fetched:
+            self._stream.drop(fetched)
+
+    def close(self) -> None:
+        """Release the connections. May be repeated."""
+        self._stream.close()
+        if self._open:
+            self._open = False
+            self._visibility.release()
+
+    def poll(self, limit: int, wait_s: float) -> FetchedMessages:
+        """Return up to `limit` visible messages; none if none arrived within `wait_s`.
+
+        Waits for commits if everything committed was returned. Raises KafkaFailure, GatewayError.
+        """
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        deadline_s = time.monotonic() + wait_s
+        if self._waiting:
+            everything = len(self._waiting) == len(self._next)
+            self._visibility.wait(self._number, wait_s if everything else 0.0)
+        self._resume()
+        fetched = self._fetched
+        if not fetched:
+            return FetchedMessages(messages=[], ends={}, out_of_range=None)
+        # No more than there are below `stable`: the last call would wait for others.
+        left = sum(self._stable[p] - offset for p, offset in fetched.items())
+        left_s = max(0.0, deadline_s - time.monotonic())
+        polled = self._stream.poll(min(limit, left), left_s)
+        before = dict(self._next)
+        try:
+            return self._visible(polled)
+        except BaseException:
+            # What was polled is returned by a later call.
+            self.assign(before)
+            raise
+
+    def verify(self, *, timeout_s: float | None = None, max_age_s: float = 0.0) -> None:
+        """Raise TopicGone or KafkaUnavailable unless the topic exists and is the same."""
+        self._stream.verify(timeout_s=timeout_s, max_age_s=max_age_s)
+
+    def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
+        """Return the log's begin and the `stable` of each partition."""
+        self._visibility.refresh()
+        begins, runs = self.begins(partitions), self._visibility.runs
+        # Everything committed may have expired, and uncommitted messages behind it.
+        return {
+            p: Watermarks(begin=begins[p], end=max(begins[p], runs.stable_of(p)))
+            for p in partitions
+        }
+
+    def begins(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the first offset of each partition."""
+        return self._stream.begins(partitions)
+
+    def ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the `stable` of each partition: nothing can be read beyond it now."""
+        return {p: mark.end for p, mark in self.watermarks(partitions).items()}
+
+    def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the end of what is committed now, which `stable` reaches once others end."""
+        self._visibility.refresh()
+        return {p: self._visibility.visible_end.get(p, 0) for p in partitions}
+
+    def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
+        """Return the first offset not older than `time_ms` (Unix time), or `stable`."""
+        found = self._stream.offsets_at(time_ms, partitions)
+        ends = self.ends(partitions)
+        return {p: min(offset, ends[p]) for p, offset in found.items()}
+
+    def silence(self, idle_s: float) -> SluicewayError:
+        """Return the error for awaited messages that have not arrived for so long."""
+        holder = self._visibility.held_back_by() if self._waiting else None
+        if holder is None:
+            return self._stream.silence(idle_s)
+        return SluicewayTimeout(
+            f"records of the channel {self._visibility.channel!r} that are committed are not "
+            f"visible after {idle_s:.0f} s, as {holder} began before them and has not ended. "
+            "Positions are kept: read on to wait again, or abort that batch. To read now what is "
+            f"visible already, open a reader with snapshot={self._visibility.number}"
+        )
+
+    @property
+    def _fetched(self) -> dict[int, int]:
+        """The next offset of each partition that the other stream has."""
+        return {p: offset for p, offset in self._next.items() if p not in self._waiting}
+
+    def _update_stable(self) -> None:
+        # First the number: a change in between is seen again by the next call.
+        self._number = self._visibility.number
+        self._stable = self._visibility.runs.stable
+
+    def _resume(self) -> None:
+        """Fetch the partitions again that have more below `stable` now."""
+        if self._number == self._visibility.number:
+            return
+        self._update_stable()
+        resumed = {
+            p: self._next[p] for p in self._waiting if self._next[p] < self._stable.get(p, 0)
+        }
+        if resumed:
+            self._waiting.difference_update(resumed)
+            self._add(resumed)
+
+    def _add(self, offsets: Mapping[int, int]) -> None:
+        if not self._stream.add(offsets):
+            self._stream.assign(self._fetched)
+
+    def _visible(self, polled: FetchedMessages) -> FetchedMessages:
+        """Leave out what is not visible, and stop fetching partitions at `stable`."""
+        visible: list[Message] = []
+        lost: dict[int, int] = {}
+        reached: set[int] = set()
+        for partition, messages in _by_partition(polled.messages):
+            if partition in self._next and partition not in self._waiting | lost.keys():
+                reached.add(partition)
+                missing = self._take(partition, messages, visible)
+                if missing is not None:
+                    lost[partition] = missing
+        for partition, end in polled.ends.items():
+            if partition in self._next and partition not in self._waiting | lost.keys():
+                reached.add(partition)
+                missing = self._before(partition, end)
+                if missing is not None:
+                    lost[partition] = missing
+                else:
+                    # Up to there, Kafka has no further messages.
+                    known = min(end, self._stable[partition])
+                    self._next[partition] = max(known, self._next[partition])
+        out_of_range = polled.out_of_range
+        for partition, offset in lost.items():
+            out_of_range = self._on_lost(partition, offset, out_of_range)
+        for partition in reached - lost.keys():
+            self._suspected.pop(partition, None)
+            self._advance(partition)
+        ends = {partition: self._next[partition] for partition in reached}
+        return FetchedMessages(messages=visible, ends=ends, out_of_range=out_of_range)
+
+    def _take(self, partition: int, messages: list[Message], visible: list[Message]) -> int | None:
+        """Append the visible ones of consecutive messages; return the first offset that is lost."""
+        runs, stable = self._visibility.runs, self._stable[partition]
+        first, last = messages[0].offset(), messages[-1].offset()
+        if first == self._next[partition] and last - first + 1 == len(messages):
+            end = min(last + 1, stable)
+            for run in runs.between(partition, first, end):
+                visible += messages[run.first - first : run.end - first]
+            self._next[partition] = end
+            return None
+        for message in messages:
+            offset = message.offset()
+            if offset < self._next[partition]:
+                continue
+            missing = self._before(partition, offset)
+            if missing is not None:
+                return missing
+            if offset >= stable:
+                self._next[partition] = stable
+                return None
+            if runs.visible(partition, offset):
+                visible.append(message)
+            self._next[partition] = offset + 1
+        return None
+
+    def _before(self, partition: int, offset: int) -> int | None:
+        """Return the first visible offset below `offset` that has not come, or None."""
+        bound = min(offset, self._stable[partition])
+        run = self._visibility.runs.next_run(partition, self._next[partition])
+        return run.first if run is not None and run.first < bound else None
+
+    def _on_lost(self, partition: int, offset: int, out_of_range: int | None) -> int | None:
+        """Stop before an offset that has not come; return a partition that is out of range."""
+        # It is fetched again, and what is still missing then is missing for good.
+        self._stream.drop([partition])
+        self._add({partition: self._next[partition]})
+        if self._suspected.get(partition) != offset:
+            self._suspected[partition] = offset
+            return out_of_range
+        begin = self._stream.begins([partition])[partition]
+        if begin > offset:
+            return partition
+        self._failure = RecordsLost(
+            f"channel {self._visibility.channel!r}, partition {partition}: the record at offset "
+            f"{offset} is committed, but Kafka does not have it, although the partition's log "
+            f"begins at {begin}. The position stays before it. Find out what removed it; to go on "
+            f"without it, seek to {{{partition}: {offset + 1}}}"
+        )
+        return out_of_range
+
+    def _advance(self, partition: int) -> None:
+        """Stop fetching a partition at `stable`, and skip a long part without visible records."""
+        at, stable = self._next[partition], self._stable[partition]
+        if at >= stable:
+            self._waiting.add(partition)
+            self._stream.drop([partition])
+            return
+        run = self._visibility.runs.next_run(partition, at)
+        target = stable if run is None else min(run.first, stable)
+        if target - at < _JUMP_OFFSETS:
+            return
+        if self._stream.begins([partition])[partition] > at:
+            # Visible records may have expired, which Kafka reports next.
+            return
+        self._next[partition] = target
+        self._stream.drop([partition])
+        if target >= stable:
+            self._waiting.add(partition)
+        else:
+            self._add({partition: target})
+
+
+def _by_partition(messages: list[Message]) -> Iterator[tuple[int, list[Message]]]:
+    """Divide messages into pieces of one partition each, in their order."""
+    first = 0
+    for partition, same in groupby(map(Message.partition, messages)):
+        end = first + sum(1 for _ in same)
+        yield partition, messages[first:end]
+        first = end

@@ -1,0 +1,321 @@
+"""Visibility: what is committed of a channel, kept current for all readers of a process."""
+
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping
+from datetime import datetime
+
+from sluiceway.errors import Conflict, GatewayError, GatewayUnavailable, OptionError, TopicGone
+from sluiceway.fork_guard import ForkGuard
+from sluiceway.ledger.visible_runs import VisibleRuns
+from sluiceway.rest.auth import clear_tracebacks
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import Committed
+from sluiceway.rest.models import Connection
+
+__all__ = ["CommittedRuns", "Snapshot", "Visibility", "visibility_of"]
+
+_LONG_POLL_S = 20.0
+_PARK_S = 30.0
+"""How long the waiting thread stays without a reader that waits."""
+_PAUSE_S = 1.0
+
+
+class Visibility(ABC):
+    """What a reader may see of a channel: `runs`, as of event `number` of the ledger.
+
+    `visible_end` is by partition the end of the last committed run: `stable` reaches it once the
+    batches before it have ended.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.channel = connection.channel_name
+        self._uid = connection.channel_uid
+        self._topic_id = connection.topic_id
+        self.runs = VisibleRuns()
+        self.number = -1
+        self.visible_end: Mapping[int, int] = {}
+        self.users = 0
+
+    def acquire(self) -> None:
+        """Count a reader that may wait."""
+        self.users += 1
+
+    def release(self) -> None:
+        """Count a reader no longer."""
+        self.users -= 1
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Take everything committed until now. Raises GatewayError, TopicGone."""
+
+    @abstractmethod
+    def wait(self, number: int, timeout_s: float) -> bool:
+        """Wait until there is more than as of `number`; False after the timeout.
+
+        With a timeout of 0, only note that a reader waits. Raises GatewayError, TopicGone.
+        """
+
+    @abstractmethod
+    def held_back_by(self) -> str | None:
+        """Return a description of the open batch that `stable` waits for, or None."""
+
+    def _check(self, answer: Committed) -> Committed:
+        """Return the answer, or raise for one about another topic, or a channel that is stopped."""
+        if answer.topic_id is not None and self._topic_id not in (None, answer.topic_id):
+            raise TopicGone(
+                f"the committed records of the channel {self.channel!r} are those of the topic id "
+                f"{answer.topic_id}, but this reader was opened with the topic id "
+                f"{self._topic_id}: the topic was deleted and created again. Open the channel "
+                "anew; positions in the old topic mean nothing in this one"
+            )
+        if answer.halted is not None:
+            raise Conflict(
+                f"the channel {self.channel!r} is stopped, and nothing is read or written before "
+                f"an operator has repaired it: {answer.halted}",
+                code="ledger_halted",
+            )
+        return answer
+
+
+class Snapshot(Visibility):
+    """A channel as it was after one commit."""
+
+    def __init__(
+        self, calls: LedgerCalls, connection: Connection, snapshot: int | datetime
+    ) -> None:
+        """Request the snapshot, given as the number of a commit or a time.
+
+        Raises OptionError, GatewayError, TopicGone.
+        """
+        super().__init__(connection)
+        if isinstance(snapshot, datetime):
+            if snapshot.tzinfo is None:
+                raise OptionError(
+                    f"snapshot is {snapshot.isoformat()} without a time zone; give one, such as "
+                    "timezone.utc"
+                )
+        elif type(snapshot) is not int or snapshot < 0:
+            raise OptionError(
+                f"snapshot is {snapshot!r}; it takes the number of a commit or a datetime with a "
+                "time zone. `sluiceway channels commits NAME` lists the commits"
+            )
+        answer = calls.all_committed(
+            self.channel,
+            uid=self._uid,
+            starts=dict.fromkeys(range(connection.partitions), 0),
+            snapshot=snapshot,
+        )
+        assert answer is not None  # noqa: S101 - a request without an ETag has a response
+        self.runs.add(self._check(answer))
+        self.number = answer.number
+        self.visible_end = self.runs.stable
+
+    def refresh(self) -> None:
+        """Do nothing: a snapshot is final."""
+
+    def wait(self, number: int, timeout_s: float) -> bool:
+        """Return False: there is never more."""
+        del number, timeout_s
+        return False
+
+    def held_back_by(self) -> None:
+        """Return None: nothing is waited for."""
+
+
+class CommittedRuns(Visibility):
+    """What is committed of a channel at present, shared by its readers of a process.
+
+    One thread waits for commits, by a request that the gateway holds, while readers wait: not one
+    for each of them. It ends when no reader has waited for a while. An outage of the gateway is
+    raised to readers that wait after `grace_s`, other errors at once.
+    """
+
+    def __init__(
+        self,
+        calls: LedgerCalls,
+        connection: Connection,
+        *,
+        grace_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(connection)
+        self._calls = calls
+        self._partitions = connection.partitions
+        self._grace_s = grace_s
+        self._monotonic = monotonic
+        self._etag: str | None = None
+        self._held_back_by: str | None = None
+        self._changed = threading.Condition()
+        self._demand = threading.Event()
+        self._follows = False
+        self._failure: Exception | None = None
+        self._failing_since_s: float | None = None
+
+    def refresh(self) -> None:
+        """Take everything committed until now. Raises GatewayError, TopicGone."""
+        self._request(self._calls, seen=self._etag, wait_s=0.0)
+
+    def wait(self, number: int, timeout_s: float) -> bool:
+        """Wait until there is more than as of `number`; False after the timeout."""
+        with self._changed:
+            self._demand.set()
+            if not self._follows:
+                self._follows = True
+                _Follower(self, self._calls, self._demand).start()
+            if self.number == number and timeout_s:
+                self._changed.wait_for(
+                    lambda: self.number != number or self._overdue is not None, timeout_s
+                )
+            failure = self._overdue
+            if failure is not None:
+                # The next wait tries again.
+                self._failure = None
+                raise failure
+            return self.number != number
+
+    def held_back_by(self) -> str | None:
+        """Request the open batches, and return the one that `stable` waits for."""
+        # Without the ETag, which a batch that was opened since has not changed.
+        self._request(self._calls, seen=None, wait_s=0.0)
+        return self._held_back_by
+
+    def acquire(self) -> None:
+        """Count a reader that may wait."""
+        with self._changed:
+            super().acquire()
+
+    def release(self) -> None:
+        """Count a reader no longer; after the last one nothing is waited for."""
+        with self._changed:
+            super().release()
+            if not self.users:
+                self._demand.set()
+
+    def follow_once(self, calls: LedgerCalls) -> None:
+        """Wait for one change, in the waiting thread."""
+        began_s = self._monotonic()
+        try:
+            self._request(calls, seen=self._etag, wait_s=_LONG_POLL_S)
+        except Exception as error:
+            if isinstance(error, GatewayError):
+                clear_tracebacks(error)
+            with self._changed:
+                self._failure = error
+                if self._failing_since_s is None:
+                    self._failing_since_s = began_s
+                self._changed.notify_all()
+            self._demand.wait(_PAUSE_S)
+        else:
+            self._failure = self._failing_since_s = None
+
+    def leave(self) -> bool:
+        """Whether the waiting thread may end, as no reader waits."""
+        with self._changed:
+            self._follows = self.users > 0 and self._demand.is_set()
+            return not self._follows
+
+    @property
+    def _overdue(self) -> Exception | None:
+        """The failure to raise; that of an outage only after the grace."""
+        failure, since_s = self._failure, self._failing_since_s
+        if isinstance(failure, GatewayUnavailable) and failure.retriable and since_s is not None:
+            return failure if self._monotonic() - since_s > self._grace_s else None
+        return failure
+
+    def _request(self, calls: LedgerCalls, *, seen: str | None, wait_s: float) -> None:
+        while True:
+            starts = dict.fromkeys(range(self._partitions), 0) | self.runs.stable
+            answer = calls.all_committed(
+                self.channel, uid=self._uid, starts=starts, seen=seen, wait_s=wait_s
+            )
+            if answer is None:
+                return
+            self._check(answer)
+            added = answer.stable.keys() - starts.keys()
+            if not added:
+                break
+            # The channel has grown: ask again, from the begin of the new partitions too.
+            self._partitions = max(added) + 1
+            seen, wait_s = None, 0.0
+        with self._changed:
+            self.runs.add(answer)
+            if answer.number >= self.number:
+                self.visible_end = answer.visible_end
+                self._held_back_by = _holder(answer)
+                self.number, self._etag = answer.number, answer.etag
+            self._changed.notify_all()
+
+
+class _Follower(threading.Thread):
+    """The thread that waits for a channel's commits; it holds what it serves weakly."""
+
+    def __init__(self, served: CommittedRuns, calls: LedgerCalls, demand: threading.Event) -> None:
+        super().__init__(name="sluiceway-commits", daemon=True)
+        self._served = weakref.ref(served)
+        self._calls = calls.clone()
+        self._demand = demand
+
+    def run(self) -> None:
+        """Wait for changes for as long as there are readers that wait."""
+        try:
+            while True:
+                self._demand.wait(_PARK_S)
+                served = self._served()
+                if served is None or served.leave():
+                    return
+                self._demand.clear()
+                served.follow_once(self._calls)
+                del served
+        finally:
+            self._calls.close()
+
+
+def _holder(answer: Committed) -> str | None:
+    """Describe the open batch before which the fewest records are visible, if it hides any."""
+    held = {p: end for p, end in answer.visible_end.items() if end > answer.stable.get(p, 0)}
+    holders = [
+        (sum(end - each.begin[p] for p, end in held.items() if each.begin.get(p, end) < end), each)
+        for each in answer.open
+    ]
+    most, holder = max(holders, key=lambda found: found[0], default=(0, None))
+    if not most or holder is None:
+        return None
+    return (
+        f"the batch {holder.key!r} of {holder.owner!r}, open since "
+        f"{holder.since:%Y-%m-%d %H:%M:%S%z},"
+    )
+
+
+_SHARED: "weakref.WeakValueDictionary[Hashable, CommittedRuns]" = weakref.WeakValueDictionary()
+
+
+def visibility_of(
+    calls: LedgerCalls,
+    connection: Connection,
+    *,
+    grace_s: float,
+    snapshot: int | datetime | None = None,
+) -> Visibility | None:
+    """Return what a reader may see; None for a channel whose records are visible at once.
+
+    Raises OptionError for a `snapshot` of such a channel, GatewayError, TopicGone.
+    """
+    if connection.delivery != "exactly_once":
+        if snapshot is None:
+            return None
+        raise OptionError(
+            f"the channel {connection.channel_name!r} has no snapshots: its delivery is "
+            f"{connection.delivery}, without commits. Create a channel with "
+            "delivery='exactly_once' for that"
+        )
+    if snapshot is not None:
+        return Snapshot(calls, connection, snapshot)
+    key = (ForkGuard(), calls.identity, grace_s, connection.channel_uid, connection.topic_id)
+    found = _SHARED.get(key) or _SHARED.setdefault(
+        key, CommittedRuns(calls, connection, grace_s=grace_s)
+    )
+    found.refresh()
+    return found

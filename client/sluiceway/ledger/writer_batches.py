@@ -1,0 +1,219 @@
+"""Commits of a writer: at each flush, by time, and at the end of a block."""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+from sluiceway.errors import (
+    CommitUnknown,
+    KafkaFailure,
+    OptionError,
+    ReplayMismatch,
+    SluicewayError,
+)
+from sluiceway.fair_lock import FairLock
+from sluiceway.ledger.batch_sequence import BatchSequence
+from sluiceway.ledger.write_batch import WriteBatch
+from sluiceway.rest.ledger_models import PositionAdvance
+
+__all__ = ["BatchedWriter", "WriterBatches"]
+
+LOGGER = logging.getLogger("sluiceway.ledger.writer_batches")
+
+
+class BatchedWriter(Protocol):
+    """What a writer does for its batches, with its turn held."""
+
+    failure: SluicewayError | None
+    """Why it refuses further work, if it does."""
+
+    def require_open(self) -> None:
+        """Raise unless it may be used."""
+
+    def send_accumulated(self) -> None:
+        """Produce everything that was written."""
+
+    def discard_accumulated(self) -> None:
+        """Forget what was written and not produced yet."""
+
+    def deliver(self) -> None:
+        """Wait until Kafka has acknowledged everything. Raises KafkaFailure."""
+
+
+class WriterBatches:
+    """Ends the batches of a writer when everything in them is acknowledged.
+
+    Thread-safe, by the writer's turn. A failure ends the writer and aborts its batch at once, so
+    that it does not hold readers back.
+    """
+
+    def __init__(
+        self,
+        writer: BatchedWriter,
+        sequence: BatchSequence,
+        turn: FairLock,
+        *,
+        commit_every_s: float,
+    ) -> None:
+        # Timers must not keep a writer that was dropped.
+        self._writer: BatchedWriter = weakref.proxy(writer)
+        self._sequence = sequence
+        self._turn = turn
+        self._commit_every_s = commit_every_s
+
+    @property
+    def in_block(self) -> bool:
+        """Whether a block decides when the current batch ends."""
+        return self._sequence.in_block
+
+    @property
+    def ends(self) -> Mapping[int, int]:
+        """By partition, the offset after the last record that was committed."""
+        return self._sequence.ends
+
+    def admit(self, records: int) -> bool:
+        """Whether messages with so many records may be produced now; opens a batch if needed."""
+        sequence = self._sequence
+        before = sequence.current
+        try:
+            admitted = sequence.admit(records)
+        except SluicewayError as error:
+            # The caller has its records no more.
+            self.fail(error)
+            raise
+        if before is None and not sequence.in_block:
+            self._commit_later(sequence.current)
+        return admitted
+
+    def flush(self) -> None:
+        """Wait for acknowledgements, then commit, except within a block."""
+        self._writer.deliver()
+        if not self._sequence.in_block:
+            self._commit(None, None)
+
+    @contextmanager
+    def block(self, key: str, *, owner: str | None = None) -> Iterator[WriteBatch]:
+        """Commit what is written in the block, or abort it after an exception."""
+        batch = self.begin(key, owner=owner)
+        assert batch is not None  # noqa: S101 - a batch with a key is open
+        try:
+            yield batch
+        except BaseException as error:
+            self.abort(error)
+            raise
+        try:
+            self.commit()
+        except (CommitUnknown, ReplayMismatch):
+            raise
+        except BaseException as error:
+            self.abort(error)
+            raise
+
+    def begin(self, key: str | None, *, owner: str | None = None) -> WriteBatch | None:
+        """Begin a block, which `commit` or `abort` ends.
+
+        What was written before is committed first. Without a key, the batch is opened with its
+        first message.
+        """
+        with self._turn:
+            self._writer.require_open()
+            if not self._sequence.in_block:
+                self._writer.send_accumulated()
+                self.flush()
+            return self._sequence.begin(key, owner)
+
+    def commit(
+        self,
+        positions: PositionAdvance | None = None,
+        *,
+        on_resolved: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Commit the batch of a block, and positions of a reader with it.
+
+        After CommitUnknown, `on_resolved` is called with the answer to `resolve`.
+        """
+        with self._turn:
+            self._writer.require_open()
+            self._writer.send_accumulated()
+            self._writer.deliver()
+            self._commit(positions, on_resolved)
+
+    def abort(self, error: BaseException) -> None:
+        """Abort the batch of a block; the writer goes on."""
+        writer = self._writer
+        with self._turn:
+            writer.discard_accumulated()
+            if writer.failure is None:
+                try:
+                    # The reports of messages that are on their way belong to this batch.
+                    writer.deliver()
+                except KafkaFailure as failure:
+                    LOGGER.warning("a writer failed while its batch was aborted: %s", failure)
+            self._sequence.abort(error)
+
+    def fail(self, error: SluicewayError) -> None:
+        """End the writer with an error, and abort its current batch."""
+        self._writer.failure = error
+        self._sequence.abort(error)
+
+    def resolve(self, *, timeout_s: float | None = None) -> bool | None:
+        """Return whether the batch of the last CommitUnknown was committed; None without one."""
+        with self._turn:
+            committed = self._sequence.resolve(timeout_s=timeout_s)
+            if isinstance(self._writer.failure, CommitUnknown):
+                self._writer.failure = None
+            return committed
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Abort what is not committed, and renew no more leases."""
+        if error is not None:
+            with self._turn:
+                self._sequence.abort(error)
+        self._sequence.close()
+
+    def require_ended(self) -> None:
+        """Raise OptionError within a block."""
+        if self._sequence.in_block:
+            raise OptionError("this writer is in a batch: leave its block before it is closed")
+
+    def _commit(
+        self, positions: PositionAdvance | None, on_resolved: Callable[[bool], None] | None
+    ) -> None:
+        try:
+            self._sequence.commit(positions, on_resolved=on_resolved)
+        except ReplayMismatch:
+            raise
+        except CommitUnknown as error:
+            self._writer.failure = error
+            raise
+        except SluicewayError as error:
+            self.fail(error)
+            raise
+
+    def _commit_later(self, batch: WriteBatch | None) -> None:
+        """Commit a batch after a time, so that it does not hold readers back."""
+        batches = weakref.ref(self)
+
+        def commit() -> None:
+            found = batches()
+            if found is not None:
+                found._commit_if_current(batch)  # noqa: SLF001
+
+        timer = threading.Timer(self._commit_every_s, commit)
+        timer.daemon = True
+        timer.start()
+
+    def _commit_if_current(self, batch: WriteBatch | None) -> None:
+        with self._turn:
+            if self._sequence.current is not batch or self._sequence.in_block:
+                return
+            try:
+                self._writer.require_open()
+                self._writer.send_accumulated()
+                self.flush()
+            except SluicewayError as error:
+                # The next call raises it.
+                LOGGER.warning("a writer's commit by time failed: %s", error)

@@ -1,0 +1,269 @@
+"""Record sender: a writer's records on their way to Kafka, in the order of the writes."""
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from sluiceway.codecs import codec
+from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.errors import (
+    CommitUnknown,
+    DeliveryFailed,
+    EndpointClosed,
+    KafkaFailure,
+    KafkaUnavailable,
+    SluicewayError,
+)
+from sluiceway.fair_lock import FairLock
+from sluiceway.kafka.accumulator import Messages, certain_row_bytes, record_accumulator
+from sluiceway.kafka.config import MaskedProperties, producer_config
+from sluiceway.kafka.partitioner import Partitioning
+from sluiceway.kafka.producer import IdempotentProducer
+from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.ledger.intervals import DeliveredIntervals
+from sluiceway.ledger.writer_batches import WriterBatches
+from sluiceway.records import to_batches
+from sluiceway.records.row_buffer import FULL, RowBuffer, Rows
+from sluiceway.rest.models import Connection
+from sluiceway.schema import Schema
+
+__all__ = ["PreparedRecords", "RecordSender"]
+
+_IDENTITY_MAX_AGE_S = 30.0
+_LINGER_S = 0.005
+"""How long single records wait for others, before Kafka's client has them."""
+
+PreparedRecords = Rows | list[pa.RecordBatch]
+"""Validated records of one write."""
+
+
+class RecordSender:
+    """Validates, accumulates and produces the records of one writer.
+
+    `turn` is held to accumulate, send, or close; delivery reports do not take it. `failure` is
+    the reason why nothing more is accepted. `handle` and `batches` are set once the writer is an
+    endpoint: with `batches`, nothing is produced that they do not admit.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        schema: Schema,
+        partitioning: Partitioning,
+        *,
+        row_by_row: bool,
+        batch_records: int,
+        delivery_timeout_s: float,
+        timeout_s: float,
+        config: MaskedProperties,
+    ) -> None:
+        """Verify the topic, and connect. Raises OptionError, TopicGone, KafkaUnavailable."""
+        self.handle: EndpointHandle | None = None
+        self.batches: WriterBatches | None = None
+        self.turn = FairLock()
+        self.failure: SluicewayError | None = None
+        self.closed = False
+        self._schema = schema
+        self._timeout_s = timeout_s
+        self._partitioning = partitioning
+        self._accumulator = record_accumulator(
+            codec(connection.format, schema, connection.schema_id),
+            connection,
+            partitioning,
+            batch_records=batch_records,
+        )
+        self.intervals: DeliveredIntervals | None = None
+        reporting = None
+        if connection.delivery == "exactly_once":
+            many = connection.format == "arrow"
+            self.intervals = DeliveredIntervals(
+                connection.partitions, self._accumulator.records_in if many else None
+            )
+            reporting = self.intervals.reporting
+        self.identity = TopicIdentity(connection, config)
+        self.identity.verify(timeout_s=timeout_s)
+        self.producer = IdempotentProducer(
+            connection.topic_name,
+            producer_config(
+                connection.kafka,
+                config,
+                delivery_timeout_ms=int(delivery_timeout_s * 1000),
+                max_message_bytes=connection.max_message_bytes,
+            ),
+            connect_timeout_s=timeout_s,
+            delivery_timeout_s=delivery_timeout_s,
+            records_in=self._accumulator.records_in,
+            partitions=connection.partitions,
+            reporting=reporting,
+        )
+        self._row_by_row = row_by_row
+        self._rows = RowBuffer(schema, max_row_bytes=certain_row_bytes(connection, schema))
+        self._lingering = False
+        self._send_at_once = False
+        self._batch_records = 0
+
+    @property
+    def accepted_records(self) -> int:
+        """The number of records of the writes so far, acknowledged or not."""
+        return self._batch_records + self._rows.added
+
+    def prepare(self, records: Any) -> PreparedRecords:
+        """Validate records for `write_prepared`. Raises RecordError, SchemaError, OptionError."""
+        self.require_open()
+        rows = self._rows.check(records) if self._row_by_row else None
+        return to_batches(records, self._schema) if rows is None else rows
+
+    def write_prepared(self, prepared: PreparedRecords) -> int:
+        """Write what `prepare` has returned, and return the number of records.
+
+        `prepare` may be that of another writer with the same schema, format and message size.
+        """
+        if not isinstance(prepared, Rows):
+            return self._write_batches(prepared)
+        buffered = self._rows.add(prepared)
+        if not buffered:
+            with self.turn:
+                self.require_open()
+        elif buffered >= FULL or self._send_at_once:
+            with self.turn:
+                # If another thread has closed the writer meanwhile, it has sent these rows.
+                if not self.closed:
+                    self.require_open()
+                    self._send_rows()
+        elif not self._lingering:
+            self._linger()
+        return len(prepared)
+
+    def start_round_robin_at(self, partition: int) -> None:
+        """Send the next record without a key to this partition; the first is random by default."""
+        with self.turn:
+            self._send_rows()
+            self._partitioning.start_round_robin_at(partition)
+
+    def flush(self) -> None:
+        """Wait until everything is acknowledged and, with batches, commit it."""
+        self.require_open()
+        with self.turn:
+            self.require_open()
+            self.send_accumulated()
+            if self.batches is not None:
+                # With the turn: one thread serves the reports, and a batch ends with its writes.
+                self.batches.flush()
+                return
+        # Other threads may write meanwhile. If they never pause, they wait in the second step.
+        self.producer.flush_briefly()
+        self.deliver()
+
+    def close_rows(self) -> None:
+        """Accept no more rows."""
+        self._rows.close()
+
+    def nonempty_ends(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Return the end offsets of those of the partitions that hold anything."""
+        if not partitions:
+            return {}
+        ends = self.identity.ends(partitions, timeout_s=self._timeout_s)
+        return {partition: end for partition, end in ends.items() if end}
+
+    def _write_batches(self, batches: Sequence[pa.RecordBatch]) -> int:
+        with self.turn:
+            self.require_open()
+            self._send_rows()
+            messages = self._accumulator.add(batches)
+            count: int = sum(batch.num_rows for batch in batches)
+            self._batch_records += count
+            self._send(messages)
+            self._record_cycle()
+        return count
+
+    def _linger(self) -> None:
+        """Send the buffered rows a moment later, in another thread."""
+        timer = threading.Timer(_LINGER_S, self._send_lingering)
+        timer.daemon = True
+        self._lingering = True
+        try:
+            timer.start()
+        except RuntimeError:  # no more threads
+            self._lingering = False
+            self._send_rows()
+
+    def _send_lingering(self) -> None:
+        with self.turn:
+            self._lingering = False
+            try:
+                self.require_open()
+                self._send_rows()
+            except DeliveryFailed:
+                # There is no caller to raise it to. The producer raises it again in the next call.
+                self.failure, self._send_at_once = None, True
+            except SluicewayError:
+                # The next call raises it.
+                return
+
+    def _send_rows(self) -> None:
+        """Send the buffered rows, before anything that is written after them."""
+        rows = self._rows.drain()
+        if rows:
+            self._send(self._accumulator.add(rows))
+            self._record_cycle()
+
+    def _record_cycle(self) -> None:
+        if self.handle is not None:
+            self.handle.record_cycle(self.accepted_records)
+
+    def send_accumulated(self) -> None:
+        """Produce everything that was written."""
+        self._send_rows()
+        self._send(self._accumulator.drain())
+
+    def _send(self, messages: Messages) -> None:
+        if not messages.values:
+            return
+        if self.batches is not None and not self.batches.admit(messages.records):
+            return
+        if self.handle is not None and self.handle.pristine:
+            self.handle.pristine = False
+        try:
+            self.producer.send(messages)
+        except DeliveryFailed as error:
+            self._fail(error)
+            raise
+
+    def deliver(self) -> None:
+        """Wait until everything is acknowledged, in the channel's topic."""
+        try:
+            with self.turn:
+                self.producer.flush()
+            # Everything is acknowledged, so an unavailable broker makes no difference here.
+            with contextlib.suppress(KafkaUnavailable):
+                self.identity.verify(timeout_s=self._timeout_s, max_age_s=_IDENTITY_MAX_AGE_S)
+        except KafkaFailure as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: SluicewayError) -> None:
+        """Refuse further work; readers are not held back by a batch that cannot be committed."""
+        self.failure = error
+        if self.batches is not None:
+            self.batches.fail(error)
+
+    def discard_accumulated(self) -> None:
+        """Forget what was written and not produced yet."""
+        self._rows.drain()
+        self._accumulator.drain()
+
+    def require_open(self) -> None:
+        """Raise unless the writer may be used."""
+        if isinstance(self.failure, CommitUnknown):
+            raise self.failure
+        if self.failure is not None:
+            raise EndpointClosed(
+                f"this writer failed before and cannot be used any more: {self.failure}"
+            ) from self.failure
+        if self.closed:
+            raise EndpointClosed("this writer is closed; open a new one with channel.writer()")
+        if self.handle is not None:
+            self.handle.check()

@@ -1,0 +1,266 @@
+"""Requests about a channel's ledger: batches, their commits, and the visible runs."""
+
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sluiceway.errors import CommitUnknown, Conflict, GatewayError, InvalidRequest
+from sluiceway.rest.ledger_models import (
+    Batch,
+    BatchLease,
+    CommitPage,
+    CommitResult,
+    Committed,
+    Manifest,
+    PositionAdvance,
+    manifest_digest,
+    manifest_json,
+    manifest_slices,
+)
+from sluiceway.rest.parsing import JsonNode, parse
+from sluiceway.rest.transport import Backoff, Transport, channel_path
+
+__all__ = ["LedgerCalls"]
+
+_LIMIT = 10_000
+_WATERMARK_TIMEOUT_S = 10.0
+_BEYOND_WATERMARK = "beyond_watermark"
+
+
+class LedgerCalls:
+    """Requests to the ledgers of a gateway's channels.
+
+    Every request can be repeated: a batch is found by its key and instance, a commit by its
+    digest. Each call raises GatewayError and its subclasses.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._transport = transport
+        self._sleep, self._monotonic = sleep, monotonic
+
+    @property
+    def identity(self) -> Hashable:
+        """Equal for calls to one gateway, as one principal."""
+        return self._transport.identity
+
+    def clone(self) -> "LedgerCalls":
+        """Return the same calls with connections of their own."""
+        return LedgerCalls(self._transport.clone(), sleep=self._sleep, monotonic=self._monotonic)
+
+    def open(
+        self,
+        channel: str,
+        *,
+        uid: str,
+        key: str,
+        owner: str,
+        instance: str,
+        takeover: bool = False,
+        ordinal: int | None = None,
+        partitions: Sequence[int] | None = None,
+        lease_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Batch:
+        """Open the batch of a key, or return the one that was committed."""
+        body: dict[str, Any] = {"uid": uid, "key": key, "owner": owner, "instance": instance}
+        body |= {"takeover": takeover, "ordinal": ordinal, "lease_ms": lease_ms}
+        body["partitions"] = None if partitions is None else sorted(partitions)
+        return parse(Batch, self._post(_batches(channel), body, timeout_s=timeout_s))
+
+    def upload(
+        self,
+        channel: str,
+        batch_id: str,
+        *,
+        uid: str,
+        instance: str,
+        index: int,
+        manifest: Manifest,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Upload one slice of a manifest to the open batch, at most 10,000 intervals."""
+        path = f"{_batches(channel)}/{batch_id}/manifest/{index}"
+        body = {"uid": uid, "instance": instance, "manifest": manifest_json(manifest)}
+        self._transport.request("PUT", path, body=body, timeout_s=timeout_s)
+
+    def commit(
+        self,
+        channel: str,
+        batch: Batch,
+        *,
+        uid: str,
+        instance: str,
+        manifest: Manifest,
+        records: int,
+        counts: Mapping[int, int],
+        positions: PositionAdvance | None = None,
+        timeout_s: float | None = None,
+    ) -> CommitResult:
+        """Commit a batch: all that its manifest lists, and positions of a reader with it.
+
+        A large manifest is uploaded in slices. A commit is repeated until it is answered, and as
+        long as the leaders of the partitions do not show its records. Raises Conflict and
+        InvalidRequest if it did not count, and CommitUnknown if it may have.
+        """
+        slices = list(manifest_slices(manifest))
+        if len(slices) > 1:
+            for index, each in enumerate(slices):
+                self.upload(
+                    channel, batch.id, uid=uid, instance=instance, index=index, manifest=each
+                )
+        inline = len(slices) <= 1
+        body: dict[str, Any] = {
+            "uid": uid,
+            "instance": instance,
+            "digest": manifest_digest(manifest),
+            "manifest": manifest_json(manifest) if inline else {},
+            "slices": 0 if inline else len(slices),
+            "records": records,
+            "counts": {str(partition): count for partition, count in sorted(counts.items())},
+            "positions": None if positions is None else positions.to_json(),
+        }
+        return self._send_commit(channel, batch, body, timeout_s=timeout_s)
+
+    def abort(
+        self,
+        channel: str,
+        batch_id: str,
+        *,
+        uid: str,
+        instance: str,
+        cause: str,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Abort a batch. Raises Conflict `batch_committed` if it was committed."""
+        body = {"uid": uid, "instance": instance, "cause": cause}
+        self._post(f"{_batches(channel)}/{batch_id}/abort", body, timeout_s=timeout_s)
+
+    def renew(
+        self,
+        channel: str,
+        batches: Mapping[str, str],
+        *,
+        uid: str,
+        lease_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, BatchLease]:
+        """Renew the leases of batches, given as instances by batch id; return them by id."""
+        named = [{"id": batch, "instance": instance} for batch, instance in batches.items()]
+        body = {"uid": uid, "batches": named, "lease_ms": lease_ms}
+        response = self._post(f"{_batches(channel)}/renew", body, timeout_s=timeout_s)
+        leases = (each.read(BatchLease) for each in response.items("batches"))
+        return {lease.id: lease for lease in leases}
+
+    def committed(
+        self,
+        channel: str,
+        *,
+        uid: str,
+        starts: Mapping[int, int],
+        limit: int = _LIMIT,
+        seen: str | None = None,
+        wait_s: float = 0.0,
+        number: int | None = None,
+        snapshot: int | datetime | None = None,
+    ) -> Committed | None:
+        """Return the committed part of a channel, with at most `limit` runs from `starts` on.
+
+        With the ETag `seen`, wait up to `wait_s` for a change and return None without one. Ask
+        with the `number` of an answer for the rest of its runs. `snapshot` is the number or the
+        time of a commit: the answer is as it was after that commit.
+        """
+        params = {"uid": uid, "limit": str(limit)}
+        if starts:
+            params["from"] = ",".join(f"{p}:{offset}" for p, offset in sorted(starts.items()))
+        if number is not None:
+            params["number"] = str(number)
+        if isinstance(snapshot, datetime):
+            params["snapshot_at"] = snapshot.astimezone(UTC).isoformat()
+        elif snapshot is not None:
+            params["snapshot"] = str(snapshot)
+        response = self._transport.poll(
+            f"{channel_path(channel)}/committed", params=params, seen=seen, wait_s=wait_s
+        )
+        if response is None:
+            return None
+        etag = response.headers.get("ETag")
+        return parse(Committed, self._transport.json(response), etag=etag)
+
+    def all_committed(
+        self,
+        channel: str,
+        *,
+        uid: str,
+        starts: Mapping[int, int],
+        seen: str | None = None,
+        wait_s: float = 0.0,
+        snapshot: int | datetime | None = None,
+    ) -> Committed | None:
+        """Return the same as `committed`, with all runs: the slices are of one answer."""
+        first = self.committed(
+            channel, uid=uid, starts=starts, seen=seen, wait_s=wait_s, snapshot=snapshot
+        )
+        if first is None or not first.truncated:
+            return first
+        runs = {partition: list(found) for partition, found in first.runs.items()}
+        left = first.truncated
+        while left:
+            more = self.committed(
+                channel, uid=uid, starts=left, number=first.number, snapshot=snapshot
+            )
+            assert more is not None  # noqa: S101 - a request without an ETag has a response
+            for partition, found in more.runs.items():
+                if partition in left:
+                    runs.setdefault(partition, []).extend(found)
+            left = more.truncated
+        merged = {partition: tuple(found) for partition, found in runs.items()}
+        return replace(first, runs=merged, truncated={})
+
+    def commits(
+        self, channel: str, *, uid: str | None = None, limit: int = 100, before: int | None = None
+    ) -> CommitPage:
+        """Return the last ended batches, those with a number below `before`, and open ones."""
+        params = {"limit": str(limit)} | ({} if uid is None else {"uid": uid})
+        params |= {} if before is None else {"before": str(before)}
+        path = f"{channel_path(channel)}/commits"
+        response = self._transport.request("GET", path, params=params)
+        return parse(CommitPage, self._transport.json(response))
+
+    def close(self) -> None:
+        """Close the connections to the gateway."""
+        self._transport.close()
+
+    def _send_commit(
+        self, channel: str, batch: Batch, body: Mapping[str, Any], *, timeout_s: float | None
+    ) -> CommitResult:
+        path = f"{_batches(channel)}/{batch.id}/commit"
+        wait_s = _WATERMARK_TIMEOUT_S if timeout_s is None else timeout_s
+        backoff = Backoff(wait_s, sleep=self._sleep, monotonic=self._monotonic)
+        while True:
+            try:
+                return parse(CommitResult, self._post(path, body, timeout_s=timeout_s))
+            except GatewayError as error:
+                # An earlier request may still arrive, so only these are final.
+                if error.code == _BEYOND_WATERMARK and backoff.wait():
+                    continue
+                if isinstance(error, Conflict | InvalidRequest) and not error.retriable:
+                    raise
+                raise CommitUnknown(channel=channel, key=batch.key) from error
+
+    def _post(
+        self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> JsonNode:
+        response = self._transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
+        return self._transport.json(response)
+
+
+def _batches(channel: str) -> str:
+    return f"{channel_path(channel)}/batches"

@@ -1,0 +1,244 @@
+"""Batches, manifests and commits of a channel's ledger, as the gateway describes them."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+
+from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.parsing import JsonNode, JsonPath, incompatible
+
+__all__ = [
+    "SLICE_INTERVALS",
+    "Batch",
+    "BatchLease",
+    "CommitPage",
+    "CommitResult",
+    "Committed",
+    "Interval",
+    "LedgerEvent",
+    "Manifest",
+    "OpenBatch",
+    "PositionAdvance",
+    "manifest_digest",
+    "manifest_json",
+    "manifest_slices",
+]
+
+SLICE_INTERVALS: Final = 10_000
+"""The most intervals in one request."""
+
+
+class Interval(NamedTuple):
+    """Consecutive offsets from `first` up to, not including, `end`."""
+
+    first: int
+    end: int
+
+
+Manifest: TypeAlias = Mapping[int, Sequence[Interval]]
+"""By partition the sorted intervals that a batch's producers wrote."""
+
+
+def _read_runs(node: JsonNode) -> dict[int, tuple[Interval, ...]]:
+    keys = node.read(Mapping[str, tuple[JsonNode, ...]])  # type: ignore[type-abstract]
+    if not all(key.isdecimal() for key in keys):
+        raise incompatible(node.path, "has a key that is not a partition number")
+    return {int(key): tuple(map(_read_interval, runs)) for key, runs in keys.items()}
+
+
+def _read_interval(node: JsonNode) -> Interval:
+    match node.value:
+        case [int(first), int(end)]:
+            return Interval(first, end)
+    raise incompatible(node.path, "is not an interval of offsets")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A batch as its writer sees it.
+
+    `state` is open, committed or aborted. `begin` names the partitions that the batch may write
+    to, each with a lower bound of its offsets. A committed batch has the `number` of its commit,
+    its count of `records` and, for the last batches, the `counts` by partition.
+    """
+
+    id: str
+    key: str
+    owner: str
+    epoch: int
+    state: str
+    begin: Mapping[int, int]
+    number: int | None
+    records: int | None
+    counts: Mapping[int, int] | None
+    lease_until: datetime | None
+    topic_id: str | None = None
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the key was committed before: nothing may be written for it."""
+        return self.state == "committed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitResult:
+    """A commit: its number, and by partition the `stable` after it."""
+
+    id: str
+    state: str
+    number: int
+    stable: Mapping[int, int]
+    committed_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLease:
+    """A batch's state and lease after a renewal; it is not open any more if `state` says so."""
+
+    id: str
+    state: str
+    lease_until: datetime | None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the batch can still be committed."""
+        return self.state == "open"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBatch:
+    """An open batch: by partition, it holds readers back at `begin`."""
+
+    key: str
+    owner: str
+    since: datetime
+    begin: Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """The committed part of a channel, as of commit `number`.
+
+    Records below `stable` are final. Those of them in `runs` are visible, from the offsets that
+    the request named. `truncated` names the partitions with more runs, and the offset to ask for.
+    `visible_end` is the end of the last run, also above `stable`. `halted` is the reason why the
+    ledger takes no more commits, or None.
+    """
+
+    uid: str
+    topic_id: str | None
+    number: int
+    stable: Mapping[int, int]
+    visible_end: Mapping[int, int]
+    runs: Annotated[Mapping[int, tuple[Interval, ...]], JsonPath("runs", read=_read_runs)]
+    truncated: Mapping[int, int] = field(default_factory=dict)
+    open: tuple[OpenBatch, ...] = ()
+    halted: str | None = None
+    etag: str | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerEvent:
+    """An end of a batch: `kind` is commit, abort or reap."""
+
+    number: int
+    kind: str
+    key: str
+    owner: str
+    records: int | None
+    at: datetime
+    opened_at: datetime | None
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitPage:
+    """Ended batches of a channel, the newest first, and those that are open."""
+
+    events: Annotated[tuple[LedgerEvent, ...], JsonPath("commits")]
+    open: tuple[OpenBatch, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionAdvance:
+    """A reader's positions to commit with a batch: from those `before` to those `after`.
+
+    `channel`, `uid` and `topic_id` are those of the channel that is read. `endpoint`, `epoch`,
+    `generation` and `number` are those of an ordinary commit of the reader.
+    """
+
+    channel: str
+    uid: str
+    topic_id: str | None
+    group: str
+    endpoint: str
+    epoch: int
+    generation: int
+    number: int
+    before: Mapping[int, Position | None]
+    after: Mapping[int, Position]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the positions as the body of a commit has them."""
+        return {
+            "channel": self.channel,
+            "uid": self.uid,
+            "topic_id": self.topic_id,
+            "group": self.group,
+            "id": self.endpoint,
+            "epoch": self.epoch,
+            "generation": self.generation,
+            "number": self.number,
+            "positions": [
+                {
+                    "partition": partition,
+                    "from": _position_json(self.before.get(partition)),
+                    "to": _position_json(position),
+                }
+                for partition, position in sorted(self.after.items())
+            ],
+        }
+
+
+def _position_json(position: Position | None) -> dict[str, Any] | None:
+    if position is None:
+        return None
+    return {"offset": position.offset, "record": position.records} | (
+        {} if position.metadata is None else {"metadata": position.metadata}
+    )
+
+
+def manifest_json(manifest: Manifest) -> dict[str, list[list[int]]]:
+    """Return a manifest as requests have it, the partitions in order."""
+    return {
+        str(partition): [[first, end] for first, end in intervals]
+        for partition, intervals in sorted(manifest.items())
+        if intervals
+    }
+
+
+def manifest_digest(manifest: Manifest) -> str:
+    """Return the hexadecimal SHA-256 of a manifest's canonical JSON."""
+    text = json.dumps(manifest_json(manifest), separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def manifest_slices(manifest: Manifest) -> Iterator[dict[int, list[Interval]]]:
+    """Cut a manifest into parts of at most 10,000 intervals."""
+    part: dict[int, list[Interval]] = {}
+    room = SLICE_INTERVALS
+    for partition, intervals in sorted(manifest.items()):
+        taken = 0
+        while taken < len(intervals):
+            if not room:
+                yield part
+                part, room = {}, SLICE_INTERVALS
+            cut = intervals[taken : taken + room]
+            part[partition] = list(cut)
+            taken += len(cut)
+            room -= len(cut)
+    if part:
+        yield part

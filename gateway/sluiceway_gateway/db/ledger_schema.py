@@ -1,0 +1,172 @@
+"""Tables of the ledger: batches, visible runs, and what each commit made stable.
+
+CHECK and unique constraints repeat the rules of `ledger/model.py`: a batch ends once, a key is
+committed once, and stored ends are consistent.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from sluiceway_gateway.channels.model import MAX_PARTITIONS
+from sluiceway_gateway.db.types import (
+    Document,
+    OptionalDocument,
+    UtcTime,
+    Word,
+    channel_column,
+    metadata,
+    one_of,
+)
+from sluiceway_gateway.ledger.model import BatchState, Ending
+
+ledgers = Table(
+    "ledgers",
+    metadata,
+    channel_column(primary_key=True),
+    # The topic whose offsets the ledger lists.
+    Column("topic_id", Word, nullable=False),
+    Column("partitions", Integer, nullable=False),
+    # Number of the last commit, abort or reaped batch.
+    Column("number", BigInteger, nullable=False),
+    # Why nothing is committed any more; NULL while the ledger works.
+    Column("halted", Text),
+    CheckConstraint("number >= 0", name="number"),
+    CheckConstraint(f"partitions BETWEEN 1 AND {MAX_PARTITIONS}", name="partitions"),
+)
+
+# Stored, because runs below the log start are deleted. Neither column ever falls.
+ledger_partitions = Table(
+    "ledger_partitions",
+    metadata,
+    channel_column(primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    # End of the last visible run.
+    Column("visible_end", BigInteger, nullable=False),
+    # Readers read up to here; the runs below are final.
+    Column("stable", BigInteger, nullable=False),
+    CheckConstraint("partition >= 0", name="partition"),
+    CheckConstraint("stable >= 0 AND stable <= visible_end", name="stable"),
+)
+
+visible_runs = Table(
+    "visible_runs",
+    metadata,
+    channel_column(primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("first_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("end_offset", BigInteger, nullable=False),
+    CheckConstraint("partition >= 0", name="partition"),
+    CheckConstraint("first_offset >= 0 AND first_offset < end_offset", name="offsets"),
+    # With the primary key, no two runs begin or end at one offset.
+    UniqueConstraint("channel_uid", "partition", "end_offset"),
+)
+
+batch_owners = Table(
+    "batch_owners",
+    metadata,
+    channel_column(primary_key=True),
+    Column("name", Word, primary_key=True),
+    # Number of the latest instance.
+    Column("epoch", BigInteger, nullable=False),
+    # Instances with a lower number are refused.
+    Column("fence", BigInteger, nullable=False),
+    Column("instance", Word, nullable=False),
+    # Highest committed ordinal; NULL without one.
+    Column("ordinal", BigInteger),
+    CheckConstraint("epoch >= 1 AND fence BETWEEN 0 AND epoch", name="epoch"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", Word, primary_key=True),
+    channel_column(),
+    Column("key", Word, nullable=False),
+    Column("owner", Word, nullable=False),
+    Column("instance", Word, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("ordinal", BigInteger),
+    Column("state", Word, nullable=False),
+    # By partition, the lower bound of the batch's offsets.
+    Column("begin", Document, nullable=False),
+    # NULL for all partitions.
+    Column("partitions", OptionalDocument),
+    Column("opened_at", UtcTime, nullable=False),
+    Column("lease_until", UtcTime, nullable=False),
+    Column("max_until", UtcTime, nullable=False),
+    # What ended it, and the number of its end in the channel.
+    Column("ending", Word),
+    Column("number", BigInteger),
+    Column("records", BigInteger),
+    Column("counts", OptionalDocument),
+    Column("digest", Word),
+    Column("cause", Text),
+    Column("ended_at", UtcTime),
+    CheckConstraint(one_of("state", BatchState), name="state"),
+    CheckConstraint(f"ending IS NULL OR {one_of('ending', Ending)}", name="ending"),
+    CheckConstraint(
+        "(state = 'open') = (ended_at IS NULL) AND (state = 'open') = (number IS NULL)",
+        name="ended",
+    ),
+    CheckConstraint(
+        "(state = 'committed') = (digest IS NOT NULL) AND "
+        "(state = 'committed') = (records IS NOT NULL) AND "
+        "(state = 'committed') = (ending IS NOT NULL AND ending = 'commit') AND "
+        "(state = 'open') = (ending IS NULL)",
+        name="committed",
+    ),
+    CheckConstraint("(state = 'aborted') = (cause IS NOT NULL)", name="aborted"),
+    CheckConstraint("epoch >= 1 AND (records IS NULL OR records >= 0)", name="counters"),
+    UniqueConstraint("channel_uid", "number"),
+    UniqueConstraint("channel_uid", "key", "epoch"),
+    # A key is open or committed once.
+    Index(
+        "uq_batches_living_key",
+        "channel_uid",
+        "key",
+        unique=True,
+        sqlite_where=text("state <> 'aborted'"),
+        postgresql_where=text("state <> 'aborted'"),
+    ),
+    # Readers, commits and the reaper look for open batches.
+    Index(
+        "ix_batches_open",
+        "channel_uid",
+        sqlite_where=text("state = 'open'"),
+        postgresql_where=text("state = 'open'"),
+    ),
+    Index(None, "channel_uid", "owner", "instance", "epoch"),
+)
+
+# Parts of a large manifest, until its commit names the digest of the whole.
+manifest_slices = Table(
+    "manifest_slices",
+    metadata,
+    Column("batch_id", Word, ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True),
+    Column("slice", Integer, primary_key=True, autoincrement=False),
+    Column("manifest", Document, nullable=False),
+    CheckConstraint("slice >= 0", name="slice"),
+)
+
+# One for each number of the ledger: a read can be repeated as it was after that end.
+ledger_snapshots = Table(
+    "ledger_snapshots",
+    metadata,
+    channel_column(primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", UtcTime, nullable=False),
+    # By partition, up to where readers read after it.
+    Column("stable", Document, nullable=False),
+    CheckConstraint("number >= 1", name="number"),
+    Index(None, "channel_uid", "at", "number"),
+)

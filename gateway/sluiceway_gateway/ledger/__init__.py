@@ -1,0 +1,1 @@
+"""Exactly-once delivery: batches, the offsets that they commit, and what readers may see."""

@@ -1,0 +1,230 @@
+"""Storage of batches, their owners, and parts of manifests.
+
+Whoever changes them holds the lock of the channel's ledger.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, bindparam, delete, func, select, update
+
+from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import batch_owners, batches, manifest_slices
+from sluiceway_gateway.db.statements import by_dialect
+from sluiceway_gateway.ledger.intervals import Manifest, manifest_of
+from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Owner
+from sluiceway_gateway.ledger.store import document_of, numbers_of, require_held
+
+_IS_OPEN = batches.c.state == str(BatchState.OPEN)
+_OWNER = select(batch_owners).where(
+    batch_owners.c.channel_uid == bindparam("uid"), batch_owners.c.name == bindparam("owner")
+)
+
+
+def _put_owner(insert: Any) -> Any:
+    statement = insert(batch_owners)
+    new = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=["channel_uid", "name"],
+        set_={each: new[each] for each in ("epoch", "fence", "instance", "ordinal")},
+        where=(batch_owners.c.epoch <= new.epoch)
+        & (batch_owners.c.fence <= new.fence)
+        & (func.coalesce(batch_owners.c.ordinal, -1) <= func.coalesce(new.ordinal, -1)),
+    ).returning(batch_owners.c.name)
+
+
+_PUT_OWNER = by_dialect(_put_owner)
+
+
+def owner(tx: ReadTransaction, uid: str, name: str) -> Owner | None:
+    """Return an owner of batches."""
+    row = tx.execute(_OWNER, {"uid": uid, "owner": name}).one_or_none()
+    if row is None:
+        return None
+    return Owner(
+        name=row.name, epoch=row.epoch, fence=row.fence, instance=row.instance, ordinal=row.ordinal
+    )
+
+
+def put_owner(tx: WriteTransaction, uid: str, owner: Owner) -> None:
+    """Store an owner; its numbers never fall."""
+    values = {"channel_uid": uid, "name": owner.name, "epoch": owner.epoch, "fence": owner.fence}
+    values |= {"instance": owner.instance, "ordinal": owner.ordinal}
+    stored = tx.execute(_PUT_OWNER[tx.dialect], values).first()
+    require_held(stored is not None, "owner of batches")
+
+
+_OF_CHANNEL = batches.c.channel_uid == bindparam("uid")
+_BATCH = select(batches).where(_OF_CHANNEL, batches.c.id == bindparam("batch"))
+_LATEST = (
+    select(batches)
+    .where(_OF_CHANNEL, batches.c.key == bindparam("key"))
+    .order_by(batches.c.epoch.desc())
+    .limit(1)
+)
+_OPEN = select(batches).where(_OF_CHANNEL, _IS_OPEN).order_by(batches.c.opened_at, batches.c.id)
+_EPOCH = select(func.max(batches.c.epoch)).where(
+    _OF_CHANNEL, batches.c.owner == bindparam("owner"), batches.c.instance == bindparam("instance")
+)
+_ENDED = (
+    select(batches)
+    .where(_OF_CHANNEL, batches.c.number < bindparam("before"))
+    .order_by(batches.c.number.desc())
+    .limit(bindparam("most"))
+)
+_END = (
+    update(batches)
+    .where(_OF_CHANNEL, batches.c.id == bindparam("batch"), _IS_OPEN)
+    .values(
+        **{
+            name: bindparam(f"new_{name}", type_=batches.c[name].type)
+            for name in (
+                *("state", "ending", "number", "records", "counts", "digest", "cause"),
+                "ended_at",
+            )
+        }
+    )
+)
+_RENEW = (
+    update(batches)
+    .where(_OF_CHANNEL, batches.c.id == bindparam("batch"), _IS_OPEN)
+    .values(lease_until=bindparam("until", type_=batches.c.lease_until.type))
+)
+_WITH_EXPIRED = (
+    select(batches.c.channel_uid)
+    .where(_IS_OPEN, batches.c.lease_until <= bindparam("now", type_=batches.c.lease_until.type))
+    .distinct()
+    .order_by(batches.c.channel_uid)
+)
+
+
+def batch(tx: ReadTransaction, uid: str, id_: str) -> Batch | None:
+    """Return a batch of the channel."""
+    row = tx.execute(_BATCH, {"uid": uid, "batch": id_}).one_or_none()
+    return None if row is None else _batch_of(row)
+
+
+def latest(tx: ReadTransaction, uid: str, key: str) -> Batch | None:
+    """Return the batch of the highest epoch of a key."""
+    row = tx.execute(_LATEST, {"uid": uid, "key": key}).one_or_none()
+    return None if row is None else _batch_of(row)
+
+
+def open_batches(tx: ReadTransaction, uid: str) -> list[Batch]:
+    """Return the channel's open batches, the oldest first."""
+    return [_batch_of(row) for row in tx.execute(_OPEN, {"uid": uid})]
+
+
+def instance_epoch(tx: ReadTransaction, uid: str, owner: str, instance: str) -> int | None:
+    """Return the highest epoch of an instance's batches."""
+    keys = {"uid": uid, "owner": owner, "instance": instance}
+    found: int | None = tx.execute(_EPOCH, keys).scalar_one()
+    return found
+
+
+def ended(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> list[Batch]:
+    """Return batches by their numbers, the last one first."""
+    rows = tx.execute(_ENDED, {"uid": uid, "before": before, "most": limit})
+    return [_batch_of(row) for row in rows]
+
+
+def with_expired(tx: ReadTransaction, now: datetime) -> list[str]:
+    """Return the uids of channels with a batch whose lease is over."""
+    return list(tx.execute(_WITH_EXPIRED, {"now": now}).scalars())
+
+
+def insert(tx: WriteTransaction, uid: str, batch: Batch) -> None:
+    """Store an open batch."""
+    tx.execute(
+        batches.insert(),
+        {
+            "id": batch.id,
+            "channel_uid": uid,
+            "key": batch.key,
+            "owner": batch.owner,
+            "instance": batch.instance,
+            "epoch": batch.epoch,
+            "ordinal": batch.ordinal,
+            "state": str(batch.state),
+            "begin": document_of(batch.begin),
+            "partitions": None if batch.partitions is None else list(batch.partitions),
+            "opened_at": batch.opened_at,
+            "lease_until": batch.lease_until,
+            "max_until": batch.max_until,
+        },
+    )
+
+
+def end(tx: WriteTransaction, uid: str, batch: Batch) -> None:
+    """Store the end of an open batch."""
+    values = {
+        "uid": uid,
+        "batch": batch.id,
+        "new_state": str(batch.state),
+        "new_ending": None if batch.ending is None else str(batch.ending),
+        "new_number": batch.number,
+        "new_records": batch.records,
+        "new_counts": None if batch.counts is None else document_of(batch.counts),
+        "new_digest": batch.digest,
+        "new_cause": batch.cause,
+        "new_ended_at": batch.ended_at,
+    }
+    require_held(tx.execute(_END, values).rowcount == 1, "batch")
+    tx.execute(delete(manifest_slices).where(manifest_slices.c.batch_id == batch.id))
+
+
+def renew(tx: WriteTransaction, uid: str, batch: Batch) -> None:
+    """Store the lease of an open batch."""
+    values = {"uid": uid, "batch": batch.id, "until": batch.lease_until}
+    require_held(tx.execute(_RENEW, values).rowcount == 1, "batch")
+
+
+def _batch_of(row: Row[Any]) -> Batch:
+    return Batch(
+        id=row.id,
+        key=row.key,
+        owner=row.owner,
+        instance=row.instance,
+        epoch=row.epoch,
+        ordinal=row.ordinal,
+        state=BatchState(row.state),
+        begin=numbers_of(row.begin),
+        partitions=None if row.partitions is None else tuple(row.partitions),
+        opened_at=row.opened_at,
+        lease_until=row.lease_until,
+        max_until=row.max_until,
+        ending=None if row.ending is None else Ending(row.ending),
+        number=row.number,
+        records=row.records,
+        counts=None if row.counts is None else numbers_of(row.counts),
+        digest=row.digest,
+        cause=row.cause,
+        ended_at=row.ended_at,
+    )
+
+
+def _put_slice(insert: Any) -> Any:
+    statement = insert(manifest_slices)
+    return statement.on_conflict_do_update(
+        index_elements=["batch_id", "slice"], set_={"manifest": statement.excluded.manifest}
+    )
+
+
+_PUT_SLICE = by_dialect(_put_slice)
+
+
+def put_slice(tx: WriteTransaction, batch_id: str, number: int, manifest: Manifest) -> None:
+    """Store a part of an open batch's manifest."""
+    document = {str(partition): each for partition, each in sorted(manifest.items())}
+    tx.execute(
+        _PUT_SLICE[tx.dialect], {"batch_id": batch_id, "slice": number, "manifest": document}
+    )
+
+
+def slices(tx: ReadTransaction, batch_id: str) -> dict[int, Manifest]:
+    """Return the stored parts of a batch's manifest, by their numbers."""
+    statement = select(manifest_slices).where(manifest_slices.c.batch_id == batch_id)
+    return {
+        row.slice: manifest_of({int(each): pairs for each, pairs in row.manifest.items()})
+        for row in tx.execute(statement)
+    }

@@ -1,0 +1,256 @@
+"""Ledger: batches, their owners, their ends, and the bound of what is visible. Pure.
+
+Every decision is made on values that were read while the ledger's row is locked, and returns what
+to store in the same transaction.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from sluiceway_gateway.errors import (
+    BatchAborted,
+    BatchCommitted,
+    BatchFenced,
+    LedgerHalted,
+)
+
+
+class BatchState(StrEnum):
+    """State of a batch."""
+
+    OPEN = "open"
+    """Its records are invisible; it may be committed."""
+    COMMITTED = "committed"
+    """The offsets of its manifest are visible, for good."""
+    ABORTED = "aborted"
+    """Whatever was written for it stays invisible, for good."""
+
+
+BATCH_TRANSITIONS: Mapping[BatchState, frozenset[BatchState]] = {
+    BatchState.OPEN: frozenset({BatchState.COMMITTED, BatchState.ABORTED}),
+    BatchState.COMMITTED: frozenset(),
+    BatchState.ABORTED: frozenset(),
+}
+"""The transition table."""
+
+
+class Ending(StrEnum):
+    """The event that ended a batch; each has a number in the channel."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    """By its writer, or by another instance that took over."""
+    REAP = "reap"
+    """By the gateway, when the lease or the batch's time was over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """What a channel's batches have committed; a partition that is missing counts as 0."""
+
+    channel_uid: str
+    topic_id: str
+    """The only topic that its offsets are of."""
+    partitions: int
+    number: int = 0
+    """The number of the last batch that ended."""
+    visible_end: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the end of the last committed run. It never falls."""
+    stable: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the offset below which nothing changes any more. It never falls."""
+    halted: str | None = None
+    """Why nothing may be opened, committed or read any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """A query or job and its sink, or a plain writer; only the owner of a key writes under it."""
+
+    name: str
+    epoch: int = 0
+    """The number of its latest instance."""
+    fence: int = 0
+    """Instances with a lower number were taken over, and are refused."""
+    instance: str = ""
+    """The latest instance."""
+    ordinal: int | None = None
+    """The highest that it has committed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Records that become visible together, or never."""
+
+    id: str
+    key: str
+    owner: str
+    instance: str
+    epoch: int
+    """The number of its instance."""
+    ordinal: int | None = None
+    """Its place in the order of a stream's batches."""
+    state: BatchState = BatchState.OPEN
+    begin: Mapping[int, int]
+    """By partition, the offset below which it has no records; it writes to these only."""
+    partitions: tuple[int, ...] | None = None
+    """The partitions that its writer named."""
+    opened_at: datetime
+    lease_until: datetime
+    max_until: datetime
+    """No renewal goes beyond this."""
+    number: int | None = None
+    """The number of its end in the channel."""
+    ending: Ending | None = None
+    records: int | None = None
+    counts: Mapping[int, int] | None = None
+    digest: str | None = None
+    cause: str | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbortDecision:
+    """What an abort or a reap stores; one that changes nothing has no `aborted`."""
+
+    aborted: tuple[Batch, ...]
+    ledger: Ledger
+
+
+def stable_of(
+    visible_end: Mapping[int, int], begins: Iterable[Mapping[int, int]]
+) -> Mapping[int, int]:
+    """Return, by partition, the bound below which no open batch can add records.
+
+    It is the end of the last run, or the lowest begin of an open batch that may write there.
+    """
+    stable = dict(visible_end)
+    for begin in begins:
+        for partition in stable.keys() & begin.keys():
+            stable[partition] = min(stable[partition], begin[partition])
+    return stable
+
+
+def require_intact(ledger: Ledger) -> None:
+    """Raise LedgerHalted if the ledger is stopped."""
+    if ledger.halted is not None:
+        raise LedgerHalted(
+            f"The channel is stopped: {ledger.halted} Nothing is written or read before an "
+            "operator has repaired it."
+        )
+
+
+def require_instance(batch: Batch, instance: str) -> None:
+    """Raise BatchFenced unless the batch is of this instance."""
+    if batch.instance != instance:
+        raise BatchFenced(
+            f"The batch {batch.id} of {batch.key!r} belongs to the instance {batch.instance!r}, "
+            f"not to {instance!r}. Only the instance that opened a batch ends it."
+        )
+
+
+def aborted_error(batch: Batch) -> BatchAborted:
+    """Return the error for work on an aborted batch."""
+    return BatchAborted(
+        f"The batch {batch.key!r} was aborted: {(batch.cause or '').rstrip('.')}. Nothing of it is "
+        "visible. Run the job again; its new instance opens the key anew."
+    )
+
+
+def abort_batch(
+    ledger: Ledger,
+    batch: Batch,
+    open_batches: Sequence[Batch],
+    cause: str,
+    now: datetime,
+    instance: str | None = None,
+) -> AbortDecision:
+    """Return the aborted batch; one that was aborted before stays as it is.
+
+    `instance` is the writer's, None for an operator. Raises BatchFenced and BatchCommitted.
+    """
+    if instance is not None:
+        require_instance(batch, instance)
+    if batch.state is BatchState.COMMITTED:
+        raise BatchCommitted(
+            f"The batch {batch.key!r} is committed, and its records are visible. The abort changed "
+            "nothing."
+        )
+    if batch.state is BatchState.ABORTED:
+        return AbortDecision(aborted=(), ledger=ledger)
+    others = [each for each in open_batches if each.id != batch.id]
+    return end_batches(ledger, [batch], others, now, Ending.ABORT, cause)
+
+
+def end_batches(
+    ledger: Ledger,
+    batches: Sequence[Batch],
+    others: Sequence[Batch],
+    now: datetime,
+    ending: Ending,
+    cause: str,
+) -> AbortDecision:
+    """Return the batches as aborted and numbered, and the ledger without what they held back."""
+    if not batches:
+        return AbortDecision(aborted=(), ledger=ledger)
+    aborted = tuple(
+        replace(
+            each,
+            state=BatchState.ABORTED,
+            ending=ending,
+            number=ledger.number + count,
+            cause=cause,
+            ended_at=now,
+        )
+        for count, each in enumerate(batches, 1)
+    )
+    stable = stable_of(ledger.visible_end, (each.begin for each in others))
+    return AbortDecision(
+        aborted=aborted,
+        ledger=replace(ledger, number=ledger.number + len(aborted), stable=stable),
+    )
+
+
+def renew(batch: Batch, now: datetime, lease: timedelta) -> Batch:
+    """Return an open batch with a longer lease, up to its time's end; others unchanged."""
+    if batch.state is not BatchState.OPEN:
+        return batch
+    until = min(max(batch.lease_until, now + lease), batch.max_until)
+    return replace(batch, lease_until=until)
+
+
+def expired(batch: Batch, now: datetime) -> bool:
+    """Whether an open batch's lease is over, so that anybody may abort it."""
+    return batch.state is BatchState.OPEN and batch.lease_until <= now
+
+
+def reap(ledger: Ledger, open_batches: Sequence[Batch], now: datetime) -> AbortDecision:
+    """Return the channel's open batches whose leases are over as aborted ones."""
+    vanished = [each for each in open_batches if expired(each, now)]
+    others = [each for each in open_batches if not expired(each, now)]
+    return end_batches(
+        ledger, vanished, others, now, Ending.REAP, "Its lease ended: the writer has vanished."
+    )
+
+
+def grow(ledger: Ledger, partitions: int) -> Ledger:
+    """Return the ledger with at least so many partitions; open batches keep theirs."""
+    return replace(ledger, partitions=max(ledger.partitions, partitions))
+
+
+def reused_offsets(ledger: Ledger, watermarks: Mapping[int, int]) -> str | None:
+    """Return why the ledger must halt: a partition that ends before its committed records."""
+    for partition, end in sorted(ledger.visible_end.items()):
+        if partition in watermarks and watermarks[partition] < end:
+            return (
+                f"Kafka has records of partition {partition} up to {watermarks[partition]} only, "
+                f"but they are committed up to {end}, so Kafka lost some and uses their offsets "
+                "again."
+            )
+    return None
+
+
+def halt(ledger: Ledger, reason: str) -> Ledger:
+    """Return the ledger stopped, with the first reason that was found."""
+    return replace(ledger, halted=ledger.halted or reason)

@@ -1,0 +1,160 @@
+"""What readers may see of a channel: the committed runs, snapshots, the list of commits, waits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.db.engine import Database, ReadTransaction
+from sluiceway_gateway.errors import SnapshotNotFound
+from sluiceway_gateway.ledger import batch_store, store
+from sluiceway_gateway.ledger.intervals import Interval, slice_runs
+from sluiceway_gateway.ledger.model import Batch, Ledger
+from sluiceway_gateway.ledger.service import require_ledger
+from sluiceway_gateway.longpoll import Poller
+
+_AFTER_ALL = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommittedQuery:
+    """Which part of a channel's committed offsets is asked for."""
+
+    starts: Mapping[int, int] | None = None
+    """By partition, the first offset of interest; None for everything."""
+    limit: int
+    """The largest number of runs in the answer."""
+    number: int | None = None
+    """The number of an earlier answer, whose next part this is; or of a snapshot."""
+    at: datetime | None = None
+    """The time of a snapshot."""
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the answer never changes."""
+        return self.number is not None or self.at is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommittedOffsets:
+    """What is committed of a channel: one consistent state.
+
+    `truncated` tells where to ask on, by partition. Maps without a partition count as 0.
+    """
+
+    uid: str
+    topic_id: str
+    partitions: int
+    number: int
+    stable: Mapping[int, int]
+    visible_end: Mapping[int, int]
+    runs: Mapping[int, Sequence[Interval]]
+    truncated: Mapping[int, int]
+    open: tuple[Batch, ...]
+    halted: str | None
+
+    @property
+    def etag(self) -> str:
+        """The quoted tag, which follows the number: whatever moves `stable` changes it."""
+        return ledger_etag(self.uid, self.number, halted=self.halted is not None)
+
+
+def ledger_etag(uid: str, number: int, *, halted: bool) -> str:
+    """Return the quoted tag of a ledger."""
+    return f'"{uid[:8]}.l{number}{"h" if halted else ""}"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitList:
+    """Batches that ended, the last one first, and the open ones, the oldest first."""
+
+    ended: tuple[Batch, ...]
+    open: tuple[Batch, ...]
+
+
+class LedgerReads:
+    """Reads of one database's ledgers; each is one snapshot of the database."""
+
+    def __init__(self, database: Database, *, limit: int, poll_s: float) -> None:
+        """Allow `limit` waits; changes by other replicas are found every `poll_s`."""
+        self._database = database
+        self._poller = Poller(self._tags, limit=limit, poll_s=poll_s, immediate=True)
+        self.notify = self._poller.notify
+        self.close = self._poller.close
+
+    @property
+    def waiting(self) -> int:
+        """The number of waits at present."""
+        return self._poller.waiting
+
+    def committed(self, name: str, query: CommittedQuery, *, uid: str) -> CommittedOffsets:
+        """Return committed offsets.
+
+        Raises ChannelNotFound, UidMismatch, NoLedger, and SnapshotNotFound.
+        """
+        with self._database.read() as tx:
+            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            ledger = store.find(tx, uid) or store.new_ledger(channel)
+            number, stable, ends = _as_of(tx, ledger, query)
+            partitions = max(ledger.partitions, channel.topic.partitions or 0)
+            starts = dict.fromkeys(range(partitions), 0) if query.starts is None else query.starts
+            found = store.runs_slice(tx, uid, starts, stable=stable, limit=query.limit)
+            open_batches = () if query.is_past else tuple(batch_store.open_batches(tx, uid))
+        part = slice_runs(found, stable, starts, query.limit)
+        return CommittedOffsets(
+            uid=uid,
+            topic_id=ledger.topic_id,
+            partitions=partitions,
+            number=number,
+            stable=stable,
+            visible_end=ends,
+            runs=part.runs,
+            truncated=part.truncated,
+            open=open_batches,
+            halted=ledger.halted,
+        )
+
+    def commits(self, name: str, *, uid: str | None, before: int | None, limit: int) -> CommitList:
+        """Return the last ends of batches, those before a number if one is given."""
+        with self._database.read() as tx:
+            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            last = _AFTER_ALL if before is None else before
+            ended = batch_store.ended(tx, channel.uid, before=last, limit=limit)
+            still_open = batch_store.open_batches(tx, channel.uid)
+        return CommitList(ended=tuple(ended), open=tuple(still_open))
+
+    async def changed(self, seen: CommittedOffsets, *, timeout_s: float) -> bool:
+        """Wait until the ledger differs from this state; see `Poller.wait`."""
+
+        def differs(tag: tuple[int, bool] | None) -> bool:
+            # A ledger without a row has no batches yet.
+            number, halted = tag or (0, False)
+            return ledger_etag(seen.uid, number, halted=halted) != seen.etag
+
+        return await self._poller.wait(seen.uid, differs, timeout_s=timeout_s)
+
+    def _tags(self, uids: tuple[str, ...]) -> Mapping[str, tuple[int, bool]]:
+        with self._database.read() as tx:
+            return store.tags(tx, uids)
+
+
+def _as_of(
+    tx: ReadTransaction, ledger: Ledger, query: CommittedQuery
+) -> tuple[int, Mapping[int, int], Mapping[int, int]]:
+    """Return the number of the asked state, its `stable`, and the ends of what is visible."""
+    number = query.number
+    if query.at is not None and number is None:
+        number = store.number_at(tx, ledger.channel_uid, query.at)
+    if number is None or number == ledger.number:
+        ends = ledger.stable if query.is_past else ledger.visible_end
+        return ledger.number, ledger.stable, ends
+    stable = {} if number == 0 else store.snapshot(tx, ledger.channel_uid, number)
+    if stable is None:
+        raise SnapshotNotFound(
+            f"The channel has no commit {number}; the last one is {ledger.number}. "
+            "`sluiceway channels commits` lists them."
+        )
+    return number, stable, stable
+
+
+__all__ = ["CommitList", "CommittedOffsets", "CommittedQuery", "LedgerReads", "ledger_etag"]

@@ -1,0 +1,256 @@
+"""Routes of batches, of what they have committed, and of the list of commits."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import AfterValidator
+from starlette.concurrency import run_in_threadpool
+
+from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.channels.wire import Uid
+from sluiceway_gateway.http.auth import Viewer, access
+from sluiceway_gateway.http.json import json_response
+from sluiceway_gateway.http.middleware import unless_disconnected
+from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Wait
+from sluiceway_gateway.http.problems import problems
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.ledger.committing import CommitRequest
+from sluiceway_gateway.ledger.reading import CommittedOffsets, CommittedQuery
+from sluiceway_gateway.ledger.wire import (
+    MAX_INTERVALS,
+    MAX_SLICES,
+    AbortPost,
+    BatchBody,
+    BatchPost,
+    CommitBody,
+    CommitPost,
+    CommitsBody,
+    CommittedBody,
+    LeasesBody,
+    RenewPost,
+    SlicePut,
+    batch_json,
+    checked_manifest,
+    commit_json,
+    commits_json,
+    committed_json,
+    lease_json,
+    lease_of,
+    position_change,
+    starts_of,
+)
+
+#: Characters of `from`, which a URL has room for.
+MAX_STARTS = 5_000
+
+router = APIRouter(prefix="/v1/channels/{name}", tags=["ledger"], route_class=GatewayRoute)
+
+Writer = Annotated[Principal, access(Action.WRITE)]
+BatchId = Annotated[Uid, Path(description="The batch's id")]
+SliceNumber = Annotated[int, Path(ge=0, lt=MAX_SLICES, description="From 0")]
+OfChannel = Annotated[Uid, Query(description="Of the channel")]
+
+
+def _in_a_zone(moment: datetime | None) -> datetime | None:
+    if moment is not None and moment.tzinfo is None:
+        raise ValueError("a time without a time zone; add one, such as Z")
+    return moment
+
+
+@router.post(
+    "/batches",
+    summary="Open a batch",
+    response_model=BatchBody,
+    response_description="It is open, or its key is committed",
+    responses=problems(404, 409, 413),
+)
+def open_batch(name: Name, body: BatchPost, _writer: Writer, gateway: Gateway) -> Response:
+    """Return the batch of a key: the same one however often an instance asks.
+
+    A committed key answers `committed`: nothing is to be written again. Write nothing before the
+    answer, and only to the partitions in `begin`.
+    """
+    found = gateway.ledgers.open(name, body.request(), uid=body.uid)
+    return json_response(batch_json(found.batch, found.topic_id))
+
+
+@router.put(
+    "/batches/{id}/manifest/{slice}",
+    summary="Upload a slice of a large manifest",
+    response_model=BatchBody,
+    response_description="It is stored",
+    responses=problems(404, 409, 413),
+)
+def upload_slice(
+    name: Name,
+    id: BatchId,  # noqa: A002 - the path's name
+    slice: SliceNumber,  # noqa: A002 - the path's name
+    body: SlicePut,
+    _writer: Writer,
+    gateway: Gateway,
+) -> Response:
+    """Keep a part of an open batch's manifest until the commit that names the whole by digest."""
+    manifest = checked_manifest(body.manifest)
+    found = gateway.ledgers.upload(name, id, slice, manifest, uid=body.uid, instance=body.instance)
+    return json_response(batch_json(found.batch, found.topic_id))
+
+
+@router.post(
+    "/batches/{id}/commit",
+    summary="Commit a batch",
+    response_model=CommitBody,
+    response_description="It is committed",
+    responses=problems(404, 409, 413),
+)
+def commit_batch(
+    name: Name,
+    id: BatchId,  # noqa: A002 - the path's name
+    body: CommitPost,
+    writer: Writer,
+    gateway: Gateway,
+) -> Response:
+    """Make what the manifest lists visible, and commit a reader's positions with it, or neither.
+
+    A repeat with the same digest gets the same answer, so repeat a commit without an answer.
+    """
+    change = None
+    if body.positions is not None:
+        topic_id = gateway.ledgers.topic_id(name, uid=body.uid)
+        change = position_change(name, body.uid, topic_id, body.positions)
+    request = CommitRequest(
+        batch=id,
+        instance=body.instance,
+        digest=body.digest,
+        manifest=checked_manifest(body.manifest),
+        records=body.records,
+        counts={int(each): count for each, count in body.counts.items()},
+    )
+    committed = gateway.ledgers.commit(
+        name, request, uid=body.uid, slices=body.slices, positions=change, principal=writer
+    )
+    return json_response(commit_json(committed))
+
+
+@router.post(
+    "/batches/{id}/abort",
+    summary="Abort a batch",
+    response_model=BatchBody,
+    response_description="It is aborted",
+    responses=problems(404, 409, 413),
+)
+def abort_batch(
+    name: Name,
+    id: BatchId,  # noqa: A002 - the path's name
+    body: AbortPost,
+    writer: Writer,
+    gateway: Gateway,
+) -> Response:
+    """End a batch without making anything visible; 409 `batch_committed` after its commit."""
+    if body.instance is None:
+        writer.require(Action.MANAGE, name)
+    found = gateway.ledgers.abort(name, id, uid=body.uid, instance=body.instance, cause=body.cause)
+    return json_response(batch_json(found.batch, found.topic_id))
+
+
+@router.post(
+    "/batches/renew",
+    summary="Renew leases of batches",
+    response_model=LeasesBody,
+    response_description="How they stand",
+    responses=problems(404, 409, 413),
+)
+def renew_batches(name: Name, body: RenewPost, _writer: Writer, gateway: Gateway) -> Response:
+    """Renew the leases of open batches; the answer tells which are not open any more."""
+    instances = {each.id: each.instance for each in body.batches}
+    found = gateway.ledgers.renew(name, instances, uid=body.uid, lease=lease_of(body.lease_ms))
+    return json_response({"batches": [lease_json(each) for each in found]})
+
+
+@router.get(
+    "/committed",
+    summary="Read what is committed",
+    response_model=CommittedBody,
+    response_description="One consistent state",
+    responses=problems(404, 409, also={304: {"description": "Nothing was committed"}}),
+)
+async def get_committed(
+    name: Name,
+    uid: OfChannel,
+    request: Request,
+    _viewer: Viewer,
+    gateway: Gateway,
+    precondition: Conditions,
+    from_: Annotated[
+        str | None,
+        Query(
+            alias="from",
+            max_length=MAX_STARTS,
+            description="0:120,1:7: by partition, an offset; others are left out. Ask for some "
+            "hundred partitions at a time: URLs are bounded",
+        ),
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_INTERVALS)] = MAX_INTERVALS,
+    number: Annotated[
+        int | None, Query(ge=0, le=INT64_MAX, description="Of the answer that was truncated")
+    ] = None,
+    snapshot: Annotated[
+        int | None, Query(ge=0, le=INT64_MAX, description="The state after this commit")
+    ] = None,
+    snapshot_at: Annotated[
+        datetime | None,
+        AfterValidator(_in_a_zone),
+        Query(description="The state at this time"),
+    ] = None,
+    wait: Wait = 0,
+) -> Response:
+    """Return, by partition, the runs below `stable` from the given offsets on.
+
+    With `wait` and `If-None-Match`, once a batch has ended.
+    """
+    query = CommittedQuery(
+        starts=starts_of(from_),
+        limit=limit,
+        number=snapshot if number is None else number,
+        at=snapshot_at,
+    )
+
+    async def read() -> CommittedOffsets:
+        return await run_in_threadpool(gateway.ledger_reads.committed, name, query, uid=uid)
+
+    found = await read()
+    if query.is_past:
+        return _sent(found)
+    if wait and precondition.names(found.etag):
+        changed = gateway.ledger_reads.changed(found, timeout_s=wait)
+        if await unless_disconnected(request, changed):
+            found = await read()
+    if precondition.names(found.etag):
+        return Response(status_code=304, headers={"ETag": found.etag})
+    return _sent(found)
+
+
+@router.get(
+    "/commits",
+    summary="List commits",
+    response_model=CommitsBody,
+    response_description="Ended batches, the last one first, and open ones",
+    responses=problems(404, 409),
+)
+def list_commits(
+    name: Name,
+    _viewer: Viewer,
+    gateway: Gateway,
+    uid: Annotated[Uid | None, Query(description="Of the channel")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[int | None, Query(ge=1, le=INT64_MAX, description="A number")] = None,
+) -> Response:
+    """Return the ends of batches: commits, aborts, and those of writers that vanished."""
+    found = gateway.ledger_reads.commits(name, uid=uid, before=before, limit=limit)
+    return json_response(commits_json(found))
+
+
+def _sent(found: CommittedOffsets) -> Response:
+    response = json_response(committed_json(found))
+    response.headers["ETag"] = found.etag
+    return response

@@ -1,0 +1,359 @@
+"""Batches of channels with exactly-once delivery: open, commit, abort, renew.
+
+Each change locks the channel's ledger, reads, decides by `ledger/model.py` and stores, in one
+transaction. Kafka is asked before.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Channel, Delivery, Phase
+from sluiceway_gateway.channels.service import require_channel, require_usable
+from sluiceway_gateway.clock import Clock, system_clock
+from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.errors import (
+    BatchNotFound,
+    ChannelClosed,
+    InvalidManifest,
+    KafkaUnavailable,
+    NoLedger,
+    PositionMoved,
+    SluicewayGatewayError,
+)
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.ledger import batch_store, store
+from sluiceway_gateway.ledger.committing import CommitRequest, commit_batch, require_written
+from sluiceway_gateway.ledger.intervals import Interval, Manifest
+from sluiceway_gateway.ledger.model import (
+    AbortDecision,
+    Batch,
+    BatchState,
+    Ledger,
+    Owner,
+    abort_batch,
+    aborted_error,
+    grow,
+    renew,
+    require_instance,
+)
+from sluiceway_gateway.ledger.opening import OpenRequest, open_batch
+from sluiceway_gateway.lifecycle.idle import UsageRecorder
+from sluiceway_gateway.offsets import store as offsets_store
+from sluiceway_gateway.offsets.model import Commit, Position, require_topic
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchInTopic:
+    """A batch, and the topic that it is written to."""
+
+    batch: Batch
+    topic_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionChange:
+    """Positions of a reader that are committed with a batch, if they still are `before`."""
+
+    commit: Commit
+    before: Mapping[int, Position | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommittedBatch:
+    """A commit's result, the same for each repeat."""
+
+    batch: Batch
+    stable: Mapping[int, int]
+
+
+class Ledgers:
+    """The ledgers of one database."""
+
+    def __init__(
+        self,
+        database: Database,
+        kafka: KafkaAdmin,
+        *,
+        notify: Callable[[], None],
+        max_age: timedelta,
+        clock: Clock = system_clock,
+    ) -> None:
+        """`notify` is called after each change that readers see."""
+        self._database = database
+        self._kafka = kafka
+        self._notify = notify
+        self._max_age = max_age
+        self._clock = clock
+        self._usage = UsageRecorder(database, clock=clock)
+
+    def open(self, name: str, request: OpenRequest, *, uid: str) -> BatchInTopic:
+        """Return the key's batch: open, or committed before; idempotent by key and instance.
+
+        Raises ChannelNotFound, UidMismatch, ChannelNotReady, ChannelClosed, NoLedger, and what
+        `open_batch` raises.
+        """
+        with self._database.write() as tx:
+            channel = self._channel(tx, name, uid)
+            _require_writable(channel)
+            was = store.hold(tx, channel)
+            require_topic(channel.topic.id, was.topic_id)
+            # Partitions are added in Kafka, and here when they are first used.
+            grown = grow(was, channel.topic.partitions or 0)
+            found = batch_store.latest(tx, uid, request.key)
+            decision = open_batch(
+                grown,
+                batch_store.owner(tx, uid, request.owner),
+                found,
+                batch_store.open_batches(tx, uid),
+                request,
+                self._clock(),
+                new_id=uuid.uuid4().hex,
+                max_age=self._max_age,
+                instance_epoch=batch_store.instance_epoch(tx, uid, request.owner, request.instance),
+            )
+            for each in decision.aborted:
+                batch_store.end(tx, uid, each)
+            if not decision.replayed:
+                batch_store.put_owner(tx, uid, decision.owner)
+                batch_store.insert(tx, uid, decision.batch)
+            store.save(tx, decision.ledger, was=was, now=self._clock())
+        self._usage.record(channel)
+        if decision.aborted:
+            self._notify()
+        return BatchInTopic(batch=decision.batch, topic_id=was.topic_id)
+
+    def upload(
+        self, name: str, batch_id: str, number: int, manifest: Manifest, *, uid: str, instance: str
+    ) -> BatchInTopic:
+        """Store a part of an open batch's manifest; a repeat replaces it."""
+        with self._database.write() as tx:
+            channel = self._channel(tx, name, uid)
+            ledger = store.hold(tx, channel)
+            batch = _require_batch(tx, channel, batch_id)
+            require_instance(batch, instance)
+            if batch.state is BatchState.ABORTED:
+                raise aborted_error(batch)
+            # What is committed needs no parts any more.
+            if batch.state is BatchState.OPEN:
+                batch_store.put_slice(tx, batch_id, number, manifest)
+        return BatchInTopic(batch=batch, topic_id=ledger.topic_id)
+
+    def topic_id(self, name: str, *, uid: str) -> str:
+        """Return the id of the channel's topic."""
+        with self._database.read() as tx:
+            channel = require_ledger(name, channels_store.find(tx, name), uid)
+        return str(channel.topic.id)
+
+    def commit(
+        self,
+        name: str,
+        request: CommitRequest,
+        *,
+        uid: str,
+        slices: int,
+        positions: PositionChange | None,
+        principal: Principal,
+    ) -> CommittedBatch:
+        """Make a batch visible, and commit the positions with it, or neither; idempotent.
+
+        `slices` is the number of uploaded parts that the manifest consists of, 0 if the request
+        has it. Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, KafkaUnavailable,
+        what `commit_batch`, `require_written` and a commit of positions raise, and PositionMoved.
+        """
+        if positions is not None:
+            principal.require(Action.READ, positions.commit.channel)
+        with self._database.read() as tx:
+            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            batch = _require_batch(tx, channel, request.batch)
+            if slices and batch.state is BatchState.OPEN:
+                request = replace(request, manifest=_assembled(tx, batch, slices))
+        if batch.state is BatchState.OPEN:
+            self._require_written(channel, request.manifest)
+        elif slices:
+            # Only the digest of a repeated commit counts.
+            request = replace(request, manifest={})
+        with self._database.write() as tx:
+            uids = {uid} if positions is None else {uid, positions.commit.channel_uid}
+            store.share_channels(tx, uids)
+            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            require_usable(channel, writes=False)
+            was = store.hold(tx, channel)
+            require_topic(channel.topic.id, was.topic_id)
+            batch = _require_batch(tx, channel, request.batch)
+            decision = commit_batch(
+                was,
+                batch_store.owner(tx, uid, batch.owner) or Owner(name=batch.owner),
+                batch,
+                batch_store.open_batches(tx, uid),
+                store.runs_from(tx, uid, _begins(batch, request.manifest)),
+                request,
+                self._clock(),
+            )
+            stable = decision.ledger.stable
+            if decision.repeated:
+                assert decision.batch.number is not None  # noqa: S101 - it is committed
+                stable = store.snapshot(tx, uid, decision.batch.number) or {}
+            else:
+                batch_store.end(tx, uid, decision.batch)
+                batch_store.put_owner(tx, uid, decision.owner)
+                store.replace_runs(
+                    tx, uid, removed=decision.runs_removed, added=decision.runs_added
+                )
+                store.save(tx, decision.ledger, was=was, now=self._clock())
+                if positions is not None:
+                    self._commit_positions(tx, positions, principal)
+        self._notify()
+        return CommittedBatch(batch=decision.batch, stable=stable)
+
+    def abort(
+        self, name: str, batch_id: str, *, uid: str, instance: str | None, cause: str
+    ) -> BatchInTopic:
+        """Abort a batch; one that was aborted before stays so.
+
+        Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, BatchFenced and
+        BatchCommitted.
+        """
+        with self._database.write() as tx:
+            channel = self._channel(tx, name, uid)
+            was = store.hold(tx, channel)
+            batch = _require_batch(tx, channel, batch_id)
+            decision = abort_batch(
+                was, batch, batch_store.open_batches(tx, uid), cause, self._clock(), instance
+            )
+            save_aborted(tx, decision, was=was, now=self._clock())
+        self._notify()
+        batch = decision.aborted[0] if decision.aborted else batch
+        return BatchInTopic(batch=batch, topic_id=was.topic_id)
+
+    def renew(
+        self, name: str, instances: Mapping[str, str], *, uid: str, lease: timedelta
+    ) -> list[Batch]:
+        """Renew the leases of batches, given their instances; return those of the channel."""
+        found = []
+        with self._database.write() as tx:
+            channel = self._channel(tx, name, uid)
+            store.hold(tx, channel)
+            for id_, instance in sorted(instances.items()):
+                batch = batch_store.batch(tx, uid, id_)
+                if batch is None or batch.instance != instance:
+                    continue
+                later = renew(batch, self._clock(), lease)
+                if later != batch:
+                    batch_store.renew(tx, uid, later)
+                found.append(later)
+        return found
+
+    def _channel(self, tx: WriteTransaction, name: str, uid: str) -> Channel:
+        """Return the channel, which is not deleted until `tx` ends."""
+        store.share_channels(tx, [uid])
+        channel = require_ledger(name, channels_store.find(tx, name), uid)
+        if channel.topic.id is None:
+            require_usable(channel, writes=False)
+        return channel
+
+    def _require_written(self, channel: Channel, manifest: Manifest) -> None:
+        # Other partitions are refused by what the batch was opened with.
+        known = range(channel.topic.partitions or 0)
+        written = {at: found for at, found in manifest.items() if found and at in known}
+        if not written:
+            return
+        ends = self._kafka.end_offsets(channel.topic.name, written)
+        silent = sorted(written.keys() - ends.keys())
+        if silent:
+            raise KafkaUnavailable(
+                f"Kafka did not return the end offset of partition {silent[0]} of the channel "
+                f"{channel.name!r}. Nothing was committed: repeat the commit."
+            )
+        require_written(written, ends)
+
+    def _commit_positions(
+        self, tx: WriteTransaction, change: PositionChange, principal: Principal
+    ) -> None:
+        commit = change.commit
+        held = endpoints_store.hold(tx, [commit.endpoint]).get(commit.endpoint)
+        if held is not None:
+            stored = offsets_store.at(tx, offsets_store.whose(held), set(change.before))
+            for partition, before in change.before.items():
+                at = stored.get(partition)
+                if (at and at.position.place) != (before and before.place):
+                    raise _moved(commit.group, partition, at.position if at else None)
+        (result,) = offsets_store.commit(tx, [(commit, principal)], now=self._clock())
+        if isinstance(result, SluicewayGatewayError):
+            raise result
+        after = {each.position.partition: each.position.place for each in result.positions}
+        for each in commit.positions:
+            if after.get(each.partition) != each.place:
+                # Its number was used before, so it changed nothing.
+                raise _moved(commit.group, each.partition, change.before.get(each.partition))
+
+
+def save_aborted(
+    tx: WriteTransaction, decision: AbortDecision, *, was: Ledger, now: datetime
+) -> None:
+    """Store aborted batches, and the ledger after them."""
+    for each in decision.aborted:
+        batch_store.end(tx, was.channel_uid, each)
+    store.save(tx, decision.ledger, was=was, now=now)
+
+
+def require_ledger(name: str, channel: Channel | None, uid: str | None) -> Channel:
+    """Return the channel; raises ChannelNotFound, UidMismatch, and NoLedger without batches."""
+    channel = require_channel(name, channel, uid)
+    if channel.spec.delivery is not Delivery.EXACTLY_ONCE:
+        raise NoLedger(
+            f"The channel {name!r} has the delivery at_least_once, so it has no batches: write "
+            "and read it without them, or make a channel with the delivery exactly_once."
+        )
+    return channel
+
+
+def _require_writable(channel: Channel) -> None:
+    """Raise unless batches may be opened: writers that finish commit while the channel closes."""
+    require_usable(channel, writes=False)
+    if channel.phase is Phase.CLOSED:
+        raise ChannelClosed(
+            f"The channel {channel.name!r} is closed: its records can be read, and no batch can "
+            "be opened. Write to another channel, or delete and recreate this one."
+        )
+
+
+def _require_batch(tx: ReadTransaction, channel: Channel, batch_id: str) -> Batch:
+    batch = batch_store.batch(tx, channel.uid, batch_id)
+    if batch is None:
+        raise BatchNotFound(
+            f"The channel {channel.name!r} has no batch {batch_id}: open the batch's key again."
+        )
+    return batch
+
+
+def _assembled(tx: ReadTransaction, batch: Batch, slices: int) -> Manifest:
+    """Return the manifest that consists of the first uploaded parts."""
+    stored = batch_store.slices(tx, batch.id)
+    missing = [number for number in range(slices) if number not in stored]
+    if missing:
+        raise InvalidManifest(
+            f"Slice {missing[0]} of {slices} of the batch {batch.key!r} was not uploaded. Upload "
+            "it, and commit again."
+        )
+    manifest: dict[int, list[Interval]] = {}
+    for number in range(slices):
+        for partition, intervals in stored[number].items():
+            manifest.setdefault(partition, []).extend(intervals)
+    return {partition: tuple(found) for partition, found in sorted(manifest.items())}
+
+
+def _begins(batch: Batch, manifest: Manifest) -> Mapping[int, int]:
+    return {each: batch.begin[each] for each in manifest if each in batch.begin}
+
+
+def _moved(group: str, partition: int, at: Position | None) -> PositionMoved:
+    present = "no position" if at is None else f"offset {at.offset}, record {at.record}"
+    return PositionMoved(
+        f"The group {group!r} has {present} in partition {partition}, which is not where this "
+        "reader began: nothing was committed. Read the group's positions and go on from there."
+    )

@@ -1,0 +1,323 @@
+"""Storage of ledgers: ends by partition, visible runs and snapshots.
+
+Whoever changes a ledger locks its row first and reads everything else afterwards, so decisions are
+made one after another. Every UPDATE names what it expects to find, and checks that it did.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, bindparam, delete, func, or_, select, update
+
+from sluiceway_gateway.channels.model import READABLE, Channel
+from sluiceway_gateway.channels.store import in_phases
+from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import (
+    channels,
+    ledger_partitions,
+    ledger_snapshots,
+    ledgers,
+    visible_runs,
+)
+from sluiceway_gateway.db.statements import PreparedDml, by_dialect, chunks
+from sluiceway_gateway.errors import ConcurrentChange
+from sluiceway_gateway.ledger.intervals import Interval, Runs
+from sluiceway_gateway.ledger.model import Ledger
+
+# The rows refer to the channel's, so its deletion waits for the transaction, or is seen by it.
+_SHARE_CHANNELS = (
+    select(channels.c.uid)
+    .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
+    .order_by(channels.c.uid)
+    .with_for_update(read=True, key_share=True)
+)
+_CREATE = by_dialect(lambda insert: insert(ledgers).on_conflict_do_nothing())
+_FIND = select(ledgers).where(ledgers.c.channel_uid == bindparam("uid"))
+_HOLD = _FIND.with_for_update()
+_PARTITIONS = select(ledger_partitions).where(ledger_partitions.c.channel_uid == bindparam("uid"))
+_SAVE = (
+    update(ledgers)
+    .where(
+        ledgers.c.channel_uid == bindparam("uid"),
+        ledgers.c.number == bindparam("was_number"),
+        or_(ledgers.c.halted.is_(None), ledgers.c.halted == bindparam("new_halted")),
+        ledgers.c.partitions <= bindparam("new_partitions"),
+    )
+    .values(
+        number=bindparam("new_number"),
+        halted=bindparam("new_halted"),
+        partitions=bindparam("new_partitions"),
+    )
+)
+
+
+def _raise_ends(insert: Any) -> PreparedDml:
+    statement = insert(ledger_partitions)
+    new = statement.excluded
+    upsert = statement.on_conflict_do_update(
+        index_elements=["channel_uid", "partition"],
+        set_={"visible_end": new.visible_end, "stable": new.stable},
+        where=(ledger_partitions.c.visible_end <= new.visible_end)
+        & (ledger_partitions.c.stable <= new.stable),
+    )
+    return PreparedDml(upsert, columns=["channel_uid", "partition", "visible_end", "stable"])
+
+
+_RAISE_ENDS = by_dialect(_raise_ends)
+
+
+def share_channels(tx: WriteTransaction, uids: Iterable[str]) -> set[str]:
+    """Keep channels from being deleted until `tx` ends; return the uids found."""
+    return set(tx.execute(_SHARE_CHANNELS, {"uids": sorted(uids)}).scalars())
+
+
+def hold(tx: WriteTransaction, channel: Channel) -> Ledger:
+    """Return the channel's ledger, locked until `tx` ends; it begins with the first batch."""
+    assert channel.topic.id is not None  # noqa: S101 - the channel is usable
+    found = tx.execute(_HOLD, {"uid": channel.uid}).one_or_none()
+    if found is None:
+        new = new_ledger(channel)
+        values: dict[str, Any] = {"channel_uid": new.channel_uid, "topic_id": new.topic_id}
+        values |= {"partitions": new.partitions, "number": 0, "halted": None}
+        tx.execute(_CREATE[tx.dialect], values)
+        found = tx.execute(_HOLD, {"uid": channel.uid}).one()
+    return _ledger_of(tx, found)
+
+
+def hold_existing(tx: WriteTransaction, uid: str) -> Ledger | None:
+    """Return a ledger, locked until `tx` ends; None if its channel is gone."""
+    share_channels(tx, [uid])
+    found = tx.execute(_HOLD, {"uid": uid}).one_or_none()
+    return None if found is None else _ledger_of(tx, found)
+
+
+def find(tx: ReadTransaction, uid: str) -> Ledger | None:
+    """Return a channel's ledger, None before its first batch."""
+    found = tx.execute(_FIND, {"uid": uid}).one_or_none()
+    return None if found is None else _ledger_of(tx, found)
+
+
+def new_ledger(channel: Channel) -> Ledger:
+    """Return the ledger of a channel without batches."""
+    topic = channel.topic
+    partitions = topic.partitions or channel.spec.partitions
+    return Ledger(channel_uid=channel.uid, topic_id=str(topic.id), partitions=partitions)
+
+
+def _ledger_of(tx: ReadTransaction, row: Row[Any]) -> Ledger:
+    # A statement of its own: what it sees was committed before the lock was granted.
+    ends = tx.execute(_PARTITIONS, {"uid": row.channel_uid}).all()
+    return Ledger(
+        channel_uid=row.channel_uid,
+        topic_id=row.topic_id,
+        partitions=row.partitions,
+        number=row.number,
+        visible_end={each.partition: each.visible_end for each in ends},
+        stable={each.partition: each.stable for each in ends},
+        halted=row.halted,
+    )
+
+
+def save(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) -> None:
+    """Replace `was`, which is locked, and keep a snapshot for each new number.
+
+    Raises ConcurrentChange if anything would fall, so nothing is stored.
+    """
+    if ledger == was:
+        return
+    saved = tx.execute(
+        _SAVE,
+        {
+            "uid": was.channel_uid,
+            "was_number": was.number,
+            "new_number": ledger.number,
+            "new_halted": ledger.halted,
+            "new_partitions": ledger.partitions,
+        },
+    ).rowcount
+    rows = [
+        {
+            "channel_uid": was.channel_uid,
+            "partition": partition,
+            "visible_end": end,
+            "stable": ledger.stable.get(partition, 0),
+        }
+        for partition, end in ledger.visible_end.items()
+        if (end, ledger.stable.get(partition, 0))
+        != (was.visible_end.get(partition), was.stable.get(partition, 0))
+    ]
+    raised = tx.run_each(_RAISE_ENDS[tx.dialect], rows)
+    require_held(saved == 1 and raised == len(rows), "ledger")
+    stable = document_of(ledger.stable)
+    snapshots = [
+        {"channel_uid": was.channel_uid, "number": number, "at": now, "stable": stable}
+        for number in range(was.number + 1, ledger.number + 1)
+    ]
+    if snapshots:
+        tx.execute(ledger_snapshots.insert(), snapshots)
+
+
+def document_of(values: Mapping[int, int]) -> dict[str, int]:
+    """Return numbers by partition as JSON."""
+    return {str(each): value for each, value in sorted(values.items())}
+
+
+def numbers_of(document: Mapping[str, int]) -> dict[int, int]:
+    """Return numbers by partition from their JSON."""
+    return {int(each): value for each, value in document.items()}
+
+
+def require_held(held: bool, what: str) -> None:
+    """Raise ConcurrentChange unless a guarded statement found what it expected."""
+    if not held:
+        raise ConcurrentChange(
+            f"The channel's {what} was changed at the same time; send the request again."
+        )
+
+
+_RUNS = (
+    select(visible_runs.c.first_offset, visible_runs.c.end_offset)
+    .where(
+        visible_runs.c.channel_uid == bindparam("uid"),
+        visible_runs.c.partition == bindparam("partition"),
+        visible_runs.c.end_offset >= bindparam("least"),
+    )
+    .order_by(visible_runs.c.end_offset)
+)
+_SOME_RUNS = _RUNS.where(visible_runs.c.first_offset < bindparam("stable")).limit(bindparam("most"))
+_REMOVE_RUN = PreparedDml(
+    delete(visible_runs).where(
+        *(visible_runs.c[name] == bindparam(f"the_{name}") for name in visible_runs.c.keys())  # noqa: SIM118
+    )
+)
+_ADD_RUN = PreparedDml(visible_runs.insert(), columns=visible_runs.c.keys())
+_OF_PARTITION = (
+    visible_runs.c.channel_uid == bindparam("uid"),
+    visible_runs.c.partition == bindparam("of_partition"),
+)
+_FIRST_RUN = (
+    select(visible_runs.c.first_offset)
+    .where(*_OF_PARTITION, visible_runs.c.first_offset < bindparam("start"))
+    .limit(1)
+)
+_REMOVE_BELOW = delete(visible_runs).where(
+    *_OF_PARTITION, visible_runs.c.end_offset <= bindparam("start")
+)
+_CUT_BELOW = (
+    update(visible_runs)
+    .where(*_OF_PARTITION, visible_runs.c.first_offset < bindparam("start"))
+    .values(first_offset=bindparam("start"))
+)
+
+
+def runs_from(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> Runs:
+    """Return the stored runs that end at a partition's start or above it."""
+    return {
+        partition: _intervals(
+            tx.execute(_RUNS, {"uid": uid, "partition": partition, "least": least})
+        )
+        for partition, least in starts.items()
+    }
+
+
+def runs_slice(
+    tx: ReadTransaction,
+    uid: str,
+    starts: Mapping[int, int],
+    *,
+    stable: Mapping[int, int],
+    limit: int,
+) -> Runs:
+    """Return the runs between the starts and `stable`: at most one more than `limit` in all.
+
+    From each partition beyond it comes one, which shows where to go on.
+    """
+    found: dict[int, Sequence[Interval]] = {}
+    for partition, start in sorted(starts.items()):
+        end = stable.get(partition, 0)
+        values = {"uid": uid, "partition": partition, "least": start + 1, "most": limit + 1}
+        rows = tx.execute(_SOME_RUNS, {**values, "stable": end}) if start < end else ()
+        found[partition] = _intervals(rows)
+        limit = max(0, limit - len(found[partition]))
+    return found
+
+
+def replace_runs(tx: WriteTransaction, uid: str, *, removed: Runs, added: Runs) -> None:
+    """Delete runs, and insert those that take their places."""
+    gone = [
+        {f"the_{name}": value for name, value in row.items()} for row in _run_rows(uid, removed)
+    ]
+    require_held(tx.run_each(_REMOVE_RUN, gone) == len(gone), "ledger")
+    tx.run_each(_ADD_RUN, list(_run_rows(uid, added)))
+
+
+def has_runs_below(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> bool:
+    """Return whether a run begins below the log start of its partition."""
+    return any(
+        tx.execute(_FIRST_RUN, {"uid": uid, "of_partition": partition, "start": start}).first()
+        for partition, start in starts.items()
+    )
+
+
+def clip_runs(tx: WriteTransaction, uid: str, starts: Mapping[int, int]) -> None:
+    """Remove what of the runs is below the log start; the ends by partition stay."""
+    for partition, start in starts.items():
+        values = {"uid": uid, "of_partition": partition, "start": start}
+        tx.execute(_REMOVE_BELOW, values)
+        tx.execute(_CUT_BELOW, values)
+
+
+def _run_rows(uid: str, runs: Runs) -> Iterable[dict[str, Any]]:
+    for partition, intervals in sorted(runs.items()):
+        for each in intervals:
+            yield {
+                "channel_uid": uid,
+                "partition": partition,
+                "first_offset": each.first,
+                "end_offset": each.end,
+            }
+
+
+def _intervals(rows: Iterable[Row[Any]]) -> list[Interval]:
+    return [Interval(row.first_offset, row.end_offset) for row in rows]
+
+
+def snapshot(tx: ReadTransaction, uid: str, number: int) -> Mapping[int, int] | None:
+    """Return `stable` as it was after the end of this number."""
+    table = ledger_snapshots.c
+    statement = select(table.stable).where(table.channel_uid == uid, table.number == number)
+    found = tx.execute(statement).scalar_one_or_none()
+    return None if found is None else numbers_of(found)
+
+
+def number_at(tx: ReadTransaction, uid: str, at: datetime) -> int:
+    """Return the number of the last end up to this time; 0 before the first."""
+    table = ledger_snapshots.c
+    statement = select(func.max(table.number)).where(table.channel_uid == uid, table.at <= at)
+    return tx.execute(statement).scalar_one() or 0
+
+
+def tags(tx: ReadTransaction, uids: Sequence[str]) -> dict[str, tuple[int, bool]]:
+    """Return, by channel, the ledger's number and whether it is halted."""
+    found: dict[str, tuple[int, bool]] = {}
+    for part in chunks(uids):
+        statement = select(ledgers.c.channel_uid, ledgers.c.number, ledgers.c.halted)
+        for row in tx.execute(statement.where(ledgers.c.channel_uid.in_(part))):
+            found[row.channel_uid] = (row.number, row.halted is not None)
+    return found
+
+
+_TOPICS = (
+    select(ledgers.c.channel_uid, channels.c.topic_name, channels.c.topic_partitions)
+    .join(channels, channels.c.uid == ledgers.c.channel_uid)
+    .where(in_phases(READABLE), channels.c.topic_id == ledgers.c.topic_id)
+    .order_by(ledgers.c.channel_uid)
+)
+
+
+def topics(tx: ReadTransaction) -> dict[str, tuple[str, int]]:
+    """Return, by the uids of channels with a ledger, their topics and numbers of partitions."""
+    return {
+        row.channel_uid: (row.topic_name, row.topic_partitions or 0) for row in tx.execute(_TOPICS)
+    }

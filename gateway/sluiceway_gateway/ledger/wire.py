@@ -1,0 +1,422 @@
+"""JSON of ledgers: request models and responses."""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from sluiceway_gateway.channels.model import MAX_PARTITIONS
+from sluiceway_gateway.channels.wire import Asked, Uid, time_json
+from sluiceway_gateway.endpoints.wire import Count, GroupName, PartitionText
+from sluiceway_gateway.errors import InvalidManifest, InvalidRequest, Violation
+from sluiceway_gateway.http.params import INT64_MAX
+from sluiceway_gateway.ledger.intervals import Manifest, manifest_of
+from sluiceway_gateway.ledger.model import Batch
+from sluiceway_gateway.ledger.opening import OpenRequest
+from sluiceway_gateway.ledger.reading import CommitList, CommittedOffsets
+from sluiceway_gateway.ledger.service import CommittedBatch, PositionChange
+from sluiceway_gateway.offsets.model import Commit, Position
+
+MAX_INTERVALS = 10_000
+"""Intervals in one request; larger manifests are uploaded in slices."""
+MAX_SLICES = 1_000
+MIN_LEASE_MS, DEFAULT_LEASE_MS, MAX_LEASE_MS = 1_000, 60_000, 3_600_000
+
+BatchText = Annotated[str, Field(min_length=1, max_length=200)]
+Slices = Annotated[int, Field(ge=0, le=MAX_SLICES)]
+LeaseMs = Annotated[
+    int | None,
+    Field(
+        ge=MIN_LEASE_MS,
+        le=MAX_LEASE_MS,
+        description=f"Time without renewal after which the batch may be aborted; null: "
+        f"{DEFAULT_LEASE_MS}",
+    ),
+]
+_Offset = Annotated[int, Field(ge=0, le=INT64_MAX)]
+Intervals = Annotated[
+    dict[
+        PartitionText,
+        list[Annotated[list[_Offset], Field(min_length=2, max_length=2)]],
+    ],
+    Field(
+        max_length=MAX_PARTITIONS,
+        description=f"By partition, [first, end] of offsets written; at most {MAX_INTERVALS:,}",
+    ),
+]
+Numbers = dict[PartitionText, Count]
+StateName = Literal["open", "committed", "aborted"]
+
+
+def _each_once(partitions: list[int] | None) -> list[int] | None:
+    if partitions is not None and len(set(partitions)) != len(partitions):
+        raise ValueError("each partition may be given once")
+    return partitions
+
+
+class BatchPost(Asked):
+    """The body of `POST …/batches`."""
+
+    uid: Uid = Field(description="Of the channel")
+    key: BatchText = Field(description="Identity of the batch; committed once")
+    owner: BatchText = Field(description="The query or job, and its sink; owns its keys")
+    instance: BatchText = Field(description="Of the owner: one run, or one writer")
+    takeover: bool = Field(default=False, description="Abort what other instances have open")
+    ordinal: Count | None = Field(default=None, description="Place in the order of a stream")
+    partitions: Annotated[
+        list[Annotated[int, Field(ge=0, lt=MAX_PARTITIONS)]] | None,
+        Field(min_length=1, max_length=MAX_PARTITIONS),
+        AfterValidator(_each_once),
+    ] = Field(default=None, description="The only ones that are written to; null: any")
+    lease_ms: LeaseMs = None
+
+    def request(self) -> OpenRequest:
+        """Return the request."""
+        return OpenRequest(
+            key=self.key,
+            owner=self.owner,
+            instance=self.instance,
+            takeover=self.takeover,
+            ordinal=self.ordinal,
+            partitions=None if self.partitions is None else tuple(sorted(self.partitions)),
+            lease=lease_of(self.lease_ms),
+        )
+
+
+class SlicePut(Asked):
+    """The body of `PUT …/batches/{id}/manifest/{slice}`."""
+
+    uid: Uid = Field(description="Of the channel")
+    instance: BatchText
+    manifest: Intervals
+
+
+class PlacePut(Asked):
+    """A position: the next record to read."""
+
+    offset: _Offset
+    record: int = Field(default=0, ge=0, le=2**31 - 1)
+    metadata: str | None = Field(default=None, max_length=4096)
+
+
+class PositionMove(Asked):
+    """A reader's position in a partition, as it was and as it becomes."""
+
+    partition: int = Field(ge=0, lt=MAX_PARTITIONS)
+    from_: PlacePut | None = Field(alias="from", description="null: none was committed before")
+    to: PlacePut
+
+
+class PositionsPost(Asked):
+    """Positions of a reader that are committed with a batch."""
+
+    channel: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        default=None, description="That is read; null: the batch's own"
+    )
+    uid: Uid | None = Field(default=None, description="Of that channel")
+    topic_id: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    group: GroupName
+    id: Uid = Field(description="Of the endpoint")
+    epoch: int = Field(ge=1, le=INT64_MAX)
+    generation: int = Field(ge=1, le=INT64_MAX)
+    number: int = Field(ge=1, le=INT64_MAX, description="Counts the endpoint's commits, from 1")
+    positions: list[PositionMove] = Field(min_length=1, max_length=MAX_PARTITIONS)
+
+
+class CommitPost(Asked):
+    """The body of `POST …/batches/{id}/commit`."""
+
+    uid: Uid = Field(description="Of the channel")
+    instance: BatchText
+    digest: str = Field(
+        pattern=r"^[0-9a-f]{64}$",
+        description='SHA-256 of the whole manifest as JSON: {"0":[[1,2]]}, by partition number, '
+        "without spaces",
+    )
+    manifest: Intervals = Field(default_factory=dict)
+    slices: Slices = Field(default=0, description="Number of uploaded slices, instead of manifest")
+    records: Count
+    counts: Numbers = Field(max_length=MAX_PARTITIONS, description="Records by partition")
+    positions: PositionsPost | None = None
+
+
+class AbortPost(Asked):
+    """The body of `POST …/batches/{id}/abort`."""
+
+    uid: Uid = Field(description="Of the channel")
+    instance: BatchText | None = Field(description="null: any, with the scope manage")
+    cause: str = Field(min_length=1, max_length=1000)
+
+
+class BatchInstance(Asked):
+    """A batch, and the instance that has opened it."""
+
+    id: Uid
+    instance: BatchText
+
+
+class RenewPost(Asked):
+    """The body of `POST …/batches/renew`."""
+
+    uid: Uid = Field(description="Of the channel")
+    batches: list[BatchInstance] = Field(min_length=1, max_length=1000)
+    lease_ms: LeaseMs = None
+
+
+class BatchBody(BaseModel):
+    """A batch."""
+
+    id: str
+    key: str
+    owner: str
+    epoch: int = Field(description="Number of the instance")
+    state: StateName
+    begin: dict[str, int] = Field(description="By partition, no record of the batch is before it")
+    number: int | None = Field(description="Of its end in the channel")
+    records: int | None
+    counts: dict[str, int] | None
+    lease_until: datetime
+    cause: str | None
+    topic_id: str
+
+
+class CommitBody(BaseModel):
+    """A committed batch."""
+
+    id: str
+    state: Literal["committed"]
+    number: int
+    stable: dict[str, int] = Field(description="By partition, readers read up to here")
+    committed_at: datetime
+
+
+class LeaseBody(BaseModel):
+    """The lease of a batch, or its end."""
+
+    id: str
+    state: StateName
+    lease_until: datetime
+
+
+class LeasesBody(BaseModel):
+    """The named batches; unknown ones are left out."""
+
+    batches: list[LeaseBody]
+
+
+class OpenBatchBody(BaseModel):
+    """An open batch, which holds readers back at its begin."""
+
+    id: str
+    key: str
+    owner: str
+    since: datetime
+    begin: dict[str, int]
+
+
+class CommittedBody(BaseModel):
+    """What readers may see."""
+
+    uid: str
+    topic_id: str
+    number: int = Field(description="Of the last end of a batch")
+    stable: dict[str, int] = Field(description="By partition, readers read up to here")
+    visible_end: dict[str, int] = Field(description="By partition, the end of the last run")
+    runs: dict[str, list[list[int]]] = Field(description="By partition, [first, end] below stable")
+    truncated: dict[str, int] = Field(description="By partition, where to ask on, with number")
+    open: list[OpenBatchBody]
+    halted: str | None = Field(description="Why nothing may be read or written")
+
+
+class EndBody(BaseModel):
+    """The end of a batch."""
+
+    number: int
+    kind: Literal["commit", "abort", "reap"]
+    id: str
+    key: str
+    owner: str
+    state: StateName
+    records: int | None
+    cause: str | None
+    at: datetime
+    opened_at: datetime
+
+
+class CommitsBody(BaseModel):
+    """Ends of batches, the last one first, and open batches."""
+
+    commits: list[EndBody]
+    open: list[OpenBatchBody]
+
+
+def lease_of(lease_ms: int | None) -> timedelta:
+    """Return the asked lease, or the default."""
+    return timedelta(milliseconds=DEFAULT_LEASE_MS if lease_ms is None else lease_ms)
+
+
+def checked_manifest(intervals: Mapping[str, list[list[int]]]) -> Manifest:
+    """Return a request's manifest. Raises InvalidManifest."""
+    count = sum(map(len, intervals.values()))
+    if count > MAX_INTERVALS:
+        raise InvalidManifest(
+            f"The request has {count:,} intervals, and takes {MAX_INTERVALS:,}: upload the "
+            "manifest in slices with PUT …/manifest/{slice}, and commit with their number.",
+            (Violation(pointer="/manifest", message=f"at most {MAX_INTERVALS:,} intervals"),),
+        )
+    return manifest_of({int(partition): pairs for partition, pairs in intervals.items()})
+
+
+def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> PositionChange:
+    """Return the change of positions; by default of the batch's own channel and topic."""
+    partitions = [each.partition for each in body.positions]
+    if len(set(partitions)) != len(partitions):
+        raise _malformed("/positions/positions", "each partition may be given once")
+    if body.channel is not None and (body.uid is None or body.topic_id is None):
+        raise _malformed("/positions", "a channel is given with its uid and topic_id")
+    moved = tuple(_position(each.partition, each.to) for each in body.positions)
+    return PositionChange(
+        commit=Commit(
+            channel=body.channel or name,
+            channel_uid=body.uid or uid,
+            group=body.group,
+            endpoint=body.id,
+            epoch=body.epoch,
+            generation=body.generation,
+            topic_id=body.topic_id or topic_id,
+            number=body.number,
+            positions=moved,
+        ),
+        before={
+            each.partition: None if each.from_ is None else _position(each.partition, each.from_)
+            for each in body.positions
+        },
+    )
+
+
+def _position(partition: int, place: PlacePut) -> Position:
+    return Position(
+        partition=partition, offset=place.offset, record=place.record, metadata=place.metadata
+    )
+
+
+_START = re.compile(r"(0|[1-9][0-9]{0,5}):(0|[1-9][0-9]{0,18})")
+
+
+def starts_of(text: str | None) -> dict[int, int] | None:
+    """Return the offsets of `0:120,1:7` by partition. Raises InvalidRequest."""
+    if text is None:
+        return None
+    starts: dict[int, int] = {}
+    for each in text.split(","):
+        found = _START.fullmatch(each)
+        if found is None or int(found[2]) > INT64_MAX - 1 or int(found[1]) >= MAX_PARTITIONS:
+            raise _malformed("query:from", "expected PARTITION:OFFSET, joined by commas")
+        if int(found[1]) in starts:
+            raise _malformed("query:from", f"partition {found[1]} is given twice")
+        starts[int(found[1])] = int(found[2])
+    return starts
+
+
+def _malformed(pointer: str, message: str) -> InvalidRequest:
+    return InvalidRequest.malformed([Violation(pointer=pointer, message=message)])
+
+
+def batch_json(batch: Batch, topic_id: str) -> dict[str, Any]:
+    """Return the JSON of a batch."""
+    return {
+        "id": batch.id,
+        "key": batch.key,
+        "owner": batch.owner,
+        "epoch": batch.epoch,
+        "state": batch.state,
+        "begin": _numbers_json(batch.begin),
+        "number": batch.number,
+        "records": batch.records,
+        "counts": None if batch.counts is None else _numbers_json(batch.counts),
+        "lease_until": time_json(batch.lease_until),
+        "cause": batch.cause,
+        "topic_id": topic_id,
+    }
+
+
+def commit_json(committed: CommittedBatch) -> dict[str, Any]:
+    """Return the JSON of a commit."""
+    batch = committed.batch
+    return {
+        "id": batch.id,
+        "state": batch.state,
+        "number": batch.number,
+        "stable": _numbers_json(committed.stable),
+        "committed_at": _time_json(batch.ended_at),
+    }
+
+
+def lease_json(batch: Batch) -> dict[str, Any]:
+    """Return the JSON of a batch's lease."""
+    return {
+        "id": batch.id,
+        "state": batch.state,
+        "lease_until": time_json(batch.lease_until),
+    }
+
+
+def committed_json(found: CommittedOffsets) -> dict[str, Any]:
+    """Return the JSON of what readers may see; with each partition of the channel."""
+    nothing = dict.fromkeys(range(found.partitions), 0)
+    return {
+        "uid": found.uid,
+        "topic_id": found.topic_id,
+        "number": found.number,
+        "stable": _numbers_json({**nothing, **found.stable}),
+        "visible_end": _numbers_json({**nothing, **found.visible_end}),
+        "runs": {str(each): runs for each, runs in sorted(found.runs.items())},
+        "truncated": _numbers_json(found.truncated),
+        "open": _open_json(found.open),
+        "halted": found.halted,
+    }
+
+
+def commits_json(found: CommitList) -> dict[str, Any]:
+    """Return the JSON of ended and open batches."""
+    return {
+        "commits": [
+            {
+                "number": each.number,
+                "kind": each.ending,
+                "id": each.id,
+                "key": each.key,
+                "owner": each.owner,
+                "state": each.state,
+                "records": each.records,
+                "cause": each.cause,
+                "at": _time_json(each.ended_at),
+                "opened_at": time_json(each.opened_at),
+            }
+            for each in found.ended
+        ],
+        "open": _open_json(found.open),
+    }
+
+
+def _open_json(batches: Iterable[Batch]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": each.id,
+            "key": each.key,
+            "owner": each.owner,
+            "since": time_json(each.opened_at),
+            "begin": _numbers_json(each.begin),
+        }
+        for each in batches
+    ]
+
+
+def _numbers_json(numbers: Mapping[int, int]) -> dict[str, int]:
+    return {str(each): numbers[each] for each in sorted(numbers)}
+
+
+def _time_json(moment: datetime | None) -> str | None:
+    return None if moment is None else time_json(moment)

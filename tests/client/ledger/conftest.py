@@ -1,0 +1,32 @@
+"""Fixtures of exactly-once channels."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from ledger_view import LedgerView
+from sluiceway import Channel
+from topics import Topics
+
+
+@pytest.fixture(scope="session")
+def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
+    with closing(LedgerView(gateway_url, topics)) as view:
+        yield view
+
+
+@pytest.fixture
+def new_ledgered(new_channel: Callable[..., Channel]) -> Callable[..., Channel]:
+    """Create an exactly-once channel of readings."""
+
+    def make(**wishes: Any) -> Channel:
+        return new_channel(**{"partitions": 2, "delivery": "exactly_once", **wishes})
+
+    return make
+
+
+@pytest.fixture
+def channel(new_ledgered: Callable[..., Channel], each_format: str) -> Channel:
+    return new_ledgered(format=each_format)

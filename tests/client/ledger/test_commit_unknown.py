@@ -1,0 +1,135 @@
+"""Commits whose answer is lost: what is known then, and how it is resolved."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import httpx
+import pytest
+
+from ledger_view import LedgerView
+from relay import Relay
+from sluiceway import Channel, Gateway
+from sluiceway.errors import CommitUnknown
+from topics import readings
+
+NewChannel = Callable[..., Channel]
+# Only the body of a commit has one. The path may be sent, and lost, before the body.
+COMMIT = b'"digest"'
+
+
+@pytest.fixture
+def way(gateway_url: str) -> Iterator[Relay]:
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        yield relay
+
+
+@pytest.fixture
+def distant(way: Relay) -> Iterator[Gateway]:
+    """The gateway by a way on which requests or answers get lost."""
+    with Gateway(way.url, timeout_s=1) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_flush_without_an_answer_is_resolved(
+    distant: Gateway, way: Relay, new_ledgered: NewChannel, ledger: LedgerView, *, arrives: bool
+) -> None:
+    channel = new_ledgered()
+    with distant.channel(channel.name).writer() as writer:
+        writer.write(readings(10))
+        way.lose_at(COMMIT, arrives=arrives)
+        with pytest.raises(CommitUnknown) as raised:
+            writer.flush()
+        assert ledger.ids(channel) == list(range(10 if arrives else 0))
+        for refused in (writer.flush, lambda: writer.write(readings(1))):
+            with pytest.raises(CommitUnknown, match="resolve"):
+                refused()
+        assert raised.value.key.startswith(str(writer.endpoint_id))
+        assert writer.resolve() is arrives
+        assert writer.resolve() is None
+        writer.write(readings(10, 10))
+    first = 0 if arrives else 10
+    assert ledger.ids(channel) == list(range(first, 20))
+    assert ledger.open_keys(channel) == []
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_batch_without_an_answer_is_written_once_by_its_key(
+    distant: Gateway, way: Relay, new_ledgered: NewChannel, ledger: LedgerView, *, arrives: bool
+) -> None:
+    channel = new_ledgered()
+
+    def write() -> bool:
+        remote = distant.channel(channel.name)
+        with remote.writer(group="job") as writer, writer.batch("day-1") as batch:
+            writer.write(readings(10))
+        return batch.replayed
+
+    way.lose_at(COMMIT, arrives=arrives)
+    with pytest.raises(CommitUnknown) as raised:
+        write()
+    assert raised.value.key == "day-1"
+    assert write() is arrives
+    assert ledger.ids(channel) == list(range(10))
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
+    distant: Gateway,
+    way: Relay,
+    new_channel: NewChannel,
+    new_ledgered: NewChannel,
+    ledger: LedgerView,
+    *,
+    arrives: bool,
+) -> None:
+    source, sink = new_channel(partitions=1, format="arrow"), new_ledgered()
+    with source.writer() as writer:
+        writer.write(readings(100))
+    with (
+        distant.channel(source.name).reader(group="copy") as reader,
+        distant.channel(sink.name).writer() as writer,
+    ):
+
+        def copy() -> int:
+            with distant.transaction(reader, writer):
+                records = reader.read(30, timeout=None)
+                writer.write(records)
+            return len(records)
+
+        copy()
+        way.lose_at(COMMIT, arrives=arrives)
+        with pytest.raises(CommitUnknown):
+            copy()
+        for refused in (
+            writer.flush,
+            reader.commit,
+            reader.position,
+            lambda: reader.read(1),
+            copy,
+        ):
+            with pytest.raises(CommitUnknown):
+                refused()
+        assert writer.resolve() is arrives
+        assert reader.position() == source.committed("copy")
+        while copy():
+            pass
+    assert ledger.ids(sink) == list(range(100))
+
+
+def test_a_commit_that_never_arrived_holds_readers_back_no_longer_than_its_lease(
+    distant: Gateway, way: Relay, new_ledgered: NewChannel, ledger: LedgerView
+) -> None:
+    channel = new_ledgered()
+
+    def lose() -> None:
+        with distant.channel(channel.name).writer() as writer:
+            writer.write(readings(10))
+            writer.flush()
+            writer.write(readings(10, 10))
+            way.lose_at(COMMIT, arrives=False)
+            writer.flush()
+
+    with pytest.raises(CommitUnknown):
+        lose()
+    assert ledger.ids(channel) == list(range(10))

@@ -1,0 +1,309 @@
+"""Reading committed records from a real topic, by visibility that is given as values."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sluiceway.errors import OffsetOutOfRange, OptionError, RecordsLost, SluicewayTimeout
+from sluiceway.ledger.visibility import Visibility
+from sluiceway.reader import ChannelReader
+from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.ledger_models import Committed, Interval
+from sluiceway.rest.models import Connection
+from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
+
+BOTH = pytest.mark.usefixtures("each_stream")
+Runs = Mapping[int, Sequence[tuple[int, int]]]
+
+
+class GivenVisibility(Visibility):
+    """What the test says is committed."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.number = 0
+        self.holder: str | None = None
+        self.waits = 0
+        self._changed = threading.Condition()
+
+    def commit(self, runs: Runs, *, stable: Mapping[int, int] | None = None) -> None:
+        """Make runs visible; `stable` is the end of the last ones, unless given."""
+        ends = {p: found[-1][1] for p, found in runs.items() if found}
+        with self._changed:
+            self.number += 1
+            self.visible_end = {**self.visible_end, **ends}
+            answer = Committed(
+                uid=self._uid,
+                topic_id=self._topic_id,
+                number=self.number,
+                stable={**self.runs.stable, **(ends if stable is None else stable)},
+                visible_end=self.visible_end,
+                runs={p: tuple(Interval(*each) for each in found) for p, found in runs.items()},
+            )
+            self.runs.add(answer)
+            self._changed.notify_all()
+
+    def refresh(self) -> None:
+        pass
+
+    def wait(self, number: int, timeout_s: float) -> bool:
+        with self._changed:
+            self.waits += 1
+            return self._changed.wait_for(lambda: self.number != number, timeout_s)
+
+    def held_back_by(self) -> str | None:
+        return self.holder
+
+
+class Rig:
+    """A topic of readings, one a message in avro, and its visibility."""
+
+    def __init__(self, topics: Topics, format_: str, partitions: int) -> None:
+        made = topics.connect(format_, partitions=partitions)
+        self._plain = made
+        self.connection = replace(made, delivery="exactly_once")
+        self.topics = topics
+        self.visibility = GivenVisibility(self.connection)
+
+    def write(self, count: int, first: int = 0, partition: int = 0) -> None:
+        with ChannelWriter(self._plain, partition=partition, batch_records=10) as writer:
+            writer.write(readings(count, first))
+
+    def reader(self, **options: Any) -> ChannelReader:
+        return ChannelReader(
+            self.connection, **{"until": "now", "visibility": self.visibility, **options}
+        )
+
+    def read(self, **options: Any) -> list[int]:
+        with self.reader(**options) as reader:
+            return [record["id"] for record in reader]
+
+
+NewRig = Callable[..., Rig]
+
+
+@pytest.fixture
+def new_rig(topics: Topics) -> NewRig:
+    def make(format_: str = "avro", partitions: int = 1) -> Rig:
+        return Rig(topics, format_, partitions)
+
+    return make
+
+
+@pytest.fixture
+def rig(new_rig: NewRig) -> Rig:
+    return new_rig()
+
+
+@BOTH
+def test_only_records_in_runs_are_read(rig: Rig) -> None:
+    rig.write(100)
+    rig.visibility.commit({0: [(0, 10), (15, 16), (40, 80)]})
+    assert rig.read() == [*range(10), 15, *range(40, 80)]
+
+
+def test_batches_hold_committed_records_only(new_rig: NewRig) -> None:
+    rig = new_rig("arrow", 2)
+    rig.write(40, partition=0)
+    rig.write(40, 40, partition=1)
+    # Ten records a message.
+    rig.visibility.commit({0: [(0, 1), (2, 3)], 1: [(1, 4)]})
+    with rig.reader() as reader:
+        found = [row["id"] for batch in reader.batches() for row in batch.to_pylist()]
+    assert sorted(found) == [*range(10), *range(20, 30), *range(50, 80)]
+
+
+def test_uncommitted_messages_are_not_decoded(rig: Rig) -> None:
+    rig.write(5)
+    rig.topics.produce(rig.connection.topic_name, 0, [b"no record", None])
+    rig.write(5, 5)
+    rig.visibility.commit({0: [(0, 5), (7, 12)]})
+    with rig.reader() as reader:
+        assert [record["id"] for record in reader] == [*range(10)]
+        assert reader.corrupt_messages == 0
+
+
+@BOTH
+def test_nothing_at_or_above_stable_is_read_before_it_is_committed(rig: Rig) -> None:
+    rig.write(100)
+    rig.visibility.commit({0: [(0, 30)]})
+    with rig.reader(until=None) as reader:
+        assert [each["id"] for each in reader.read(30, timeout=None)] == [*range(30)]
+        assert reader.read(1, timeout=0.3) == []
+        assert reader.position() == {0: Position(offset=30)}
+        assert reader.lag() == {0: 0}
+        rig.visibility.commit({0: [(50, 70)]})
+        assert [each["id"] for each in reader.read(20, timeout=None)] == [*range(50, 70)]
+        assert reader.position() == {0: Position(offset=70)}
+
+
+@BOTH
+def test_a_run_above_stable_waits_for_the_batch_before_it(rig: Rig) -> None:
+    rig.write(100)
+    rig.visibility.commit({0: [(0, 10)]})
+    rig.visibility.commit({0: [(20, 40)]}, stable={0: 10})
+    with rig.reader(until=None) as reader:
+        assert len(reader.read(100, timeout=0.5)) == 10
+        rig.visibility.commit({0: [(10, 20), (20, 40)]})
+        assert [each["id"] for each in reader.read(30, timeout=None)] == [*range(10, 40)]
+
+
+@BOTH
+def test_partitions_go_on_independently(new_rig: NewRig) -> None:
+    rig = new_rig(partitions=3)
+    for partition in range(3):
+        rig.write(3000, partition * 10_000, partition)
+    rig.visibility.commit({0: [(0, 100)], 1: [(0, 3000)]})
+    with rig.reader(until=None) as reader:
+        first = {each["id"] for each in reader.read(3100, timeout=None)}
+        assert first == {*range(100), *range(10_000, 13_000)}
+        assert reader.read(1, timeout=0.2) == []
+        rig.visibility.commit({2: [(1000, 1500)]})
+        assert {each["id"] for each in reader.read(500, timeout=None)} == {*range(21_000, 21_500)}
+        rig.visibility.commit({0: [(100, 3000)], 2: [(2000, 3000)]})
+        rest = {each["id"] for each in reader.read(3900, timeout=None)}
+        assert rest == {*range(100, 3000), *range(22_000, 23_000)}
+
+
+@BOTH
+def test_commits_while_reading_are_read_in_order_and_once(rig: Rig) -> None:
+    rig.write(5000)
+    rig.visibility.commit({0: [(0, 7)]})
+
+    def commit() -> None:
+        for first in range(7, 5000, 119):
+            rig.visibility.commit({0: [(first, min(5000, first + 119))]})
+
+    committer = threading.Thread(target=commit)
+    with rig.reader(until={0: 7}) as reader:
+        assert len(list(reader)) == 7
+    with rig.reader(until=None) as reader:
+        committer.start()
+        found = [each["id"] for each in reader.read(5000, timeout=None)]
+        committer.join()
+        assert found == [*range(5000)]
+
+
+def test_a_long_part_without_committed_records_is_jumped_over(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.ledger.committed_stream._JUMP_OFFSETS", 100)
+    rig.write(3000)
+    rig.visibility.commit({0: [(0, 10), (2500, 2600), (2990, 3000)]})
+    assert rig.read() == [*range(10), *range(2500, 2600), *range(2990, 3000)]
+
+
+@BOTH
+def test_a_committed_offset_that_does_not_come_is_an_error(rig: Rig) -> None:
+    rig.write(5)
+    # The marker that ends a transaction takes an offset and is never delivered.
+    rig.topics.produce_in_transaction(rig.connection.topic_name, 0, [b"x"])
+    rig.write(5, 5)
+    rig.visibility.commit({0: [(0, 5), (6, 12)]})
+    with rig.reader() as reader:
+        for _ in range(2):
+            found = reader.read(20, timeout=None) if not reader.position()[0].offset else []
+            assert [each["id"] for each in found] == [*range(len(found))]
+            with pytest.raises(RecordsLost, match=r"partition 0.*offset 6 .*seek to \{0: 7\}"):
+                reader.read(20, timeout=None)
+        reader.seek({0: 7})
+        assert [each["id"] for each in reader] == [*range(5, 10)]
+
+
+@BOTH
+def test_a_lost_offset_at_the_end_of_the_log_is_an_error(rig: Rig) -> None:
+    rig.write(5)
+    rig.topics.produce_in_transaction(rig.connection.topic_name, 0, [b"x"])
+    rig.visibility.commit({0: [(0, 5), (6, 7)]})
+    with rig.reader() as reader:
+        assert len(reader.read(20, timeout=None)) == 5
+        with pytest.raises(RecordsLost, match="offset 6 "):
+            reader.read(20, timeout=None)
+
+
+@BOTH
+def test_records_that_retention_removed_are_out_of_range(rig: Rig) -> None:
+    rig.write(100)
+    rig.visibility.commit({0: [(0, 50)]})
+    with rig.reader(until=None) as reader:
+        assert len(reader.read(50, timeout=None)) == 50
+        rig.topics.truncate(rig.connection.topic_name, 0, 80)
+        rig.visibility.commit({0: [(60, 100)]})
+        with pytest.raises(OffsetOutOfRange, match="range is 80 to 100"):
+            reader.read(100, timeout=None)
+        assert reader.position() == {0: Position(offset=50)}
+        reader.seek({0: 80})
+        assert [each["id"] for each in reader.read(20, timeout=None)] == [*range(80, 100)]
+
+
+def test_bounds_are_those_of_committed_records(rig: Rig) -> None:
+    rig.write(100)
+    rig.visibility.commit({0: [(0, 60)]})
+    with rig.reader(until=None, start="latest") as reader:
+        assert reader.position() == {0: Position(offset=60)}
+        assert reader.end_offsets() == {0: 60}
+        with pytest.raises(OffsetOutOfRange, match="range is 0 to 60"):
+            reader.seek({0: 61})
+        reader.seek({0: 20})
+        assert reader.lag() == {0: 40}
+        reader.seek_to_time(_far())
+        assert reader.position() == {0: Position(offset=60)}
+    with pytest.raises(OffsetOutOfRange, match="range is 0 to 60"):
+        rig.reader(until={0: 61})
+
+
+def test_reading_until_now_waits_for_the_batch_before_the_end(rig: Rig) -> None:
+    rig.write(100)
+    rig.visibility.commit({0: [(0, 10)]})
+    rig.visibility.commit({0: [(20, 40)]}, stable={0: 10})
+    with rig.reader() as reader:
+        assert len(reader.read(100, timeout=0.3)) == 10
+        assert not reader.finished
+        rig.visibility.commit({0: [(20, 40), (60, 70)]})
+        assert [each["id"] for each in reader] == [*range(20, 40)]
+        assert reader.finished
+
+
+def test_a_batch_that_holds_back_the_end_for_too_long_is_named(rig: Rig) -> None:
+    rig.write(100)
+    rig.visibility.commit({0: [(0, 10)]})
+    rig.visibility.commit({0: [(20, 40)]}, stable={0: 10})
+    rig.visibility.holder = "the batch 'day-1' of 'job',"
+    with rig.reader(timeout_s=1.0) as reader:
+        assert len(reader.read(10, timeout=None)) == 10
+        with pytest.raises(SluicewayTimeout, match=r"the batch 'day-1' of 'job'.*snapshot=2"):
+            next(iter(reader))
+        assert reader.position() == {0: Position(offset=10)}
+        rig.visibility.commit({0: [(20, 40)]})
+        assert len(list(reader)) == 20
+
+
+def test_waiting_readers_fetch_nothing_and_see_a_commit_at_once(rig: Rig) -> None:
+    rig.write(100)
+    rig.visibility.commit({0: [(0, 10)]})
+    with rig.reader(until=None) as reader:
+        reader.read(10, timeout=None)
+        delays_s = []
+        for first in range(10, 100, 3):
+            assert reader.read(1, timeout=0.03) == []
+            began_s = time.monotonic()
+            rig.visibility.commit({0: [(first, first + 3)]})
+            assert len(reader.read(3, timeout=None)) == 3
+            delays_s.append(time.monotonic() - began_s)
+        assert sorted(delays_s)[len(delays_s) // 2] < 0.2
+
+
+def test_a_reader_without_a_gateway_is_refused(rig: Rig) -> None:
+    with pytest.raises(OptionError, match=r"channel\.reader"):
+        ChannelReader(rig.connection, until="now")
+
+
+def _far() -> Any:
+    from datetime import UTC, datetime
+
+    return datetime(2999, 1, 1, tzinfo=UTC)

@@ -1,0 +1,226 @@
+"""Transactions: output and positions are committed together."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ledger_view import LedgerView
+from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
+from sluiceway.errors import Conflict, OptionError, StaleGeneration
+from topics import readings
+from waiting import until
+
+NewChannel = Callable[..., Channel]
+
+
+@pytest.fixture
+def source(new_channel: NewChannel, each_format: str) -> Channel:
+    """A channel of 100 readings, in messages of 40 where they hold several."""
+    channel = new_channel(partitions=1, format=each_format)
+    with channel.writer(batch_records=40) as writer:
+        writer.write(readings(100))
+    return channel
+
+
+@pytest.fixture
+def sink(new_ledgered: NewChannel) -> Channel:
+    return new_ledgered()
+
+
+def copy(gateway: Gateway, reader: ChannelReader, writer: ChannelWriter, count: int) -> int:
+    """Copy some records in a transaction."""
+    with gateway.transaction(reader, writer):
+        records = reader.read(count, timeout=None)
+        writer.write(records)
+    return len(records)
+
+
+def fail(gateway: Gateway, reader: ChannelReader, writer: ChannelWriter, count: int) -> None:
+    with gateway.transaction(reader, writer):
+        writer.write(reader.read(count, timeout=None))
+        writer.flush()
+        raise ZeroDivisionError
+
+
+def test_output_and_positions_are_committed_together(
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
+) -> None:
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        with gateway.transaction(reader, writer):
+            writer.write(reader.read(30, timeout=None))
+            writer.flush()
+            assert ledger.ids(sink) == []
+            assert source.committed("copy") == {}
+        assert ledger.ids(sink) == list(range(30))
+        assert source.committed("copy") == reader.position()
+        while copy(gateway, reader, writer, 30):
+            pass
+    assert ledger.ids(sink) == list(range(100))
+
+
+def test_a_restarted_job_continues_within_a_message(
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
+) -> None:
+    for _ in range(5):
+        with source.reader(group="copy") as reader, sink.writer() as writer:
+            copy(gateway, reader, writer, 23)
+            # Handed out, and lost with the job.
+            reader.read(5, timeout=None)
+    assert ledger.ids(sink) == list(range(100))
+
+
+def test_an_exception_takes_the_reader_back_and_writes_nothing(
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
+) -> None:
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        copy(gateway, reader, writer, 33)
+        before = reader.position()
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                fail(gateway, reader, writer, 41)
+            assert reader.position() == before == source.committed("copy")
+        while copy(gateway, reader, writer, 33):
+            pass
+    assert ledger.ids(sink) == list(range(100))
+    assert ledger.kinds(sink)[:4] == ["commit", "abort", "abort", "abort"]
+    assert ledger.open_keys(sink) == []
+
+
+def test_records_that_were_read_before_the_block_belong_to_it(
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
+) -> None:
+    failures = iter([3, 50, 50, 99])
+    doomed = next(failures)
+
+    def process(record: dict[str, Any]) -> dict[str, Any]:
+        nonlocal doomed
+        if record["id"] == doomed:
+            doomed = next(failures, -1)
+            raise ZeroDivisionError
+        return record
+
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        while not reader.finished:
+            for record in reader:
+                with contextlib.suppress(ZeroDivisionError), gateway.transaction(reader, writer):
+                    writer.write(process(record))
+    assert ledger.ids(sink) == list(range(100))
+
+
+def test_an_exception_does_not_undo_a_seek(
+    gateway: Gateway, source: Channel, sink: Channel
+) -> None:
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        whole = reader.position()
+        reader.read(90, timeout=None)
+        skipped = reader.position()
+        reader.seek(whole)
+        reader.seek(skipped)
+        with pytest.raises(ZeroDivisionError):
+            fail(gateway, reader, writer, 5)
+        assert reader.position() == skipped
+
+
+def test_a_block_that_neither_reads_nor_writes_is_no_batch(
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
+) -> None:
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        copy(gateway, reader, writer, 10)
+        for _ in range(3):
+            with gateway.transaction(reader, writer):
+                pass
+    assert ledger.kinds(sink) == ["commit"]
+
+
+def test_positions_of_a_block_without_output_are_committed(
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
+) -> None:
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        with gateway.transaction(reader, writer):
+            reader.read(10, timeout=None)
+        assert source.committed("copy") == reader.position()
+    assert ledger.ids(sink) == []
+
+
+def test_positions_that_were_moved_meanwhile_refuse_the_output(
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
+) -> None:
+    def move() -> None:
+        with gateway.transaction(reader, writer):
+            writer.write(reader.read(10, timeout=None))
+            source.reset("copy", {0: Position(offset=1)}, reason="a test", force=True)
+
+    with pytest.raises(Conflict), source.reader(group="copy") as reader, sink.writer() as writer:
+        move()
+    assert ledger.ids(sink) == []
+    assert source.committed("copy") == {0: Position(offset=1)}
+    assert ledger.open_keys(sink) == []
+
+
+def test_partitions_that_were_taken_within_a_block_refuse_its_output(
+    gateway: Gateway, new_channel: NewChannel, sink: Channel, ledger: LedgerView
+) -> None:
+    source = new_channel(partitions=2)
+    with source.writer(partition=0) as writer:
+        writer.write(readings(20))
+    with source.writer(partition=1) as writer:
+        writer.write(readings(20, 20))
+
+    def lose(reader: ChannelReader, writer: ChannelWriter) -> None:
+        with gateway.transaction(reader, writer):
+            writer.write(reader.read(10, timeout=None))
+            with source.reader(group="copy", dynamic=True) as other:
+                until(lambda: reader.read(1, timeout=0.1) and len(reader.partitions) == 1)
+                del other
+
+    with (
+        source.reader(group="copy", dynamic=True) as reader,
+        sink.writer() as writer,
+        pytest.raises(StaleGeneration, match="shorter transactions"),
+    ):
+        lose(reader, writer)
+    assert ledger.ids(sink) == []
+
+
+def test_a_superseded_reader_commits_no_output(
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
+) -> None:
+    def be_replaced() -> None:
+        with (
+            source.reader(group="copy") as zombie,
+            sink.writer() as writer,
+            gateway.transaction(zombie, writer),
+        ):
+            writer.write(zombie.read(10, timeout=None))
+            with source.reader(group="copy") as successor, sink.writer() as other:
+                assert copy(gateway, successor, other, 20) == 20
+
+    with pytest.raises(Conflict):
+        be_replaced()
+    assert ledger.ids(sink) == list(range(20))
+
+
+def test_a_transaction_needs_a_group_and_a_channel_with_batches(
+    gateway: Gateway, gateway_url: str, source: Channel, sink: Channel
+) -> None:
+    with (
+        source.reader(group="copy") as reader,
+        source.writer() as unfit,
+        pytest.raises(OptionError, match='delivery="exactly_once"'),
+    ):
+        gateway.transaction(reader, unfit)
+    with (
+        source.reader() as alone,
+        sink.writer() as writer,
+        pytest.raises(OptionError, match="group="),
+    ):
+        gateway.transaction(alone, writer)
+    with (
+        Gateway(gateway_url, timeout_s=29) as other,
+        other.channel(source.name).reader(group="copy") as reader,
+        sink.writer() as writer,
+        pytest.raises(OptionError, match="different gateways"),
+    ):
+        gateway.transaction(reader, writer)

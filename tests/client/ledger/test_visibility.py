@@ -1,0 +1,242 @@
+"""Visibility: one request that waits for all readers of a process."""
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from scripted_gateway import Script
+from sluiceway.errors import (
+    Conflict,
+    GatewayUnavailable,
+    IncompatibleGateway,
+    OptionError,
+    TopicGone,
+)
+from sluiceway.ledger.visibility import CommittedRuns, Visibility, visibility_of
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.models import Connection
+
+UID = "0" * 32
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection(
+        channel_name="flights",
+        channel_uid=UID,
+        generation=1,
+        format="avro",
+        schema_id=1,
+        schema_definition={"type": "record", "name": "F", "fields": []},
+        topic_name="t",
+        topic_id="topic-1",
+        partitions=2,
+        max_message_bytes=1000,
+        kafka={},
+        delivery="exactly_once",
+    )
+
+
+@pytest.fixture
+def calls(script: Script) -> Iterator[LedgerCalls]:
+    calls = LedgerCalls(script.transport(timeout_s=0.5))
+    yield calls
+    calls.close()
+
+
+def body(number: int, **ends: Any) -> dict[str, Any]:
+    stable = {"0": number * 10, "1": 0}
+    return {
+        "uid": UID,
+        "topic_id": "topic-1",
+        "number": number,
+        "stable": stable,
+        "visible_end": stable,
+        "runs": {"0": [[0, number * 10]] if number else [], "1": []},
+        "truncated": {},
+        "open": [],
+        "halted": None,
+        **ends,
+    }
+
+
+def opened(
+    script: Script, calls: LedgerCalls, connection: Connection, **options: Any
+) -> Visibility:
+    script.answer(200, body(1), ETag='"1"')
+    found = visibility_of(calls, connection, grace_s=60.0, **options)
+    assert found is not None
+    found.acquire()
+    return found
+
+
+def test_an_at_least_once_channel_makes_no_request(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    from dataclasses import replace
+
+    plain = replace(connection, delivery="at_least_once")
+    assert visibility_of(calls, plain, grace_s=60.0) is None
+    with pytest.raises(OptionError, match="no snapshots"):
+        visibility_of(calls, plain, grace_s=60.0, snapshot=3)
+    assert script.requests == []
+
+
+def test_readers_of_a_process_share_it(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    first = opened(script, calls, connection)
+    script.answer(304)
+    second = visibility_of(calls, connection, grace_s=60.0)
+    assert first is second
+    assert [headers.get("If-None-Match") for _, _, headers in script.requests] == [None, '"1"']
+    assert "from=0%3A10%2C1%3A0" in script.requests[1][1]
+    assert first.runs.stable == {0: 10, 1: 0}
+
+
+def test_many_waiting_readers_are_one_request(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    found = opened(script, calls, connection)
+    woken: list[bool] = []
+
+    def wait() -> None:
+        while not found.wait(1, 5.0):
+            pass
+        woken.append(True)
+
+    # Every request gets one of these; more than one would leave none for the test.
+    script.answer(200, body(2), ETag='"2"')
+    threads = [threading.Thread(target=wait) for _ in range(20)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+    assert len(woken) == 20
+    assert found.number == 2
+    assert found.runs.stable_of(0) == 20
+    polls = [path for _, path, headers in script.requests if headers.get("If-None-Match") == '"1"']
+    assert len(polls) == 1
+    assert "wait=20" in polls[0]
+
+
+def test_an_older_answer_does_not_go_back(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    found = opened(script, calls, connection)
+    script.answer(200, body(3), ETag='"3"')
+    found.refresh()
+    script.answer(200, body(2), ETag='"2"')
+    found.refresh()
+    assert (found.number, found.runs.stable_of(0), found.visible_end[0]) == (3, 30, 30)
+
+
+def test_new_partitions_are_asked_for_from_their_begin(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    found = opened(script, calls, connection)
+    grown = {"stable": {"0": 20, "1": 0, "2": 5}, "runs": {"0": [[10, 20]], "1": []}}
+    script.answer(200, body(2, **grown), ETag='"2"')
+    script.answer(200, body(2, **{**grown, "runs": {**grown["runs"], "2": [[0, 5]]}}), ETag='"2"')
+    found.refresh()
+    assert "2%3A0" in script.requests[-1][1]
+    assert found.runs.next_run(2, 0) == (0, 5)
+
+
+def test_a_recreated_topic_is_refused(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    script.answer(200, body(1, topic_id="topic-2"), ETag='"1"')
+    with pytest.raises(TopicGone, match=r"topic-2.*topic-1.*Open the channel anew"):
+        visibility_of(calls, connection, grace_s=60.0)
+
+
+def test_a_stopped_channel_is_refused(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    script.answer(200, body(1, halted="offsets were reused."), ETag='"1"')
+    with pytest.raises(Conflict, match=r"stopped.*offsets were reused") as raised:
+        visibility_of(calls, connection, grace_s=60.0)
+    assert raised.value.code == "ledger_halted"
+
+
+def test_an_answer_that_lacks_runs_is_refused(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    script.answer(200, body(1, runs={"0": [[0, 4]], "1": []}), ETag='"1"')
+    with pytest.raises(IncompatibleGateway, match="partition 0 is listed up to 4"):
+        visibility_of(calls, connection, grace_s=60.0)
+
+
+def test_an_outage_is_raised_to_waiting_readers_after_the_grace(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    now_s = [0.0]
+    found = CommittedRuns(calls, connection, grace_s=60.0, monotonic=lambda: now_s[0])
+    script.problem(503, "unavailable")
+    found.follow_once(calls)
+    assert not found._overdue
+    now_s[0] = 61.0
+    with pytest.raises(GatewayUnavailable):
+        found.wait(-1, 1.0)
+
+
+def test_other_failures_are_raised_at_once_and_the_next_wait_tries_again(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    found = opened(script, calls, connection)
+    script.problem(409, "uid_mismatch")
+    with pytest.raises(Conflict, match="uid_mismatch"):
+        found.wait(1, 30.0)
+    script.answer(200, body(2), ETag='"2"')
+    while not found.wait(1, 5.0):
+        pass
+    assert found.number == 2
+
+
+def test_a_snapshot_is_final(script: Script, calls: LedgerCalls, connection: Connection) -> None:
+    found = opened(script, calls, connection, snapshot=1)
+    assert "snapshot=1" in script.requests[0][1]
+    found.refresh()
+    assert not found.wait(1, 60.0)
+    assert found.visible_end == {0: 10, 1: 0}
+    assert len(script.requests) == 1
+
+
+def test_a_snapshot_can_be_given_by_time(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    opened(script, calls, connection, snapshot=datetime(2026, 1, 2, tzinfo=UTC))
+    assert "snapshot_at=2026-01-02T00%3A00%3A00%2B00%3A00" in script.requests[0][1]
+
+
+@pytest.mark.parametrize("snapshot", [-1, 1.5, True, "3", datetime(2026, 1, 2)])  # noqa: DTZ001
+def test_other_snapshots_are_refused(
+    script: Script, calls: LedgerCalls, connection: Connection, snapshot: Any
+) -> None:
+    with pytest.raises(OptionError, match=r"number of a commit|time zone"):
+        visibility_of(calls, connection, grace_s=60.0, snapshot=snapshot)
+    assert script.requests == []
+
+
+def test_the_batch_that_hides_most_is_named(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    found = opened(script, calls, connection)
+    batches = [
+        {"key": key, "owner": "job", "since": "2026-01-02T03:04:05Z", "begin": {"0": begin}}
+        for key, begin in (("late", 25), ("early", 10))
+    ]
+    script.answer(
+        200,
+        body(2, stable={"0": 10, "1": 0}, runs={}, open=batches, visible_end={"0": 30, "1": 0}),
+        ETag='"2"',
+    )
+    assert (
+        found.held_back_by() == "the batch 'early' of 'job', open since 2026-01-02 03:04:05+0000,"
+    )
+    script.answer(200, body(3), ETag='"3"')
+    assert found.held_back_by() is None

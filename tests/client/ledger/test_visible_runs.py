@@ -1,0 +1,98 @@
+"""Visible runs: answers of the ledger added up."""
+
+import itertools
+import pickle
+from collections.abc import Mapping, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway.ledger.visible_runs import VisibleRuns
+from sluiceway.rest.ledger_models import Committed, Interval
+
+
+def answer(
+    number: int, stable: Mapping[int, int], runs: Mapping[int, Sequence[tuple[int, int]]]
+) -> Committed:
+    return Committed(
+        uid="u",
+        topic_id="t",
+        number=number,
+        stable=stable,
+        visible_end=stable,
+        runs={p: tuple(Interval(*each) for each in found) for p, found in runs.items()},
+    )
+
+
+def test_nothing_is_visible_of_a_partition_without_an_answer() -> None:
+    runs = VisibleRuns()
+    assert runs.stable == {}
+    assert runs.stable_of(3) == 0
+    assert runs.next_run(3, 0) is None
+    assert not runs.visible(3, 0)
+    assert runs.between(3, 0, 10) == ()
+
+
+def test_the_next_run_begins_at_the_offset_or_behind_it() -> None:
+    runs = VisibleRuns()
+    runs.add(answer(1, {0: 20}, {0: [(2, 5), (9, 20)]}))
+    assert runs.next_run(0, 0) == (2, 5)
+    assert runs.next_run(0, 3) == (3, 5)
+    assert runs.next_run(0, 5) == (9, 20)
+    assert runs.next_run(0, 20) is None
+    assert runs.between(0, 3, 11) == ((3, 5), (9, 11))
+    assert [offset for offset in range(12) if runs.visible(0, offset)] == [2, 3, 4, 9, 10, 11]
+
+
+def test_a_run_that_goes_on_in_the_next_answer_stays_one_run() -> None:
+    runs = VisibleRuns()
+    runs.add(answer(1, {0: 10}, {0: [(0, 10)]}))
+    runs.add(answer(2, {0: 15}, {0: [(10, 15)]}))
+    runs.add(answer(3, {0: 20}, {0: [(0, 20)]}))
+    assert runs.next_run(0, 0) == (0, 20)
+
+
+def test_nothing_above_stable_is_visible() -> None:
+    runs = VisibleRuns()
+    runs.add(answer(1, {0: 10}, {0: [(0, 30)]}))
+    assert runs.next_run(0, 0) == (0, 10)
+    assert not runs.visible(0, 10)
+
+
+def test_an_older_answer_changes_nothing() -> None:
+    runs = VisibleRuns()
+    runs.add(answer(2, {0: 10, 1: 5}, {0: [(0, 10)], 1: [(0, 5)]}))
+    runs.add(answer(1, {0: 4, 1: 0}, {0: [(0, 4)], 1: []}))
+    assert runs.stable == {0: 10, 1: 5}
+    assert runs.next_run(0, 0) == (0, 10)
+
+
+def test_visible_runs_can_be_pickled() -> None:
+    runs = VisibleRuns()
+    runs.add(answer(1, {0: 20}, {0: [(2, 5), (9, 20)]}))
+    copy = pickle.loads(pickle.dumps(runs))  # noqa: S301 - the test's own
+    assert copy.between(0, 0, 20) == runs.between(0, 0, 20)
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=60),
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=6),
+)
+def test_answers_of_any_order_and_start_add_up_to_what_is_committed(
+    committed: list[bool], asked: list[tuple[int, int]]
+) -> None:
+    everything = set()
+    runs = VisibleRuns()
+    for start, stable in [*asked, (0, len(committed))]:
+        # The end of a run, as every `stable` is.
+        bound = max([o + 1 for o in range(min(stable, len(committed))) if committed[o]], default=0)
+        start = min(start, runs.stable_of(0))
+        offsets = [o for o in range(start, bound) if committed[o]]
+        runs.add(answer(1, {0: bound}, {0: [(o, o + 1) for o in offsets]}))
+        everything = {o for o in range(runs.stable_of(0)) if committed[o]}
+        seen = {o for o in range(len(committed) + 2) if runs.visible(0, o)}
+        assert seen == everything
+    for first in range(0, len(committed), 7):
+        pieces = runs.between(0, first, len(committed))
+        assert {o for each in pieces for o in range(*each)} == {o for o in everything if o >= first}
+        assert all(a.end < b.first for a, b in itertools.pairwise(pieces))

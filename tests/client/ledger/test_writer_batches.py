@@ -1,0 +1,306 @@
+"""Writers of exactly-once channels: commits at flush, by time, at the end, and of blocks."""
+
+import pickle
+import secrets
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from ledger_view import LedgerView
+from sluiceway import Channel, ChannelWriter
+from sluiceway.errors import Conflict, DeliveryFailed, EndpointClosed, OptionError, ReplayMismatch
+from topics import Topics, readings
+from waiting import until
+
+NewChannel = Callable[..., Channel]
+
+
+def numbers(*ranges: tuple[int, int]) -> list[int]:
+    return [each for first, end in ranges for each in range(first, end)]
+
+
+def test_records_are_visible_after_flush_and_not_before(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    with channel.writer() as writer:
+        writer.write(readings(100))
+        writer.batches.begin(None)
+        writer.write(readings(50, 100))
+        writer.flush()
+        assert ledger.ids(channel) == numbers((0, 100))
+        writer.batches.commit()
+        assert ledger.ids(channel) == numbers((0, 150))
+    assert ledger.kinds(channel) == ["commit", "commit"]
+    assert ledger.open_keys(channel) == []
+
+
+def test_closing_commits(channel: Channel, ledger: LedgerView) -> None:
+    with channel.writer() as writer:
+        writer.write(readings(100))
+    assert ledger.ids(channel) == numbers((0, 100))
+
+
+def test_a_flush_without_records_is_no_batch(channel: Channel, ledger: LedgerView) -> None:
+    with channel.writer() as writer:
+        writer.flush()
+        writer.write([])
+        writer.flush()
+    assert ledger.kinds(channel) == []
+
+
+def test_leaving_by_an_exception_aborts_what_is_not_committed(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    def fail() -> None:
+        with channel.writer() as writer:
+            writer.write(readings(10))
+            writer.flush()
+            writer.write(readings(20_000, 10))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert ledger.ids(channel) == numbers((0, 10))
+    assert ledger.kinds(channel)[:1] == ["commit"]
+    assert ledger.open_keys(channel) == []
+
+
+def test_a_writer_commits_by_time(channel: Channel, ledger: LedgerView) -> None:
+    with channel.writer(commit_every_s=0.05, batch_records=10) as writer:
+        writer.write(readings(100))
+        until(lambda: ledger.ids(channel) == numbers((0, 100)))
+        writer.write(readings(100, 100))
+        until(lambda: ledger.ids(channel) == numbers((0, 200)))
+
+
+def test_a_block_is_not_committed_by_time(channel: Channel, ledger: LedgerView) -> None:
+    with channel.writer(commit_every_s=0.05) as writer:
+        with writer.batch("k"):
+            writer.write(readings(100))
+            writer.flush()
+            assert ledger.open_keys(channel) == ["k"]
+            writer.write(readings(100, 100))
+            assert ledger.ids(channel) == []
+        assert ledger.kinds(channel) == ["commit"]
+    assert ledger.ids(channel) == numbers((0, 200))
+
+
+def test_an_open_batch_of_one_writer_keeps_later_commits_of_another_back(
+    new_ledgered: NewChannel, ledger: LedgerView
+) -> None:
+    channel = new_ledgered(partitions=1)
+    with channel.writer() as first, channel.writer() as second:
+        with first.batch("slow"):
+            first.write(readings(10))
+            first.flush()
+            second.write(readings(10, 10))
+            second.flush()
+            assert ledger.ids(channel) == []
+            assert ledger.committed(channel).visible_end == {0: 20}
+        assert ledger.ids(channel) == numbers((0, 20))
+
+
+def test_a_batch_is_all_or_nothing_and_the_writer_goes_on(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    def fail(writer: ChannelWriter) -> None:
+        with writer.batch("day-1"):
+            # Written before the block: it is committed whatever happens within.
+            assert ledger.ids(channel) == numbers((0, 10))
+            writer.write(readings(20_000, 10))
+            raise ZeroDivisionError
+
+    with channel.writer() as writer:
+        writer.write(readings(10))
+        with pytest.raises(ZeroDivisionError):
+            fail(writer)
+        assert ledger.open_keys(channel) == []
+        with writer.batch("day-1") as batch:
+            writer.write(readings(10, 10))
+        assert not batch.replayed
+        writer.write(readings(10, 20))
+    assert ledger.ids(channel) == numbers((0, 30))
+    assert ledger.kinds(channel) == ["commit", "abort", "commit", "commit"]
+
+
+def test_a_committed_key_writes_nothing_again(channel: Channel, ledger: LedgerView) -> None:
+    for replayed in (False, True, True):
+        with channel.writer() as writer:
+            with writer.batch("day-1") as batch:
+                assert writer.write(readings(100)) == 100
+                writer.flush()
+            assert batch.replayed is replayed
+            assert writer.accepted_records == 100
+    assert ledger.ids(channel) == numbers((0, 100))
+    assert ledger.kinds(channel) == ["commit"]
+
+
+@pytest.mark.parametrize("count", [0, 99, 101])
+def test_a_replay_with_another_number_of_records_is_refused(
+    new_ledgered: NewChannel, ledger: LedgerView, count: int
+) -> None:
+    channel = new_ledgered()
+    with channel.writer() as writer, writer.batch("day-1"):
+        writer.write(readings(100))
+    with channel.writer() as writer:
+        with (
+            pytest.raises(ReplayMismatch, match=f"100 records, and now has {count}"),
+            writer.batch("day-1"),
+        ):
+            writer.write(readings(count))
+        writer.write(readings(5, 100))
+    assert ledger.ids(channel) == numbers((0, 105))
+
+
+def test_an_empty_batch_is_committed_too(new_ledgered: NewChannel, ledger: LedgerView) -> None:
+    channel = new_ledgered()
+    for replayed in (False, True):
+        with channel.writer() as writer, writer.batch("nothing") as batch:
+            assert batch.replayed is replayed
+    assert ledger.kinds(channel) == ["commit"]
+
+
+def test_a_key_belongs_to_its_owner(new_ledgered: NewChannel, ledger: LedgerView) -> None:
+    channel = new_ledgered()
+    with channel.writer() as writer, writer.batch("day-1", owner="flights"):
+        writer.write(readings(10))
+    with channel.writer() as writer:
+        with pytest.raises(Conflict, match="belongs to 'flights'") as raised, writer.batch("day-1"):
+            raise AssertionError("the block runs")
+        assert raised.value.code == "batch_key_taken"
+        writer.write(readings(5, 10))
+    assert ledger.ids(channel) == numbers((0, 15))
+
+
+def test_a_key_that_another_living_writer_has_open_is_refused(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered()
+    with channel.writer() as first, channel.writer() as second, first.batch("day-1"):
+        with pytest.raises(Conflict) as raised, second.batch("day-1"):
+            raise AssertionError("the block runs")
+        assert raised.value.code == "batch_open"
+        assert raised.value.retriable
+
+
+def test_a_restarted_member_of_a_group_takes_over_its_open_batch(
+    new_ledgered: NewChannel, ledger: LedgerView
+) -> None:
+    channel = new_ledgered()
+
+    def be_replaced() -> None:
+        with channel.writer(group="loader") as zombie, zombie.batch("day-1"):
+            zombie.write(readings(10))
+            zombie.flush()
+            with channel.writer(group="loader") as restarted, restarted.batch("day-1"):
+                restarted.write(readings(10))
+
+    with pytest.raises(Conflict):
+        be_replaced()
+    assert ledger.ids(channel) == numbers((0, 10))
+    assert ledger.kinds(channel) == ["abort", "commit"]
+
+
+def test_a_lost_batch_ends_the_writer_and_shows_nothing(
+    new_ledgered: NewChannel, ledger: LedgerView
+) -> None:
+    channel = new_ledgered()
+    writer = channel.writer()
+
+    def lose() -> None:
+        with writer, writer.batch("day-1") as batch:
+            writer.write(readings(10))
+            ledger.calls.abort(
+                channel.name,
+                batch.opened.id,
+                uid=channel.uid,
+                instance=batch.request.instance,
+                cause="a test",
+            )
+
+    with pytest.raises(Conflict) as raised:
+        lose()
+    assert raised.value.code == "batch_aborted"
+    with pytest.raises(EndpointClosed):
+        writer.write(readings(1))
+    assert ledger.ids(channel) == []
+
+
+def test_a_failed_delivery_aborts_the_batch_and_ends_the_writer(
+    new_ledgered: NewChannel, ledger: LedgerView, topics: Topics
+) -> None:
+    channel = new_ledgered()
+    topic = channel.connection("write").topic_name
+
+    def fail() -> None:
+        with channel.writer() as writer:
+            writer.write(readings(10))
+            writer.flush()
+            topics.set(topic, max_message_bytes="200")
+            writer.write([{"id": 10, "station": secrets.token_hex(2000), "celsius": 1.0}])
+            writer.flush()
+
+    with pytest.raises(DeliveryFailed):
+        fail()
+    assert ledger.ids(channel) == numbers((0, 10))
+    assert ledger.kinds(channel) == ["commit", "abort"]
+    assert ledger.open_keys(channel) == []
+
+
+def test_threads_share_a_writer_and_no_record_is_lost_or_doubled(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    with channel.writer(batch_records=7) as writer:
+
+        def work(first: int) -> None:
+            for start in range(first, first + 200, 10):
+                writer.write(readings(10, start))
+                for record in readings(3, 10_000 + start):
+                    writer.write(record)
+                writer.flush()
+
+        threads = [threading.Thread(target=work, args=(n * 200,)) for n in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    singles = [10_000 + start + n for start in range(0, 800, 10) for n in range(3)]
+    assert ledger.ids(channel) == [*range(800), *singles]
+
+
+def test_blocks_do_not_nest_and_end_before_the_writer(new_ledgered: NewChannel) -> None:
+    with new_ledgered().writer() as writer, writer.batch("outer"):
+        with pytest.raises(OptionError, match="in a batch already"), writer.batch("inner"):
+            pass
+        with pytest.raises(OptionError, match="leave its block"):
+            writer.close()
+
+
+@pytest.mark.parametrize("key", ["", "k" * 201, 7])
+def test_an_invalid_key_is_refused(new_ledgered: NewChannel, key: str) -> None:
+    with (
+        new_ledgered().writer() as writer,
+        pytest.raises(OptionError, match="1 to 200 characters"),
+        writer.batch(key),
+    ):
+        pass
+
+
+def test_a_channel_that_delivers_at_least_once_has_no_batches(new_channel: NewChannel) -> None:
+    with (
+        new_channel().writer() as writer,
+        pytest.raises(OptionError, match='delivery="exactly_once"'),
+        writer.batch("k"),
+    ):
+        pass
+
+
+def test_a_writer_of_a_connection_needs_the_ledger(
+    new_ledgered: NewChannel, ledger: LedgerView
+) -> None:
+    channel = new_ledgered()
+    connection = pickle.loads(pickle.dumps(channel.connection("write")))  # noqa: S301
+    with pytest.raises(OptionError, match="ledger="):
+        ChannelWriter(connection)
+    with ChannelWriter(connection, ledger=ledger.calls) as writer:
+        writer.write(readings(10))
+    assert ledger.ids(channel) == numbers((0, 10))

@@ -1,0 +1,269 @@
+"""Batches over HTTP: opened, committed, aborted, renewed; what readers see of them."""
+
+import threading
+import time
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from gateways import code
+from ledger_sites import LedgerSite, digest, ledger_site, use_topic
+
+
+def test_what_a_batch_lists_becomes_visible_with_its_commit(ledger: LedgerSite) -> None:
+    batch = ledger.open()
+    assert (batch["state"], batch["epoch"], batch["number"]) == ("open", 1, None)
+    assert batch["begin"] == {"0": 0, "1": 0, "2": 0, "3": 0}
+    assert batch["topic_id"] == ledger.topic.id
+    before = ledger.committed()
+    assert (before["number"], before["runs"]["0"]) == (0, [])
+    assert [each["key"] for each in before["open"]] == ["k1"]
+    done = ledger.commit(batch, {0: [(0, 10)], 2: [(3, 4), (6, 9)]})
+    assert done["stable"] == {"0": 10, "2": 9}
+    assert (done["state"], done["number"]) == ("committed", 1)
+    after = ledger.committed()
+    assert after["stable"] == after["visible_end"] == {"0": 10, "1": 0, "2": 9, "3": 0}
+    assert after["runs"] == {"0": [[0, 10]], "1": [], "2": [[3, 4], [6, 9]], "3": []}
+    assert (after["open"], after["halted"], after["truncated"]) == ([], None, {})
+
+
+def test_opening_again_returns_the_same_batch(ledger: LedgerSite) -> None:
+    first = ledger.open()
+    ledger.rig.clock.advance(1)
+    assert ledger.open() == first
+
+
+def test_a_committed_key_is_answered_as_committed(ledger: LedgerSite) -> None:
+    ledger.commit(ledger.open(), {0: [(0, 10)]})
+    again = ledger.open(instance="run-2")
+    assert (again["state"], again["number"], again["records"]) == ("committed", 1, 10)
+    assert again["counts"] == {"0": 10}
+
+
+def test_a_repeated_commit_gets_the_same_answer(ledger: LedgerSite) -> None:
+    first = ledger.open()
+    answer = ledger.commit(first, {0: [(0, 10)]})
+    second = ledger.open("k2")
+    ledger.commit(second, {0: [(10, 20)]})
+    assert ledger.commit(first, {0: [(0, 10)]}) == answer
+    assert code(ledger.ask_commit(first, {0: [(0, 11)]})) == "batch_committed"
+
+
+def test_a_batch_without_records_is_committed(ledger: LedgerSite) -> None:
+    assert ledger.commit(ledger.open(), {})["number"] == 1
+    assert ledger.open(instance="run-2")["state"] == "committed"
+
+
+def test_later_commits_are_held_back_by_an_open_batch(ledger: LedgerSite) -> None:
+    slow = ledger.open("slow", "one")
+    quick = ledger.open("quick", "two")
+    ledger.commit(quick, {0: [(5, 10)]})
+    held = ledger.committed()
+    assert (held["stable"]["0"], held["visible_end"]["0"], held["runs"]["0"]) == (0, 10, [])
+    ledger.commit(slow, {0: [(0, 5)]})
+    assert ledger.committed()["runs"]["0"] == [[0, 10]]
+
+
+def test_a_batch_of_named_partitions_holds_back_those_only(ledger: LedgerSite) -> None:
+    slow = ledger.open("slow", "one", partitions=[3, 1])
+    assert slow["begin"] == {"1": 0, "3": 0}
+    ledger.commit(ledger.open("quick", "two"), {0: [(0, 5)], 1: [(0, 5)]})
+    assert ledger.committed()["stable"] == {"0": 5, "1": 0, "2": 0, "3": 0}
+    assert code(ledger.ask_commit(slow, {0: [(5, 6)]})) == "unknown_partition"
+
+
+def test_an_aborted_batch_shows_nothing_and_frees_readers(ledger: LedgerSite) -> None:
+    slow = ledger.open("slow", "one")
+    ledger.commit(ledger.open("quick", "two"), {0: [(5, 10)]})
+    assert ledger.ask_abort(slow).json()["state"] == "aborted"
+    assert ledger.committed()["runs"]["0"] == [[5, 10]]
+    assert ledger.ask_abort(slow).json()["number"] == 2
+    assert code(ledger.ask_commit(slow, {0: [(0, 5)]})) == "batch_aborted"
+    assert code(ledger.ask_open("slow", "one")) == "batch_aborted"
+    assert ledger.open("slow", "one", "run-2")["begin"]["0"] == 10
+
+
+def test_an_abort_after_the_commit_changes_nothing(ledger: LedgerSite) -> None:
+    batch = ledger.open()
+    ledger.commit(batch, {0: [(0, 10)]})
+    answer = ledger.ask_abort(batch)
+    assert (answer.status_code, code(answer)) == (409, "batch_committed")
+    assert ledger.committed()["runs"]["0"] == [[0, 10]]
+
+
+def test_a_takeover_aborts_the_previous_run(ledger: LedgerSite) -> None:
+    before = ledger.open("7", "query", ordinal=7, takeover=True)
+    after = ledger.open("7", "query", "run-2", ordinal=7, takeover=True)
+    assert (after["epoch"], after["id"] != before["id"]) == (2, True)
+    assert code(ledger.ask_commit(before, {0: [(0, 5)]})) == "batch_aborted"
+    assert code(ledger.ask_open("7", "query", ordinal=7, takeover=True)) == "batch_fenced"
+    ledger.commit(after, {0: [(5, 10)]}, instance="run-2")
+    assert ledger.committed()["runs"]["0"] == [[5, 10]]
+
+
+def test_a_job_waits_for_the_lease_of_another(ledger: LedgerSite) -> None:
+    ledger.open(lease_ms=10_000)
+    answer = ledger.ask_open(instance="run-2")
+    assert (answer.status_code, code(answer)) == (409, "batch_open")
+    assert answer.json()["retriable"]
+    ledger.rig.clock.advance(11)
+    assert ledger.open(instance="run-2")["state"] == "open"
+
+
+def test_a_large_manifest_is_uploaded_in_slices(ledger: LedgerSite) -> None:
+    batch = ledger.open()
+    parts = [{0: [(0, 1), (2, 3)]}, {0: [(4, 5)], 1: [(0, 9)]}]
+    whole = {0: [(0, 1), (2, 3), (4, 5)], 1: [(0, 9)]}
+    for number, part in enumerate(parts):
+        body = {"uid": ledger.uid, "instance": "run-1"}
+        body["manifest"] = {str(each): found for each, found in part.items()}  # type: ignore[assignment]
+        path = f"{ledger.path}/batches/{batch['id']}/manifest/{number}"
+        assert ledger.rig.http.put(path, json=body).status_code == 200
+    named = {"records": 12, "counts": {"0": 3, "1": 9}, "digest": digest(whole)}
+    missing = ledger.ask_commit(batch, {}, slices=3, **named)
+    assert (missing.status_code, code(missing)) == (422, "invalid_manifest")
+    assert "Slice 2 of 3" in missing.json()["detail"]
+    done = ledger.commit(batch, {}, slices=2, **named)
+    assert ledger.commit(batch, {}, slices=2, **named) == done
+    assert ledger.committed()["runs"]["0"] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_leases_are_renewed_and_ended_batches_named(ledger: LedgerSite) -> None:
+    first, second = ledger.open("k1", lease_ms=10_000), ledger.open("k2", lease_ms=10_000)
+    ledger.ask_abort(second)
+    ledger.rig.clock.advance(5)
+    named = [{"id": each["id"], "instance": "run-1"} for each in (first, second)]
+    strange = {"id": first["id"], "instance": "run-2"}
+    unknown = {"id": "0" * 32, "instance": "run-1"}
+    answer = ledger.post("batches/renew", batches=[*named, unknown], lease_ms=10_000).json()
+    assert {each["id"]: each["state"] for each in answer["batches"]} == {
+        first["id"]: "open",
+        second["id"]: "aborted",
+    }
+    renewed = next(each for each in answer["batches"] if each["id"] == first["id"])
+    assert renewed["lease_until"] == "2030-01-01T00:00:15.000Z"
+    assert ledger.post("batches/renew", batches=[strange]).json() == {"batches": []}
+
+
+def test_a_long_answer_is_read_in_slices_of_one_state(ledger: LedgerSite) -> None:
+    whole = {each: [(at, at + 1) for at in range(0, 20, 2)] for each in range(4)}
+    ledger.commit(ledger.open(), whole)
+    first = ledger.committed(limit=15)
+    assert first["truncated"] == {"1": 10, "2": 0, "3": 0}
+    ledger.commit(ledger.open("k2"), {1: [(19, 30)]})
+    runs, left, number = {**first["runs"]}, first["truncated"], first["number"]
+    while left:
+        starts = ",".join(f"{partition}:{start}" for partition, start in left.items())
+        part = ledger.committed(**{"from": starts, "limit": 15, "number": number})
+        assert (part["number"], part["stable"]) == (number, first["stable"])
+        for partition, more in part["runs"].items():
+            runs[partition] = runs[partition] + more
+        left = part["truncated"]
+    assert runs == {str(each): list(map(list, found)) for each, found in whole.items()}
+
+
+def test_runs_above_stable_do_not_count_for_the_limit(ledger: LedgerSite) -> None:
+    apart = [(at, at + 1) for at in range(0, 20, 2)]
+    ledger.commit(ledger.open("k1"), {0: apart, 1: apart})
+    ledger.open("slow", "other", partitions=[0])
+    ledger.commit(ledger.open("k2"), {0: [(at, at + 1) for at in range(30, 50, 2)]})
+    found = ledger.committed(limit=12)
+    assert [len(found["runs"][each]) for each in "0123"] == [10, 2, 0, 0]
+    assert found["truncated"] == {"1": 4}
+    assert ledger.committed(limit=20)["truncated"] == {}
+
+
+def test_a_read_begins_at_the_offsets_asked_for(ledger: LedgerSite) -> None:
+    ledger.commit(ledger.open(), {0: [(0, 10), (20, 30)], 1: [(0, 5)]})
+    found = ledger.committed(**{"from": "0:25,2:7"})
+    assert found["runs"] == {"0": [[25, 30]], "2": []}
+    assert found["stable"] == {"0": 30, "1": 5, "2": 0, "3": 0}
+
+
+def test_a_snapshot_shows_the_channel_as_it_was(ledger: LedgerSite) -> None:
+    ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
+    ledger.rig.clock.advance(60)
+    ledger.commit(ledger.open("k2"), {0: [(10, 20)], 1: [(0, 5)]})
+    first = ledger.committed(snapshot=1)
+    assert (first["number"], first["stable"]["0"], first["visible_end"]["0"]) == (1, 10, 10)
+    assert first["runs"] == {"0": [[0, 10]], "1": [], "2": [], "3": []}
+    assert ledger.committed(snapshot=0)["runs"]["0"] == []
+    assert ledger.committed(snapshot=2)["runs"]["0"] == [[0, 20]]
+    at = ledger.committed(snapshot_at="2030-01-01T00:00:30Z")
+    assert (at["number"], at["runs"]) == (1, first["runs"])
+    assert ledger.committed(snapshot_at="2029-01-01T00:00:30+01:00")["number"] == 0
+    unknown = ledger.ask_committed(snapshot=3)
+    assert (unknown.status_code, code(unknown)) == (404, "snapshot_not_found")
+    naive = ledger.ask_committed(snapshot_at="2030-01-01T00:00:30")
+    assert (naive.status_code, code(naive)) == (422, "invalid_request")
+
+
+def test_commits_are_listed_with_the_last_one_first(ledger: LedgerSite) -> None:
+    ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
+    ledger.ask_abort(ledger.open("k2"))
+    ledger.open("k3", "other")
+    found = ledger.rig.http.get(f"{ledger.path}/commits").json()
+    assert [(each["number"], each["kind"], each["key"]) for each in found["commits"]] == [
+        (2, "abort", "k2"),
+        (1, "commit", "k1"),
+    ]
+    assert (found["commits"][1]["records"], found["commits"][0]["cause"]) == (10, "a test")
+    assert [(each["key"], each["owner"]) for each in found["open"]] == [("k3", "other")]
+    page = ledger.rig.http.get(f"{ledger.path}/commits", params={"limit": 1, "before": 2}).json()
+    assert [each["number"] for each in page["commits"]] == [1]
+
+
+def test_an_unchanged_ledger_is_not_sent_again(ledger: LedgerSite) -> None:
+    etag = ledger.ask_committed().headers["etag"]
+    assert ledger.ask_committed(etag=etag).status_code == 304
+    assert ledger.ask_committed(etag=etag, wait=0.2).status_code == 304
+    ledger.open()
+    assert ledger.ask_committed(etag=etag).status_code == 304
+
+
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_waiting_reader_is_answered_when_a_batch_ends(ledger: LedgerSite, end: str) -> None:
+    batch = ledger.open()
+    etag = ledger.ask_committed().headers["etag"]
+    answers: list[tuple[httpx.Response, float]] = []
+
+    def wait() -> None:
+        answer = ledger.ask_committed(etag=etag, wait=30)
+        answers.append((answer, time.monotonic()))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    reads = ledger.rig.app.state.parts.ledger_reads
+    while not reads.waiting:
+        time.sleep(0.001)
+    if end == "commit":
+        ledger.commit(batch, {0: [(0, 10)]})
+    else:
+        ledger.ask_abort(batch)
+    ended_s = time.monotonic()
+    waiting.join(30)
+    ((answer, answered_s),) = answers
+    assert (answer.status_code, answer.json()["number"]) == (200, 1)
+    assert answered_s - ended_s < 5
+
+
+def test_batches_are_opened_while_the_channel_closes_but_not_after(ledger: LedgerSite) -> None:
+    batch = ledger.open()
+    ledger.post("close", force=True)
+    assert code(ledger.ask_open("k2")) == "channel_closed"
+    ledger.commit(batch, {0: [(0, 1)]})
+    assert ledger.committed()["runs"]["0"] == [[0, 1]]
+
+
+def test_partitions_that_are_added_are_used_by_later_batches(ledger: LedgerSite) -> None:
+    narrow = replace(ledger.topic, name=ledger.topic.name[:-1], partitions=2)
+    site = ledger_site(ledger.rig, narrow, "narrow")
+    before = site.open("k1")
+    assert before["begin"] == {"0": 0, "1": 0}
+    use_topic(ledger.rig.database, "narrow", replace(narrow, partitions=4))
+    after = site.open("k2")
+    assert after["begin"] == {"0": 0, "1": 0, "2": 0, "3": 0}
+    assert site.open("k1") == before
+    assert code(site.ask_commit(before, {2: []})) == "unknown_partition"
+    assert site.committed()["stable"].keys() == {"0", "1", "2", "3"}

@@ -1,0 +1,110 @@
+"""The delivery of a channel: fixed, shown, and known to its clients."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from endpoints import fresh_id
+from gateways import SCHEMA, Rig, code
+from sluiceway import Gateway
+from sluiceway_gateway.channels.model import Phase
+
+KNOWN = {"Sluiceway-Features": "exactly-once"}
+PATH = "/v1/channels/flights"
+
+
+def ready(rig: Rig, **spec: Any) -> str:
+    """Make a channel with exactly-once delivery, and return its uid."""
+    made = rig.put(delivery="exactly_once", **spec)
+    assert made.status_code == 201, made.text
+    rig.observe("flights", Phase.READY)
+    uid: str = made.json()["metadata"]["uid"]
+    return uid
+
+
+def test_every_read_shows_the_delivery(rig: Rig) -> None:
+    ready(rig)
+    rig.put("plain")
+    assert rig.http.get(PATH).json()["spec"]["delivery"] == "exactly_once"
+    listed = rig.http.get("/v1/channels").json()["items"]
+    assert [each["spec"]["delivery"] for each in listed] == ["exactly_once", "at_least_once"]
+    connection = rig.http.get(f"{PATH}/connection", params={"access": "read"}, headers=KNOWN)
+    assert connection.json()["delivery"] == "exactly_once"
+
+
+@pytest.mark.parametrize("was", ["exactly_once", "at_least_once"])
+def test_the_delivery_stays_as_it_was_made(rig: Rig, was: str) -> None:
+    rig.put(delivery=was)
+    assert rig.put(delivery=was).status_code == 200
+    assert rig.put().json()["spec"]["delivery"] == was
+    other = {"exactly_once": "at_least_once", "at_least_once": "exactly_once"}[was]
+    answer = rig.put(delivery=other)
+    assert (answer.status_code, code(answer)) == (409, "immutable_field")
+    assert f"The delivery of the channel 'flights' is {was}" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("cleanup.policy", "compact"),
+        ("cleanup.policy", "compact,delete"),
+        ("message.timestamp.type", "CreateTime"),
+        ("min.insync.replicas", "1"),
+    ],
+)
+def test_settings_that_could_lose_uncommitted_records_are_refused(
+    rig: Rig, setting: str, value: str
+) -> None:
+    asked = {"config": {setting: value}}
+    answer = rig.put(delivery="exactly_once", **asked)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert answer.json()["errors"][0]["pointer"] == f"/spec/config/{setting}"
+    assert "at_least_once" in answer.json()["detail"]
+    ready(rig)
+    assert code(rig.put(**asked)) == "invalid_request"
+    assert rig.put("plain", **asked).status_code == 201
+
+
+def test_an_unknown_delivery_is_refused(shared_rig: Rig) -> None:
+    answer = shared_rig.put(delivery="at_most_once")
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+
+
+@pytest.mark.parametrize("features", [{}, {"Sluiceway-Features": "other"}])
+@pytest.mark.parametrize("access", ["read", "write"])
+def test_a_client_that_does_not_know_the_delivery_gets_no_connection(
+    rig: Rig, features: dict[str, str], access: str
+) -> None:
+    uid = ready(rig)
+
+    def connect(headers: dict[str, str]) -> httpx.Response:
+        return rig.http.get(f"{PATH}/connection", params={"access": access}, headers=headers)
+
+    def attach(headers: dict[str, str]) -> httpx.Response:
+        role = {"read": "reader", "write": "writer"}[access]
+        body = {"uid": uid, "id": fresh_id(), "session": fresh_id(), "role": role}
+        return rig.http.post(f"{PATH}/endpoints", json=body, headers=headers)
+
+    for ask in (connect, attach):
+        answer = ask(features)
+        assert (answer.status_code, code(answer)) == (409, "client_outdated")
+        assert "Upgrade sluiceway" in answer.json()["detail"]
+        assert not answer.json()["retriable"]
+        assert ask({"Sluiceway-Features": "other, exactly-once"}).status_code in (200, 201)
+
+
+def test_an_older_client_uses_channels_without_it(rig: Rig) -> None:
+    rig.put()
+    rig.observe("flights", Phase.READY)
+    answer = rig.http.get(f"{PATH}/connection", params={"access": "read"})
+    assert (answer.status_code, answer.json()["delivery"]) == (200, "at_least_once")
+
+
+def test_the_client_asks_for_the_delivery_and_shows_it(rig: Rig) -> None:
+    ready(rig)
+    with Gateway(rig.url) as gateway:
+        made = gateway.channel("flights", SCHEMA, delivery="exactly_once")
+        assert made.delivery == "exactly_once"
+        with pytest.warns(UserWarning, match="delivery"):
+            assert gateway.channel("flights", delivery="at_least_once").delivery == "exactly_once"

@@ -1,0 +1,280 @@
+"""A gateway in memory: it stores what the real rules of `sluiceway_gateway.ledger` decide."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from tests.model.world import Violation, World, offsets
+
+from sluiceway_gateway.errors import NotFound, PositionMoved
+from sluiceway_gateway.ledger import committing, intervals, model, opening
+from sluiceway_gateway.ledger.committing import CommitRequest
+from sluiceway_gateway.ledger.intervals import Interval, Manifest
+from sluiceway_gateway.ledger.model import AbortDecision, Batch, BatchState, Ledger, Owner
+from sluiceway_gateway.ledger.opening import OpenRequest
+
+MAX_AGE = timedelta(seconds=400)
+LEASE = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a reader gets: one snapshot."""
+
+    number: int
+    stable: Mapping[int, int]
+    visible_end: Mapping[int, int]
+    runs: Mapping[int, tuple[Interval, ...]]
+    truncated: Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """A reader's position, which a commit moves from one offset to another."""
+
+    reader: str
+    start: int
+    end: int
+
+
+class Gateway:
+    """The ledger's tables, and one method for each request: a transaction each."""
+
+    def __init__(self, world: World, partitions: int) -> None:
+        self.world = world
+        self.ledger = Ledger(channel_uid="c", topic_id="t", partitions=partitions)
+        self.owners: dict[str, Owner] = {}
+        self.batches: dict[str, Batch] = {}
+        self.runs: dict[int, tuple[Interval, ...]] = {}
+        self.snapshots: dict[int, Mapping[int, int]] = {}
+        self.positions: dict[str, int] = {}
+        self.slices: dict[str, dict[int, Manifest]] = {}
+        self.fenced: set[tuple[str, str]] = set()
+
+    # --- requests
+
+    def open(self, request: OpenRequest) -> Batch:
+        """Open the key's batch."""
+        ledger = self.locked_ledger()
+        found = self.latest(request.key)
+        owned = [
+            each.epoch
+            for each in self.batches.values()
+            if (each.owner, each.instance) == (request.owner, request.instance)
+        ]
+        decision = opening.open_batch(
+            ledger,
+            self.owners.get(request.owner),
+            found,
+            self.open_batches(),
+            request,
+            self.world.now,
+            new_id=self.world.new_id("b"),
+            max_age=MAX_AGE,
+            instance_epoch=max(owned, default=None),
+        )
+        if not decision.replayed:
+            self._check_opened(decision, request)
+            for each in decision.aborted:
+                self.batches[each.id] = each
+            self._write_ledger(decision.ledger, number_moved=bool(decision.aborted))
+            self.owners[request.owner] = decision.owner
+            self.batches[decision.batch.id] = decision.batch
+        return decision.batch
+
+    def upload(self, batch: str, number: int, manifest: Manifest) -> None:
+        """Store a slice of a manifest."""
+        self.slices.setdefault(batch, {})[number] = manifest
+
+    def commit(
+        self, request: CommitRequest, slices: bool = False, move: Move | None = None
+    ) -> Batch:
+        """Commit a batch, and with it a reader's position."""
+        ledger = self.locked_ledger()
+        batch = self._batch(request.batch)
+        if slices:
+            request = replace(request, manifest=self._assembled(request))
+        if batch.state is BatchState.OPEN:
+            committing.require_written(request.manifest, self.world.log.watermarks())
+        decision = committing.commit_batch(
+            ledger,
+            self.owners[batch.owner],
+            batch,
+            self.open_batches(),
+            {
+                at: [each for each in runs if each.end >= batch.begin.get(at, 0)]
+                for at, runs in self.runs.items()
+            },
+            request,
+            self.world.now,
+        )
+        if decision.repeated:
+            return decision.batch
+        if move is not None:
+            self._move(move)
+        self._check_final(decision.runs_added)
+        for at, runs in decision.runs_added.items():
+            kept = set(self.runs.get(at, ())) - set(decision.runs_removed.get(at, ()))
+            self.runs[at] = tuple(sorted(kept | set(runs)))
+        self.batches[batch.id] = decision.batch
+        self.owners[batch.owner] = decision.owner
+        self._write_ledger(decision.ledger, number_moved=True)
+        return decision.batch
+
+    def abort(self, batch: str, instance: str) -> None:
+        """Abort a batch, as its writer."""
+        self._store_aborts(
+            model.abort_batch(
+                self.locked_ledger(),
+                self._batch(batch),
+                self.open_batches(),
+                "The writer failed.",
+                self.world.now,
+                instance,
+            )
+        )
+
+    def renew(self, batch: str) -> BatchState:
+        """Renew a lease."""
+        renewed = model.renew(self._batch(batch), self.world.now, LEASE)
+        self.batches[batch] = renewed
+        return renewed.state
+
+    def committed(self, starts: Mapping[int, int], limit: int, known: int | None) -> Answer | None:
+        """Answer a reader; None if nothing has happened since the commit `known`."""
+        if known == self.ledger.number:
+            return None
+        every = {at: starts.get(at, 0) for at in range(self.ledger.partitions)}
+        return self._answer(every, limit, self.ledger.stable)
+
+    def more(self, starts: Mapping[int, int], limit: int, first: Answer) -> Answer:
+        """Answer with a further slice of a first answer."""
+        return self._answer(starts, limit, first.stable)
+
+    def _answer(self, starts: Mapping[int, int], limit: int, stable: Mapping[int, int]) -> Answer:
+        model.require_intact(self.ledger)
+        part = intervals.slice_runs(self.runs, stable, starts, limit)
+        return Answer(
+            number=self.ledger.number,
+            stable=stable,
+            visible_end=self.ledger.visible_end,
+            runs=part.runs,
+            truncated=part.truncated,
+        )
+
+    # --- what the gateway does by itself
+
+    def reap(self) -> None:
+        """End the batches whose leases are over."""
+        decision = model.reap(self.locked_ledger(), self.open_batches(), self.world.now)
+        for each in decision.aborted:
+            if each.lease_until > self.world.now:
+                raise Violation("fenced", f"{each.key} of the living {each.instance} was reaped")
+        self._store_aborts(decision)
+
+    def grow(self) -> None:
+        """Add a partition."""
+        self.world.log.records.append([])
+        self.world.log.starts.append(0)
+        self.ledger = model.grow(self.ledger, len(self.world.log.records))
+
+    def clip(self) -> None:
+        """Forget the runs below the log's start."""
+        for at, start in enumerate(self.world.log.starts):
+            self.runs[at] = intervals.clip(self.runs.get(at, ()), start)
+
+    def watch(self) -> None:
+        """Stop the channel if Kafka lost committed records."""
+        reason = model.reused_offsets(self.ledger, self.world.log.watermarks())
+        if reason is not None:
+            self.ledger = model.halt(self.ledger, reason)
+
+    def prune(self) -> None:
+        """Forget ended batches that no request can ask for: not the keys that are committed."""
+        for each in [*self.batches.values()]:
+            if each.state is BatchState.COMMITTED and not self.needed(each):
+                del self.batches[each.id]
+
+    def needed(self, batch: Batch) -> bool:
+        """Whether a replay may still ask for a committed batch."""
+        return batch.ordinal is None or batch.ordinal == self.owners[batch.owner].ordinal
+
+    # --- tables
+
+    def _batch(self, batch: str) -> Batch:
+        if batch not in self.batches:
+            raise NotFound("No such batch.")
+        return self.batches[batch]
+
+    def locked_ledger(self) -> Ledger:
+        """Return the ledger's row, read after it was locked."""
+        return self.ledger
+
+    def latest(self, key: str) -> Batch | None:
+        """Return the key's latest batch."""
+        found = [each for each in self.batches.values() if each.key == key]
+        return max(found, key=lambda each: each.epoch, default=None)
+
+    def open_batches(self) -> list[Batch]:
+        """Return all open batches."""
+        return [each for each in self.batches.values() if each.state is BatchState.OPEN]
+
+    def _assembled(self, request: CommitRequest) -> Manifest:
+        parts = self.slices.get(request.batch, {})
+        whole: dict[int, tuple[Interval, ...]] = {}
+        for _, part in sorted(parts.items()):
+            for at, found in part.items():
+                whole[at] = (*whole.get(at, ()), *found)
+        return whole
+
+    def _move(self, move: Move) -> None:
+        if self.positions.get(move.reader, 0) != move.start:
+            raise PositionMoved("Another instance has moved the position.")
+        self.positions[move.reader] = move.end
+
+    def _store_aborts(self, decision: AbortDecision) -> None:
+        for each in decision.aborted:
+            self.batches[each.id] = each
+        if decision.aborted:
+            self._write_ledger(decision.ledger, number_moved=True)
+
+    def _write_ledger(self, ledger: Ledger, *, number_moved: bool) -> None:
+        for name in ("stable", "visible_end"):
+            before, after = getattr(self.ledger, name), getattr(ledger, name)
+            for at, value in before.items():
+                if after.get(at, 0) < value:
+                    raise Violation(
+                        "stable back", f"{name} of {at} from {value} to {after.get(at, 0)}"
+                    )
+        self.ledger = ledger
+        if number_moved:
+            self.snapshots[ledger.number] = self.snapshot_of(ledger)
+
+    def snapshot_of(self, ledger: Ledger) -> Mapping[int, int]:
+        """Return what a snapshot of this commit is read up to."""
+        return ledger.stable
+
+    # --- properties of single transactions
+
+    def _check_opened(self, decision: opening.OpenDecision, request: OpenRequest) -> None:
+        if (request.owner, request.instance) in self.fenced:
+            raise Violation("fenced", f"{request.instance} writes again for {request.owner}")
+        for each in decision.aborted:
+            self.fenced.add((each.owner, each.instance))
+            if not request.takeover and not each.lease_until <= self.world.now:
+                raise Violation("fenced", f"{each.key} of the living {each.instance} was ended")
+        gone = {each.id for each in decision.aborted}
+        if [
+            each for each in self.open_batches() if each.key == request.key and each.id not in gone
+        ]:
+            raise Violation("fenced", f"{request.key} is open twice")
+
+    def _check_final(self, added: Mapping[int, Sequence[Interval]]) -> None:
+        """Raise unless all that becomes visible is at `stable` or above it."""
+        for at, runs in added.items():
+            known = set(offsets(self.runs.get(at, ())))
+            early = [each for each in offsets(runs) if each not in known]
+            if early and early[0] < self.ledger.stable.get(at, 0):
+                raise Violation(
+                    "lost", f"{early[0]} of {at} is committed below stable, after readers passed it"
+                )

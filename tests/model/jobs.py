@@ -1,0 +1,420 @@
+"""Writers: drivers with their tasks' attempts, streams, batch jobs, transactions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.model.gateway import LEASE, Gateway, Move
+from tests.model.world import JobFailed, JobRefused, Process, Record, Steps, Violation, World, pause
+
+from sluiceway_gateway.errors import (
+    BatchKeyTaken,
+    BatchOpen,
+    BeyondWatermark,
+    Conflict,
+    InvalidManifest,
+    ManifestConflict,
+    StaleBatch,
+    UnknownPartition,
+)
+from sluiceway_gateway.ledger.committing import CommitRequest
+from sluiceway_gateway.ledger.intervals import Interval, Manifest, digest_of, merge_runs
+from sluiceway_gateway.ledger.model import Batch, BatchState
+from sluiceway_gateway.ledger.opening import OpenRequest
+
+Identity = tuple[Any, ...]
+
+
+class DeliveryReports:
+    """What the delivery reports of an attempt named: the offsets of its records."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, list[int]] = {}
+        self.dead = False
+
+    def delivered(self, partition: int, offset: int) -> None:
+        """Take a report; a negative offset, or one that does not increase, is the attempt's end."""
+        known = self.offsets.setdefault(partition, [])
+        if offset < 0 or (known and offset <= known[-1]):
+            self.dead = True
+        known.append(offset)
+
+    def failed(self) -> None:
+        """Take the report of a record that Kafka may have or not."""
+        self.dead = True
+
+    def intervals(self) -> Manifest:
+        """Return the offsets as intervals by partition."""
+        return {
+            at: merge_runs(Interval(each, each + 1) for each in found)
+            for at, found in self.offsets.items()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The message of a finished attempt to its driver."""
+
+    task: int
+    batch: Batch
+    written: Manifest
+    counts: dict[int, int]
+
+
+@dataclass
+class Work:
+    """The driver's part of one batch: its tasks' attempts, then the commit."""
+
+    world: World
+    gateway: Gateway
+    request: OpenRequest
+    tasks: Sequence[Sequence[Identity]]
+    move: Move | None = None
+    reports: list[Report] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    batch: Batch | None = None
+
+    def perform(self) -> Steps:
+        """Write and commit all tasks, once; raise whatever ends this instance."""
+        running: dict[int, list[Process]] = {at: [] for at in range(len(self.tasks))}
+        if not self.tasks:
+            self.batch = yield from self.world.call("open", self._open)
+            if self.batch.state is BatchState.COMMITTED:
+                return
+        while {each.task for each in self.reports} != running.keys():
+            yield
+            if self.failures:
+                self._abort_later()
+                raise self.failures[0]
+            done = {each.task for each in self.reports}
+            for task, attempts in running.items():
+                living = [each for each in attempts if not each.over]
+                speculate = task not in done and self.world.fault("speculation", 0.02)
+                if (not living and task not in done) or speculate:
+                    name = f"{self.request.instance}/{task}.{len(attempts)}"
+                    attempts.append(self.world.spawn(name, self._attempt(task)))
+            self._renew()
+        yield
+        yield from self._commit()
+
+    def _open(self) -> Batch:
+        return self.gateway.open(self.request)
+
+    def _attempt(self, task: int) -> Steps:
+        try:
+            yield from self._write(task)
+        except BatchOpen:
+            yield from pause(self.world, 30)
+        except Exception as error:
+            self.failures.append(error)
+
+    def _write(self, task: int) -> Steps:
+        world, reports = self.world, DeliveryReports()
+        counts: dict[int, int] = {}
+        batch, done = yield from self._before_writing(task, reports)
+        self.batch = batch
+        if batch.state is BatchState.COMMITTED:
+            self.reports.append(Report(task=task, batch=batch, written={}, counts={}))
+            return
+        own = world.random.choice([*batch.begin])
+        zero = world.fault("report counts up from -1", 0.03)
+        for identity in self.tasks[task][done:]:
+            keyed = world.random.random() < 0.2
+            partition = world.random.choice([*batch.begin]) if keyed else own
+            yield
+            if world.fault("record not written", 0.02):
+                reports.failed()
+                continue
+            offset = world.log.append(partition, Record(identity, self.request.key))
+            counts[partition] = counts.get(partition, 0) + 1
+            if world.fault("record not acknowledged", 0.02):
+                reports.failed()
+            elif zero:
+                reports.delivered(partition, len(reports.offsets.get(partition, ())) - 1)
+            else:
+                reports.delivered(partition, offset)
+        yield from pause(world, 3)
+        if not reports.dead:
+            written = reports.intervals()
+            self.reports.append(Report(task=task, batch=batch, written=written, counts=counts))
+
+    def _before_writing(self, _task: int, _reports: DeliveryReports) -> Steps:
+        """Open the batch; return it, and how many records are written by then: none."""
+        return (yield from self.world.call("open", self._open)), 0
+
+    def chosen(self) -> list[Report]:
+        """Return one report for each task: the first."""
+        first: dict[int, Report] = {}
+        for each in self.reports:
+            first.setdefault(each.task, each)
+        return [*first.values()]
+
+    def _commit(self) -> Steps:
+        chosen = self.chosen()
+        batches = {each.batch.id: each.batch for each in chosen}
+        if chosen and any(each.state is BatchState.COMMITTED for each in batches.values()):
+            yield from self._drained([*batches.values()])
+            return
+        if len(batches) > 1:
+            raise JobFailed("messages of mixed batches")
+        batch = self.batch if not chosen else chosen[0].batch
+        assert batch is not None
+        manifest: dict[int, tuple[Interval, ...]] = {}
+        for report in chosen:
+            for at, found in report.written.items():
+                manifest[at] = merge_runs(manifest.get(at, ()), found)
+        counts: dict[int, int] = {}
+        for report in chosen:
+            for at, count in report.counts.items():
+                counts[at] = counts.get(at, 0) + count
+        if manifest and self.world.fault("bogus manifest", 0.05):
+            yield from self._bogus(batch)
+        try:
+            yield from self._ask(batch, manifest, counts)
+        except Exception:
+            self._abort_later()
+            raise
+        if self.world.fault("late abort", 0.1):
+            self._abort_later()
+
+    def _ask(self, batch: Batch, manifest: Manifest, counts: dict[int, int]) -> Steps:
+        """Commit; large manifests in slices, which may come after the commit."""
+        sliced = len(manifest) > 1 and self.world.random.random() < 0.4
+        request = self._request(batch, manifest, counts)
+        patience = self.world.random.randint(0, 4)
+        while True:
+            if sliced:
+                for number, at in enumerate(sorted(manifest)):
+                    part = {at: manifest[at]}
+                    self.world.send(
+                        "upload", lambda n=number, p=part: self.gateway.upload(batch.id, n, p)
+                    )
+            try:
+                yield from self.world.call(
+                    "commit", lambda: self.gateway.commit(request, sliced, self.move), patience
+                )
+            except (BeyondWatermark, InvalidManifest):
+                if not sliced:
+                    raise
+                yield from pause(self.world, 10)
+            else:
+                return
+
+    def _request(self, batch: Batch, manifest: Manifest, counts: dict[int, int]) -> CommitRequest:
+        return CommitRequest(
+            batch=batch.id,
+            instance=self.request.instance,
+            digest=digest_of(manifest),
+            manifest=manifest,
+            records=sum(counts.values()),
+            counts=counts,
+        )
+
+    def _bogus(self, batch: Batch) -> Steps:
+        """Send a manifest that a broken client might: every one must be refused."""
+        manifest = self.world.random.choice(self._bogus_manifests(batch))
+        request = self._request(batch, manifest, dict.fromkeys(manifest, 1))
+        try:
+            yield from self.world.call("bogus commit", lambda: self.gateway.commit(request))
+        except (BeyondWatermark, ManifestConflict, UnknownPartition):
+            return
+        except Conflict as error:
+            raise JobFailed("the batch is not open any more") from error
+        raise Violation("lost", f"the manifest {manifest} is accepted")
+
+    def _bogus_manifests(self, batch: Batch) -> list[Manifest]:
+        """Return manifests beyond the watermark, below begin, over a run, in other partitions."""
+        log, runs = self.world.log, self.gateway.runs
+        at, begin = self.world.random.choice([*batch.begin.items()])
+        found: list[Manifest] = [{at: (Interval(max(begin, len(log.records[at]) - 1), 10_000),)}]
+        if begin and len(log.records[at]) > begin:
+            found.append({at: (Interval(begin - 1, begin + 1),)})
+        found += [
+            {each: (Interval(run.end - 1, run.end),)}
+            for each, first in batch.begin.items()
+            for run in runs.get(each, ())
+            if run.end > first
+        ]
+        found += [
+            {each: (Interval(len(records) - 1, len(records)),)}
+            for each, records in enumerate(log.records)
+            if records and each not in batch.begin
+        ]
+        return found
+
+    def _drained(self, batches: list[Batch]) -> Steps:
+        """Compare a replay's count with the committed one."""
+        yield
+        if any(each.state is not BatchState.COMMITTED for each in batches):
+            raise JobFailed("messages of mixed batches")
+        if not self.same_count(batches[0]):
+            raise JobRefused("the key is committed with other records")
+
+    def same_count(self, batch: Batch) -> bool:
+        """Whether the committed batch has as many records as this one."""
+        return batch.records == sum(len(each) for each in self.tasks)
+
+    def _renew(self) -> None:
+        if self.batch is not None and self.world.random.random() < 0.2:
+            self.world.send("renew", lambda known=self.batch.id: self.gateway.renew(known))
+
+    def _abort_later(self) -> None:
+        if self.batch is not None:
+            known, instance = self.batch.id, self.request.instance
+            self.world.send("abort", lambda: self.gateway.abort(known, instance))
+
+
+@dataclass
+class Job:
+    """A job that is run until it is done; a run that is declared dead may go on as a zombie."""
+
+    world: World
+    gateway: Gateway
+    owner: str
+    runs: int = 0
+    current: Process | None = None
+    done: bool = False
+    refused: bool = False
+
+    def supervise(self) -> None:
+        """Start the next run if there is none."""
+        run = self.current
+        if self.done or self.refused or (run and not run.over and not run.declared_dead):
+            return
+        if run and isinstance(run.error, JobRefused | BatchKeyTaken | StaleBatch):
+            self.refused = True
+            return
+        if run and run.over and run.error is None and not run.declared_dead:
+            self.done = True
+            return
+        self.runs += 1
+        instance = f"{self.owner}#{self.runs}"
+        self.before_restart()
+        self.current = self.world.spawn(instance, self.drive(instance))
+
+    def before_restart(self) -> None:
+        """Let what is kept between runs be damaged."""
+
+    def drive(self, instance: str) -> Steps:
+        """One run."""
+        raise NotImplementedError
+
+    def work(
+        self, key: str, instance: str, tasks: Sequence[Sequence[Identity]], **more: Any
+    ) -> Work:
+        """Return the work on one batch."""
+        move = more.pop("move", None)
+        named = None
+        if self.world.random.random() < 0.3:
+            count = self.gateway.ledger.partitions
+            named = tuple(sorted(self.world.random.sample(range(count), k=max(1, count // 2))))
+        owner = more.pop("owner", self.owner)
+        request = OpenRequest(
+            key=key, owner=owner, instance=instance, partitions=named, lease=LEASE, **more
+        )
+        return Work(self.world, self.gateway, request, tasks, move)
+
+
+@dataclass
+class Stream(Job):
+    """A streaming query: micro-batches by ordinal, a log of planned and one of committed ones."""
+
+    batches: list[list[list[Identity]]] = field(default_factory=list)
+    planned: int = -1
+    committed: set[int] = field(default_factory=set)
+    rolled_back: bool = False
+
+    def before_restart(self) -> None:
+        if self.committed and self.world.fault("commit log entry deleted", 0.2):
+            self.committed.discard(max(self.committed))
+        if len(self.committed) > 2 and self.world.fault("checkpoint of yesterday", 0.05):
+            last = max(self.committed)
+            self.planned = last - 2
+            self.committed = {each for each in self.committed if each < self.planned}
+            self.rolled_back = True
+
+    def drive(self, instance: str) -> Steps:
+        while True:
+            ordinal = self.planned
+            if ordinal in self.committed or ordinal < 0:
+                ordinal += 1
+            if ordinal >= len(self.batches):
+                return
+            self.planned = max(self.planned, ordinal)
+            yield
+            tasks = [each for each in self.batches[ordinal] if each]
+            if tasks:
+                key = f"{self.owner}:{ordinal}"
+                yield from self.work(key, instance, tasks, takeover=True, ordinal=ordinal).perform()
+                yield
+            self.committed.add(ordinal)
+
+    def keys(self) -> dict[str, list[Identity]]:
+        """Return what each key must have."""
+        return {
+            f"{self.owner}:{at}": [each for task in tasks for each in task]
+            for at, tasks in enumerate(self.batches)
+        }
+
+
+@dataclass
+class BatchJob(Job):
+    """A batch job: one batch, under a key that a rerun has too."""
+
+    key: str = ""
+    tasks: list[list[Identity]] = field(default_factory=list)
+
+    def drive(self, instance: str) -> Steps:
+        while True:
+            try:
+                yield from self.work(self.key, instance, self.tasks).perform()
+            except BatchOpen:
+                yield from pause(self.world, 30)
+            else:
+                return
+
+    def keys(self) -> dict[str, list[Identity]]:
+        """Return what its key must have."""
+        return {self.key: [each for task in self.tasks for each in task]}
+
+
+@dataclass
+class Transaction(Job):
+    """Reads, processes, writes: each commit moves the position of what was read."""
+
+    inputs: list[Identity] = field(default_factory=list)
+
+    def drive(self, instance: str) -> Steps:
+        count = 0
+        while True:
+            start = yield from self.world.call("position", self._position)
+            end = min(start + self.world.random.randint(1, 4), len(self.inputs))
+            if start == end:
+                return
+            count += 1
+            yield
+            move = Move(reader=self.owner, start=start, end=end)
+            tasks = [self.inputs[start:end]]
+            key = f"{instance}:{count}"
+            yield from self.work(key, instance, tasks, takeover=True, move=move).perform()
+
+    def _position(self) -> int:
+        return self.gateway.positions.get(self.owner, 0)
+
+
+@dataclass
+class PlainWriter(Job):
+    """A writer without keys of its own: each flush is a batch, and a failed one is not repeated."""
+
+    flushes: list[list[Identity]] = field(default_factory=list)
+    begun: int = 0
+    acknowledged: set[int] = field(default_factory=set)
+
+    def drive(self, instance: str) -> Steps:
+        own = self.runs
+        while own == self.runs and self.begun < len(self.flushes):
+            at = self.begun
+            self.begun += 1
+            key = f"{instance}:{at}"
+            yield from self.work(key, instance, [self.flushes[at]], owner=instance).perform()
+            self.acknowledged.add(at)

@@ -1,0 +1,178 @@
+"""Readers: streams with checkpoints, bounded reads, snapshots."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tests.model.gateway import Answer, Gateway
+from tests.model.world import Steps, Violation, World, offsets
+
+
+def fetch(world: World, partition: int, offset: int) -> tuple[Any, ...] | None:
+    """Return the record's identity; None where the log does not have it any more."""
+    if offset < world.log.starts[partition]:
+        return None
+    if offset >= len(world.log.records[partition]):
+        raise Violation("lost", f"{offset} of {partition} is visible, but Kafka does not have it")
+    record = world.log.records[partition][offset]
+    if record is None:
+        raise Violation("duplicated", f"a foreign record at {offset} of {partition} is visible")
+    return record.identity
+
+
+class StreamReader:
+    """Reads up to `stable`, skips what is in no run, and starts again from its checkpoint."""
+
+    def __init__(self, world: World, gateway: Gateway, limit: int) -> None:
+        self.world, self.gateway, self.limit = world, gateway, limit
+        self.positions: dict[int, int] = {}
+        self.seen: dict[tuple[int, int], tuple[Any, ...]] = {}
+        """By partition and offset, what was read before the checkpoint."""
+        self.planned: Mapping[int, int] | None = None
+        self.replayed: dict[tuple[int, int], tuple[Any, ...]] | None = None
+        self.told: int = 0
+
+    def read(self) -> Steps:
+        """Read for ever; each round has one answer."""
+        known = None
+        while True:
+            yield
+            answer = yield from self._answer(known)
+            if answer is None:
+                continue
+            # What a checkpoint has planned must come again, whatever was committed since.
+            replay = self.planned is not None
+            ends = self.ends(answer) if self.planned is None else self.planned
+            found: dict[tuple[int, int], tuple[Any, ...]] = {}
+            self.planned = ends
+            for partition, end in ends.items():
+                yield
+                start = self.positions.get(partition, 0)
+                start = self._from_log(partition, start, end)
+                for offset in offsets(answer.runs.get(partition, ())):
+                    if start <= offset < end:
+                        identity = fetch(self.world, partition, offset)
+                        if identity is None:
+                            self.tell(partition, offset, offset + 1)
+                        else:
+                            found[partition, offset] = identity
+            self._compare(found)
+            self.replayed = found
+            if self.world.fault("reader crashed", 0.1):
+                known = None
+                continue
+            self.seen.update(found)
+            self.positions.update(ends)
+            self.planned, self.replayed = None, None
+            known = None if replay else answer.number
+
+    def ends(self, answer: Answer) -> Mapping[int, int]:
+        """Return how far an answer is read."""
+        return {at: max(self.positions.get(at, 0), end) for at, end in answer.stable.items()}
+
+    def _answer(self, known: int | None) -> Steps:
+        positions = dict(self.positions)
+        answer = yield from self.world.call(
+            "committed", lambda: self.gateway.committed(positions, self.limit, known)
+        )
+        if answer is None:
+            return None
+        runs, rest = dict(answer.runs), dict(answer.truncated)
+        while rest:
+            part = yield from self.world.call("committed", self._next_slice(rest, answer))
+            for at, more in part.runs.items():
+                runs[at] = (*runs.get(at, ()), *more)
+            rest = dict(part.truncated)
+            answer = self.joined(answer, part)
+        return Answer(
+            number=answer.number,
+            stable=answer.stable,
+            visible_end=answer.visible_end,
+            runs=runs,
+            truncated={},
+        )
+
+    def _next_slice(self, starts: Mapping[int, int], first: Answer) -> Callable[[], Answer]:
+        return lambda: self.gateway.more(starts, self.limit, first)
+
+    def joined(self, first: Answer, _further: Answer) -> Answer:
+        """Return the answer whose `stable` counts: the first one."""
+        return first
+
+    def _from_log(self, partition: int, start: int, end: int) -> int:
+        """Return where to start; records that expired before they were read are told."""
+        log_start = self.world.log.starts[partition]
+        if start < min(end, log_start):
+            self.tell(partition, start, min(end, log_start))
+            return log_start
+        return start
+
+    def tell(self, partition: int, start: int, end: int) -> None:
+        """Raise to the user, who decides to go on."""
+        self.world.note(f"the records [{start}, {end}) of {partition} have expired")
+        self.told += 1
+
+    def _compare(self, found: dict[tuple[int, int], tuple[Any, ...]]) -> None:
+        if self.replayed is None:
+            return
+        kept = {
+            place: identity
+            for place, identity in self.replayed.items()
+            if place[1] >= self.world.log.starts[place[0]]
+        }
+        now = {place: each for place, each in found.items() if place in kept}
+        if now != kept or any(place not in self.replayed for place in found):
+            raise Violation("lost", "a replayed checkpoint does not see the same records")
+
+
+def bounded_read(world: World, gateway: Gateway) -> Steps:
+    """Read what is committed when it starts: up to `visible_end`, once `stable` is there."""
+    first = yield from world.call("committed", lambda: gateway.committed({}, 10_000, None))
+    wanted = {
+        (at, offset)
+        for at, runs in gateway.runs.items()
+        for offset in offsets(runs)
+        if offset < first.visible_end.get(at, 0)
+    }
+    ends = bounds(first)
+    while True:
+        answer = yield from world.call("committed", lambda: gateway.committed({}, 10_000, None))
+        if all(answer.stable.get(at, 0) >= end for at, end in ends.items()):
+            break
+        yield
+    found = {
+        (at, offset)
+        for at, runs in answer.runs.items()
+        for offset in offsets(runs)
+        if offset < ends.get(at, 0)
+    }
+    starts = world.log.starts
+    if missing := {place for place in wanted - found if place[1] >= starts[place[0]]}:
+        raise Violation("lost", f"a bounded read lacks {sorted(missing)[:3]}")
+
+
+def bounds(first: Answer) -> Mapping[int, int]:
+    """Return the end of a bounded read."""
+    return first.visible_end
+
+
+def repeated_snapshot(world: World, gateway: Gateway) -> Steps:
+    """Read one snapshot again and again: it must hold the same records."""
+    while not gateway.snapshots:
+        if world.calm:
+            return
+        yield
+    number = world.random.choice([*gateway.snapshots])
+    first: set[tuple[int, int]] | None = None
+    for _ in range(4):
+        yield from (None for _ in range(world.random.randint(5, 80)))
+        stable = gateway.snapshots[number]
+        found = {
+            (at, offset)
+            for at, runs in gateway.runs.items()
+            for offset in offsets(runs)
+            if offset < stable.get(at, 0)
+        }
+        if first is None:
+            first = found
+        if more := found - first:
+            raise Violation("lost", f"snapshot {number} has {sorted(more)[:3]} only later")

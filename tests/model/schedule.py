@@ -1,0 +1,286 @@
+"""One schedule: a world made from a seed, run with faults, then calm, then judged."""
+
+import hashlib
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tests.model.gateway import Gateway
+from tests.model.jobs import BatchJob, Identity, Job, PlainWriter, Stream, Transaction
+from tests.model.readers import StreamReader, bounded_read, repeated_snapshot
+from tests.model.world import Log, Steps, Violation, World, offsets, pause
+
+CALM_STEPS = 30_000
+"""Steps within which everything must come to an end when nothing fails any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a schedule ended; `violation` is the kind of the first broken property."""
+
+    seed: int
+    violation: str | None
+    text: str = ""
+    steps: int
+    faults: Counter[str]
+    ended_batches: int
+    digest: str
+    """SHA-256 of the trace."""
+    trace: tuple[str, ...] = ()
+
+
+class Schedule:
+    """The jobs, readers and background work of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = rng = random.Random(seed)  # noqa: S311 - not for secrets
+        partitions = rng.randint(1, 3)
+        self.world = World(rng, Log(partitions))
+        self.gateway = Gateway(self.world, partitions)
+        self.steps = rng.randint(200, 1000)
+        self.reuse = rng.random() < 0.04
+        """Kafka loses committed records in this one, and uses their offsets again."""
+        self.expires = rng.random() < 0.1
+        """Records expire that readers have not read yet."""
+        self.expired: set[tuple[int, int]] = set()
+        self.archive: Counter[tuple[Any, ...]] = Counter()
+        self.jobs = [*self._jobs()]
+        self.readers = [
+            StreamReader(self.world, self.gateway, limit=rng.choice([1, 2, 1000])) for _ in range(2)
+        ]
+
+    def _jobs(self) -> list[Job]:
+        rng, world, gateway = self.random, self.world, self.gateway
+        stream = Stream(world, gateway, "stream")
+        tasks: list[list[Identity]]
+        stream.batches = [
+            [[("stream", at, task, row) for row in range(rng.randint(0, 3))] for task in range(2)]
+            for at in range(rng.randint(3, 6))
+        ]
+        jobs: list[Job] = [stream]
+        for name in ("day-1", "day-2")[: rng.randint(0, 2)]:
+            tasks = [
+                [(name, task, row) for row in range(rng.randint(1, 4))]
+                for task in range(rng.randint(0, 3))
+            ]
+            jobs.append(BatchJob(world, gateway, f"job-{name}", key=name, tasks=tasks))
+        if rng.random() < 0.5:
+            inputs = [("transaction", at) for at in range(rng.randint(2, 10))]
+            jobs.append(Transaction(world, gateway, "transaction", inputs=inputs))
+        if rng.random() < 0.5:
+            flushes = [[("flush", at, row) for row in range(3)] for at in range(rng.randint(1, 4))]
+            jobs.append(PlainWriter(world, gateway, "plain", flushes=flushes))
+        if rng.random() < 0.15:
+            # Two jobs of different owners with one key, and two writes of one owner with one key.
+            tasks = [[("thief", row) for row in range(2)]]
+            owner = rng.choice(["thief", "job-day-1"])
+            if owner == "thief" or any(each.owner == owner for each in jobs):
+                tasks = tasks if owner == "thief" else [[("thief", row) for row in range(17)]]
+                thief = BatchJob(world, gateway, owner, key="day-1", tasks=tasks)
+                thief.runs = 1000
+                jobs.append(thief)
+        return jobs
+
+    def run(self) -> Outcome:
+        """Run to the end."""
+        world = self.world
+        try:
+            self._start()
+            steps = self._with_faults()
+            if self.gateway.ledger.halted is None:
+                world.calm = True
+                steps += self._to_the_end()
+                self._judge_end()
+            self._judge_visible()
+        except Violation as violation:
+            return self._outcome(violation.kind, str(violation), len(world.trace))
+        return self._outcome(None, "", steps)
+
+    def _outcome(self, kind: str | None, text: str, steps: int) -> Outcome:
+        trace = tuple(self.world.trace)
+        return Outcome(
+            seed=self.seed,
+            violation=kind,
+            text=text,
+            steps=steps,
+            faults=self.world.faults,
+            ended_batches=self.gateway.ledger.number,
+            digest=hashlib.sha256("\n".join(trace).encode()).hexdigest(),
+            trace=trace,
+        )
+
+    def _start(self) -> None:
+        for number, reader in enumerate(self.readers):
+            self.world.spawn(f"reader {number}", reader.read())
+        self.world.spawn("bounded", self._later(bounded_read(self.world, self.gateway)))
+        for _ in range(2):
+            self.world.spawn("snapshot", self._later(repeated_snapshot(self.world, self.gateway)))
+        if self.random.random() < 0.5:
+            self.world.spawn("forgotten", self._forgotten())
+
+    def _later(self, steps: Steps) -> Steps:
+        yield from pause(self.world, 60)
+        yield from steps
+
+    def _forgotten(self) -> Steps:
+        """Renew a batch for ever, as a notebook does that outlives its query."""
+        while True:
+            yield
+            for each in self.gateway.open_batches():
+                self.world.send("renew", lambda known=each.id: self.gateway.renew(known))
+                while any(open_.id == each.id for open_ in self.gateway.open_batches()):
+                    self.world.send("renew", lambda known=each.id: self.gateway.renew(known))
+                    yield from (None for _ in range(20))
+                return
+
+    def _with_faults(self) -> int:
+        for step in range(self.steps):
+            self._background()
+            self._faults()
+            if self.gateway.ledger.halted is not None:
+                return step
+            self.world.step()
+        return self.steps
+
+    def _to_the_end(self) -> int:
+        for step in range(CALM_STEPS):
+            self._background()
+            self.world.step()
+            if step % 20 == 0 and self._finished():
+                return step
+        raise Violation("stuck", f"after {CALM_STEPS} calm steps: {self._left()}")
+
+    def _background(self) -> None:
+        for job in self.jobs:
+            job.supervise()
+        chance = self.random.random()
+        if chance < 0.02:
+            self.gateway.reap()
+        elif chance < 0.03:
+            self.gateway.prune()
+        elif chance < 0.04:
+            self.gateway.clip()
+
+    def _faults(self) -> None:
+        world, rng = self.world, self.random
+        if world.fault("process killed", 0.008):
+            self._victims(lambda process: world.crash(process))
+        if world.fault("driver declared dead", 0.01):
+            job = rng.choice(self.jobs)
+            if job.current is not None:
+                job.current.declared_dead = True
+        if world.fault("foreign record", 0.01):
+            world.log.append(rng.randrange(len(world.log.records)), None)
+        if len(world.log.records) < 5 and world.fault("growth", 0.003):
+            self.gateway.grow()
+        if world.fault("truncation", 0.01):
+            self._truncate()
+        ends = [(at, end) for at, end in self.gateway.ledger.visible_end.items() if end]
+        if self.reuse and ends and world.fault("offsets reused", 0.01):
+            at, end = rng.choice(ends)
+            del world.log.records[at][rng.randrange(end) :]
+            self.gateway.watch()
+
+    def _victims(self, kill: Any) -> None:
+        readers = ("reader", "bounded", "snapshot", "forgotten")
+        found = [each for each in self.world.processes if not each.name.startswith(readers)]
+        if found:
+            kill(self.random.choice(found))
+
+    def _truncate(self) -> None:
+        """Expire records, usually those that all readers have read."""
+        world = self.world
+        for at in range(len(world.log.records)):
+            read = min(each.positions.get(at, 0) for each in self.readers)
+            if self.expires and self.random.random() < 0.3:
+                read = max(read, self.gateway.ledger.stable.get(at, 0))
+            start = self.random.choice([world.log.starts[at], read])
+            for offset in range(world.log.starts[at], start):
+                if offset in offsets_of(self.gateway, at):
+                    record = world.log.records[at][offset]
+                    if record is not None:
+                        self.archive[record.identity] += 1
+            world.log.starts[at] = max(world.log.starts[at], start)
+
+    def _finished(self) -> bool:
+        return not self._left()
+
+    def _left(self) -> list[str]:
+        left = [each.owner for each in self.jobs if not (each.done or each.refused)]
+        left += [f"batch {each.key}" for each in self.gateway.open_batches()]
+        ends = self.gateway.ledger.visible_end
+        left += [f"stable of {at}" for at, end in ends.items() if self._stable(at) < end]
+        for reader in self.readers:
+            left += [
+                f"reader at {at}" for at, end in ends.items() if reader.positions.get(at, 0) < end
+            ]
+        names = {each.name for each in self.world.processes}
+        return left + sorted(names & {"bounded", "snapshot"})
+
+    def _stable(self, at: int) -> int:
+        return self.gateway.ledger.stable.get(at, 0)
+
+    def _visible(self) -> Counter[tuple[Any, ...]]:
+        """Count the visible records, those that have expired since among them."""
+        visible = Counter(self.archive)
+        for at, runs in self.gateway.runs.items():
+            for offset in offsets(runs):
+                if self.world.log.starts[at] <= offset < len(self.world.log.records[at]):
+                    record = self.world.log.records[at][offset]
+                    if record is None:
+                        raise Violation("duplicated", "a foreign record is visible")
+                    visible[record.identity] += 1
+        return visible
+
+    def _judge_visible(self) -> None:
+        """Raise unless every record is visible once at most, and was read so."""
+        if self.gateway.ledger.halted is None:
+            self._require_once("visible", self._visible())
+        for reader in self.readers:
+            self._require_once("read", Counter(reader.seen.values()))
+
+    def _require_once(self, word: str, found: Counter[tuple[Any, ...]]) -> None:
+        twice = [identity for identity, count in found.items() if count > 1]
+        if twice:
+            raise Violation("duplicated", f"{word} twice: {twice[:3]}")
+
+    def _judge_end(self) -> None:
+        """Raise unless all that is done is visible and read, and nothing is there in part."""
+        visible = self._visible()
+        for job in self.jobs:
+            if isinstance(job, Transaction):
+                self._require_all(job.owner, job.inputs, visible, needed=True)
+                continue
+            if isinstance(job, PlainWriter):
+                for at, flush in enumerate(job.flushes):
+                    needed = at in job.acknowledged
+                    self._require_all(f"flush {at}", flush, visible, needed=needed)
+                continue
+            assert isinstance(job, Stream | BatchJob)
+            for key, identities in job.keys().items():
+                self._require_all(key, identities, visible, needed=not job.refused)
+        for reader in self.readers:
+            read = Counter(reader.seen.values())
+            if not reader.told and read.keys() != visible.keys():
+                lacking = [*(visible.keys() ^ read.keys())][:3]
+                raise Violation("lost", f"a reader and the ledger differ in {sorted(lacking)}")
+
+    def _require_all(
+        self, key: str, identities: list[Any], visible: Counter[Any], *, needed: bool
+    ) -> None:
+        there = [each for each in identities if visible[each]]
+        if len(there) < len(identities) and (needed or there):
+            raise Violation("lost", f"{len(identities) - len(there)} records of {key!r}")
+
+
+def offsets_of(gateway: Gateway, at: int) -> set[int]:
+    """Return the visible offsets of a partition."""
+    return set(offsets(gateway.runs.get(at, ())))
+
+
+def run_schedule(seed: int, *, keep_trace: bool = True) -> Outcome:
+    """Run the schedule of a seed."""
+    outcome = Schedule(seed).run()
+    return outcome if keep_trace else replace(outcome, trace=())

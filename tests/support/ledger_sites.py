@@ -1,0 +1,147 @@
+"""Ledgers of channels whose topic holds records, over HTTP."""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from gateways import FAR, Rig
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.provisioning.store import record_observation
+from topics import make
+
+Intervals = Mapping[int, Sequence[tuple[int, int]]]
+#: What clients of exactly-once delivery send.
+KNOWN = {"Sluiceway-Features": "exactly-once"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenTopic:
+    """A topic with equally many records in each partition."""
+
+    name: str
+    id: str
+    partitions: int
+    records: int
+    """In each partition."""
+
+
+def written_topic(bootstrap_servers: str, *, partitions: int, records: int) -> WrittenTopic:
+    """Create a topic and fill its partitions."""
+    name = f"written-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    id_ = make(admin, NewTopic(name, num_partitions=partitions))
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20})
+    for partition in range(partitions):
+        for _ in range(records):
+            producer.produce(name, b"", partition=partition)
+            producer.poll(0)
+    assert producer.flush(60) == 0
+    return WrittenTopic(name=name, id=id_, partitions=partitions, records=records)
+
+
+def use_topic(database: Database, name: str, topic: WrittenTopic) -> Channel:
+    """Make a channel ready on this topic, as the reconciler does on its own one."""
+    with database.write() as tx:
+        was = channels_store.hold(tx, name)
+        assert was is not None
+        ref = TopicRef(name=topic.name, id=topic.id, partitions=topic.partitions)
+        seen = replace(was, phase=Phase.READY, topic=ref, observed_generation=was.generation)
+        following = record_observation(tx, seen, was=was, due_at=FAR, refusals=0)
+    assert following is not None
+    return following
+
+
+def digest(manifest: Intervals) -> str:
+    """Return the digest of a manifest, as clients compute it."""
+    ordered = {str(each): manifest[each] for each in sorted(manifest)}
+    return hashlib.sha256(json.dumps(ordered, separators=(",", ":")).encode()).hexdigest()
+
+
+def lengths(manifest: Intervals) -> dict[str, int]:
+    """Return the number of offsets by partition."""
+    return {
+        str(partition): sum(max(0, end - first) for first, end in intervals)
+        for partition, intervals in manifest.items()
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerSite:
+    """A ready channel with exactly-once delivery, and requests to its ledger."""
+
+    rig: Rig
+    name: str
+    uid: str
+    topic: WrittenTopic
+
+    @property
+    def path(self) -> str:
+        return f"/v1/channels/{self.name}"
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.rig.http.post(f"{self.path}/{path}", json={"uid": self.uid, **body})
+
+    def ask_open(
+        self, key: str = "k1", owner: str = "job", instance: str = "run-1", **body: Any
+    ) -> httpx.Response:
+        return self.post("batches", key=key, owner=owner, instance=instance, **body)
+
+    def open(
+        self, key: str = "k1", owner: str = "job", instance: str = "run-1", **body: Any
+    ) -> Any:
+        """Open a batch, and return it."""
+        answer = self.ask_open(key, owner, instance, **body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def ask_commit(
+        self, batch: Any, manifest: Intervals, *, instance: str = "run-1", **body: Any
+    ) -> httpx.Response:
+        asked = {
+            "instance": instance,
+            "digest": digest(manifest),
+            "manifest": {str(each): list(map(list, found)) for each, found in manifest.items()},
+            "records": sum(lengths(manifest).values()),
+            "counts": lengths(manifest),
+        }
+        return self.post(f"batches/{batch['id']}/commit", **(asked | body))
+
+    def commit(
+        self, batch: Any, manifest: Intervals, *, instance: str = "run-1", **body: Any
+    ) -> Any:
+        """Commit a batch, and return the answer."""
+        answer = self.ask_commit(batch, manifest, instance=instance, **body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def ask_abort(self, batch: Any, instance: str | None = "run-1") -> httpx.Response:
+        return self.post(f"batches/{batch['id']}/abort", instance=instance, cause="a test")
+
+    def ask_committed(self, *, etag: str | None = None, **params: Any) -> httpx.Response:
+        headers = {} if etag is None else {"If-None-Match": etag}
+        return self.rig.http.get(
+            f"{self.path}/committed", params={"uid": self.uid, **params}, headers=headers
+        )
+
+    def committed(self, **params: Any) -> Any:
+        """Return what readers may see."""
+        answer = self.ask_committed(**params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+def ledger_site(rig: Rig, topic: WrittenTopic, name: str = "flights", **spec: Any) -> LedgerSite:
+    """Make a channel on a topic that holds records."""
+    made = rig.put(name, delivery="exactly_once", partitions=topic.partitions, **spec)
+    assert made.status_code == 201, made.text
+    uid = use_topic(rig.database, name, topic).uid
+    return LedgerSite(rig=rig, name=name, uid=uid, topic=topic)

@@ -1,0 +1,59 @@
+"""What a channel's ledger shows, read without a reader of the client."""
+
+from typing import Any
+
+from sluiceway import Channel
+from sluiceway.codecs.decoder import decoder_for
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import Committed
+from sluiceway.rest.transport import Transport
+from sluiceway.schema import Schema
+from topics import Topics
+
+
+class LedgerView:
+    """The visible records of channels: Kafka's messages, at the offsets of the runs."""
+
+    def __init__(self, url: str, topics: Topics) -> None:
+        self._transport = Transport(url)
+        self.calls = LedgerCalls(self._transport)
+        self._topics = topics
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def committed(self, channel: Channel) -> Committed:
+        found = self.calls.all_committed(channel.name, uid=channel.uid, starts={})
+        assert found is not None
+        return found
+
+    def records(self, channel: Channel) -> list[dict[str, Any]]:
+        """Return the visible records, by partition and offset."""
+        found = self.committed(channel)
+        connection = channel.connection("read")
+        values = [
+            message.value()
+            for partition, messages in self._topics.messages(connection).items()
+            for message in messages
+            if any(first <= message.offset() < end for first, end in found.runs.get(partition, ()))
+        ]
+        if not values:
+            return []
+        schema = Schema.parse(connection.schema_definition)
+        decoded = decoder_for(connection, target=schema, refresh=None).decode(values)
+        assert not decoded.corrupt
+        return [row for batch in decoded.batches for row in batch.to_pylist()]
+
+    def ids(self, channel: Channel) -> list[int]:
+        """Return the ids of the visible records, in order."""
+        return sorted(record["id"] for record in self.records(channel))
+
+    def kinds(self, channel: Channel) -> list[str]:
+        """Return how batches ended, the first one first."""
+        page = self.calls.commits(channel.name)
+        return [event.kind for event in reversed(page.events)]
+
+    def open_keys(self, channel: Channel) -> list[str]:
+        """Return the keys of open batches."""
+        return [each.key for each in self.calls.commits(channel.name).open]
