@@ -28,13 +28,16 @@ _CODES: Mapping[type[GatewayError], str] = {
     ChannelNotFound: "channel_not_found",
     ChannelNotReady: "channel_not_ready",
     Conflict: """
+        batch_aborted batch_committed batch_fenced batch_key_taken batch_open beyond_watermark
         channel_adopted channel_deleting channel_pinned concurrent_change conflict
         endpoint_id_reused endpoint_not_found endpoints_live goes_back group_larger_than_pinned
         group_mode group_not_found group_size idempotency_key_reused illegal_transition
-        immutable_field members_open no_group not_assigned partitions_shrink
+        immutable_field ledger_halted manifest_conflict members_open no_group not_assigned
+        partitions_shrink
         patience_out_of_bounds position_moved
-        precondition_failed replication_exceeds_brokers schema_incompatible too_many_schemas
-        topic_changed topic_not_found topic_taken uid_mismatch unread_data
+        precondition_failed replication_exceeds_brokers schema_incompatible stale_batch
+        too_many_schemas
+        topic_changed topic_not_found topic_taken uid_mismatch unknown_partition unread_data
     """,
     Fenced: "fenced",
     Forbidden: "forbidden",
@@ -45,7 +48,8 @@ _CODES: Mapping[type[GatewayError], str] = {
     """,
     IncompatibleGateway: "method_not_allowed not_found",
     InvalidRequest: """
-        body_too_large config_not_allowed headers_too_large invalid_request invalid_schema
+        body_too_large config_not_allowed headers_too_large invalid_manifest invalid_request
+        invalid_schema
         malformed_http malformed_json unsupported_media_type
         url_too_long
     """,
