@@ -16,7 +16,7 @@ from sluiceway.errors import CommitBeyondRead, SluicewayError, StaleGeneration
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import HeartbeatResult, Position
 
-__all__ = ["ChannelMember", "GroupMember", "ManualConsumer", "Subscription"]
+__all__ = ["ChannelMember", "ManualConsumer", "SubscribedConsumer", "Subscription"]
 
 
 _TIMEOUT_S = 30.0
@@ -97,7 +97,7 @@ class ChannelMember(ABC):
         return None if found is None else found.offset
 
 
-class GroupMember(ChannelMember):
+class SubscribedConsumer(ChannelMember):
     """A member of a dynamic group, whose partitions the gateway assigns.
 
     `wakeup` is set by every heartbeat's answer.
