@@ -15,9 +15,9 @@
     └── Conflict
         └── UidMismatch, PartitionsShrink, ChannelPinned, ImmutableField,
             SchemaIncompatible, TooManySchemas, ChannelAdopted, ChannelClosed,
-            ChannelDeleting, ChannelNotReady, EndpointsLive, UnreadData, TopicNotFound,
-            TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused, ConcurrentChange,
-            Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
+            ChannelDeleting, ChannelNotReady, EndpointsLive, UnreadData,
+            TopicNotFound, TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused,
+            ConcurrentChange, Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
             GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned,
             StaleGeneration, TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen,
             BatchAborted, BatchCommitted, BatchFenced, StaleBatch, ManifestConflict,
@@ -115,9 +115,7 @@ class Unavailable(
     retry_after_s: ClassVar[int] = 1
 
 
-class DatabaseUnavailable(
-    Unavailable, code="database_unavailable", title="The database is not available"
-):
+class DatabaseUnavailable(Unavailable, code="database_unavailable", title="The database is away"):
     """The database is locked, unreachable, full or not migrated."""
 
 
@@ -163,21 +161,15 @@ class InvalidSchema(InvalidRequest, code="invalid_schema", title="The schema can
     """A channel cannot have this schema."""
 
 
-class ConfigNotAllowed(
-    InvalidRequest, code="config_not_allowed", title="The topic configuration is refused"
-):
+class ConfigNotAllowed(InvalidRequest, code="config_not_allowed", title="Configuration refused"):
     """A topic setting that channels do not accept, or an invalid value."""
 
 
-class InvalidManifest(
-    InvalidRequest, code="invalid_manifest", title="The manifest is not a list of written offsets"
-):
+class InvalidManifest(InvalidRequest, code="invalid_manifest", title="A wrong manifest"):
     """The manifest's intervals, counts or digest contradict each other."""
 
 
-class BodyTooLarge(
-    SluicewayGatewayError, code="body_too_large", title="The request's body is too large"
-):
+class BodyTooLarge(SluicewayGatewayError, code="body_too_large", title="The body is too large"):
     """The request's body exceeds the limit."""
 
 
@@ -185,9 +177,7 @@ class MalformedJson(SluicewayGatewayError, code="malformed_json", title="The bod
     """The request's body is not JSON, or not in UTF-8."""
 
 
-class UnsupportedMediaType(
-    SluicewayGatewayError, code="unsupported_media_type", title="The body has another content type"
-):
+class UnsupportedMediaType(SluicewayGatewayError, code="unsupported_media_type", title="Not JSON"):
     """The request's body is not sent as JSON, or is compressed."""
 
 
@@ -199,9 +189,7 @@ class UrlTooLong(SluicewayGatewayError, code="url_too_long", title="The URL is t
     """The request's URL exceeds the limit."""
 
 
-class HeadersTooLarge(
-    SluicewayGatewayError, code="headers_too_large", title="The headers are too large"
-):
+class HeadersTooLarge(SluicewayGatewayError, code="headers_too_large", title="Headers too large"):
     """The request's headers exceed a limit."""
 
 
@@ -214,9 +202,7 @@ class RequestTimeout(
     """The request did not arrive in time."""
 
 
-class Unauthenticated(
-    SluicewayGatewayError, code="unauthenticated", title="A valid token is needed"
-):
+class Unauthenticated(SluicewayGatewayError, code="unauthenticated", title="A token is needed"):
     """A missing or invalid token."""
 
 
@@ -232,9 +218,7 @@ class ChannelNotFound(NotFound, code="channel_not_found", title="No such channel
     """No channel has this name, or this uid any more."""
 
 
-class MethodNotAllowed(
-    SluicewayGatewayError, code="method_not_allowed", title="Method not allowed"
-):
+class MethodNotAllowed(SluicewayGatewayError, code="method_not_allowed", title="Wrong method"):
     """The resource does not have this method."""
 
 
@@ -254,9 +238,7 @@ class UidMismatch(Conflict, code="uid_mismatch", title="Another channel has this
     """The channel was deleted, and another one has its name."""
 
 
-class PartitionsShrink(
-    Conflict, code="partitions_shrink", title="A channel never loses partitions"
-):
+class PartitionsShrink(Conflict, code="partitions_shrink", title="Partitions cannot shrink"):
     """Partitions cannot be removed, as their records would be lost."""
 
 
@@ -302,12 +284,7 @@ class EndpointsLive(Conflict, code="endpoints_live", title="The channel is in us
     """Writers or readers of the channel are alive."""
 
 
-class UnreadData(
-    Conflict,
-    code="unread_data",
-    title="The channel holds records that were not read",
-    retriable=True,
-):
+class UnreadData(Conflict, code="unread_data", title="Records were not read", retriable=True):
     """Groups have not read all of the channel's records."""
 
 
@@ -326,16 +303,13 @@ class ReplicationExceedsBrokers(
 
 
 class IdempotencyKeyReused(
-    Conflict, code="idempotency_key_reused", title="The idempotency key belongs to another request"
+    Conflict, code="idempotency_key_reused", title="The key was used before"
 ):
     """The idempotency key was used for another request."""
 
 
 class ConcurrentChange(
-    Conflict,
-    code="concurrent_change",
-    title="The channel was changed at the same time",
-    retriable=True,
+    Conflict, code="concurrent_change", title="The channel was changed meanwhile", retriable=True
 ):
     """The channel was changed concurrently."""
 
@@ -356,9 +330,7 @@ class IllegalTransition(Conflict, code="illegal_transition", title="Not in the e
     """The endpoint's state does not allow this."""
 
 
-class EndpointIdReused(
-    Conflict, code="endpoint_id_reused", title="The id belongs to another endpoint"
-):
+class EndpointIdReused(Conflict, code="endpoint_id_reused", title="The id is in use"):
     """The id belongs to another endpoint."""
 
 
@@ -376,9 +348,7 @@ class PatienceOutOfBounds(
     """An endpoint requested a heartbeat that its channel does not allow."""
 
 
-class GroupLargerThanPinned(
-    Conflict, code="group_larger_than_pinned", title="The group is larger than the channel may grow"
-):
+class GroupLargerThanPinned(Conflict, code="group_larger_than_pinned", title="Too large a group"):
     """The group has more members than the channel may have partitions."""
 
 
@@ -418,9 +388,7 @@ class BatchKeyTaken(Conflict, code="batch_key_taken", title="The batch's key is 
     """The key was used by another owner, and stays its own."""
 
 
-class BatchOpen(
-    Conflict, code="batch_open", title="Another instance has the batch open", retriable=True
-):
+class BatchOpen(Conflict, code="batch_open", title="The batch is open elsewhere", retriable=True):
     """Another living instance has the batch open, until it ends or its lease does."""
 
 
@@ -440,24 +408,15 @@ class StaleBatch(Conflict, code="stale_batch", title="A later batch is committed
     """The owner has committed a batch after this one."""
 
 
-class ManifestConflict(
-    Conflict, code="manifest_conflict", title="The manifest lists offsets that are not the batch's"
-):
+class ManifestConflict(Conflict, code="manifest_conflict", title="Offsets of another batch"):
     """The manifest lists offsets from before the batch, or committed ones."""
 
 
-class BeyondWatermark(
-    Conflict,
-    code="beyond_watermark",
-    title="The manifest lists offsets that Kafka does not have",
-    retriable=True,
-):
+class BeyondWatermark(Conflict, code="beyond_watermark", title="Not in Kafka yet", retriable=True):
     """The manifest ends above a partition's watermark; a new leader's may trail for a moment."""
 
 
-class UnknownPartition(
-    Conflict, code="unknown_partition", title="The batch does not have the partition"
-):
+class UnknownPartition(Conflict, code="unknown_partition", title="Not a partition of the batch"):
     """The channel does not have the partition, or the batch was opened without it."""
 
 
