@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluiceway.broker.exceptions import (
+    InvalidTopic,
     ProtocolClientError,
     SocketDisconnectedError,
     UnknownTopicOrPartition,
@@ -181,6 +182,11 @@ class RequestHandler:
             if isinstance(error, ChannelNotFound):
                 self.forget(topic)
             raise topic_refusal(error) from error
+        if known.delivery == "exactly_once":
+            raise InvalidTopic(
+                f"the channel {known.channel_name!r} is an exactly-once one, which this Broker "
+                "neither reads nor writes: use channel.reader() and channel.writer()"
+            )
         if 0 <= partition < known.partitions:
             return known
         raise UnknownTopicOrPartition(

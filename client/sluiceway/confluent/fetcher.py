@@ -22,7 +22,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from sluiceway.confluent.errors import CONFLICT, UNKNOWN_PARTITION, kafka_exceptions, refused
+from sluiceway.confluent.errors import CONFLICT, INVALID_ARG, UNKNOWN_PARTITION, kafka_exceptions, refused
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.errors import create_client, with_retries
 from sluiceway.records.to_python import gc_paused
@@ -77,6 +77,13 @@ class MessageFetcher:
 
         Raises KafkaException _CONFLICT if its Kafka properties differ.
         """
+        if connection.delivery == "exactly_once":
+            raise refused(
+                INVALID_ARG,
+                f"the channel {connection.channel_name!r} is an exactly-once one, of which this "
+                "consumer would hand out records that are not committed: read it with "
+                "channel.reader()",
+            )
         with self._lock:
             if self._kafka is not None and dict(self._kafka) != dict(connection.kafka):
                 raise refused(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.errors import DeliveryFailed, KafkaFailure
+from sluiceway.errors import DeliveryFailed, KafkaFailure, OptionError
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.rest.channels import Control
 
@@ -14,7 +14,8 @@ __all__ = ["WriterEndpoint"]
 class WriterEndpoint:
     """A channel's writer whose messages are encoded and produced by the caller's own client.
 
-    Attaches when it is created. Raises GatewayError, KafkaFailure. `records` counts the messages
+    Attaches when it is created. Raises GatewayError, KafkaFailure, and OptionError for an
+    exactly-once channel unless the caller `commits` what it produces. `records` counts the messages
     handed to Kafka's client, `failures` those that it did not deliver.
     """
 
@@ -26,6 +27,7 @@ class WriterEndpoint:
         uid: str,
         timeout_s: float,
         config: Mapping[str, object] | None = None,
+        commits: bool = False,
     ) -> None:
         self.records = 0
         self.failures = 0
@@ -42,6 +44,11 @@ class WriterEndpoint:
         self.handle.pristine = True
         try:
             self.connection = self.handle.attached.connection
+            if self.connection.delivery == "exactly_once" and not commits:
+                raise OptionError(
+                    f"the channel {channel!r} is an exactly-once one, which this writer cannot "
+                    "commit: write with channel.writer()"
+                )
             # One more than the highest partition that may hold a message of this writer.
             self.partitions_used = self.connection.partitions
             self.identity = TopicIdentity(self.connection, config)
