@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluiceway.broker.exceptions import (
-    InvalidTopic,
     ProtocolClientError,
     SocketDisconnectedError,
     UnknownTopicOrPartition,
@@ -23,6 +22,7 @@ from sluiceway.errors import (
     SluicewayError,
 )
 from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.ledger.visibility import Visibility, visibility_of
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import Control
 from sluiceway.rest.models import Connection
@@ -167,6 +167,12 @@ class RequestHandler:
             key, TopicIdentity(connection)
         )
 
+    def visibility(self, connection: Connection) -> Visibility:
+        """Return what may be seen of an exactly-once channel. Raises GatewayError, TopicGone."""
+        found = visibility_of(self.control.ledger, connection, grace_s=self.control.grace_s)
+        assert found is not None  # noqa: S101 - the channel is exactly_once
+        return found
+
     def locate(self, topic: object, partition: int) -> Connection:
         """Return the connection of a partition's channel.
 
@@ -182,11 +188,6 @@ class RequestHandler:
             if isinstance(error, ChannelNotFound):
                 self.forget(topic)
             raise topic_refusal(error) from error
-        if known.delivery == "exactly_once":
-            raise InvalidTopic(
-                f"the channel {known.channel_name!r} is an exactly-once one, which this Broker "
-                "neither reads nor writes: use channel.reader() and channel.writer()"
-            )
         if 0 <= partition < known.partitions:
             return known
         raise UnknownTopicOrPartition(

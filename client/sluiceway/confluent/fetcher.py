@@ -22,7 +22,13 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from sluiceway.confluent.errors import CONFLICT, INVALID_ARG, UNKNOWN_PARTITION, kafka_exceptions, refused
+from sluiceway.confluent.errors import (
+    CONFLICT,
+    INVALID_ARG,
+    UNKNOWN_PARTITION,
+    kafka_exceptions,
+    refused,
+)
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.errors import create_client, with_retries
 from sluiceway.records.to_python import gc_paused

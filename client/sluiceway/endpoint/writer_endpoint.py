@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.errors import DeliveryFailed, KafkaFailure, OptionError
+from sluiceway.errors import DeliveryFailed, KafkaFailure
 from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.ledger.message_batches import MessageBatches
 from sluiceway.rest.channels import Control
 
 __all__ = ["WriterEndpoint"]
@@ -14,9 +15,10 @@ __all__ = ["WriterEndpoint"]
 class WriterEndpoint:
     """A channel's writer whose messages are encoded and produced by the caller's own client.
 
-    Attaches when it is created. Raises GatewayError, KafkaFailure, and OptionError for an
-    exactly-once channel unless the caller `commits` what it produces. `records` counts the messages
-    handed to Kafka's client, `failures` those that it did not deliver.
+    Attaches when it is created. Raises GatewayError, KafkaFailure. `records` counts the messages
+    handed to Kafka's client, `failures` those that it did not deliver. Of an exactly-once channel,
+    `batches` are opened and committed by the caller, who produces within one only; with an `owner`
+    other instances of it end. `batches` is None for other channels.
     """
 
     def __init__(
@@ -27,7 +29,7 @@ class WriterEndpoint:
         uid: str,
         timeout_s: float,
         config: Mapping[str, object] | None = None,
-        commits: bool = False,
+        owner: str | None = None,
     ) -> None:
         self.records = 0
         self.failures = 0
@@ -44,11 +46,6 @@ class WriterEndpoint:
         self.handle.pristine = True
         try:
             self.connection = self.handle.attached.connection
-            if self.connection.delivery == "exactly_once" and not commits:
-                raise OptionError(
-                    f"the channel {channel!r} is an exactly-once one, which this writer cannot "
-                    "commit: write with channel.writer()"
-                )
             # One more than the highest partition that may hold a message of this writer.
             self.partitions_used = self.connection.partitions
             self.identity = TopicIdentity(self.connection, config)
@@ -59,6 +56,11 @@ class WriterEndpoint:
         except BaseException as error:
             self.handle.fail(error)
             raise
+        self.batches: MessageBatches | None = None
+        if self.connection.delivery == "exactly_once":
+            self.batches = MessageBatches(
+                control.ledger, self.connection, writer=self.handle.id, owner=owner
+            )
         self.handle.pristine = False
 
     def add_failure(self, reason: str) -> None:
@@ -90,6 +92,8 @@ class WriterEndpoint:
                 written_records=self.records - self.failures,
                 failed_records=self.failures,
             )
+        if self.batches is not None:
+            self.batches.close(error)
         if error is not None:
             self.handle.fail(error)
             return
