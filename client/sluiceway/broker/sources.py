@@ -264,11 +264,11 @@ class CommittedSource(Source):
             partitions[message.partition()].add(message)
         for number, end in polled.ends.items():
             partitions[number].next = max(end, partitions[number].next)
-        number = polled.out_of_range
-        if number is not None:
-            begin = self._stream.begins([number])[number]
-            end = max(begin, self.high_watermark(partitions[number]))
-            partitions[number].refusal = out_of_range(partitions[number].next, begin, end)
+        if polled.out_of_range is not None:
+            partition = partitions[polled.out_of_range]
+            begin = self._stream.begins([partition.number])[partition.number]
+            end = max(begin, self.high_watermark(partition))
+            partition.refusal = out_of_range(partition.next, begin, end)
         self._note_ends()
         return bool(polled.messages)
 

@@ -22,6 +22,7 @@ from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, re
 from sluiceway.confluent.fetcher import MessageFetcher, Partition
 from sluiceway.confluent.members import ChannelMember, GroupMember, ManualConsumer, Subscription
 from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable, SluicewayError
+from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import Position
 
@@ -237,8 +238,12 @@ class Assignment:
     def check(self, partition: Partition, deadline_s: float) -> None:
         """Raise GatewayError or KafkaException unless there is such a partition."""
         if partition[0] not in self.fetcher.connections:
+            connection = self._control.connection(
+                partition[0], "read", timeout_s=left_s(deadline_s)
+            )
+            control = self._control
             self.fetcher.add_channel(
-                self._control.connection(partition[0], "read", timeout_s=left_s(deadline_s))
+                connection, visibility_of(control.ledger, connection, grace_s=control.grace_s)
             )
         self.fetcher.check(partition, left_s(deadline_s))
 
@@ -279,7 +284,7 @@ class Assignment:
 
     def _add_member(self, member: ChannelMember) -> None:
         try:
-            self.fetcher.add_channel(member.connection)
+            self.fetcher.add_channel(member.connection, member.visibility)
         except BaseException as error:
             member.handle.fail(error)
             raise

@@ -5,15 +5,17 @@ import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sluiceway.confluent.errors import INVALID_ARG, refused
 from sluiceway.endpoint.assignment import PartitionAssignment
 from sluiceway.endpoint.committer import OffsetCommitter, StandaloneCommitter
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, SluicewayError, StaleGeneration
+from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import HeartbeatResult, Membership, Position
+from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["ChannelMember", "GroupMember", "ManualConsumer", "Subscription"]
 
@@ -40,6 +42,13 @@ class ChannelMember(ABC):
             close_timeout_s=_TIMEOUT_S,
         )
         self.connection = self.handle.attached.connection
+        try:
+            self.visibility = visibility_of(
+                control.ledger, self.connection, grace_s=control.grace_s
+            )
+        except BaseException as error:
+            self.handle.fail(error)
+            raise
         self.held: tuple[int, ...] = ()
         self._done = 0
         self._starts: dict[int, int] = {}
@@ -148,6 +157,14 @@ class GroupMember(ChannelMember):
         except StaleGeneration:
             self.share.request_rebalance()
             raise
+
+    def commit_with(
+        self,
+        positions: Mapping[int, Position],
+        send: Callable[[PositionAdvance | None], None],
+    ) -> None:
+        """Commit positions by a request of the caller, for transactions."""
+        self._commits.commit_with(send, dict, positions)
 
 
 class ManualConsumer(ChannelMember):

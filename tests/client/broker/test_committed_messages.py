@@ -1,7 +1,7 @@
 """pykafka's Broker on exactly-once channels: each request is a batch, fetches are of commits."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,8 +18,10 @@ NewChannel = Callable[..., Channel]
 
 
 @pytest.fixture(scope="session")
-def ledger(gateway_url: str, topics: Topics) -> LedgerView:
-    return LedgerView(gateway_url, topics)
+def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
+    view = LedgerView(gateway_url, topics)
+    yield view
+    view.calls.close()
 
 
 @pytest.fixture
