@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.model.gateway import LEASE, Gateway, Move
-from tests.model.world import JobFailed, JobRefused, Process, Record, Steps, World, pause
-
 from sluiceway_gateway.errors import (
     BatchKeyTaken,
     BatchOpen,
@@ -18,6 +15,9 @@ from sluiceway_gateway.ledger.committing import CommitRequest
 from sluiceway_gateway.ledger.intervals import Interval, Manifest, digest_of, merge_runs
 from sluiceway_gateway.ledger.model import Batch, BatchState
 from sluiceway_gateway.ledger.opening import OpenRequest
+
+from tests.model.gateway import LEASE, Gateway, Move
+from tests.model.world import JobFailed, JobRefused, Process, Record, Steps, World, pause
 
 Identity = tuple[Any, ...]
 

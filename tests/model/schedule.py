@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from sluiceway_gateway.ledger.model import BatchState
+
 from tests.model.gateway import Gateway
 from tests.model.jobs import BatchJob, Job, Stream, Transaction
 from tests.model.readers import StreamReader, bounded_read, repeated_snapshot
