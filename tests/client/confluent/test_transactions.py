@@ -2,18 +2,24 @@
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import KafkaException
 
 from confluent_facade import Facade, at, raised, taken
 from ledger_view import LedgerView
+from relay import Relay
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError, Producer
+from sluiceway.rest.transport import Transport
 from topics import Topics
 from waiting import until
 
+# Only the body of a commit has one.
+COMMIT = b'"digest"'
 MakeConsumer = Callable[..., Consumer]
 
 
@@ -303,3 +309,81 @@ def test_closing_within_a_transaction_aborts_it(
     assert values(site, name) == []
     channel: Channel = site.gateway.channel(name)
     assert ledger.open_keys(channel) == []
+
+
+@pytest.fixture
+def way(gateway_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
+    """A way to the gateway on which the answers to commits get lost, with a short timeout."""
+
+    def impatient(*given: Any, **named: Any) -> Transport:
+        return Transport(*given, **{**named, "timeout_s": 1.0})
+
+    monkeypatch.setattr("sluiceway.confluent.config.Transport", impatient)
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        yield relay
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_flush_without_an_answer_is_repeated_by_the_next(
+    site: Facade, name: str, way: Relay, *, arrives: bool
+) -> None:
+    with site.producer(**{"bootstrap.servers": way.url}) as producer:
+        producer.produce(name, b"1")
+        way.lose_at(COMMIT, arrives=arrives)
+        error = abort_error(producer.flush, 30)
+        assert error.retriable()
+        assert len(values(site, name)) == arrives
+        producer.flush(30)
+        assert values(site, name) == [b"1"]
+        producer.produce(name, b"2")
+    assert values(site, name) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
+    site: Facade,
+    name: str,
+    way: Relay,
+    transactional: Callable[..., Producer],
+    consumer: MakeConsumer,
+    *,
+    arrives: bool,
+) -> None:
+    source = site.channel(filled=3, partitions=1)
+    address = {"bootstrap.servers": way.url}
+    reader = consumer(**{"auto.offset.reset": "earliest", **address})
+    reader.subscribe([source])
+    taken(reader, 3)
+    producer = transactional(**address)
+    producer.begin_transaction()
+    producer.produce(name, b"1")
+    producer.send_offsets_to_transaction([at(source, 0, 3)], reader.consumer_group_metadata())
+    way.lose_at(COMMIT, arrives=arrives)
+    assert abort_error(producer.commit_transaction, 30).retriable()
+    producer.commit_transaction(30)
+    assert values(site, name) == [b"1"]
+    assert reader.committed([at(source)])[0].offset == 3
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_aborting_a_transaction_without_an_answer_tells_whether_it_counted(
+    site: Facade,
+    name: str,
+    way: Relay,
+    transactional: Callable[..., Producer],
+    *,
+    arrives: bool,
+) -> None:
+    producer = transactional(**{"bootstrap.servers": way.url})
+    producer.begin_transaction()
+    producer.produce(name, b"1")
+    way.lose_at(COMMIT, arrives=arrives)
+    assert abort_error(producer.commit_transaction, 30).retriable()
+    if arrives:
+        assert "was committed" in abort_error(producer.abort_transaction, 30).str()
+    else:
+        producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce(name, b"2")
+    producer.commit_transaction(30)
+    assert values(site, name) == ([b"1", b"2"] if arrives else [b"2"])
