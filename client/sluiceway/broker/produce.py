@@ -23,12 +23,11 @@ from sluiceway.broker.exceptions import (
 )
 from sluiceway.broker.requests import ByName, CompressionType, in_bytes
 from sluiceway.broker.responses import ProducePartitionResponse, ProduceResponse
-from sluiceway.endpoint.writer_endpoint import WriterEndpoint
 from sluiceway.errors import CommitUnknown, Conflict, OptionError, SluicewayError, TopicGone
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import create_client
-from sluiceway.ledger.message_batches import MessageBatches, ReportedOffsets
+from sluiceway.ledger.message_batches import BatchedEndpoint, MessageBatches, ReportedOffsets
 from sluiceway.rest.models import Connection
 
 __all__ = ["ProduceRequests"]
@@ -54,7 +53,7 @@ class _Part:
     messages: list[Any]
     compression: str
     connection: Connection
-    writer: WriterEndpoint
+    writer: BatchedEndpoint
     add_failure: Callable[[str], None] | None = None
     """Counts a message that was not delivered, if nothing waits for its report."""
     pending: int = 0
@@ -92,7 +91,7 @@ class ProduceRequests:
         self._guard = ForkGuard()
         self._lock = threading.Lock()
         self._producers: dict[MaskedProperties, Any] = {}
-        self._writers: dict[str, WriterEndpoint] = {}
+        self._writers: dict[str, BatchedEndpoint] = {}
         self._writers_lock = threading.Lock()
 
     def produce(self, request: Any) -> ProduceResponse | None:
@@ -155,13 +154,13 @@ class ProduceRequests:
         if failures:
             raise failures[0]
 
-    def _writer(self, connection: Connection) -> WriterEndpoint:
+    def _writer(self, connection: Connection) -> BatchedEndpoint:
         """Return the writer of a channel. Raises GatewayError, EndpointClosed, KafkaFailure."""
         uid = connection.channel_uid
         with self._writers_lock:
             writer = self._writers.get(uid)
             if writer is None:
-                writer = self._writers[uid] = WriterEndpoint(
+                writer = self._writers[uid] = BatchedEndpoint(
                     self._control,
                     connection.channel_name,
                     uid=uid,
@@ -358,4 +357,4 @@ def _refuse(parts: Collection[_Part], refusal: ProtocolClientError) -> None:
 
 
 def _refused(refusal: ProtocolClientError) -> ProducePartitionResponse:
-    return ProducePartitionResponse(refusal.ERROR_CODE, -1, str(refusal))
+    return ProducePartitionResponse(refusal.ERROR_CODE, -1).because(refusal)

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, Message
 from sluiceway.confluent.config import ProducerSettings, partition_of_key
 from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
 from sluiceway.confluent.local_queue import OnDelivery, PendingMessage
-from sluiceway.endpoint.writer_endpoint import WriterEndpoint
 from sluiceway.errors import SluicewayError
+from sluiceway.ledger.message_batches import BatchedEndpoint
 
 __all__ = ["ChannelProducer"]
 
@@ -23,7 +23,7 @@ def _nothing() -> None:
     return None
 
 
-class ChannelProducer(WriterEndpoint):
+class ChannelProducer(BatchedEndpoint):
     """A channel that is written to. Its fields are for `Producer.produce`, the hot path.
 
     `probe_s` limits the first request, which finds out whether the gateway answers. Of an

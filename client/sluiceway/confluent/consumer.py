@@ -24,7 +24,8 @@ from sluiceway.confluent.errors import (
     refused,
 )
 from sluiceway.confluent.fetcher import Partition, partitions_of, topic_partitions
-from sluiceway.confluent.members import GroupMember
+from sluiceway.confluent.members import SubscribedConsumer
+from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.confluent.transactions import GroupMetadata
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.ledger_models import PositionAdvance
@@ -315,6 +316,14 @@ class Consumer:
             )
         return GroupMetadata(self._settings.control.ledger.identity, self._commit_with)
 
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """Return a confluent_kafka.admin.ClusterMetadata with channels as its topics.
+
+        Raises KafkaException.
+        """
+        self._coordinator.require_open()
+        return cluster_metadata(self._settings, topic, timeout)
+
     def memberid(self) -> str | None:
         """Return the id of its endpoint at the first channel, if it has one."""
         self._coordinator.require_open()
@@ -369,7 +378,7 @@ class Consumer:
             send(None)
         for channel, positions in by_channel(wanted).items():
             member = self._assignment.members.get(channel)
-            if not isinstance(member, GroupMember):
+            if not isinstance(member, SubscribedConsumer):
                 raise refused(
                     STATE,
                     f"the partitions of {channel!r} were assigned by hand: a transaction commits "

@@ -6,7 +6,6 @@ from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import DeliveryFailed, KafkaFailure
 from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.ledger.message_batches import MessageBatches
 from sluiceway.rest.channels import Control
 
 __all__ = ["WriterEndpoint"]
@@ -16,9 +15,7 @@ class WriterEndpoint:
     """A channel's writer whose messages are encoded and produced by the caller's own client.
 
     Attaches when it is created. Raises GatewayError, KafkaFailure. `records` counts the messages
-    handed to Kafka's client, `failures` those that it did not deliver. Of an exactly-once channel,
-    `batches` are opened and committed by the caller, who produces within one only; with an `owner`
-    other instances of it end. `batches` is None for other channels.
+    handed to Kafka's client, `failures` those that it did not deliver.
     """
 
     def __init__(
@@ -29,7 +26,6 @@ class WriterEndpoint:
         uid: str,
         timeout_s: float,
         config: Mapping[str, object] | None = None,
-        owner: str | None = None,
     ) -> None:
         self.records = 0
         self.failures = 0
@@ -56,11 +52,6 @@ class WriterEndpoint:
         except BaseException as error:
             self.handle.fail(error)
             raise
-        self.batches: MessageBatches | None = None
-        if self.connection.delivery == "exactly_once":
-            self.batches = MessageBatches(
-                control.ledger, self.connection, writer=self.handle.id, owner=owner
-            )
         self.handle.pristine = False
 
     def add_failure(self, reason: str) -> None:
@@ -92,8 +83,6 @@ class WriterEndpoint:
                 written_records=self.records - self.failures,
                 failed_records=self.failures,
             )
-        if self.batches is not None:
-            self.batches.close(error)
         if error is not None:
             self.handle.fail(error)
             return

@@ -1,16 +1,19 @@
 """The batches of a writer whose messages a facade produces by a client of its own."""
 
 from array import array
+from collections.abc import Mapping
 
+from sluiceway.endpoint.writer_endpoint import WriterEndpoint
 from sluiceway.errors import ChannelNotReady, CommitUnknown, DeliveryFailed, SluicewayError
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
+from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Interval, PositionAdvance
 from sluiceway.rest.models import Connection
 
-__all__ = ["MessageBatches", "ReportedOffsets"]
+__all__ = ["BatchedEndpoint", "MessageBatches", "ReportedOffsets"]
 
 
 class ReportedOffsets:
@@ -215,3 +218,40 @@ class MessageBatches:
         self.offsets = ReportedOffsets()
         self.admitted = self.failures = 0
         self._reason = ""
+
+
+class BatchedEndpoint(WriterEndpoint):
+    """A writer endpoint with the batches of its channel, if that is an exactly-once one.
+
+    The caller opens, commits and aborts `batches`, and produces within an open one only. They
+    belong to the `owner`, by default to the endpoint alone.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        channel: str,
+        *,
+        uid: str,
+        timeout_s: float,
+        config: Mapping[str, object] | None = None,
+        owner: str | None = None,
+    ) -> None:
+        super().__init__(control, channel, uid=uid, timeout_s=timeout_s, config=config)
+        self.batches: MessageBatches | None = None
+        if self.connection.delivery == "exactly_once":
+            self.batches = MessageBatches(
+                control.ledger, self.connection, writer=self.handle.id, owner=owner
+            )
+
+    def close(
+        self,
+        error: BaseException | None = None,
+        *,
+        timeout_s: float,
+        detach_timeout_s: float | None = None,
+    ) -> None:
+        """Do as WriterEndpoint; after an `error`, abort what is not committed."""
+        if self.batches is not None:
+            self.batches.close(error)
+        super().close(error, timeout_s=timeout_s, detach_timeout_s=detach_timeout_s)

@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 
-from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.model import READABLE, Channel
+from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import (
     channels,
@@ -86,6 +87,7 @@ def hold(tx: WriteTransaction, channel: Channel) -> Ledger:
 
 def hold_existing(tx: WriteTransaction, uid: str) -> Ledger | None:
     """Return a ledger, locked until `tx` ends; None if its channel is gone."""
+    share_channels(tx, [uid])
     found = tx.execute(_HOLD, {"uid": uid}).one_or_none()
     return None if found is None else _ledger_of(tx, found)
 
@@ -183,13 +185,30 @@ _RUNS = (
     )
     .order_by(visible_runs.c.end_offset)
 )
-_SOME_RUNS = _RUNS.limit(bindparam("most"))
+_SOME_RUNS = _RUNS.where(visible_runs.c.first_offset < bindparam("stable")).limit(bindparam("most"))
 _REMOVE_RUN = PreparedDml(
     delete(visible_runs).where(
         *(visible_runs.c[name] == bindparam(f"the_{name}") for name in visible_runs.c.keys())  # noqa: SIM118
     )
 )
 _ADD_RUN = PreparedDml(visible_runs.insert(), columns=visible_runs.c.keys())
+_OF_PARTITION = (
+    visible_runs.c.channel_uid == bindparam("uid"),
+    visible_runs.c.partition == bindparam("of_partition"),
+)
+_FIRST_RUN = (
+    select(visible_runs.c.first_offset)
+    .where(*_OF_PARTITION, visible_runs.c.first_offset < bindparam("start"))
+    .limit(1)
+)
+_REMOVE_BELOW = delete(visible_runs).where(
+    *_OF_PARTITION, visible_runs.c.end_offset <= bindparam("start")
+)
+_CUT_BELOW = (
+    update(visible_runs)
+    .where(*_OF_PARTITION, visible_runs.c.first_offset < bindparam("start"))
+    .values(first_offset=bindparam("start"))
+)
 
 
 def runs_from(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> Runs:
@@ -202,15 +221,24 @@ def runs_from(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> Runs:
     }
 
 
-def runs_slice(tx: ReadTransaction, uid: str, starts: Mapping[int, int], limit: int) -> Runs:
-    """Return the runs that end above the starts: at most one more than `limit` in all.
+def runs_slice(
+    tx: ReadTransaction,
+    uid: str,
+    starts: Mapping[int, int],
+    *,
+    stable: Mapping[int, int],
+    limit: int,
+) -> Runs:
+    """Return the runs between the starts and `stable`: at most one more than `limit` in all.
 
     From each partition beyond it comes one, which shows where to go on.
     """
     found: dict[int, Sequence[Interval]] = {}
     for partition, start in sorted(starts.items()):
+        end = stable.get(partition, 0)
         values = {"uid": uid, "partition": partition, "least": start + 1, "most": limit + 1}
-        found[partition] = _intervals(tx.execute(_SOME_RUNS, values))
+        rows = tx.execute(_SOME_RUNS, {**values, "stable": end}) if start < end else ()
+        found[partition] = _intervals(rows)
         limit = max(0, limit - len(found[partition]))
     return found
 
@@ -222,6 +250,22 @@ def replace_runs(tx: WriteTransaction, uid: str, *, removed: Runs, added: Runs) 
     ]
     require_held(tx.run_each(_REMOVE_RUN, gone) == len(gone), "ledger")
     tx.run_each(_ADD_RUN, list(_run_rows(uid, added)))
+
+
+def has_runs_below(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> bool:
+    """Return whether a run begins below the log start of its partition."""
+    return any(
+        tx.execute(_FIRST_RUN, {"uid": uid, "of_partition": partition, "start": start}).first()
+        for partition, start in starts.items()
+    )
+
+
+def clip_runs(tx: WriteTransaction, uid: str, starts: Mapping[int, int]) -> None:
+    """Remove what of the runs is below the log start; the ends by partition stay."""
+    for partition, start in starts.items():
+        values = {"uid": uid, "of_partition": partition, "start": start}
+        tx.execute(_REMOVE_BELOW, values)
+        tx.execute(_CUT_BELOW, values)
 
 
 def _run_rows(uid: str, runs: Runs) -> Iterable[dict[str, Any]]:
@@ -262,3 +306,18 @@ def tags(tx: ReadTransaction, uids: Sequence[str]) -> dict[str, tuple[int, bool]
         for row in tx.execute(statement.where(ledgers.c.channel_uid.in_(part))):
             found[row.channel_uid] = (row.number, row.halted is not None)
     return found
+
+
+_TOPICS = (
+    select(ledgers.c.channel_uid, channels.c.topic_name, channels.c.topic_partitions)
+    .join(channels, channels.c.uid == ledgers.c.channel_uid)
+    .where(in_phases(READABLE), channels.c.topic_id == ledgers.c.topic_id)
+    .order_by(ledgers.c.channel_uid)
+)
+
+
+def topics(tx: ReadTransaction) -> dict[str, tuple[str, int]]:
+    """Return, by the uids of channels with a ledger, their topics and numbers of partitions."""
+    return {
+        row.channel_uid: (row.topic_name, row.topic_partitions or 0) for row in tx.execute(_TOPICS)
+    }

@@ -31,7 +31,14 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, chunks
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
-from sluiceway_gateway.status.lag import GroupLag, LagSummary, Sample, summarize
+from sluiceway_gateway.status.lag import (
+    GroupLag,
+    GroupSummary,
+    LagSummary,
+    Sample,
+    summarize,
+    summarize_groups,
+)
 from sluiceway_gateway.status.progress import (
     WINDOW,
     CommittedOffset,
@@ -225,6 +232,7 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
         "endpoints_digest": stored.endpoints_digest,
         "lags": {key: vars(each) for key, each in stored.lags.items()},
         "summary": asdict(summarize(stored.lags.values(), stored.write_rate)),
+        "groups": {name: vars(each) for name, each in summarize_groups(stored.lags).items()},
     }
     return {
         "channel_uid": channel_uid,
@@ -237,6 +245,14 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
 def _summary_of(document: Mapping[str, Any]) -> LagSummary:
     progress = _PROGRESS.get(document["progress"])
     return LagSummary(**{**document, "progress": progress})
+
+
+def group_summaries_of(document: Mapping[str, Any]) -> dict[str, GroupSummary]:
+    """Return the groups of a sample's document, by name."""
+    return {
+        name: GroupSummary(**{**each, "progress": _PROGRESS.get(each["progress"])})
+        for name, each in document.items()
+    }
 
 
 def _group_lag_of(document: Mapping[str, Any]) -> GroupLag:
