@@ -21,6 +21,7 @@ LOGGER = logging.getLogger("sluiceway.confluent")
 
 _COMMIT_EVERY_S: Final = 5.0
 _TIMEOUT_S: Final = 30.0
+_LEAST_S: Final = 1.0
 
 
 class DeliveryLost(KafkaFailure):
@@ -92,7 +93,7 @@ class BatchCommits:
                 return
             self._wait_reported(batches, timeout_s)
             try:
-                batches.commit(positions)
+                batches.commit(positions, timeout_s=min(_TIMEOUT_S, max(_LEAST_S, timeout_s)))
             except CommitUnknown:
                 raise
             except SluicewayError as error:

@@ -281,7 +281,8 @@ class ChannelProducers:
                 message = None if self._stopped else self._queue.first(name)
                 if message is None:
                     # Those with batches go by the queue always, which a commit can hold back.
-                    if not self._refuses and channel.batches is None:
+                    direct = channel.batches is None and self._settings.transactional_id is None
+                    if direct and not self._refuses:
                         self.by_name[name] = channel
                     self._served.discard(name)
                     self._changed.notify_all()

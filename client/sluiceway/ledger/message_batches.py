@@ -154,7 +154,9 @@ class MessageBatches:
         self._reason = self._reason or reason
         self.failures += 1
 
-    def commit(self, positions: PositionAdvance | None = None) -> None:
+    def commit(
+        self, positions: PositionAdvance | None = None, *, timeout_s: float | None = None
+    ) -> None:
         """Commit the batch once everything is reported.
 
         After CommitUnknown nothing is admitted; the same call repeats the commit. After any other
@@ -168,7 +170,7 @@ class MessageBatches:
             if written is None:
                 self._require_delivered()
                 written = self.offsets.take()
-            batch.commit(written, positions=positions)
+            batch.commit(written, positions=positions, timeout_s=timeout_s)
         except CommitUnknown:
             self._unknown = written
             # If it was not committed, it ends with its lease, which nobody waits for.
