@@ -24,9 +24,11 @@ SUM_OF = {
 }
 
 OPERATIONS = [
+    "abort_batch",
     "advance_offsets",
     "attach_endpoint",
     "close_channel",
+    "commit_batch",
     "commit_offsets",
     "create_channel",
     "delete_channel",
@@ -36,22 +38,27 @@ OPERATIONS = [
     "get_channel",
     "get_channel_status",
     "get_cluster",
+    "get_committed",
     "get_connection",
     "get_endpoint",
     "get_offsets",
     "get_schema",
     "get_topic",
     "list_channels",
+    "list_commits",
     "list_endpoints",
     "list_schemas",
     "list_status",
     "livez",
     "metrics",
+    "open_batch",
     "readyz",
+    "renew_batches",
     "reset_offsets",
     "resize_group",
     "send_heartbeat",
     "sync_endpoint",
+    "upload_slice",
     "wait_for_offsets",
     "watch_channel_status",
     "watch_status",
@@ -161,7 +168,8 @@ def test_every_body_has_an_example_that_the_gateway_takes(rig: Rig) -> None:
     found = bodies(rig.http.get("/openapi.json").json())
     assert found.keys() == EXAMPLES.keys()
     for name, (method, path, example) in found.items():
-        answer = rig.http.request(method, path.replace("/id/", f"/{'0' * 32}/"), json=example)
+        path = path.replace("/id/", f"/{'0' * 32}/").replace("/slice", "/0")
+        answer = rig.http.request(method, path, json=example)
         # The channel and the endpoint of the examples are not there.
         assert answer.status_code in (200, 201, 404, 409), (name, answer.text)
     assert rig.http.get("/v1/channels/name").json()["spec"]["partitions"] == 4
