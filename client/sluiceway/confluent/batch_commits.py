@@ -66,12 +66,7 @@ class BatchCommits:
         deadline_s = time.monotonic() + timeout_s
         first: SluicewayError | None = None
         for channel in [each for each in self._attached.values() if each.batches is not None]:
-            lost = self._deliveries.queue.failures.get(channel.handle.channel)
-            if lost is not None and channel.failure is None:
-                self._give_up(channel, DeliveryLost(lost.str()))
             try:
-                if channel.failure is not None:
-                    raise channel.failure
                 self.end(channel, deadline_s - time.monotonic())
             except SluicewayError as error:
                 first = first or error
@@ -89,6 +84,8 @@ class BatchCommits:
         batches = channel.batches
         assert batches is not None  # noqa: S101 - the channel is exactly_once
         with self._holding(channel, timeout_s):
+            if not self._transactional:
+                self._require_whole(channel)
             if not batches.admitted and positions is None:
                 return
             self._wait_reported(batches, timeout_s)
@@ -188,18 +185,22 @@ class BatchCommits:
             except SluicewayError as error:
                 # The next flush raises it.
                 LOGGER.warning("a commit by time in %s failed: %s", channel.handle.channel, error)
-                if batches.current is batch and batches.is_open:
+                if batches.current is batch:
                     self._commit_later(channel, batch)
 
         timer = threading.Timer(_COMMIT_EVERY_S, commit)
         timer.daemon = True
         timer.start()
 
-    def _give_up(self, channel: ChannelProducer, error: SluicewayError) -> None:
-        """Abort a channel's batch, and refuse further messages."""
-        channel.failure = error
-        if channel.batches is not None:
-            channel.batches.abort(error)
+    def _require_whole(self, channel: ChannelProducer) -> None:
+        """Abort the batch, and raise, if a message of it never reached Kafka."""
+        lost = self._deliveries.queue.failures.get(channel.handle.channel)
+        if lost is not None and channel.failure is None:
+            channel.failure = DeliveryLost(lost.str())
+            if channel.batches is not None:
+                channel.batches.abort(channel.failure)
+        if channel.failure is not None:
+            raise channel.failure
 
     def unended(
         self, channel: ChannelProducer, failure: KafkaError | None

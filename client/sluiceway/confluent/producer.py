@@ -304,6 +304,7 @@ class Producer:
         if value is None and self._settings.hpe:
             self._refuse_tombstone(topic, key, on_delivery)
             return
+        self._check_early(topic, value)
         message = PendingMessage(
             topic=topic,
             value=value,
@@ -326,6 +327,14 @@ class Producer:
                     self._transactions.add(message)
                 return
         self.produce(topic, value, key, partition, None, on_delivery, timestamp, headers)
+
+    def _check_early(self, topic: str, value: Any) -> None:
+        """Raise for an invalid value of an exactly-once channel, where it would end the batch."""
+        channel = self._channels.attached(topic)
+        if channel is None or channel.batches is None or not channel.validates:
+            return
+        if not channel.may_refresh(value):
+            channel.require_valid(value)
 
     def _produce_with(
         self,
