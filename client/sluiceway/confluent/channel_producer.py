@@ -88,15 +88,18 @@ class ChannelProducer(BatchedEndpoint):
             raise TypeError("on_delivery must be callable")
         name = self.handle.channel
 
+        batches, calls, only_errors = self.batches, self._calls, self._only_errors
+
         def delivered(error: KafkaError | None, message: Message) -> None:
-            self.note_delivery(error, message)
-            if error is None and self._only_errors:
+            if error is not None or batches is not None:
+                self.note_delivery(error, message)
+            if error is None and only_errors:
                 return
             message.set_topic(name)
-            if self.batches is None:
+            if batches is None:
                 on_delivery(error, message)
             else:
-                self._calls.append(partial(on_delivery, error, message))
+                calls.append(partial(on_delivery, error, message))
 
         delivered.__wrapped__ = on_delivery  # type: ignore[attr-defined]
         self.latest = weakref.ref(delivered)

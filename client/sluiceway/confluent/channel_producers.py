@@ -439,9 +439,9 @@ class ChannelProducers:
 
     def _count(self, error: KafkaError | None, message: Message) -> None:
         """Count a message without a callback that was not delivered."""
-        name = self._names.get(message.topic())
-        if name in self._attached:
-            self._attached[name].note_delivery(error, message)
+        channel = self._attached.get(self._names.get(message.topic(), ""))
+        if channel is not None and (error is not None or channel.batches is not None):
+            channel.note_delivery(error, message)
 
 
 def closed(*_: object, **__: object) -> None:
