@@ -41,7 +41,7 @@ _QUEUE: Final = ("queue.buffering.max.messages", "queue.buffering.max.kbytes")
 _QUEUE_DEFAULTS: Final = (500_000, 1_048_576)
 _OWN_PARTITIONERS: Final = ("murmur2_random", "murmur2")
 """Hash keys as native writers do, so keys keep their partitions when a channel grows."""
-_MAX_ID_CHARACTERS: Final = 200
+_MAX_OWNER_CHARACTERS: Final = 200
 _UNCHECKED: Final = frozenset({"debug", "log_level", "statistics.interval.ms"})
 
 
@@ -276,8 +276,8 @@ def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSetti
 def _transactional_id(value: object) -> str | None:
     if value is None or value == "":
         return None
-    if not isinstance(value, str) or len(value) > _MAX_ID_CHARACTERS:
-        raise _wrong("transactional.id", value, f"a text of up to {_MAX_ID_CHARACTERS} characters")
+    if not isinstance(value, str) or len(value) > _MAX_OWNER_CHARACTERS:
+        raise _wrong("transactional.id", value, f"a text of up to {_MAX_OWNER_CHARACTERS} characters")
     return value
 
 

@@ -14,7 +14,6 @@ from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError, Producer
-from sluiceway.rest.transport import Transport
 from topics import Topics
 from waiting import until
 
@@ -314,13 +313,8 @@ def test_closing_within_a_transaction_aborts_it(
 
 
 @pytest.fixture
-def way(gateway_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
-    """A way to the gateway on which the answers to commits get lost, with a short timeout."""
-
-    def impatient(*given: Any, **named: Any) -> Transport:
-        return Transport(*given, **{**named, "timeout_s": 1.0})
-
-    monkeypatch.setattr("sluiceway.confluent.config.Transport", impatient)
+def way(gateway_url: str) -> Iterator[Relay]:
+    """A way to the gateway on which the answers to commits get lost."""
     with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
         yield relay
 
@@ -331,8 +325,9 @@ def test_a_flush_without_an_answer_is_repeated_by_the_next(
 ) -> None:
     with site.producer(**{"bootstrap.servers": way.url}) as producer:
         producer.produce(name, b"1")
+        until(lambda: producer.poll(0.05) >= 0 and len(producer) == 0)
         way.lose_at(COMMIT, arrives=arrives)
-        error = abort_error(producer.flush, 30)
+        error = abort_error(producer.flush, 1)
         assert error.retriable()
         assert len(values(site, name)) == arrives
         producer.flush(30)
@@ -360,8 +355,9 @@ def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
     producer.begin_transaction()
     producer.produce(name, b"1")
     producer.send_offsets_to_transaction([at(source, 0, 3)], reader.consumer_group_metadata())
+    producer.flush(30)
     way.lose_at(COMMIT, arrives=arrives)
-    assert abort_error(producer.commit_transaction, 30).retriable()
+    assert abort_error(producer.commit_transaction, 1).retriable()
     producer.commit_transaction(30)
     assert values(site, name) == [b"1"]
     assert reader.committed([at(source)])[0].offset == 3
@@ -379,8 +375,9 @@ def test_aborting_a_transaction_without_an_answer_tells_whether_it_counted(
     producer = transactional(**{"bootstrap.servers": way.url})
     producer.begin_transaction()
     producer.produce(name, b"1")
+    producer.flush(30)
     way.lose_at(COMMIT, arrives=arrives)
-    assert abort_error(producer.commit_transaction, 30).retriable()
+    assert abort_error(producer.commit_transaction, 1).retriable()
     if arrives:
         assert "was committed" in abort_error(producer.abort_transaction, 30).str()
     else:
