@@ -55,6 +55,8 @@ class Assignment:
         )
         self.members: dict[str, ChannelMember] = {}
         self.outage: SluicewayError | None = None
+        self.removals = 0
+        """How often partitions were removed: what was read of them may be read by others."""
         self._closed = False
         self.in_callback = False
         self.assigning: frozenset[Partition] = frozenset()
@@ -188,6 +190,7 @@ class Assignment:
 
     def remove(self, partitions: Collection[Partition]) -> None:
         """Stop reading these partitions."""
+        self.removals += bool(partitions)
         for channel, offsets in by_channel(self.fetcher.positions(partitions)).items():
             self.members[channel].note(offsets)
             self.members[channel].remove(offsets)

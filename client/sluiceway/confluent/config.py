@@ -277,7 +277,7 @@ def _transactional_id(value: object) -> str | None:
     if value is None or value == "":
         return None
     if not isinstance(value, str) or len(value) > _MAX_OWNER_CHARACTERS:
-        raise _wrong("transactional.id", value, f"a text of up to {_MAX_OWNER_CHARACTERS} characters")
+        raise _wrong("transactional.id", value, f"up to {_MAX_OWNER_CHARACTERS} characters")
     return value
 
 

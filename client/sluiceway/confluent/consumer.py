@@ -314,7 +314,11 @@ class Consumer:
                 "enable.auto.commit is true: commits would go ahead of the transaction, and its "
                 "messages be lost when it is aborted. Set it to false",
             )
-        return GroupMetadata(self._settings.control.ledger.identity, self._commit_with)
+        return GroupMetadata(
+            self._settings.control.ledger.identity,
+            commit_with=self._commit_with,
+            removals=lambda: self._assignment.removals,
+        )
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return a confluent_kafka.admin.ClusterMetadata with channels as its topics.

@@ -29,11 +29,17 @@ CommitWith = Callable[
 
 
 class GroupMetadata:
-    """What a transaction needs of a consumer in this process, to commit its offsets."""
+    """What a transaction needs of a consumer in this process, to commit its offsets.
 
-    def __init__(self, gateway: Hashable, commit_with: CommitWith) -> None:
+    `removals` tells how often partitions were taken from the consumer.
+    """
+
+    def __init__(
+        self, gateway: Hashable, *, commit_with: CommitWith, removals: Callable[[], int]
+    ) -> None:
         self.gateway = gateway
         self.commit_with = commit_with
+        self.removals = removals
 
 
 class _State(enum.Enum):
@@ -56,6 +62,10 @@ class Transactions:
         self._produced = 0
         self._offsets: dict[tuple[str, int], TopicPartition] = {}
         self._group: GroupMetadata | None = None
+        # The consumer of the last transaction, and how often it had lost partitions at the begin
+        # of this one: what it has read since is not its own to commit if it lost some.
+        self._last_group: GroupMetadata | None = None
+        self._removals = 0
 
     def init(self, timeout_s: float) -> None:
         """Check that the gateway answers. May be repeated before the first transaction."""
@@ -71,6 +81,8 @@ class Transactions:
         """Begin a transaction."""
         self._require(_State.READY)
         self._clear()
+        if self._last_group is not None:
+            self._removals = self._last_group.removals()
         self._state = _State.OPEN
 
     def add(self, message: PendingMessage) -> None:
@@ -107,6 +119,10 @@ class Transactions:
                 f"offsets of several channels: {', '.join(sorted(channels))}. A transaction "
                 "commits those of one; consume each channel in transactions of its own",
             )
+        last = self._last_group
+        if last is None or last.commit_with != group.commit_with:
+            self._removals = group.removals()
+        self._last_group = group
         self._offsets |= {(each.topic, each.partition): each for each in positions}
         self._group = group
 
@@ -125,8 +141,14 @@ class Transactions:
             if self._group is None or not self._offsets:
                 send(None)
             else:
+                self._require_assignment(self._group)
                 offsets = list(self._offsets.values())
                 self._group.commit_with(offsets, None if channel is None else send)
+        except KafkaException as error:
+            fault = error.args[0]
+            raise KafkaException(
+                KafkaError(fault.code(), fault.str(), txn_requires_abort=True)
+            ) from error
         except SluicewayError as error:
             raise KafkaException(_failure(error)) from error
         self._clear()
@@ -152,6 +174,14 @@ class Transactions:
                 STATE,
                 "the transaction was committed: only the answer of the gateway was missing. Go on "
                 "behind it",
+            )
+
+    def _require_assignment(self, group: GroupMetadata) -> None:
+        if group.removals() != self._removals:
+            raise refused(
+                KafkaError.ILLEGAL_GENERATION,
+                "partitions were taken from the consumer within the transaction, and what was read "
+                "of them goes to others: abort it, and continue at the committed offsets",
             )
 
     def _deliver(self, deadline_s: float) -> None:

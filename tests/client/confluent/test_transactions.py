@@ -204,6 +204,36 @@ def test_messages_and_offsets_are_committed_together(
     assert taken(second, 1)[0].offset() == 4
 
 
+def test_a_transaction_whose_consumer_lost_its_partitions_is_refused(
+    site: Facade, name: str, transactional: Callable[..., Producer], consumer: MakeConsumer
+) -> None:
+    source = site.channel(filled=10, partitions=1)
+    producer = transactional()
+    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader.subscribe([source])
+    for _ in range(2):
+        producer.begin_transaction()
+        last = taken(reader, 2)[-1]
+        producer.produce(name, b"kept")
+        positions = [at(source, 0, last.offset() + 1)]
+        producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
+        producer.commit_transaction(30)
+    producer.begin_transaction()
+    last = taken(reader, 2)[-1]
+    producer.produce(name, b"dropped")
+    reader.unsubscribe()
+    reader.subscribe([source])
+    taken(reader, 2)
+    positions = [at(source, 0, last.offset() + 1)]
+    producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
+    error = abort_error(producer.commit_transaction, 30)
+    assert error.txn_requires_abort()
+    assert error.code() == KafkaError.ILLEGAL_GENERATION
+    producer.abort_transaction(30)
+    assert values(site, name) == [b"kept", b"kept"]
+    assert reader.committed([at(source)])[0].offset == 4
+
+
 def test_offsets_without_messages_are_committed(
     site: Facade, transactional: Callable[..., Producer], consumer: MakeConsumer
 ) -> None:
