@@ -49,6 +49,18 @@ def test_every_row_of_coming_from_names_an_existing_test() -> None:
         assert f"def {shown[2]}(" in (ROOT / shown[1]).read_text(), f"no such test: {row}"
 
 
+def test_every_guarantee_names_tests_that_exist() -> None:
+    lines = (ROOT / "docs" / "guarantees.md").read_text().splitlines()
+    rows = [each for each in lines if re.match(r"\| (?!---|failure|interface)", each)]
+    assert len(rows) > 25
+    for row in rows:
+        shown = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row)
+        assert shown, f"names no test: {row}"
+        for path, name in shown:
+            source = (ROOT / path).read_text()
+            assert not name or f"def {name}(" in source, f"{path} has no {name}"
+
+
 def test_the_files_of_the_walks_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     walks = text.partition("## Walks through the code")[2].partition("\n## ")[0]
