@@ -9,6 +9,7 @@ import pytest
 
 from sluiceway_gateway.channels import model as channels_model
 from sluiceway_gateway.endpoints import model as endpoints_model
+from sluiceway_gateway.ledger import model as ledger_model
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -28,6 +29,7 @@ def test_the_diagrams_of_states_are_the_transition_tables() -> None:
     assert shown == [
         _diagram(channels_model.Phase.PROVISIONING, channels_model.TRANSITIONS),
         _diagram(endpoints_model.State.OPENED, endpoints_model.TRANSITIONS),
+        _diagram(ledger_model.BatchState.OPEN, ledger_model.BATCH_TRANSITIONS),
     ]
 
 
@@ -45,6 +47,18 @@ def test_every_row_of_coming_from_names_an_existing_test() -> None:
         shown = re.fullmatch(r"\| .+ \| .+ \| `(tests/[\w/]+\.py)::(test_\w+)` \|", row)
         assert shown, f"names no test: {row}"
         assert f"def {shown[2]}(" in (ROOT / shown[1]).read_text(), f"no such test: {row}"
+
+
+def test_every_guarantee_names_tests_that_exist() -> None:
+    lines = (ROOT / "docs" / "guarantees.md").read_text().splitlines()
+    rows = [each for each in lines if re.match(r"\| (?!---|failure|interface)", each)]
+    assert len(rows) > 25
+    for row in rows:
+        shown = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row)
+        assert shown, f"names no test: {row}"
+        for path, name in shown:
+            source = (ROOT / path).read_text()
+            assert not name or f"def {name}(" in source, f"{path} has no {name}"
 
 
 def test_the_files_of_the_walks_exist() -> None:

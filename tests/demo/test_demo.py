@@ -16,7 +16,7 @@ COMMAND = [str(Path(sys.executable).parent / "sluiceway"), "demo", "--json"]
 DEADLINE_S = 1_200
 pytestmark = pytest.mark.timeout(2 * DEADLINE_S)
 EXECUTOR = "CoarseGrainedExecutorBackend"
-KEYS = {"rows_written", "rows_read", "checksum_in", "checksum_out", "channels", "seconds"}
+KEYS = {"rows_written", "rows_read", "checksum_in", "checksum_out", "channels", "commits"}
 
 
 def environment(directory: Path) -> dict[str, str]:

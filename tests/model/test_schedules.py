@@ -21,6 +21,7 @@ def test_schedules_lose_duplicate_and_block_nothing() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_ten_thousand_schedules_lose_duplicate_and_block_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

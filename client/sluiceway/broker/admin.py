@@ -252,6 +252,14 @@ class AdminRequests:
             # Without a message that is not older than the time, the answer is the end.
             late = [partition for partition, offset in found.items() if offset < 0]
             found |= identity.ends(late, timeout_s=timeout_s) if late else {}
+            if connection.delivery == "exactly_once":
+                # What is behind is not committed yet, or waits for a batch before it.
+                runs = self._handler.visibility(connection).runs
+                found |= {
+                    p: min(offset, runs.stable_of(p))
+                    for p, offset in found.items()
+                    if times[p] != OffsetType.EARLIEST
+                }
         except SluicewayError as error:
             cause = error.__cause__
             if type(error) is KafkaFailure and isinstance(cause, KafkaException):

@@ -22,6 +22,7 @@ from sluiceway.errors import (
     SluicewayError,
 )
 from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.ledger.visibility import Visibility, visibility_of
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import Control
 from sluiceway.rest.models import Connection
@@ -165,6 +166,12 @@ class RequestHandler:
         return self._identities.get(key) or self._identities.setdefault(
             key, TopicIdentity(connection)
         )
+
+    def visibility(self, connection: Connection) -> Visibility:
+        """Return what may be seen of an exactly-once channel. Raises GatewayError, TopicGone."""
+        found = visibility_of(self.control.ledger, connection, grace_s=self.control.grace_s)
+        assert found is not None  # noqa: S101 - the channel is exactly_once
+        return found
 
     def locate(self, topic: object, partition: int) -> Connection:
         """Return the connection of a partition's channel.

@@ -6,12 +6,11 @@ each request names offsets, of partitions of any topics, and takes messages as t
 
 import threading
 import time
-from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
 from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
@@ -19,82 +18,24 @@ from sluiceway.broker.exceptions import (
     OffsetOutOfRangeError,
     ProtocolClientError,
     SocketDisconnectedError,
-    partition_refusal,
     topic_refusal,
 )
 from sluiceway.broker.groups import group_state
 from sluiceway.broker.requests import ByName, Message, each_once, in_bytes
 from sluiceway.broker.responses import FetchPartitionResponse, FetchResponse
+from sluiceway.broker.sources import CommittedSource, FetchedPartition, KafkaSource, Source
 from sluiceway.errors import OptionError, SluicewayError
-from sluiceway.fork_guard import ForkGuard
-from sluiceway.kafka.config import MaskedProperties, consumer_config
-from sluiceway.kafka.consumer import GATHER_S
-from sluiceway.kafka.errors import create_client, is_unavailable, translate_error, with_retries
+from sluiceway.kafka.config import consumer_config
+from sluiceway.kafka.errors import translate_error
 from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
 
 __all__ = ["FetchRequests"]
 
-_MAX_MESSAGES = 1000
-"""How many messages are taken from librdkafka at once."""
-_MAX_BUFFER_BYTES = 16 << 20
-"""A partition with more in its buffer is dropped when others are asked for."""
-_WATERMARKS_TIMEOUT_S = 10.0
 _SLICE_S = 0.25
 _GATHER_TIMEOUT_S, _GATHER_SLICE_S = 0.1, 0.01
 _IDENTITY_MAX_AGE_S = 2.0
 """How long a topic counts as unchanged, also while no messages arrive."""
-
-
-@dataclass(eq=False)
-class _Partition:
-    """A partition that is fetched, with the messages that no request has taken yet."""
-
-    connection: Connection
-    number: int
-    start: int
-    """The offset from which on messages are buffered."""
-    next: int
-    """The offset after the buffered messages."""
-    messages: deque[tuple[int, int, Any]] = field(default_factory=deque)
-    """Offset, size and message."""
-    size: int = 0
-    at_end: bool = False
-    refusal: ProtocolClientError | None = None
-
-    @property
-    def place(self) -> TopicPartition:
-        return TopicPartition(self.connection.topic_name, self.number, self.next)
-
-    @property
-    def answered(self) -> bool:
-        """Whether Kafka has answered: with messages, the end, or an error."""
-        return bool(self.messages) or self.at_end or self.refusal is not None
-
-    def add(self, message: Any) -> None:
-        size = len(message.value() or b"") + len(message.key() or b"")
-        offset = message.offset()
-        self.messages.append((offset, size, message))
-        self.size += size
-        self.next = offset + 1
-        self.at_end = False
-
-    def skip_to(self, offset: int) -> None:
-        self.start = offset
-        while self.messages and self.messages[0][0] < offset:
-            self.size -= self.messages.popleft()[1]
-
-    def take(self, max_bytes: int) -> list[Any]:
-        """Return messages of up to `max_bytes`, but at least one."""
-        found: list[Any] = []
-        left = max_bytes
-        while self.messages and (not found or self.messages[0][1] <= left):
-            offset, size, message = self.messages.popleft()
-            self.size -= size
-            left -= size
-            self.start = offset + 1
-            found.append(message)
-        return found
 
 
 @dataclass
@@ -104,105 +45,12 @@ class _Request:
     topic: bytes
     asked: Any
     connection: Connection
-    client: "_Client" = field(init=False)
-    partition: _Partition = field(init=False)
+    client: Source = field(init=False)
+    partition: FetchedPartition = field(init=False)
 
     @property
     def key(self) -> tuple[str, int]:
         return self.connection.topic_name, self.asked.partition_id
-
-
-class _Client:
-    """A Kafka consumer for the partitions that are reached by the same properties."""
-
-    def __init__(self, properties: MaskedProperties) -> None:
-        self._guard = ForkGuard()
-        self._consumer = create_client(Consumer, properties)
-        self._partitions: dict[tuple[str, int], _Partition] = {}
-
-    def assign(self, requests: Collection[_Request]) -> None:
-        """Fetch the requested partitions from the requested offsets, and set their buffers."""
-        moved: dict[tuple[str, int], _Partition] = {}
-        for each in requests:
-            offset, known = each.asked.offset, self._partitions.get(each.key)
-            same = known and known.connection == each.connection
-            if known and same and known.start <= offset <= known.next:
-                known.skip_to(offset)
-            else:
-                known = _Partition(each.connection, each.asked.partition_id, offset, offset)
-                moved[each.key] = known
-            each.client, each.partition = self, known
-        wanted = {each.key for each in requests}
-        idle = [
-            key
-            for key, partition in self._partitions.items()
-            if key not in wanted and partition.size > _MAX_BUFFER_BYTES
-        ]
-        self.drop([*moved, *idle])
-        if moved:
-            self._consumer.incremental_assign([each.place for each in moved.values()])
-            self._partitions |= moved
-
-    def drop(self, keys: Collection[tuple[str, int]]) -> None:
-        """Stop fetching partitions, and forget their messages."""
-        assigned = {(each.topic, each.partition) for each in self._consumer.assignment()}
-        if gone := [TopicPartition(*key) for key in keys if key in assigned]:
-            self._consumer.incremental_unassign(gone)
-        for key in keys:
-            self._partitions.pop(key, None)
-
-    def poll(self, timeout_s: float) -> bool:
-        """Buffer the messages of any partition that arrive in time; return whether some did."""
-        got = self._consumer.consume(1, min(_SLICE_S, max(0.0, timeout_s)))
-        if got:
-            with gc_paused():
-                got += self._consumer.consume(_MAX_MESSAGES, GATHER_S)
-        for message in got:
-            partition = self._partitions.get((message.topic(), message.partition()))
-            if partition is None:
-                continue
-            if message.error() is None:
-                partition.add(message)
-            else:
-                self._take_error(partition, message.error(), message.offset())
-        return bool(got)
-
-    def high_watermark(self, partition: _Partition) -> int:
-        """Return the end of a partition by the last fetch; -1 before the first."""
-        _low, high = self._consumer.get_watermark_offsets(partition.place, cached=True)
-        return int(high) if high >= 0 else -1
-
-    def close(self) -> None:
-        """Close the consumer."""
-        # librdkafka's threads do not exist in a forked process: closing would wait forever.
-        if not self._guard.forked:
-            self._consumer.close()
-
-    def _take_error(self, partition: _Partition, error: KafkaError, offset: int) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            partition.at_end = offset >= partition.next
-            partition.next = max(partition.next, offset)
-        elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-            self._check_range(partition)
-        elif not is_unavailable(error):
-            partition.refusal = partition_refusal(error, "fetching")
-
-    def _check_range(self, partition: _Partition) -> None:
-        """Refuse the partition if its next offset is out of range."""
-        place = partition.place
-        low, high = with_retries(
-            lambda left_s: self._consumer.get_watermark_offsets(place, timeout=left_s),
-            timeout_s=_WATERMARKS_TIMEOUT_S,
-        )
-        if low <= partition.next <= high:
-            # Stale error for an offset we already moved past. librdkafka stopped fetching, so
-            # assign the partition again.
-            self._consumer.incremental_unassign([place])
-            self._consumer.incremental_assign([place])
-            return
-        partition.refusal = OffsetOutOfRangeError(
-            f"the partition has no offset {partition.next}: it reaches from {low} to {high}"
-        )
 
 
 class FetchRequests:
@@ -211,7 +59,7 @@ class FetchRequests:
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self._lock = threading.Lock()
-        self._clients: dict[MaskedProperties, _Client] = {}
+        self._clients: dict[Hashable, Source] = {}
 
     def fetch(self, requests: Any, *, timeout_s: float, min_bytes: int) -> FetchResponse:
         """Answer requests; `Broker.fetch_messages` documents them."""
@@ -293,18 +141,35 @@ class FetchRequests:
             failure = translate_error(error.args[0], doing="fetching", topic="several")
             raise SocketDisconnectedError(str(failure)) from error
 
-    def _assign(self, requests: Iterable[_Request]) -> Collection[_Client]:
+    def _assign(self, requests: Iterable[_Request]) -> Collection[Source]:
         """Assign the requested partitions to clients, and return these."""
-        by_client: dict[_Client, list[_Request]] = {}
+        by_client: dict[Source, list[_Request]] = {}
         for each in requests:
-            properties = consumer_config(each.connection.kafka)
-            client = self._clients.get(properties)
-            if client is None:
-                client = self._clients[properties] = _Client(properties)
-            by_client.setdefault(client, []).append(each)
+            by_client.setdefault(self._client(each.connection), []).append(each)
         for client, assigned in by_client.items():
-            client.assign(assigned)
+            found = client.assign(
+                {each.key: (each.connection, each.asked.offset) for each in assigned}
+            )
+            for each in assigned:
+                each.client, each.partition = client, found[each.key]
         return by_client.keys()
+
+    def _client(self, connection: Connection) -> Source:
+        """Return the source of a channel: of its own, if it has to look for commits."""
+        key: Hashable
+        handler = self._handler
+        if connection.delivery == "exactly_once":
+            key = (connection.channel_uid, connection.topic_id)
+            if key not in self._clients:
+                visibility = handler.visibility(connection)
+                self._clients[key] = CommittedSource(
+                    connection, visibility, timeout_s=handler.timeout_s
+                )
+        else:
+            key = properties = consumer_config(connection.kafka)
+            if key not in self._clients:
+                self._clients[key] = KafkaSource(properties)
+        return self._clients[key]
 
 
 def _answer(request: _Request) -> FetchPartitionResponse:

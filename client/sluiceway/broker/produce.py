@@ -17,16 +17,17 @@ from sluiceway.broker.exceptions import (
     MessageSizeTooLarge,
     ProtocolClientError,
     RequestTimedOut,
+    UnknownError,
     partition_refusal,
     topic_refusal,
 )
 from sluiceway.broker.requests import ByName, CompressionType, in_bytes
 from sluiceway.broker.responses import ProducePartitionResponse, ProduceResponse
-from sluiceway.endpoint.writer_endpoint import WriterEndpoint
-from sluiceway.errors import OptionError, SluicewayError, TopicGone
+from sluiceway.errors import CommitUnknown, Conflict, OptionError, SluicewayError, TopicGone
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import create_client
+from sluiceway.ledger.message_batches import BatchedEndpoint, MessageBatches, ReportedOffsets
 from sluiceway.rest.models import Connection
 
 __all__ = ["ProduceRequests"]
@@ -52,12 +53,14 @@ class _Part:
     messages: list[Any]
     compression: str
     connection: Connection
-    writer: WriterEndpoint
+    writer: BatchedEndpoint
     add_failure: Callable[[str], None] | None = None
     """Counts a message that was not delivered, if nothing waits for its report."""
     pending: int = 0
     first_offset: int = -1
     refusal: ProtocolClientError | None = None
+    offsets: ReportedOffsets | None = None
+    """Those of the messages of a batch. A report that is late belongs to an earlier batch."""
 
     def on_delivery(self, error: Any, message: Any) -> None:
         """Take a delivery report."""
@@ -67,8 +70,11 @@ class _Part:
             self.refusal = self.refusal or refusal
             if self.add_failure is not None:
                 self.add_failure(str(refusal))
-        elif self.first_offset < 0 or message.offset() < self.first_offset:
+            return
+        if self.first_offset < 0 or message.offset() < self.first_offset:
             self.first_offset = message.offset()
+        if self.offsets is not None:
+            self.offsets.add(self.partition, message.offset())
 
 
 class ProduceRequests:
@@ -85,7 +91,7 @@ class ProduceRequests:
         self._guard = ForkGuard()
         self._lock = threading.Lock()
         self._producers: dict[MaskedProperties, Any] = {}
-        self._writers: dict[str, WriterEndpoint] = {}
+        self._writers: dict[str, BatchedEndpoint] = {}
         self._writers_lock = threading.Lock()
 
     def produce(self, request: Any) -> ProduceResponse | None:
@@ -104,6 +110,11 @@ class ProduceRequests:
                     topics.setdefault(topic, {})[partition] = _refused(refusal)
                     continue
                 if part.messages:
+                    if not wait and part.writer.batches is not None:
+                        raise OptionError(
+                            f"required_acks is 0, but {topic.decode()!r} is an exactly-once "
+                            "channel, of which only acknowledged messages are committed: use -1"
+                        )
                     parts.append((topic, part))
                     part.add_failure = None if wait else part.writer.add_failure
         with self._lock:
@@ -143,13 +154,13 @@ class ProduceRequests:
         if failures:
             raise failures[0]
 
-    def _writer(self, connection: Connection) -> WriterEndpoint:
+    def _writer(self, connection: Connection) -> BatchedEndpoint:
         """Return the writer of a channel. Raises GatewayError, EndpointClosed, KafkaFailure."""
         uid = connection.channel_uid
         with self._writers_lock:
             writer = self._writers.get(uid)
             if writer is None:
-                writer = self._writers[uid] = WriterEndpoint(
+                writer = self._writers[uid] = BatchedEndpoint(
                     self._control,
                     connection.channel_name,
                     uid=uid,
@@ -198,6 +209,45 @@ class ProduceRequests:
         return part
 
     def _send(self, parts: Collection[_Part], timeout_ms: int, *, wait: bool) -> None:
+        batches = self._open_batches(parts)
+        try:
+            self._send_parts(parts, timeout_ms, wait=wait)
+        except BaseException as error:
+            for each in batches:
+                each.abort(error)
+            raise
+        for each, own in batches.items():
+            _commit(each, own)
+
+    def _open_batches(self, parts: Collection[_Part]) -> dict[MessageBatches, list[_Part]]:
+        """Open a batch for the parts of each exactly-once channel; refuse those that have none."""
+        found: dict[MessageBatches, list[_Part]] = {}
+        for part in parts:
+            if part.writer.batches is not None and part.refusal is None:
+                found.setdefault(part.writer.batches, []).append(part)
+        opened: dict[MessageBatches, list[_Part]] = {}
+        try:
+            for batches, own in found.items():
+                try:
+                    # If it is not known whether the last one was committed, that comes first.
+                    batches.resolve()
+                    batches.open()
+                except (CommitUnknown, Conflict) as error:
+                    _refuse(own, UnknownError(f"{error}. Nothing was sent"))
+                except SluicewayError as error:
+                    _refuse(own, topic_refusal(error))
+                else:
+                    opened[batches] = own
+                    batches.admitted = sum(len(part.messages) for part in own)
+                    for part in own:
+                        part.offsets = batches.offsets
+        except BaseException as error:
+            for batches in opened:
+                batches.abort(error)
+            raise
+        return opened
+
+    def _send_parts(self, parts: Collection[_Part], timeout_ms: int, *, wait: bool) -> None:
         producers = set()
         timeout_s = timeout_ms / 1000 + _GRACE_S
         for part in parts:
@@ -274,6 +324,36 @@ def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> bool
         else:
             part.pending += 1
             return True
+
+
+def _commit(batches: MessageBatches, parts: Collection[_Part]) -> None:
+    """Commit what was sent to one channel, or refuse all of it."""
+    failed = next((part.refusal for part in parts if part.refusal is not None), None)
+    if failed is not None:
+        batches.abort(failed)
+        reason = f"nothing of this request is visible in the channel, as one part failed: {failed}"
+        _refuse(parts, type(failed)(reason))
+        return
+    try:
+        try:
+            batches.commit()
+        except CommitUnknown:
+            if not batches.resolve():
+                reason = "the gateway did not answer the commit, and nothing is visible: send again"
+                _refuse(parts, RequestTimedOut(reason))
+    except CommitUnknown:
+        reason = (
+            "the gateway did not answer the commit, so the messages may be visible or not: read "
+            "the channel's end before they are sent again"
+        )
+        _refuse(parts, RequestTimedOut(reason))
+    except SluicewayError as error:
+        _refuse(parts, UnknownError(f"{error}. Nothing of this request is visible"))
+
+
+def _refuse(parts: Collection[_Part], refusal: ProtocolClientError) -> None:
+    for part in parts:
+        part.refusal = refusal
 
 
 def _refused(refusal: ProtocolClientError) -> ProducePartitionResponse:

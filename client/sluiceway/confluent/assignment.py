@@ -27,6 +27,7 @@ from sluiceway.confluent.members import (
     Subscription,
 )
 from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable, SluicewayError
+from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import Position
 
@@ -54,6 +55,8 @@ class Assignment:
         )
         self.members: dict[str, ChannelMember] = {}
         self.outage: SluicewayError | None = None
+        self.removals = 0
+        """How often partitions were removed: what was read of them may be read by others."""
         self._closed = False
         self.in_callback = False
         self.assigning: frozenset[Partition] = frozenset()
@@ -187,6 +190,7 @@ class Assignment:
 
     def remove(self, partitions: Collection[Partition]) -> None:
         """Stop reading these partitions."""
+        self.removals += bool(partitions)
         for channel, offsets in by_channel(self.fetcher.positions(partitions)).items():
             self.members[channel].note(offsets)
             self.members[channel].remove(offsets)
@@ -242,8 +246,12 @@ class Assignment:
     def check(self, partition: Partition, deadline_s: float) -> None:
         """Raise GatewayError or KafkaException unless there is such a partition."""
         if partition[0] not in self.fetcher.connections:
+            connection = self._control.connection(
+                partition[0], "read", timeout_s=left_s(deadline_s)
+            )
+            control = self._control
             self.fetcher.add_channel(
-                self._control.connection(partition[0], "read", timeout_s=left_s(deadline_s))
+                connection, visibility_of(control.ledger, connection, grace_s=control.grace_s)
             )
         self.fetcher.check(partition, left_s(deadline_s))
 
@@ -284,7 +292,7 @@ class Assignment:
 
     def _add_member(self, member: ChannelMember) -> None:
         try:
-            self.fetcher.add_channel(member.connection)
+            self.fetcher.add_channel(member.connection, member.visibility)
         except BaseException as error:
             member.handle.fail(error)
             raise

@@ -1,7 +1,9 @@
 """Channel of a Producer: a writer endpoint, validation and delivery callbacks."""
 
+import collections
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, Message
@@ -9,7 +11,8 @@ from confluent_kafka import KafkaError, Message
 from sluiceway.confluent.config import ProducerSettings, partition_of_key
 from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
 from sluiceway.confluent.local_queue import OnDelivery, PendingMessage
-from sluiceway.endpoint.writer_endpoint import WriterEndpoint
+from sluiceway.errors import SluicewayError
+from sluiceway.ledger.message_batches import BatchedEndpoint
 
 __all__ = ["ChannelProducer"]
 
@@ -20,23 +23,37 @@ def _nothing() -> None:
     return None
 
 
-class ChannelProducer(WriterEndpoint):
+class ChannelProducer(BatchedEndpoint):
     """A channel that is written to. Its fields are for `Producer.produce`, the hot path.
 
-    `probe_s` limits the first request, which finds out whether the gateway answers.
+    `probe_s` limits the first request, which finds out whether the gateway answers. Of an
+    exactly-once channel, reports may be served by any thread: callbacks are added to `calls`.
     """
 
-    def __init__(self, settings: ProducerSettings, channel: str, *, probe_s: float) -> None:
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        channel: str,
+        *,
+        probe_s: float,
+        calls: collections.deque[Callable[[], object]],
+    ) -> None:
         super().__init__(
             settings.control,
             channel,
             uid=settings.control.channel(channel, timeout_s=probe_s).uid,
             timeout_s=_TIMEOUT_S,
             config=settings.kafka,
+            owner=settings.transactional_id,
         )
         # Readers need no replacement of a writer that fails before its first message.
         self.handle.pristine = True
         self.topic = self.connection.topic_name
+        # While one thread has it, batches are neither opened nor ended, and nothing is produced.
+        self.held = False
+        self.failure: SluicewayError | None = None
+        self._calls = calls
+        self._only_errors = settings.only_errors
         self.validates = not self.validator.accepts_any
         # Keys go to these, also when the channel grows: so each key's messages stay in order.
         # 0: librdkafka's partitioner chooses.
@@ -71,15 +88,32 @@ class ChannelProducer(WriterEndpoint):
             raise TypeError("on_delivery must be callable")
         name = self.handle.channel
 
+        batches, calls, only_errors = self.batches, self._calls, self._only_errors
+
         def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                self.add_failure(reason_of(error))
+            if error is not None or batches is not None:
+                self.note_delivery(error, message)
+            if error is None and only_errors:
+                return
             message.set_topic(name)
-            on_delivery(error, message)
+            if batches is None:
+                on_delivery(error, message)
+            else:
+                calls.append(partial(on_delivery, error, message))
 
         delivered.__wrapped__ = on_delivery  # type: ignore[attr-defined]
         self.latest = weakref.ref(delivered)
         return delivered
+
+    def note_delivery(self, error: KafkaError | None, message: Message) -> None:
+        """Count a failed message, and note the offset of one that belongs to a batch."""
+        if self.batches is None:
+            if error is not None:
+                self.add_failure(reason_of(error))
+        elif error is not None:
+            self.batches.add_failure(reason_of(error))
+        else:
+            self.batches.add_delivered(message.partition(), message.offset())
 
     def connect(self, produce: Callable[..., None]) -> None:
         """Hand messages to this function of librdkafka's producer from now on."""
@@ -99,6 +133,8 @@ class ChannelProducer(WriterEndpoint):
             named["headers"] = message.headers
         self.handle.pristine = False
         self._send(self.topic, message.value, message.key, partition, **named)
+        if self.batches is not None:
+            self.batches.admitted += 1
         self.records += 1
         self.partitions_used = max(self.partitions_used, partition + 1)
 

@@ -7,10 +7,19 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from sluiceway.confluent.batch_commits import BatchCommits
 from sluiceway.confluent.channel_producer import ChannelProducer, reason_of
 from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.deliveries import SHORT_WAIT_S, Deliveries
-from sluiceway.confluent.errors import CONFLICT, FAIL, STATE, kafka_error, refused
+from sluiceway.confluent.errors import (
+    CONFLICT,
+    FAIL,
+    INVALID_ARG,
+    PURGE_QUEUE,
+    STATE,
+    kafka_error,
+    refused,
+)
 from sluiceway.confluent.local_queue import LocalQueue, PendingMessage
 from sluiceway.errors import KafkaFailure, SluicewayError
 from sluiceway.fork_guard import ForkGuard
@@ -58,9 +67,13 @@ class ChannelProducers:
         self.reports_all = False
         self.by_name: dict[str, ChannelProducer] = {}
         self._attached: dict[str, ChannelProducer] = {}
+        self.commits = BatchCommits(
+            self.deliveries, self._attached, transactional=settings.transactional_id is not None
+        )
         self._served: set[str] = set()
         self._outage = False
         self._switching = False
+        self._reports_delivered = False
         self._stopped = False
         self._refuses = False
 
@@ -113,18 +126,30 @@ class ChannelProducers:
         After `timeout_s` in which no message was delivered, the others fail. Raises the exception
         of a callback after all of that.
         """
+        self.commits.stopped = True
         failure, raised, idle_s = self.deliveries.flush_or_fail(timeout_s)
+        if error is None and failure is None and self._settings.transactional_id is None:
+            try:
+                self.commits.commit(max(_LEAST_DETACH_S, timeout_s - idle_s))
+            except SluicewayError as uncommitted:
+                failure = kafka_error(uncommitted)
+            except KafkaException as uncommitted:
+                failure = uncommitted.args[0]
         with self.lock:
             self._stopped = True
             self.refuse_more()
-            attached, self._attached = self._attached, {}
+            attached = dict(self._attached)
+            self._attached.clear()
             self._changed.notify_all()
         deadline_s = time.monotonic() + timeout_s - idle_s
         for name, channel in attached.items():
             left_s = max(_LEAST_DETACH_S, deadline_s - time.monotonic())
             try:
                 channel.report()
-                channel.close(error, timeout_s=left_s, detach_timeout_s=left_s)
+                cause = error
+                if channel.batches is not None and cause is None:
+                    cause = channel.failure or self.commits.unended(channel, failure)
+                channel.close(cause, timeout_s=left_s, detach_timeout_s=left_s)
             except SluicewayError as unreported:
                 LOGGER.warning("the end of %s is not reported: %s", name, unreported)
                 if isinstance(unreported, KafkaFailure):
@@ -143,6 +168,48 @@ class ChannelProducers:
                 LOGGER.error("a producer that was not closed: %s", failure.str())
         except Exception:
             LOGGER.exception("a callback failed at the end of a producer that was not closed")
+
+    def attached(self, name: str) -> ChannelProducer | None:
+        """Return a channel that is attached."""
+        return self._attached.get(name)
+
+    def purge(self, name: str) -> None:
+        """Fail the messages of a channel that wait in the local queue."""
+        with self.lock:
+            self._queue.fail(name, KafkaError(PURGE_QUEUE))
+            self._changed.notify_all()
+
+    def _open_batch(self, name: str, channel: ChannelProducer) -> None:
+        """Open the next batch of a channel for the messages that wait."""
+        try:
+            opened = self.commits.open(channel, lambda: self._queue.first(name) is not None)
+        except SluicewayError as error:
+            with self.lock:
+                if error.retriable:
+                    self._note_outage(name, kafka_error(error))
+                    self._changed.wait(_RETRY_S)
+                    return
+                if self._settings.transactional_id is None:
+                    channel.failure = error
+                self._fail(name, kafka_error(error))
+            return
+        if not opened:
+            with self.lock:
+                self._changed.wait(_RETRY_S)
+
+    def _refusal(self, channel: ChannelProducer) -> KafkaError | None:
+        """Return why a channel takes no messages."""
+        if channel.failure is not None:
+            return kafka_error(channel.failure, fatal=True)
+        if channel.batches is None and self._settings.transactional_id is not None:
+            return KafkaError(
+                INVALID_ARG,
+                f"the channel {channel.handle.channel!r} has the delivery at_least_once, without "
+                "transactions: create one with delivery exactly_once, or leave transactional.id "
+                "out",
+                txn_requires_abort=True,
+            )
+        return None
 
     def _serve(self, name: str) -> None:
         """Attach a channel if it is not, and hand its messages to librdkafka; in a thread."""
@@ -187,14 +254,15 @@ class ChannelProducers:
 
     def _attached_once(self, name: str, probe_s: float) -> ChannelProducer:
         """Return a channel, and have a librdkafka producer for it."""
-        channel = ChannelProducer(self._settings, name, probe_s=probe_s)
+        channel = ChannelProducer(self._settings, name, probe_s=probe_s, calls=self._queue.calls)
         try:
             with self.lock:
                 self._check_kafka(channel.connection)
                 if not self.deliveries.producers:
                     self._connection = channel.connection
                     reports_all = self._queue.has_callback(name)
-                    self._create(reports_all=reports_all and not self._settings.only_errors)
+                    reports_all = reports_all and not self._settings.only_errors
+                    self._create(reports_all=reports_all or channel.batches is not None)
                 self._connect(channel)
         except BaseException as error:
             channel.handle.fail(error)
@@ -204,20 +272,31 @@ class ChannelProducers:
     def _hand_over(self, name: str, channel: ChannelProducer) -> bool:
         """Hand messages over; return False if none is left, or it has to stop."""
         with self.lock:
-            if self._switching:
+            if self._switching or channel.held:
                 self._changed.wait(SHORT_WAIT_S)
                 return True
+            opens = unreported = False
             # Many at once: if `produce` could add one for each, the queue would never be empty.
             for _ in range(_MAX_HANDED_OVER):
                 message = None if self._stopped else self._queue.first(name)
                 if message is None:
-                    if not self._refuses:
+                    # Those with batches go by the queue always, which a commit can hold back.
+                    direct = channel.batches is None and self._settings.transactional_id is None
+                    if direct and not self._refuses:
                         self.by_name[name] = channel
                     self._served.discard(name)
                     self._changed.notify_all()
                     return False
-                unreported = message.on_delivery is not None and not self.reports_all
-                if unreported or channel.may_refresh(message.value):
+                refusal = self._refusal(channel)
+                if refusal is not None:
+                    self._fail(name, refusal)
+                    return False
+                if channel.batches is None:
+                    unreported = message.on_delivery is not None and not self.reports_all
+                else:
+                    unreported = not self._reports_delivered
+                    opens = not channel.batches.is_open
+                if unreported or opens or channel.may_refresh(message.value):
                     break
                 if not self._send(channel, message):
                     return True
@@ -225,6 +304,8 @@ class ChannelProducers:
                 return True
         if unreported:
             self._report_all()
+        elif opens:
+            self._open_batch(name, channel)
         else:
             self._refresh(name, channel, message)
         return True
@@ -250,6 +331,8 @@ class ChannelProducers:
             channel.send(message)
         except BufferError:
             self._changed.wait(SHORT_WAIT_S)
+            if channel.batches is not None:
+                self.commits.poll_reports(0)
             return False
         except KafkaException as refusal:
             error = refusal.args[0]
@@ -275,7 +358,7 @@ class ChannelProducers:
         """Report all deliveries from now on, after messages under way."""
         with self._switch_lock:
             with self.lock:
-                if self.reports_all:
+                if self._reports_delivered:
                     return
                 self._switching = True
                 self.by_name.clear()
@@ -350,14 +433,15 @@ class ChannelProducers:
         producer = create_client(Producer, config.over(own))
         # With only errors wanted, callbacks need no other producer.
         self.reports_all = reports_all or settings.only_errors
+        self._reports_delivered = reports_all
         self.deliveries.producers = (*self.deliveries.producers, producer)
         self._changed.notify_all()
 
     def _count(self, error: KafkaError | None, message: Message) -> None:
         """Count a message without a callback that was not delivered."""
-        name = self._names.get(message.topic())
-        if error is not None and name in self._attached:
-            self._attached[name].add_failure(reason_of(error))
+        channel = self._attached.get(self._names.get(message.topic(), ""))
+        if channel is not None and (error is not None or channel.batches is not None):
+            channel.note_delivery(error, message)
 
 
 def closed(*_: object, **__: object) -> None:

@@ -41,6 +41,7 @@ _QUEUE: Final = ("queue.buffering.max.messages", "queue.buffering.max.kbytes")
 _QUEUE_DEFAULTS: Final = (500_000, 1_048_576)
 _OWN_PARTITIONERS: Final = ("murmur2_random", "murmur2")
 """Hash keys as native writers do, so keys keep their partitions when a channel grows."""
+_MAX_OWNER_CHARACTERS: Final = 200
 _UNCHECKED: Final = frozenset({"debug", "log_level", "statistics.interval.ms"})
 
 
@@ -135,6 +136,8 @@ class ProducerSettings(Common):
     partitioner_of_librdkafka: bool
     on_delivery: Callable[[Any, Any], object] | None
     only_errors: bool
+    transactional_id: str | None
+    """The owner of the producer's batches, if it has transactions."""
 
     @property
     def delivery_timeout_s(self) -> float:
@@ -264,9 +267,18 @@ def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSetti
         "partitioner_of_librdkafka": partitioner not in _OWN_PARTITIONERS,
         "on_delivery": given.callback("on_delivery") or given.callback("dr_cb"),
         "only_errors": given.flag("delivery.report.only.error", default=False),
+        "transactional_id": _transactional_id(given.pop("transactional.id", None)),
     }
     passed = properties.PASSED_BY_PRODUCERS
     return ProducerSettings(**own, **_common(given, PRODUCER, passed, ignored))
+
+
+def _transactional_id(value: object) -> str | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or len(value) > _MAX_OWNER_CHARACTERS:
+        raise _wrong("transactional.id", value, f"up to {_MAX_OWNER_CHARACTERS} characters")
+    return value
 
 
 @functools.lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartition
 
-from sluiceway.confluent.assignment import left_s
+from sluiceway.confluent.assignment import by_channel, left_s
 from sluiceway.confluent.committer import committed_partitions
 from sluiceway.confluent.config import consumer_settings
 from sluiceway.confluent.coordinator import ConsumerCoordinator, OnPartitions
@@ -17,14 +17,18 @@ from sluiceway.confluent.errors import (
     CONFLICT,
     INVALID_ARG,
     NO_OFFSET,
+    STATE,
     UNKNOWN_PARTITION,
     kafka_error,
     kafka_exceptions,
     refused,
 )
 from sluiceway.confluent.fetcher import Partition, partitions_of, topic_partitions
+from sluiceway.confluent.members import SubscribedConsumer
 from sluiceway.confluent.metadata import cluster_metadata
+from sluiceway.confluent.transactions import GroupMetadata
 from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["Consumer"]
 
@@ -298,6 +302,24 @@ class Consumer:
         asked = self._existing(partitions, deadline_s)
         return topic_partitions(self._fetcher.offsets_at(asked, left_s(deadline_s)))
 
+    def consumer_group_metadata(self) -> GroupMetadata:
+        """Return what `Producer.send_offsets_to_transaction` needs of this consumer.
+
+        Raises KafkaException _STATE with automatic commits, which would go ahead of transactions.
+        """
+        self._coordinator.require_open()
+        if self._settings.auto_commit:
+            raise refused(
+                STATE,
+                "enable.auto.commit is true: commits would go ahead of the transaction, and its "
+                "messages be lost when it is aborted. Set it to false",
+            )
+        return GroupMetadata(
+            self._settings.control.ledger.identity,
+            commit_with=self._commit_with,
+            removals=lambda: self._assignment.removals,
+        )
+
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return a confluent_kafka.admin.ClusterMetadata with channels as its topics.
 
@@ -347,6 +369,29 @@ class Consumer:
         self._assignment.require(wanted)
         self._assignment.note()
         return wanted
+
+    def _commit_with(
+        self,
+        offsets: Sequence[TopicPartition],
+        send: Callable[[PositionAdvance | None], None] | None,
+    ) -> None:
+        """Commit offsets by the request of a transaction, or alone if it has none."""
+        wanted = self._to_commit(None, offsets)
+        self._coordinator.committer.flush()
+        if not wanted and send is not None:
+            send(None)
+        for channel, positions in by_channel(wanted).items():
+            member = self._assignment.members.get(channel)
+            if not isinstance(member, SubscribedConsumer):
+                raise refused(
+                    STATE,
+                    f"the partitions of {channel!r} were assigned by hand: a transaction commits "
+                    "offsets of a group's member, so subscribe to the channel",
+                )
+            if send is None:
+                member.commit(positions)
+            else:
+                member.commit_with(positions, send)
 
     def _existing(
         self, partitions: Sequence[TopicPartition], deadline_s: float

@@ -52,6 +52,7 @@ class Deliveries:
                 for each in producers[:-1]:
                     called += each.poll(0) if len(each) else 0
                 called += producers[-1].poll(wait_s)
+                called += self._call() if self.queue.calls else 0
             else:
                 # Without a message, as in confluent-kafka, a thread that only polls waits.
                 self._wait(wait_s)

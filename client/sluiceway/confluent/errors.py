@@ -31,6 +31,8 @@ from sluiceway.errors import (
 # librdkafka's own codes have names with an underscore.
 CONFLICT: Final[int] = KafkaError._CONFLICT  # noqa: SLF001
 INVALID_ARG: Final[int] = KafkaError._INVALID_ARG  # noqa: SLF001
+PARTITION_EOF: Final[int] = KafkaError._PARTITION_EOF  # noqa: SLF001
+FENCED: Final[int] = KafkaError._FENCED  # noqa: SLF001
 NO_OFFSET: Final[int] = KafkaError._NO_OFFSET  # noqa: SLF001
 STATE: Final[int] = KafkaError._STATE  # noqa: SLF001
 UNKNOWN_PARTITION: Final[int] = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001

@@ -9,6 +9,7 @@ import collections
 import itertools
 import math
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -22,9 +23,16 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from sluiceway.confluent.errors import CONFLICT, UNKNOWN_PARTITION, kafka_exceptions, refused
+from sluiceway.confluent.committed import CommittedMessages
+from sluiceway.confluent.errors import (
+    CONFLICT,
+    UNKNOWN_PARTITION,
+    kafka_exceptions,
+    refused,
+)
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.errors import create_client, with_retries
+from sluiceway.ledger.visibility import Visibility
 from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
 
@@ -37,6 +45,7 @@ T = TypeVar("T")
 
 _METADATA_TIMEOUT_S: Final = 30.0
 _LARGE_BATCH: Final = 64
+_SLICE_S: Final = 0.02
 
 
 class MessageFetcher:
@@ -62,6 +71,9 @@ class MessageFetcher:
         # The channel's name if there is one channel; and the most frequent call.
         self._only_name: str | None = None
         self._poll: Callable[[float], Message | None] = _no_message
+        # By channel, those that are exactly-once: what the consumer gives is not all committed.
+        self._committed: dict[str, CommittedMessages] = {}
+        self._turn = 0
         self._closed = False
         # Threads that look at a partition do not hold the consumer's lock.
         self._lock = threading.Lock()
@@ -72,8 +84,8 @@ class MessageFetcher:
         """Whether there is a channel to poll."""
         return self._consumer is not None
 
-    def add_channel(self, connection: Connection) -> None:
-        """Add a channel, from any thread.
+    def add_channel(self, connection: Connection, visibility: Visibility | None) -> None:
+        """Add a channel, from any thread; of an exactly-once one with what may be seen of it.
 
         Raises KafkaException _CONFLICT if its Kafka properties differ.
         """
@@ -90,6 +102,16 @@ class MessageFetcher:
                     self._consumer = create_client(Consumer, config.over(self._own))
                 self._poll = self._consumer.poll
                 self._kafka = connection.kafka
+            if visibility is not None and connection.channel_name not in self._committed:
+                with kafka_exceptions():
+                    self._committed[connection.channel_name] = CommittedMessages(
+                        connection,
+                        self._config,
+                        visibility,
+                        reset=self._own["auto.offset.reset"],
+                        eof=self._own["enable.partition.eof"],
+                    )
+                self._poll = self._poll_all
             self.connections[connection.channel_name] = connection
             self._names[connection.topic_name] = connection.channel_name
             self._only_name = connection.channel_name if len(self._names) == 1 else None
@@ -109,7 +131,9 @@ class MessageFetcher:
         consumer = self._consumer
         if consumer is None:
             return []
-        if limit < _LARGE_BATCH:
+        if self._committed:
+            messages = self._consume_all(limit, timeout_s)
+        elif limit < _LARGE_BATCH:
             messages = consumer.consume(limit, timeout_s)
         else:
             with gc_paused():
@@ -128,17 +152,28 @@ class MessageFetcher:
         """Fetch these partitions as well, from these offsets."""
         if not offsets:
             return
-        self._consumer.incremental_assign([self._place(*each) for each in offsets.items()])
+        for channel, own in self._committed.items():
+            if chosen := {p: at for (name, p), at in offsets.items() if name == channel}:
+                with kafka_exceptions():
+                    own.assign(chosen)
+        plain = [
+            self._place(*each) for each in offsets.items() if each[0][0] not in self._committed
+        ]
+        if plain:
+            self._consumer.incremental_assign(plain)
         self.starts |= offsets
 
     def unassign(self, partitions: Collection[Partition]) -> None:
         """Stop fetching these partitions."""
         known = [each for each in partitions if each in self.starts]
         if known and not self._closed:
-            places = [self._place(each) for each in known]
-            self._consumer.incremental_unassign(places)
-            # A pause would last until the partition is assigned again.
-            self._consumer.resume(places)
+            for own, numbers in self._of_committed(known):
+                own.unassign(numbers)
+            places = [self._place(each) for each in known if each[0] not in self._committed]
+            if places:
+                self._consumer.incremental_unassign(places)
+                # A pause would last until the partition is assigned again.
+                self._consumer.resume(places)
         for each in known:
             del self.starts[each]
 
@@ -146,24 +181,43 @@ class MessageFetcher:
         """Continue at an offset. Raises KafkaException _UNKNOWN_PARTITION if not assigned."""
         self._assigned([partition])
         start = self.resolve({partition: offset})[partition]
-        self._consumer.seek(self._place(partition, start))
+        if partition[0] in self._committed:
+            with kafka_exceptions():
+                self._committed[partition[0]].seek(partition[1], start)
+        else:
+            self._consumer.seek(self._place(partition, start))
         self.starts[partition] = start
 
     def pause(self, partitions: Collection[Partition]) -> None:
         """Hand out nothing of these until `resume`."""
-        self._consumer.pause(self._assigned(partitions))
+        places = self._assigned(partitions)
+        for own, numbers in self._of_committed(partitions):
+            own.pause(numbers)
+        if places:
+            self._consumer.pause(places)
 
     def resume(self, partitions: Collection[Partition]) -> None:
         """Hand out messages of these again."""
-        self._consumer.resume(self._assigned(partitions))
+        places = self._assigned(partitions)
+        for own, numbers in self._of_committed(partitions):
+            own.resume(numbers)
+        if places:
+            self._consumer.resume(places)
 
     def consumed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset after the last message handed out, of partitions with any."""
         asked = [each for each in partitions if each in self.starts]
+        committed: dict[Partition, int] = {}
+        if self._committed:
+            for each in asked:
+                own = self._committed.get(each[0])
+                if own is not None and (at := own.consumed(each[1])) is not None:
+                    committed[each] = at
+            asked = [each for each in asked if each[0] not in self._committed]
         if not asked or self._closed:
-            return {}
+            return committed
         found = self._consumer.position([self._place(each) for each in asked])
-        return {
+        return committed | {
             key: each.offset for key, each in zip(asked, found, strict=True) if each.offset >= 0
         }
 
@@ -176,6 +230,9 @@ class MessageFetcher:
         self, partition: Partition, timeout_s: float, *, cached: bool
     ) -> tuple[int, int] | None:
         """Return the first offset of a partition and the one after its last message."""
+        if partition[0] in self._committed:
+            with kafka_exceptions():
+                return self._committed[partition[0]].watermarks(partition[1])
         place = self._place(partition)
 
         def ask(left_s: float) -> tuple[int, int] | None:
@@ -188,22 +245,35 @@ class MessageFetcher:
 
     def offsets_at(self, times: Mapping[Partition, int], timeout_s: float) -> dict[Partition, int]:
         """Return the first offset not older than each time (Unix, in ms)."""
-        asked = [self._place(*each) for each in times.items()]
+        committed: dict[Partition, int] = {}
+        with kafka_exceptions():
+            for (channel, number), at in times.items():
+                if channel in self._committed:
+                    own = self._committed[channel]
+                    committed[channel, number] = own.offset_at(at, number)
+        rest = {each: at for each, at in times.items() if each not in committed}
+        asked = [self._place(*each) for each in rest.items()]
 
         def ask(left_s: float) -> dict[Partition, int]:
             found: list[Any] = self._consumer.offsets_for_times(asked, timeout=left_s)
             for each in found:
                 if each.error is not None:
                     raise KafkaException(each.error)
-            return {key: each.offset for key, each in zip(times, found, strict=True)}
+            return {key: each.offset for key, each in zip(rest, found, strict=True)}
 
-        return _with_retries(ask, timeout_s) if asked else {}
+        return committed | (_with_retries(ask, timeout_s) if asked else {})
 
     def resolve(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return offsets as numbers: OFFSET_BEGINNING and OFFSET_END as of now."""
         # ListOffsets takes both of them in the place of a time.
         logical = {each: at for each, at in offsets.items() if at in (OFFSET_BEGINNING, OFFSET_END)}
-        return {**offsets, **self.offsets_at(logical, _METADATA_TIMEOUT_S)}
+        found: dict[Partition, int] = {}
+        for channel, own in self._committed.items():
+            chosen = {p: logical.pop((name, p)) for name, p in [*logical] if name == channel}
+            if chosen:
+                with kafka_exceptions():
+                    found |= {(channel, p): at for p, at in own.resolve(chosen).items()}
+        return {**offsets, **found, **self.offsets_at(logical, _METADATA_TIMEOUT_S)}
 
     def check(self, partition: Partition, timeout_s: float = _METADATA_TIMEOUT_S) -> None:
         """Raise KafkaException _UNKNOWN_PARTITION if the channel has no such partition.
@@ -215,6 +285,10 @@ class MessageFetcher:
         if 0 <= number < connection.partitions:
             return
         if number >= 0:
+            if channel in self._committed:
+                with kafka_exceptions():
+                    if number < self._committed[channel].discover_partitions():
+                        return
             topic = connection.topic_name
             known = self._consumer.list_topics(topic, timeout=timeout_s)
             if number in known.topics[topic].partitions:
@@ -231,6 +305,8 @@ class MessageFetcher:
             # librdkafka crashes if one thread closes it while another is in a call. So the last
             # reference closes it, which is held by that call.
             self._consumer, self._poll = None, _no_message
+            for own in self._committed.values():
+                own.close()
 
     def _assigned(self, partitions: Collection[Partition]) -> list[TopicPartition]:
         for channel, number in partitions:
@@ -239,7 +315,57 @@ class MessageFetcher:
                     UNKNOWN_PARTITION,
                     f"partition {number} of {channel!r} is not assigned to this consumer",
                 )
-        return [self._place(each) for each in partitions]
+        return [self._place(each) for each in partitions if each[0] not in self._committed]
+
+    def _of_committed(
+        self, partitions: Collection[Partition]
+    ) -> Iterable[tuple[CommittedMessages, list[int]]]:
+        """Return partitions of exactly-once channels, by channel."""
+        for channel, own in self._committed.items():
+            if numbers := [number for name, number in partitions if name == channel]:
+                yield own, numbers
+
+    def _sources(self) -> list[Any]:
+        """Return what is polled, beginning with another one each time."""
+        sources: list[Any] = [each for each in self._committed.values() if each.assigned]
+        if any(channel not in self._committed for channel, _ in self.starts):
+            sources.append(self._consumer)
+        self._turn += 1
+        first = self._turn % len(sources) if sources else 0
+        return sources[first:] + sources[:first]
+
+    def _poll_all(self, timeout_s: float) -> Message | None:
+        """Poll the exactly-once channels and the others in turn."""
+        deadline_s = time.monotonic() + timeout_s
+        consumer, sources = self._consumer, self._sources()
+        if consumer not in sources and consumer is not None:
+            # librdkafka's callbacks.
+            event = consumer.poll(0)
+            if event is not None:
+                return event
+        for source in sources:
+            message = source.poll(0) if len(sources) > 1 else source.poll(timeout_s)
+            if message is not None:
+                return message
+        while len(sources) != 1 and (left_s := deadline_s - time.monotonic()) > 0:
+            if not sources:
+                time.sleep(min(_SLICE_S, left_s))
+                return None
+            for source in sources:
+                message = source.poll(min(_SLICE_S, left_s) / len(sources))
+                if message is not None:
+                    return message
+        return None
+
+    def _consume_all(self, limit: int, timeout_s: float) -> list[Message]:
+        found: list[Message] = []
+        for source in self._sources():
+            if len(found) < limit:
+                found += source.consume(limit - len(found), 0)
+        if not found and limit:
+            message = self._poll_all(timeout_s)
+            found = [] if message is None else [message]
+        return found
 
     def _place(self, partition: Partition, offset: int = OFFSET_INVALID) -> TopicPartition:
         channel, number = partition

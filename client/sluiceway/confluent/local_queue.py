@@ -88,6 +88,8 @@ class LocalQueue:
         self.lost = 0
         """Failed messages without a delivery callback, so that nobody was told."""
         self.lost_error: KafkaError | None = None
+        self.failures: dict[str, KafkaError] = {}
+        """By channel, why a message never reached Kafka."""
 
     def __len__(self) -> int:
         return self.waiting + len(self.calls)
@@ -158,6 +160,7 @@ class LocalQueue:
 
     def report(self, message: PendingMessage, error: KafkaError) -> None:
         """Have `poll` call the delivery callback of a message that failed."""
+        self.failures.setdefault(message.topic, error)
         if message.on_delivery is None:
             self.lost += 1
             self.lost_error = self.lost_error or error

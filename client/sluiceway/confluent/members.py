@@ -5,7 +5,7 @@ import re
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import INVALID_ARG, refused
@@ -13,8 +13,10 @@ from sluiceway.endpoint.assignment import PartitionAssignment
 from sluiceway.endpoint.committer import OffsetCommitter, StandaloneCommitter
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, SluicewayError, StaleGeneration
+from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import HeartbeatResult, Position
+from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["ChannelMember", "ManualConsumer", "SubscribedConsumer", "Subscription"]
 
@@ -45,6 +47,13 @@ class ChannelMember(ABC):
             **({} if settings is None else settings.heartbeat_in(resource.heartbeat)),
         )
         self.connection = self.handle.attached.connection
+        try:
+            self.visibility = visibility_of(
+                control.ledger, self.connection, grace_s=control.grace_s
+            )
+        except BaseException as error:
+            self.handle.fail(error)
+            raise
         self.held: tuple[int, ...] = ()
         self._done = 0
         self._starts: dict[int, int] = {}
@@ -153,6 +162,14 @@ class SubscribedConsumer(ChannelMember):
         except StaleGeneration:
             self.share.request_rebalance()
             raise
+
+    def commit_with(
+        self,
+        positions: Mapping[int, Position],
+        send: Callable[[PositionAdvance | None], None],
+    ) -> None:
+        """Commit positions by a request of the caller, for transactions."""
+        self._commits.commit_with(send, dict, positions)
 
 
 class ManualConsumer(ChannelMember):

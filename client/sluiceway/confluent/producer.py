@@ -2,24 +2,26 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.confluent.channel_producers import CLOSE_TIMEOUT_S, ChannelProducers
 from sluiceway.confluent.config import partition_of_key, producer_settings
-from sluiceway.confluent.errors import INVALID_ARG, QUEUE_FULL
+from sluiceway.confluent.errors import INVALID_ARG, QUEUE_FULL, STATE, kafka_exceptions, refused
 from sluiceway.confluent.local_queue import OnDelivery, PendingMessage, checked_headers
 from sluiceway.confluent.metadata import cluster_metadata
+from sluiceway.confluent.transactions import Transactions
 from sluiceway.fork_guard import ForkGuard
 
 __all__ = ["Producer"]
 
 _LONGEST_S: Final = 86_400.0
+_LEAST_COMMIT_S: Final = 1.0
 
 
 class Producer:
@@ -31,10 +33,13 @@ class Producer:
     until it is closed: native readers that read until writers have finished wait for it. A producer
     that is not closed is closed when it is garbage collected, or at exit.
 
-    No call waits for the gateway but `flush`, `close` and `list_topics`. Messages wait in a queue
-    until their channel is attached, for `message.timeout.ms` at most; `error_cb` gets an outage of
-    the gateway once. What attaching finds out, such as a channel that does not exist, is the error
-    of these messages.
+    On exactly-once channels nothing is visible before it is committed: by `flush`, by `close`, and
+    every 5 s. With `transactional.id` it is committed by transactions.
+
+    No call waits for the gateway but `flush`, `close`, `list_topics` and those of transactions.
+    Messages wait in a queue until their channel is attached, for `message.timeout.ms` at most;
+    `error_cb` gets an outage of the gateway once. What attaching finds out, such as a channel that
+    does not exist, is the error of these messages.
 
     Raises KafkaException with librdkafka's codes, BufferError when its queue is full, and
     RuntimeError once it is closed.
@@ -44,6 +49,7 @@ class Producer:
     _closed = True
     _default: OnDelivery | None = None
     _by_name: Mapping[str, ChannelProducer] = MappingProxyType({})
+    _transactions: Transactions | None = None
 
     def __init__(self, config: object = None, /, **named: Any) -> None:
         self._settings = producer_settings(config, named)
@@ -52,6 +58,9 @@ class Producer:
         self._channels = ChannelProducers(self._settings)
         self._deliveries = self._channels.deliveries
         self._by_name = self._channels.by_name
+        self._transactions = None
+        if self._settings.transactional_id is not None:
+            self._transactions = Transactions(self._channels, self._settings)
         self._closed = False
         self._failure: KafkaError | None = None
         self._finalizer = ForkGuard().finalize_in_thread(self, self._channels.close_abandoned)
@@ -152,9 +161,54 @@ class Producer:
         return self._deliveries.poll(_limit_s(timeout))
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until all messages are delivered, or have failed; return how many are left."""
+        """Wait until all messages are delivered, or have failed; return how many are left.
+
+        If none is left, those of exactly-once channels are committed, of each channel all or none;
+        within a transaction they are not. Raises KafkaException if nothing was committed, and
+        retriable if that is not known: flush again.
+        """
         self._require_open()
-        return self._deliveries.flush(_limit_s(timeout))
+        deadline_s = time.monotonic() + min(_limit_s(timeout), _LONGEST_S)
+        left = self._deliveries.flush(_limit_s(timeout))
+        if not left and self._transactions is None:
+            with kafka_exceptions():
+                self._channels.commits.commit(max(_LEAST_COMMIT_S, deadline_s - time.monotonic()))
+        return left
+
+    def init_transactions(self, timeout: float = -1) -> None:
+        """Get ready for transactions; needs `transactional.id`.
+
+        Other producers with that id are fenced by the first message of a transaction, in its
+        channel. Raises KafkaException.
+        """
+        self._require_transactions().init(_limit_s(timeout))
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: the messages of one exactly-once channel, visible together."""
+        self._require_transactions().begin()
+
+    def send_offsets_to_transaction(
+        self, positions: Sequence[TopicPartition], group_metadata: Any, timeout: float = -1
+    ) -> None:
+        """Commit a consumer's offsets with the transaction.
+
+        `group_metadata` is that of `Consumer.consumer_group_metadata`, of a consumer in this
+        process that is subscribed to the channel. Raises KafkaException.
+        """
+        del timeout
+        self._require_transactions().send_offsets(positions, group_metadata)
+
+    def commit_transaction(self, timeout: float = -1) -> None:
+        """Commit the transaction: its messages and offsets, all or none.
+
+        Raises KafkaException: `retriable()` if it has to be called again, as the outcome is not
+        known; `txn_requires_abort()` if nothing was committed; `fatal()` for a fenced producer.
+        """
+        self._require_transactions().commit(_limit_s(timeout))
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        """Drop the transaction's messages and offsets. Raises KafkaException."""
+        self._require_transactions().abort(_limit_s(timeout))
 
     def purge(
         self,
@@ -250,6 +304,7 @@ class Producer:
         if value is None and self._settings.hpe:
             self._refuse_tombstone(topic, key, on_delivery)
             return
+        self._check_early(topic, value)
         message = PendingMessage(
             topic=topic,
             value=value,
@@ -266,9 +321,20 @@ class Producer:
                 raise RuntimeError("Producer has been closed")
             # Otherwise each message would go by the queue that the previous one has just left.
             if forced or topic not in self._by_name:
-                self._channels.add(message)
+                if self._transactions is None:
+                    self._channels.add(message)
+                else:
+                    self._transactions.add(message)
                 return
         self.produce(topic, value, key, partition, None, on_delivery, timestamp, headers)
+
+    def _check_early(self, topic: str, value: Any) -> None:
+        """Raise for an invalid value of an exactly-once channel, where it would end the batch."""
+        channel = self._channels.attached(topic)
+        if channel is None or channel.batches is None or not channel.validates:
+            return
+        if not channel.may_refresh(value):
+            channel.require_valid(value)
 
     def _produce_with(
         self,
@@ -294,6 +360,12 @@ class Producer:
         if on_delivery is not None:
             message = Message(topic=topic, key=key, error=error)
             self._deliveries.queue.calls.append(partial(on_delivery, error, message))
+
+    def _require_transactions(self) -> Transactions:
+        self._require_open()
+        if self._transactions is None:
+            raise refused(STATE, "this producer has no transactional.id: set one for transactions")
+        return self._transactions
 
     def _require_open(self) -> None:
         if self._closed:

@@ -73,6 +73,7 @@ _READ_BY_PRODUCERS: Final = frozenset(
         "message.max.bytes",
         "message.timeout.ms",
         "on_delivery",
+        "transactional.id",
     }
 )
 _READ_BY_CONSUMERS: Final = frozenset(
@@ -116,7 +117,7 @@ _IGNORED_BY_PRODUCERS: Final[Mapping[str, str]] = {
     "message.send.max.retries": "delivery.timeout.ms limits retries",
     "produce.offset.report": "offsets are always reported",
     "retries": "delivery.timeout.ms limits retries",
-    "transaction.timeout.ms": "there are no transactions",
+    "transaction.timeout.ms": "a batch ends with its producer's lease, or at the channel's limit",
 }
 _IGNORED_BY_CONSUMERS: Final[Mapping[str, str]] = {
     "check.crcs": "checksums are always checked",
@@ -159,7 +160,7 @@ SETTLED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 """Values that are accepted, of which the first is the one that applies; and why."""
 
 _OF_PRODUCERS: Final = frozenset(
-    {"acks", "request.required.acks", "enable.idempotence", "queuing.strategy", "transactional.id"}
+    {"acks", "request.required.acks", "enable.idempotence", "queuing.strategy"}
 )
 
 _FILES: Final = "it reads files"
@@ -195,8 +196,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "ssl.truststore.location": f"{_FILES}; give the certificates' text in ssl.ca.pem",
     "test.mock.broker.rtt": "messages would go to no broker",
     "test.mock.num.brokers": "messages would go to no broker",
-    "transactional.id": "there are no transactions across channels; leave it out, and messages "
-    "are delivered once and in order",
     **dict.fromkeys(
         (
             "background_event_cb",

@@ -51,6 +51,14 @@ class CommittedStream:
         self._waiting = {p for p, offset in offsets.items() if offset >= self._stable.get(p, 0)}
         self._stream.assign(self._fetched)
 
+    def add(self, offsets: Mapping[int, int]) -> None:
+        """Read these partitions as well."""
+        self._next |= offsets
+        resumed = {p: offset for p, offset in offsets.items() if offset < self._stable.get(p, 0)}
+        self._waiting.update(offsets.keys() - resumed.keys())
+        if resumed:
+            self._add(resumed)
+
     def drop(self, partitions: Collection[int]) -> None:
         """Stop reading partitions."""
         fetched = [p for p in partitions if p in self._next and p not in self._waiting]

@@ -314,8 +314,12 @@ def visibility_of(
     if snapshot is not None:
         return Snapshot(calls, connection, snapshot)
     key = (ForkGuard(), calls.identity, grace_s, connection.channel_uid, connection.topic_id)
-    found = _SHARED.get(key) or _SHARED.setdefault(
-        key, CommittedRuns(calls, connection, grace_s=grace_s)
-    )
+    found = _SHARED.get(key)
+    if found is None:
+        # The caller may close its own connections before other readers of the process end.
+        own = calls.clone()
+        found = CommittedRuns(own, connection, grace_s=grace_s)
+        weakref.finalize(found, own.close).atexit = False
+        found = _SHARED.setdefault(key, found)
     found.refresh()
     return found

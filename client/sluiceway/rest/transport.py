@@ -5,8 +5,10 @@ import os
 import random
 import re
 import ssl
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -132,14 +134,6 @@ class Transport:
                     f"{error or type(error).__name__}. Check that it is running, and the URL "
                     f"(url=, --url or SLUICEWAY_URL){up}"
                 )
-            except RuntimeError as error:
-                if not self._http.is_closed:
-                    raise
-                raise EndpointClosed(
-                    f"the Gateway for {self.url} was closed. Open a new one and the channel again. "
-                    "Keep it open while its channels are in use and while readers may meet a new "
-                    "schema"
-                ) from error
             else:
                 if response.is_success or response.status_code == 304:
                     return response
@@ -195,8 +189,11 @@ class Transport:
             ) from error
 
     def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+        """Close the connections, once the requests of other threads have ended."""
+        with self._lock:
+            self._closed = True
+            if not self._requests:
+                self._http.close()
 
     def _open(self) -> None:
         headers = {
@@ -210,6 +207,11 @@ class Transport:
         self._http = httpx.Client(
             base_url=self.url, verify=_trust(self.url, self._ca), headers=headers
         )
+        # httpx loses a connection that is being established when its client is closed, so the last
+        # request closes it.
+        self._lock = threading.Lock()
+        self._requests = 0
+        self._closed = False
         self._request_ids = request_ids()
         # Last: until then, the other threads of a forked child open clients of their own.
         self._fork_guard = ForkGuard()
@@ -238,13 +240,36 @@ class Transport:
             ) from error
 
     def _attempt(self, method: str, path: str, **options: Any) -> httpx.Response:
-        while True:
-            token = self._token.current
-            # Not in `headers`: httpx has these in locals, and masks only its own.
-            auth = None if token is None else token.authorize
-            response = self._http.request(method, path, auth=auth, **options)
-            if response.status_code != 401 or not self._token.refresh(token):
-                return response
+        with self._using_connections():
+            while True:
+                token = self._token.current
+                # Not in `headers`: httpx has these in locals, and masks only its own.
+                auth = None if token is None else token.authorize
+                response = self._http.request(method, path, auth=auth, **options)
+                if response.status_code != 401 or not self._token.refresh(token):
+                    return response
+
+    @contextmanager
+    def _using_connections(self) -> Iterator[None]:
+        """Keep the connections open for the block. Raises EndpointClosed."""
+        with self._lock:
+            if self._closed:
+                raise EndpointClosed(
+                    f"the Gateway for {self.url} was closed. Open a new one and the channel again. "
+                    "Keep it open while its channels are in use and while readers may meet a new "
+                    "schema"
+                )
+            self._requests += 1
+        try:
+            yield
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        with self._lock:
+            self._requests -= 1
+            if self._closed and not self._requests:
+                self._http.close()
 
 
 def _checked_url(url: str) -> str:

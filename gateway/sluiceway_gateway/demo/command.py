@@ -52,6 +52,8 @@ class ChannelCount:
     rows_read: int
     checksum_in: str
     checksum_out: str
+    commits: int = 0
+    """How many batches made the records visible; none where they are visible at once."""
 
     @property
     def agrees(self) -> bool:
@@ -98,6 +100,7 @@ class Summary:
                 "checksum_in": self.flights.checksum_in,
                 "checksum_out": self.flights.checksum_out,
                 "channels": {"flights": asdict(self.flights), "delays": asdict(self.delays)},
+                "commits": self.flights.commits + self.delays.commits,
                 "seconds": round(self.seconds, 3),
                 "write_mb_per_second": round(self.write_mb_per_second, 3),
                 "read_mb_per_second": round(self.read_mb_per_second, 3),
@@ -206,10 +209,10 @@ def _channels(summary: Summary) -> Table:
     table = Table(title="What went through the channels")
     for name in ("channel", "format"):
         table.add_column(name)
-    for name in ("partitions", "rows in", "rows out", "checksum in", "checksum out"):
+    for name in ("partitions", "rows in", "rows out", "commits", "checksum in", "checksum out"):
         table.add_column(name, justify="right", overflow="fold")
     for name, count in (("flights", summary.flights), ("delays", summary.delays)):
-        rows = f"{count.rows_written:,}", f"{count.rows_read:,}"
+        rows = f"{count.rows_written:,}", f"{count.rows_read:,}", f"{count.commits:,}"
         checksums = count.checksum_in, count.checksum_out
         style = "" if count.agrees else "bold red"
         table.add_row(name, count.format, str(count.partitions), *rows, *checksums, style=style)
@@ -296,6 +299,8 @@ def _count(
     gateway: Gateway, name: str, *, written: dict[str, Any], read: dict[str, Any]
 ) -> ChannelCount:
     channel = gateway.channel(name)
+    exactly_once = channel.delivery == "exactly_once"
+    events = channel.commits().events if exactly_once else ()
     return ChannelCount(
         format=channel.format,
         partitions=channel.partitions,
@@ -303,4 +308,5 @@ def _count(
         rows_read=read["rows"],
         checksum_in=written["checksum"],
         checksum_out=read["checksum"],
+        commits=sum(event.kind == "commit" for event in events),
     )

@@ -70,7 +70,7 @@ def test_unsupported_consumer_properties_are_refused_by_name(wrong: dict[str, An
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"acks": 1}, {"enable.idempotence": False}, {"transactional.id": "t"}], ids=str
+    "wrong", [{"acks": 1}, {"enable.idempotence": False}, {"transactional.id": "t" * 201}], ids=str
 )
 def test_unsupported_producer_properties_are_refused_by_name(wrong: dict[str, Any]) -> None:
     assert raised(Producer, {**NOBODY, **wrong}) == KafkaError._INVALID_ARG

@@ -3,6 +3,8 @@
 import os
 import random
 import re
+import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -25,6 +27,7 @@ from sluiceway.errors import (
 from sluiceway.gateway import Gateway
 from sluiceway.rest.auth import TokenSource
 from sluiceway.rest.request_ids import request_ids
+from sluiceway.rest.transport import Transport
 
 
 def test_transient_failures_are_retried_as_one_change(script: Script) -> None:
@@ -306,3 +309,27 @@ def test_a_missing_token_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", "/nowhere/token")
     with pytest.raises(OptionError, match="/nowhere/token in SLUICEWAY_TOKEN_FILE"):
         Gateway()
+
+
+def test_closing_while_another_thread_connects_leaves_no_connection(
+    gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connects, closed = threading.Event(), threading.Event()
+    made: list[socket.socket] = []
+    connect = socket.create_connection
+
+    def connecting(*where: Any, **options: Any) -> socket.socket:
+        connects.set()
+        assert closed.wait(20)
+        made.append(connect(*where, **options))
+        return made[-1]
+
+    monkeypatch.setattr(socket, "create_connection", connecting)
+    transport = Transport(gateway_url)
+    with ThreadPoolExecutor(1) as pool:
+        request = pool.submit(transport.request, "GET", "/v1/channels")
+        assert connects.wait(20)
+        transport.close()
+        closed.set()
+        assert request.result().status_code == 200
+    assert [each.fileno() for each in made] == [-1]

@@ -1,0 +1,203 @@
+"""Committed messages of one exactly-once channel, as librdkafka's consumer would hand them out."""
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, Message
+
+from sluiceway.confluent.errors import AUTO_OFFSET_RESET, PARTITION_EOF, kafka_error
+from sluiceway.errors import SluicewayError
+from sluiceway.fair_lock import FairLock
+from sluiceway.kafka.config import MaskedProperties
+from sluiceway.kafka.consumer import FetchedMessages
+from sluiceway.kafka.shared_stream import open_stream
+from sluiceway.ledger.committed_stream import CommittedStream
+from sluiceway.ledger.visibility import Visibility
+from sluiceway.rest.models import Connection
+
+__all__ = ["CommittedMessages"]
+
+_MAX_MESSAGES: Final = 1000
+_TIMEOUT_S: Final = 30.0
+
+
+class CommittedMessages:
+    """Assigned partitions of one channel: messages that are committed, in order, and events.
+
+    Errors are events, as those of librdkafka; nothing is skipped by them. Requests for offsets
+    raise SluicewayError. Thread-safe.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        config: MaskedProperties,
+        visibility: Visibility,
+        *,
+        reset: str,
+        eof: bool,
+    ) -> None:
+        self._name = connection.channel_name
+        self._visibility = visibility
+        self._reset, self._eof = reset, eof
+        stream = open_stream(connection, config, timeout_s=_TIMEOUT_S, grouped=False, shared=False)
+        self._stream = CommittedStream(stream, visibility)
+        self._lock = FairLock()
+        self._buffer: deque[Message] = deque()
+        # By partition: the next offset to hand out; the paused ones are not in the stream.
+        self._next: dict[int, int] = {}
+        self._handed_out: set[int] = set()
+        self._paused: set[int] = set()
+        # By partition, the end that an event has reported.
+        self._reported: dict[int, int] = {}
+        self._closed = False
+
+    @property
+    def assigned(self) -> bool:
+        """Whether any partition is assigned and not paused."""
+        return bool(self._next.keys() - self._paused)
+
+    def assign(self, offsets: Mapping[int, int]) -> None:
+        """Read these partitions as well, from these offsets."""
+        with self._lock:
+            self._move(offsets)
+
+    def unassign(self, partitions: Collection[int]) -> None:
+        """Stop reading partitions."""
+        with self._lock:
+            self._drop(partitions)
+            self._paused.difference_update(partitions)
+            for partition in partitions:
+                self._next.pop(partition, None)
+                self._reported.pop(partition, None)
+            self._handed_out.difference_update(partitions)
+
+    def seek(self, partition: int, offset: int) -> None:
+        """Continue a partition at an offset."""
+        with self._lock:
+            self._drop([partition])
+            self._handed_out.discard(partition)
+            self._reported.pop(partition, None)
+            self._move({partition: offset})
+
+    def pause(self, partitions: Collection[int]) -> None:
+        """Hand out nothing of these until `resume`."""
+        with self._lock:
+            self._drop(partitions)
+            self._paused.update(partitions)
+
+    def resume(self, partitions: Collection[int]) -> None:
+        """Hand out messages of these again."""
+        with self._lock:
+            resumed = {p: self._next[p] for p in partitions if p in self._paused}
+            self._paused.difference_update(resumed)
+            self._move(resumed)
+
+    def poll(self, timeout_s: float) -> Message | None:
+        """Return a message or an event, or None after `timeout_s`."""
+        found = self.consume(1, timeout_s)
+        return found[0] if found else None
+
+    def consume(self, limit: int, timeout_s: float) -> list[Message]:
+        """Return up to `limit` messages and events as soon as there are some."""
+        with self._lock:
+            if self._closed:
+                return []
+            if not self._buffer and limit:
+                self._fetch(timeout_s)
+            found = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
+            for message in found:
+                if message.error() is None:
+                    self._next[message.partition()] = message.offset() + 1
+                    self._handed_out.add(message.partition())
+            return found
+
+    def consumed(self, partition: int) -> int | None:
+        """Return the offset after the last message handed out, if there was one."""
+        return self._next.get(partition) if partition in self._handed_out else None
+
+    def watermarks(self, partition: int) -> tuple[int, int]:
+        """Return the first offset of a partition, and the end of what can be read."""
+        found = self._stream.watermarks([partition])[partition]
+        return found.begin, found.end
+
+    def offset_at(self, time_ms: int, partition: int) -> int:
+        """Return the first offset not older than a time, or OFFSET_END."""
+        found = self._stream.offsets_at(time_ms, [partition])[partition]
+        return found if found < self._visibility.runs.stable_of(partition) else OFFSET_END
+
+    def resolve(self, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Return offsets as numbers: OFFSET_BEGINNING and OFFSET_END as of now."""
+        found = dict(offsets)
+        found |= self._stream.begins([p for p, at in offsets.items() if at == OFFSET_BEGINNING])
+        ends = [p for p, at in offsets.items() if at == OFFSET_END]
+        return found | (self._stream.ends(ends) if ends else {})
+
+    def discover_partitions(self) -> int:
+        """Return the current number of partitions."""
+        with self._lock:
+            return self._stream.discover_partitions()
+
+    def close(self) -> None:
+        """Disconnect from Kafka. May be repeated."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._buffer.clear()
+                self._stream.close()
+
+    def _move(self, offsets: Mapping[int, int]) -> None:
+        """Read partitions from offsets that are not in the stream."""
+        self._next |= offsets
+        read = {p: at for p, at in offsets.items() if p not in self._paused}
+        if read:
+            self._stream.add(read)
+        self._report_ends(read)
+
+    def _drop(self, partitions: Collection[int]) -> None:
+        self._stream.drop(list(partitions))
+        if self._buffer:
+            self._buffer = deque(m for m in self._buffer if m.partition() not in partitions)
+
+    def _fetch(self, timeout_s: float) -> None:
+        """Fill the buffer, with an event for an error."""
+        if not self._next:
+            return
+        try:
+            self._take(self._stream.poll(_MAX_MESSAGES, timeout_s))
+        except SluicewayError as error:
+            self._buffer.append(Message(topic=self._name, error=kafka_error(error)))
+
+    def _take(self, polled: FetchedMessages) -> None:
+        self._buffer.extend(polled.messages)
+        self._report_ends(polled.ends)
+        partition = polled.out_of_range
+        if partition is None:
+            return
+        if self._reset == "error":
+            reason = f"the offset {self._next[partition]} is out of range, and auto.offset.reset is"
+            error = KafkaError(AUTO_OFFSET_RESET, f"{reason} error")
+            self._buffer.append(Message(topic=self._name, partition=partition, error=error))
+            return
+        place = OFFSET_BEGINNING if self._reset == "earliest" else OFFSET_END
+        start = self.resolve({partition: place})
+        self._drop([partition])
+        self._move(start)
+
+    def _report_ends(self, reached: Mapping[int, int]) -> None:
+        """Add an event for each partition that has reached the end of what can be read."""
+        if not self._eof:
+            return
+        for partition, offset in reached.items():
+            end = self._visibility.runs.stable_of(partition)
+            if offset >= end and self._reported.get(partition) != offset:
+                self._reported[partition] = offset
+                self._buffer.append(
+                    Message(
+                        topic=self._name,
+                        partition=partition,
+                        offset=offset,
+                        error=KafkaError(PARTITION_EOF),
+                    )
+                )

@@ -1,0 +1,228 @@
+"""Transactions of a Producer, as batches of an exactly-once channel."""
+
+import enum
+import math
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from sluiceway.confluent.channel_producer import ChannelProducer
+from sluiceway.confluent.channel_producers import ChannelProducers
+from sluiceway.confluent.config import ProducerSettings
+from sluiceway.confluent.errors import FENCED, INVALID_ARG, STATE, TIMED_OUT, kafka_error, refused
+from sluiceway.confluent.fetcher import partitions_of
+from sluiceway.confluent.local_queue import PendingMessage
+from sluiceway.errors import CommitUnknown, Conflict, SluicewayError, SluicewayTimeout
+from sluiceway.rest.ledger_models import PositionAdvance
+
+__all__ = ["GroupMetadata", "Transactions"]
+
+_TIMEOUT_S: Final = 60.0
+"""Of calls without a timeout of the caller's; all of them may be repeated."""
+_FENCED_CODES: Final = ("batch_fenced", "fenced")
+
+CommitWith = Callable[
+    [Sequence[TopicPartition], Callable[[PositionAdvance | None], None] | None], None
+]
+
+
+class GroupMetadata:
+    """What a transaction needs of a consumer in this process, to commit its offsets.
+
+    `removals` tells how often partitions were taken from the consumer.
+    """
+
+    def __init__(
+        self, gateway: Hashable, *, commit_with: CommitWith, removals: Callable[[], int]
+    ) -> None:
+        self.gateway = gateway
+        self.commit_with = commit_with
+        self.removals = removals
+
+
+class _State(enum.Enum):
+    NEW = "init_transactions()"
+    READY = "begin_transaction()"
+    OPEN = "commit_transaction() or abort_transaction()"
+
+
+class Transactions:
+    """The transactions of one producer. Each writes to one channel and reads from one at most.
+
+    Used by one thread at a time, as librdkafka's; messages may come from several.
+    """
+
+    def __init__(self, channels: ChannelProducers, settings: ProducerSettings) -> None:
+        self._channels = channels
+        self._settings = settings
+        self._state = _State.NEW
+        self._topic: str | None = None
+        self._produced = 0
+        self._offsets: dict[tuple[str, int], TopicPartition] = {}
+        self._group: GroupMetadata | None = None
+        # The consumer of the last transaction, and how often it had lost partitions at the begin
+        # of this one: what it has read since is not its own to commit if it lost some.
+        self._last_group: GroupMetadata | None = None
+        self._removals = 0
+
+    def init(self, timeout_s: float) -> None:
+        """Check that the gateway answers. May be repeated before the first transaction."""
+        self._require(_State.NEW)
+        wait_s = min(timeout_s, _TIMEOUT_S)
+        try:
+            next(iter(self._settings.control.channels(timeout_s=max(0.1, wait_s))), None)
+        except SluicewayError as error:
+            raise KafkaException(kafka_error(error)) from error
+        self._state = _State.READY
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._require(_State.READY)
+        self._clear()
+        if self._last_group is not None:
+            self._removals = self._last_group.removals()
+        self._state = _State.OPEN
+
+    def add(self, message: PendingMessage) -> None:
+        """Queue a message of the transaction; the caller holds the producer's lock.
+
+        Raises BufferError, and KafkaException outside of a transaction and for a second channel.
+        """
+        self._require(_State.OPEN)
+        if self._topic not in (None, message.topic):
+            raise refused(
+                INVALID_ARG,
+                f"this transaction writes to {self._topic!r}, and cannot write to "
+                f"{message.topic!r} as well: a commit is of one channel. Use a producer and a "
+                "transaction for each",
+            )
+        self._channels.add(message)
+        self._topic = message.topic
+        self._produced += 1
+
+    def send_offsets(self, positions: Sequence[TopicPartition], group: Any) -> None:
+        """Commit these offsets with the transaction."""
+        self._require(_State.OPEN)
+        wanted = partitions_of(positions)
+        if not isinstance(group, GroupMetadata):
+            raise TypeError("expected the result of consumer_group_metadata() of this library")
+        if group.gateway != self._settings.control.ledger.identity:
+            raise refused(INVALID_ARG, "the consumer has another gateway than this producer")
+        if self._group is not None and self._group.commit_with != group.commit_with:
+            raise refused(INVALID_ARG, "a transaction commits the offsets of one consumer")
+        channels = {channel for channel, _ in (*wanted, *self._offsets)}
+        if len(channels) > 1:
+            raise refused(
+                INVALID_ARG,
+                f"offsets of several channels: {', '.join(sorted(channels))}. A transaction "
+                "commits those of one; consume each channel in transactions of its own",
+            )
+        last = self._last_group
+        if last is None or last.commit_with != group.commit_with:
+            self._removals = group.removals()
+        self._last_group = group
+        self._offsets |= {(each.topic, each.partition): each for each in positions}
+        self._group = group
+
+    def commit(self, timeout_s: float) -> None:
+        """Commit messages and offsets together."""
+        self._require(_State.OPEN)
+        deadline_s = time.monotonic() + min(timeout_s, _TIMEOUT_S)
+        self._deliver(deadline_s)
+        channel = self._complete_channel()
+
+        def send(positions: PositionAdvance | None) -> None:
+            if channel is not None:
+                self._channels.commits.end(channel, _left_s(deadline_s), positions)
+
+        try:
+            if self._group is None or not self._offsets:
+                send(None)
+            else:
+                self._require_assignment(self._group)
+                offsets = list(self._offsets.values())
+                self._group.commit_with(offsets, None if channel is None else send)
+        except KafkaException as error:
+            fault = error.args[0]
+            raise KafkaException(
+                KafkaError(fault.code(), fault.str(), txn_requires_abort=True)
+            ) from error
+        except SluicewayError as error:
+            raise KafkaException(_failure(error)) from error
+        self._clear()
+        self._state = _State.READY
+
+    def abort(self, timeout_s: float) -> None:
+        """Drop messages and offsets."""
+        self._require(_State.OPEN)
+        deadline_s = time.monotonic() + min(timeout_s, _TIMEOUT_S)
+        committed = False
+        if self._topic is not None:
+            self._channels.purge(self._topic)
+            channel = self._channels.attached(self._topic)
+            if channel is not None:
+                try:
+                    committed = not self._channels.commits.abort(channel, _left_s(deadline_s))
+                except SluicewayError as error:
+                    raise KafkaException(_failure(error)) from error
+        self._clear()
+        self._state = _State.READY
+        if committed:
+            raise refused(
+                STATE,
+                "the transaction was committed: only the answer of the gateway was missing. Go on "
+                "behind it",
+            )
+
+    def _require_assignment(self, group: GroupMetadata) -> None:
+        if group.removals() != self._removals:
+            raise refused(
+                KafkaError.ILLEGAL_GENERATION,
+                "partitions were taken from the consumer within the transaction, and what was read "
+                "of them goes to others: abort it, and continue at the committed offsets",
+            )
+
+    def _deliver(self, deadline_s: float) -> None:
+        left = self._channels.deliveries.flush(_left_s(deadline_s))
+        if left:
+            text = f"{left} messages are not delivered yet: call commit_transaction() again"
+            raise KafkaException(KafkaError(TIMED_OUT, text, retriable=True))
+
+    def _complete_channel(self) -> ChannelProducer | None:
+        """Return the channel that was written to. Raises if messages of it are missing."""
+        if self._topic is None:
+            return None
+        channel = self._channels.attached(self._topic)
+        batches = None if channel is None else channel.batches
+        if batches is None or batches.admitted != self._produced:
+            taken = 0 if batches is None else batches.admitted
+            text = (
+                f"{self._produced - taken} of {self._produced} messages of this transaction have "
+                "failed, as their delivery reports say; nothing is committed: abort it"
+            )
+            raise KafkaException(KafkaError(STATE, text, txn_requires_abort=True))
+        return channel
+
+    def _require(self, state: _State) -> None:
+        if self._state is not state:
+            raise refused(STATE, f"this is not the turn of it: call {self._state.value} first")
+
+    def _clear(self) -> None:
+        self._topic, self._produced = None, 0
+        self._offsets, self._group = {}, None
+
+
+def _failure(error: SluicewayError) -> KafkaError:
+    """Return the error of a transaction, with what it asks of the caller."""
+    if isinstance(error, CommitUnknown | SluicewayTimeout):
+        return KafkaError(TIMED_OUT, str(error), retriable=True)
+    if isinstance(error, Conflict) and error.code in _FENCED_CODES:
+        return KafkaError(FENCED, str(error), fatal=True)
+    return KafkaError(kafka_error(error).code(), str(error), txn_requires_abort=True)
+
+
+def _left_s(deadline_s: float) -> float:
+    left_s = deadline_s - time.monotonic()
+    return _TIMEOUT_S if left_s == math.inf else max(0.05, left_s)

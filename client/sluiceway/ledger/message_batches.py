@@ -1,0 +1,259 @@
+"""The batches of a writer whose messages a facade produces by a client of its own."""
+
+from array import array
+from collections.abc import Mapping
+
+from sluiceway.endpoint.writer_endpoint import WriterEndpoint
+from sluiceway.errors import ChannelNotReady, CommitUnknown, DeliveryFailed, SluicewayError
+from sluiceway.ledger.intervals import WrittenRecords
+from sluiceway.ledger.leases import LeaseKeeper
+from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
+from sluiceway.rest.channels import Control
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import Interval, PositionAdvance
+from sluiceway.rest.models import Connection
+
+__all__ = ["BatchedEndpoint", "MessageBatches", "ReportedOffsets"]
+
+
+class ReportedOffsets:
+    """Offsets of delivered messages by partition, reported in any order and by any thread."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[int, array[int]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._offsets.values()))
+
+    def add(self, partition: int, offset: int) -> None:
+        """Add the offset of a delivered message."""
+        # Two threads may find a new partition at once, and both get the same list.
+        self._offsets.setdefault(partition, array("q")).append(offset)
+
+    def take(self) -> WrittenRecords:
+        """Return what was delivered since the last call. Raises DeliveryFailed.
+
+        After a duplicate sequence number librdkafka may report no offset, or count up from -1: then
+        none of the offsets can be trusted.
+        """
+        found, self._offsets = self._offsets, {}
+        manifest: dict[int, tuple[Interval, ...]] = {}
+        for partition, offsets in sorted(found.items()):
+            ordered = sorted(offsets)
+            if ordered[0] < 0 or len(set(ordered)) < len(ordered):
+                records = sum(map(len, found.values()))
+                raise DeliveryFailed(
+                    partition=partition,
+                    reason="delivery reports do not name the offset of each message",
+                    written_records=0,
+                    failed_records=records,
+                )
+            manifest[partition] = _intervals(ordered)
+        counts = {partition: len(offsets) for partition, offsets in sorted(found.items())}
+        return WrittenRecords(manifest=manifest, counts=counts)
+
+
+def _intervals(ordered: list[int]) -> tuple[Interval, ...]:
+    intervals: list[Interval] = []
+    first = before = ordered[0]
+    for offset in ordered[1:]:
+        if offset != before + 1:
+            intervals.append(Interval(first, before + 1))
+            first = offset
+        before = offset
+    return (*intervals, Interval(first, before + 1))
+
+
+class MessageBatches:
+    """Batches of one writer, one after the other; each message is one record.
+
+    The writer's messages are `admitted` while a batch `is_open`, then Kafka's reports are
+    added. A batch with a failed message is never committed. With an `owner`, the first
+    batch ends those of the owner's other instances.
+
+    Not thread-safe, except for the reports.
+    """
+
+    def __init__(
+        self,
+        calls: LedgerCalls,
+        connection: Connection,
+        *,
+        writer: str,
+        owner: str | None = None,
+    ) -> None:
+        """Describe a writer by its endpoint's id; `owner` is by default the writer alone."""
+        self._calls = calls
+        self._connection = connection
+        self._writer, self._owner = writer, owner
+        self._leases = LeaseKeeper(calls, connection.channel_name, connection.channel_uid)
+        self._count = 0
+        self._batch: WriteBatch | None = None
+        self._unknown: WrittenRecords | None = None
+        self.offsets = ReportedOffsets()
+        self.admitted = 0
+        self.failures = 0
+        self._reason = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages may be produced."""
+        return self._batch is not None and self._unknown is None
+
+    @property
+    def has_batch(self) -> bool:
+        """Whether there is a batch to commit or to abort."""
+        return self._batch is not None
+
+    @property
+    def current(self) -> object:
+        """The batch, to compare with."""
+        return self._batch
+
+    @property
+    def pending(self) -> int:
+        """How many messages of the batch are not reported yet."""
+        return self.admitted - len(self.offsets) - self.failures
+
+    def open(self) -> None:
+        """Open the next batch, if none is open. Raises GatewayError, TopicGone."""
+        if self._batch is not None:
+            return
+        self._count += 1
+        connection = self._connection
+        batch = WriteBatch(
+            self._calls,
+            BatchRequest(
+                channel=connection.channel_name,
+                uid=connection.channel_uid,
+                key=f"{self._writer}-{self._count}",
+                owner=self._owner or self._writer,
+                instance=self._writer,
+                takeover=self._owner is not None,
+                lease_ms=self._leases.lease_ms,
+                topic_id=connection.topic_id,
+            ),
+            leases=self._leases,
+        )
+        missing = set(range(connection.partitions)) - batch.open().begin.keys()
+        if missing:
+            error = ChannelNotReady(
+                f"the ledger of the channel {connection.channel_name!r} does not have the "
+                f"partition {min(missing)} yet; try again in a moment"
+            )
+            batch.abort(error)
+            raise error
+        self._batch = batch
+
+    def add_delivered(self, partition: int, offset: int) -> None:
+        """Note a message that Kafka has acknowledged."""
+        self.offsets.add(partition, offset)
+
+    def add_failure(self, reason: str) -> None:
+        """Note a message that was not delivered."""
+        self._reason = self._reason or reason
+        self.failures += 1
+
+    def commit(
+        self, positions: PositionAdvance | None = None, *, timeout_s: float | None = None
+    ) -> None:
+        """Commit the batch once everything is reported.
+
+        After CommitUnknown nothing is admitted; the same call repeats the commit. After any other
+        error the batch is aborted. Raises DeliveryFailed, Conflict, InvalidRequest.
+        """
+        batch = self._batch
+        if batch is None:
+            return
+        try:
+            written = self._unknown
+            if written is None:
+                self._require_delivered()
+                written = self.offsets.take()
+            batch.commit(written, positions=positions, timeout_s=timeout_s)
+        except CommitUnknown:
+            self._unknown = written
+            # If it was not committed, it ends with its lease, which nobody waits for.
+            batch.release()
+            raise
+        except SluicewayError as error:
+            self.abort(error)
+            raise
+        self._end()
+
+    def resolve(self) -> bool | None:
+        """Return whether a commit without an answer counted; if not, the batch has ended.
+
+        None: there is none. Raises CommitUnknown if the gateway does not answer.
+        """
+        if self._batch is None or self._unknown is None:
+            return None
+        committed = self._batch.resolve()
+        self._end()
+        return committed
+
+    def abort(self, error: BaseException) -> None:
+        """Abort the batch, if there is one. Reports that come later are not to be added."""
+        batch = self._batch
+        self._end()
+        if batch is not None:
+            batch.abort(error)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Abort what is not committed, and renew no more leases."""
+        if error is not None:
+            self.abort(error)
+        self._leases.close()
+
+    def _require_delivered(self) -> None:
+        lost = self.admitted - len(self.offsets)
+        if lost:
+            raise DeliveryFailed(
+                partition=None,
+                reason=self._reason or "not every message has a delivery report",
+                written_records=len(self.offsets),
+                failed_records=lost,
+            )
+
+    def _end(self) -> None:
+        self._batch = self._unknown = None
+        self.offsets = ReportedOffsets()
+        self.admitted = self.failures = 0
+        self._reason = ""
+
+
+class BatchedEndpoint(WriterEndpoint):
+    """A writer endpoint with the batches of its channel, if that is an exactly-once one.
+
+    The caller opens, commits and aborts `batches`, and produces within an open one only. They
+    belong to the `owner`, by default to the endpoint alone.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        channel: str,
+        *,
+        uid: str,
+        timeout_s: float,
+        config: Mapping[str, object] | None = None,
+        owner: str | None = None,
+    ) -> None:
+        super().__init__(control, channel, uid=uid, timeout_s=timeout_s, config=config)
+        self.batches: MessageBatches | None = None
+        if self.connection.delivery == "exactly_once":
+            self.batches = MessageBatches(
+                control.ledger, self.connection, writer=self.handle.id, owner=owner
+            )
+
+    def close(
+        self,
+        error: BaseException | None = None,
+        *,
+        timeout_s: float,
+        detach_timeout_s: float | None = None,
+    ) -> None:
+        """Do as WriterEndpoint; after an `error`, abort what is not committed."""
+        if self.batches is not None:
+            self.batches.close(error)
+        super().close(error, timeout_s=timeout_s, detach_timeout_s=detach_timeout_s)

@@ -1,0 +1,121 @@
+"""pykafka's Broker on exactly-once channels: each request is a batch, fetches are of commits."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from broker_calls import encoded, fetched, limit, produced
+from ledger_view import LedgerView
+from sluiceway import Channel
+from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest
+from sluiceway.broker.exceptions import OffsetOutOfRangeError
+from sluiceway.errors import OptionError
+from topics import Topics, readings
+
+NewChannel = Callable[..., Channel]
+
+
+@pytest.fixture(scope="session")
+def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
+    view = LedgerView(gateway_url, topics)
+    yield view
+    view.calls.close()
+
+
+@pytest.fixture
+def channel(new_channel: NewChannel) -> Channel:
+    return new_channel(partitions=2, delivery="exactly_once")
+
+
+def values(answer: Any) -> list[bytes | None]:
+    assert answer.err == 0, answer.reason
+    return [each.value for each in answer.messages]
+
+
+def abandon(channel: Channel, count: int) -> None:
+    """Leave messages of an aborted batch in each partition."""
+
+    def write() -> None:
+        with channel.writer() as writer, writer.batch("abandoned"):
+            writer.write(readings(count, 1000))
+            writer.flush()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write()
+
+
+def test_each_request_is_committed_before_it_returns(
+    broker: Broker, channel: Channel, ledger: LedgerView
+) -> None:
+    request = ProduceRequest(required_acks=-1)
+    for number, value in enumerate(encoded(channel, 10)):
+        request.add_message(Message(value), channel.name, number % 2)
+    answer = broker.produce_messages(request)
+    assert answer is not None
+    assert [told.err for told in answer.topics[channel.name].values()] == [0, 0]
+    assert ledger.ids(channel) == list(range(10))
+    assert produced(broker, channel, encoded(channel, 5, 10)).err == 0
+    assert ledger.ids(channel) == list(range(15))
+    assert ledger.kinds(channel) == ["commit", "commit"]
+
+
+def test_an_invalid_message_commits_nothing_of_its_partition(
+    broker: Broker, channel: Channel, ledger: LedgerView
+) -> None:
+    assert produced(broker, channel, [*encoded(channel, 3), b"invalid"]).err != 0
+    assert ledger.ids(channel) == []
+
+
+def test_unacknowledged_requests_are_refused(broker: Broker, channel: Channel) -> None:
+    with pytest.raises(OptionError, match="required_acks is 0"):
+        produced(broker, channel, encoded(channel, 1), required_acks=0)
+
+
+def test_only_committed_messages_are_fetched(broker: Broker, channel: Channel) -> None:
+    sent = encoded(channel, 6)
+    produced(broker, channel, sent[:3])
+    abandon(channel, 20)
+    produced(broker, channel, sent[3:])
+    found = fetched(broker, channel)
+    assert values(found) == sent
+    end = found.messages[-1].offset + 1
+    assert found.max_offset == end > 6
+    assert limit(broker, channel, OffsetType.LATEST).offset == [end]
+    assert limit(broker, channel, OffsetType.EARLIEST).offset == [0]
+    assert values(fetched(broker, channel, end, timeout=50)) == []
+    assert values(fetched(broker, channel, 4, timeout=50)) == sent[3:]
+
+
+def test_an_open_batch_hides_what_follows_it(broker: Broker, channel: Channel) -> None:
+    sent = encoded(channel, 4)
+    with channel.writer(partition=0) as writer:
+        with writer.batch("open"):
+            writer.write(readings(2, 100))
+            produced(broker, channel, sent)
+            assert values(fetched(broker, channel, timeout=50)) == []
+        assert len(values(fetched(broker, channel))) == 6
+
+
+def test_a_waiting_fetch_gets_the_next_commit(broker: Broker, channel: Channel) -> None:
+    sent = encoded(channel, 2)
+    found: list[Any] = []
+    waiting = threading.Thread(
+        target=lambda: found.append(fetched(broker, channel, timeout=20_000)), daemon=True
+    )
+    waiting.start()
+    with channel.writer(partition=0) as writer:
+        writer.write(readings(2))
+    waiting.join(20)
+    assert values(found[0]) == sent
+
+
+def test_an_offset_behind_the_committed_end_is_out_of_range(
+    broker: Broker, channel: Channel
+) -> None:
+    produced(broker, channel, encoded(channel, 2))
+    answer = fetched(broker, channel, 3, timeout=50)
+    assert answer.err == OffsetOutOfRangeError.ERROR_CODE
+    assert "from 0 to 2" in answer.reason

@@ -1,0 +1,150 @@
+"""sluiceway.confluent.Consumer on exactly-once channels: committed messages only."""
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
+
+from confluent_facade import NUMBER, Facade, at, offsets, taken
+from sluiceway import Channel
+from sluiceway.confluent import Consumer, KafkaError
+
+MakeConsumer = Callable[..., Consumer]
+
+
+@pytest.fixture
+def channel(site: Facade) -> Channel:
+    name = site.channel(delivery="exactly_once", format="avro", schema=NUMBER)
+    return site.gateway.channel(name)
+
+
+def write(channel: Channel, *numbers: int, partition: int = 0) -> None:
+    with channel.writer(partition=partition) as writer:
+        writer.write([{"n": each} for each in numbers])
+
+
+def abandon(channel: Channel, count: int, partition: int = 0) -> None:
+    """Leave messages of an aborted batch in a partition."""
+
+    def failing() -> None:
+        with channel.writer(partition=partition) as writer, writer.batch("abandoned"):
+            writer.write([{"n": -1}] * count)
+            writer.flush()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+
+
+def test_only_committed_messages_are_handed_out(channel: Channel, consumer: MakeConsumer) -> None:
+    write(channel, 1, 2)
+    abandon(channel, 10)
+    write(channel, 3, 4)
+    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader.subscribe([channel.name])
+    found = taken(reader, 4)
+    assert {each.topic() for each in found} == {channel.name}
+    read = offsets(found)[0]
+    assert read[:2] == [0, 1]
+    assert read[2] == 12
+    assert reader.position([at(channel.name)])[0].offset == read[-1] + 1
+    assert reader.poll(0.2) is None
+    reader.commit(asynchronous=False)
+    assert reader.committed([at(channel.name)])[0].offset == read[-1] + 1
+
+
+def test_an_open_batch_hides_what_follows_it_until_it_ends(
+    channel: Channel, consumer: MakeConsumer
+) -> None:
+    reader = consumer()
+    reader.assign([at(channel.name, 0, 0), at(channel.name, 1, 0)])
+    with channel.writer(partition=0) as writer:
+        with writer.batch("open"):
+            writer.write({"n": 1})
+            writer.flush()
+            write(channel, 2)
+            write(channel, 3, partition=1)
+            assert reader.get_watermark_offsets(at(channel.name, 0)) == (0, 0)
+            assert reader.poll(0.2) is None
+        assert offsets(taken(reader, 3)) == {0: [0, 1], 1: [0]}
+    assert reader.get_watermark_offsets(at(channel.name, 0)) == (0, 2)
+
+
+def test_a_restarted_consumer_continues_behind_its_commit(
+    channel: Channel, consumer: MakeConsumer
+) -> None:
+    write(channel, *range(10))
+    first = consumer(**{"auto.offset.reset": "earliest"})
+    first.subscribe([channel.name])
+    taken(first, 4)
+    first.commit(asynchronous=False)
+    first.close()
+    abandon(channel, 5)
+    write(channel, 10)
+    second = consumer(**{"auto.offset.reset": "earliest"})
+    second.subscribe([channel.name])
+    assert offsets(taken(second, 7)) == {0: [4, 5, 6, 7, 8, 9, 15]}
+
+
+def test_seeking_pausing_and_resuming_lose_nothing(
+    channel: Channel, consumer: MakeConsumer
+) -> None:
+    write(channel, *range(10))
+    write(channel, *range(10), partition=1)
+    reader = consumer()
+    places = [at(channel.name, 0, 0), at(channel.name, 1, 0)]
+    reader.assign(places)
+    found = taken(reader, 5)
+    reader.pause([places[0]])
+    found += taken(
+        reader,
+        20 - len(offsets(found).get(0, [])) - len(found) - (10 - len(offsets(found).get(0, []))),
+    )
+    reader.resume([places[0]])
+    found += taken(reader, 20 - len(found))
+    assert offsets(found) == {0: [*range(10)], 1: [*range(10)]}
+    reader.seek(at(channel.name, 0, 7))
+    assert offsets(taken(reader, 3)) == {0: [7, 8, 9]}
+    reader.seek(at(channel.name, 0, OFFSET_BEGINNING))
+    assert offsets(taken(reader, 10)) == {0: [*range(10)]}
+    reader.seek(at(channel.name, 0, OFFSET_END))
+    write(channel, 10)
+    assert offsets(taken(reader, 1)) == {0: [10]}
+
+
+def test_large_batches_are_consumed_beside_another_channel(
+    site: Facade, channel: Channel, consumer: MakeConsumer
+) -> None:
+    other = site.channel(filled=50)
+    write(channel, *range(1000))
+    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader.subscribe([channel.name, other])
+    found = []
+    while len(found) < 1100:
+        found += reader.consume(500, 1)
+    by_channel = {name: [m for m in found if m.topic() == name] for name in (channel.name, other)}
+    assert offsets(by_channel[channel.name]) == {0: [*range(1000)]}
+    assert offsets(by_channel[other]) == {0: [*range(50)], 1: [*range(50)]}
+
+
+def test_the_end_is_reported_once(channel: Channel, consumer: MakeConsumer) -> None:
+    write(channel, 1)
+    reader = consumer(**{"enable.partition.eof": True})
+    reader.assign([at(channel.name, 0, 0)])
+    message, event = taken(reader, 2)
+    assert message.error() is None
+    assert event.error().code() == KafkaError._PARTITION_EOF
+    assert (event.topic(), event.partition(), event.offset()) == (channel.name, 0, 1)
+    assert reader.poll(0.2) is None
+
+
+def test_times_of_uncommitted_messages_are_the_end(
+    channel: Channel, consumer: MakeConsumer
+) -> None:
+    write(channel, 1)
+    with channel.writer(partition=0) as writer, writer.batch("open"):
+        writer.write({"n": 2})
+        writer.flush()
+        reader = consumer()
+        found = reader.offsets_for_times([at(channel.name, 0, 0), at(channel.name, 1, 0)])
+        assert [each.offset for each in found] == [0, OFFSET_END]

@@ -1,0 +1,418 @@
+"""sluiceway.confluent.Producer on exactly-once channels: commits at flush, and transactions."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import KafkaException
+
+from confluent_facade import Facade, at, raised, taken
+from ledger_view import LedgerView
+from relay import Relay
+from sluiceway import Channel
+from sluiceway.confluent import Consumer, KafkaError, Producer
+from topics import Topics
+from waiting import until
+
+# Only the body of a commit has one.
+COMMIT = b'"digest"'
+MakeConsumer = Callable[..., Consumer]
+
+
+@pytest.fixture(scope="session")
+def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
+    view = LedgerView(gateway_url, topics)
+    yield view
+    view.calls.close()
+
+
+@pytest.fixture
+def name(site: Facade) -> str:
+    return site.channel(delivery="exactly_once")
+
+
+@pytest.fixture
+def transactional(site: Facade) -> Iterator[Callable[..., Producer]]:
+    """Make a producer with transactions, which is closed at the end."""
+    made: list[Producer] = []
+
+    def make(id_: str | None = None, **config: Any) -> Producer:
+        id_ = id_ or f"job-{uuid.uuid4().hex[:8]}"
+        producer = site.producer(**{"transactional.id": id_, **config})
+        made.append(producer)
+        producer.init_transactions(30)
+        return producer
+
+    yield make
+    for each in made:
+        try:
+            each.close()
+        except KafkaException:
+            continue
+
+
+def values(site: Facade, name: str) -> list[bytes]:
+    """Return what a native reader sees."""
+    with site.gateway.channel(name).reader(until="now") as reader:
+        return sorted(record["value"] for record in reader)
+
+
+def kinds(ledger: LedgerView, site: Facade, name: str) -> list[str]:
+    return ledger.kinds(site.gateway.channel(name))
+
+
+def abort_error(call: Callable[..., object], *arguments: Any) -> KafkaError:
+    with pytest.raises(KafkaException) as caught:
+        call(*arguments)
+    error: KafkaError = caught.value.args[0]
+    return error
+
+
+def test_flush_commits_and_nothing_is_visible_before(
+    site: Facade, name: str, ledger: LedgerView
+) -> None:
+    told: list[Any] = []
+    with site.producer() as producer:
+        for number in range(100):
+            producer.produce(
+                name, b"%03d" % number, on_delivery=lambda error, _: told.append(error)
+            )
+        assert producer.flush(30) == 0
+        assert values(site, name) == [b"%03d" % number for number in range(100)]
+        assert told == [None] * 100
+        producer.produce(name, b"next")
+        producer.flush(30)
+        producer.flush(30)
+    assert len(values(site, name)) == 101
+    assert kinds(ledger, site, name) == ["commit", "commit"]
+
+
+def test_closing_commits_and_leaving_by_an_exception_aborts(
+    site: Facade, name: str, ledger: LedgerView
+) -> None:
+    with site.producer() as producer:
+        producer.produce(name, b"kept")
+    assert values(site, name) == [b"kept"]
+
+    def failing() -> None:
+        with site.producer() as producer:
+            producer.produce(name, b"dropped")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert values(site, name) == [b"kept"]
+    assert kinds(ledger, site, name) == ["commit", "abort"]
+
+
+def test_a_producer_commits_by_time(
+    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.confluent.batch_commits._COMMIT_EVERY_S", 0.05)
+    with site.producer() as producer:
+        for number in range(3):
+            producer.produce(name, b"%d" % number)
+            until(lambda: len(values(site, name)) == number + 1)  # noqa: B023
+
+
+def test_a_failed_message_commits_nothing_and_ends_the_producer(site: Facade, name: str) -> None:
+    producer = site.producer(**{"message.max.bytes": 2000})
+    producer.produce(name, b"small")
+    until(lambda: producer._deliveries.handed_over or producer.poll(0.05))
+    producer.produce(name, b"large" * 1000, on_delivery=lambda *_: None)
+    error = abort_error(producer.flush, 30)
+    assert error.code() != 0
+    assert values(site, name) == []
+    raised(producer.close)
+
+
+def test_a_transaction_is_visible_when_it_is_committed(
+    site: Facade, name: str, transactional: Callable[..., Producer], ledger: LedgerView
+) -> None:
+    producer = transactional()
+    for first in (0, 10):
+        producer.begin_transaction()
+        for number in range(first, first + 10):
+            producer.produce(name, b"%03d" % number, key=b"k")
+        producer.flush(30)
+        assert len(values(site, name)) == first
+        producer.commit_transaction(30)
+        assert values(site, name) == [b"%03d" % number for number in range(first + 10)]
+    assert kinds(ledger, site, name) == ["commit", "commit"]
+
+
+def test_an_aborted_transaction_is_never_visible(
+    site: Facade, name: str, transactional: Callable[..., Producer], ledger: LedgerView
+) -> None:
+    producer = transactional()
+    producer.begin_transaction()
+    for _ in range(50):
+        producer.produce(name, b"dropped")
+    producer.poll(0.1)
+    producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce(name, b"kept")
+    producer.commit_transaction(30)
+    assert values(site, name) == [b"kept"]
+    assert kinds(ledger, site, name)[-1] == "commit"
+
+
+def test_empty_transactions_are_no_batches(
+    site: Facade, name: str, transactional: Callable[..., Producer], ledger: LedgerView
+) -> None:
+    producer = transactional()
+    producer.begin_transaction()
+    producer.commit_transaction(30)
+    producer.begin_transaction()
+    producer.abort_transaction(30)
+    assert kinds(ledger, site, name) == []
+
+
+def test_messages_and_offsets_are_committed_together(
+    site: Facade, name: str, transactional: Callable[..., Producer], consumer: MakeConsumer
+) -> None:
+    source = site.channel(filled=10, partitions=1)
+    producer = transactional()
+    first = consumer(**{"auto.offset.reset": "earliest"})
+    first.subscribe([source])
+    messages = taken(first, 4)
+    producer.begin_transaction()
+    for each in messages:
+        producer.produce(name, each.value())
+    last = messages[-1]
+    positions = [at(source, 0, last.offset() + 1)]
+    producer.send_offsets_to_transaction(positions, first.consumer_group_metadata())
+    assert first.committed([at(source)])[0].offset < 0
+    producer.commit_transaction(30)
+    assert first.committed([at(source)])[0].offset == 4
+    assert len(values(site, name)) == 4
+
+    producer.begin_transaction()
+    producer.produce(name, b"dropped")
+    more = taken(first, 2)
+    positions = [at(source, 0, more[-1].offset() + 1)]
+    producer.send_offsets_to_transaction(positions, first.consumer_group_metadata())
+    producer.abort_transaction(30)
+    assert first.committed([at(source)])[0].offset == 4
+    assert len(values(site, name)) == 4
+    first.close()
+    second = consumer(**{"auto.offset.reset": "earliest"})
+    second.subscribe([source])
+    assert taken(second, 1)[0].offset() == 4
+
+
+def test_a_transaction_whose_consumer_lost_its_partitions_is_refused(
+    site: Facade, name: str, transactional: Callable[..., Producer], consumer: MakeConsumer
+) -> None:
+    source = site.channel(filled=10, partitions=1)
+    producer = transactional()
+    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader.subscribe([source])
+    for _ in range(2):
+        producer.begin_transaction()
+        last = taken(reader, 2)[-1]
+        producer.produce(name, b"kept")
+        positions = [at(source, 0, last.offset() + 1)]
+        producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
+        producer.commit_transaction(30)
+    producer.begin_transaction()
+    last = taken(reader, 2)[-1]
+    producer.produce(name, b"dropped")
+    reader.unsubscribe()
+    reader.subscribe([source])
+    taken(reader, 2)
+    positions = [at(source, 0, last.offset() + 1)]
+    producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
+    error = abort_error(producer.commit_transaction, 30)
+    assert error.txn_requires_abort()
+    assert error.code() == KafkaError.ILLEGAL_GENERATION
+    producer.abort_transaction(30)
+    assert values(site, name) == [b"kept", b"kept"]
+    assert reader.committed([at(source)])[0].offset == 4
+
+
+def test_offsets_without_messages_are_committed(
+    site: Facade, transactional: Callable[..., Producer], consumer: MakeConsumer
+) -> None:
+    source = site.channel(filled=2, partitions=1)
+    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader.subscribe([source])
+    taken(reader, 2)
+    producer = transactional()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([at(source, 0, 2)], reader.consumer_group_metadata())
+    producer.commit_transaction(30)
+    assert reader.committed([at(source)])[0].offset == 2
+
+
+def test_a_second_producer_of_an_id_fences_the_first(
+    site: Facade, name: str, transactional: Callable[..., Producer]
+) -> None:
+    first, second = transactional("job"), transactional("job")
+    first.begin_transaction()
+    first.produce(name, b"zombie")
+    first.flush(30)
+    second.begin_transaction()
+    second.produce(name, b"new")
+    second.flush(30)
+    error = abort_error(first.commit_transaction, 30)
+    assert error.fatal() or error.txn_requires_abort()
+    second.commit_transaction(30)
+    assert values(site, name) == [b"new"]
+    if not error.fatal():
+        first.abort_transaction(30)
+        first.begin_transaction()
+        first.produce(name, b"zombie")
+        abort_error(first.commit_transaction, 30)
+    assert values(site, name) == [b"new"]
+
+
+def test_calls_out_of_turn_are_refused(
+    site: Facade, name: str, transactional: Callable[..., Producer]
+) -> None:
+    assert raised(site.producer().begin_transaction) == KafkaError._STATE
+    producer = transactional()
+    assert raised(producer.init_transactions) == KafkaError._STATE
+    assert raised(producer.commit_transaction) == KafkaError._STATE
+    assert raised(producer.produce, name, b"1") == KafkaError._STATE
+    producer.begin_transaction()
+    assert raised(producer.begin_transaction) == KafkaError._STATE
+
+
+def test_a_second_channel_is_refused(
+    site: Facade, name: str, transactional: Callable[..., Producer]
+) -> None:
+    producer = transactional()
+    producer.begin_transaction()
+    producer.produce(name, b"1")
+    other = site.channel(delivery="exactly_once")
+    assert raised(producer.produce, other, b"2") == KafkaError._INVALID_ARG
+    producer.commit_transaction(30)
+    assert values(site, name) == [b"1"]
+
+
+def test_a_channel_without_batches_is_refused(
+    site: Facade, transactional: Callable[..., Producer]
+) -> None:
+    plain = site.channel()
+    told: list[KafkaError] = []
+    producer = transactional()
+    for number in range(1, 3):
+        producer.begin_transaction()
+        producer.produce(plain, b"1", on_delivery=lambda error, _: told.append(error))
+        error = abort_error(producer.commit_transaction, 30)
+        assert error.txn_requires_abort()
+        assert len(told) == number
+        assert "at_least_once" in told[-1].str()
+        producer.abort_transaction(30)
+    assert values(site, plain) == []
+
+
+def test_automatic_commits_are_refused(consumer: MakeConsumer) -> None:
+    reader = consumer(**{"enable.auto.commit": True})
+    assert raised(reader.consumer_group_metadata) == KafkaError._STATE
+
+
+def test_offsets_of_several_channels_are_refused(
+    transactional: Callable[..., Producer], consumer: MakeConsumer
+) -> None:
+    producer = transactional()
+    producer.begin_transaction()
+    metadata = consumer().consumer_group_metadata()
+    positions = [at("one", 0, 1), at("two", 0, 1)]
+    call = producer.send_offsets_to_transaction
+    assert raised(call, positions, metadata) == KafkaError._INVALID_ARG
+    with pytest.raises(TypeError, match="consumer_group_metadata"):
+        call(positions[:1], object())
+
+
+def test_closing_within_a_transaction_aborts_it(
+    site: Facade, name: str, transactional: Callable[..., Producer], ledger: LedgerView
+) -> None:
+    producer = transactional()
+    producer.begin_transaction()
+    producer.produce(name, b"1")
+    producer.flush(30)
+    producer.close()
+    assert values(site, name) == []
+    channel: Channel = site.gateway.channel(name)
+    assert ledger.open_keys(channel) == []
+
+
+@pytest.fixture
+def way(gateway_url: str) -> Iterator[Relay]:
+    """A way to the gateway on which the answers to commits get lost."""
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        yield relay
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_flush_without_an_answer_is_repeated_by_the_next(
+    site: Facade, name: str, way: Relay, *, arrives: bool
+) -> None:
+    with site.producer(**{"bootstrap.servers": way.url}) as producer:
+        producer.produce(name, b"1")
+        until(lambda: producer.poll(0.05) >= 0 and len(producer) == 0)
+        way.lose_at(COMMIT, arrives=arrives)
+        error = abort_error(producer.flush, 1)
+        assert error.retriable()
+        assert len(values(site, name)) == arrives
+        producer.flush(30)
+        assert values(site, name) == [b"1"]
+        producer.produce(name, b"2")
+    assert values(site, name) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
+    site: Facade,
+    name: str,
+    way: Relay,
+    transactional: Callable[..., Producer],
+    consumer: MakeConsumer,
+    *,
+    arrives: bool,
+) -> None:
+    source = site.channel(filled=3, partitions=1)
+    address = {"bootstrap.servers": way.url}
+    reader = consumer(**{"auto.offset.reset": "earliest", **address})
+    reader.subscribe([source])
+    taken(reader, 3)
+    producer = transactional(**address)
+    producer.begin_transaction()
+    producer.produce(name, b"1")
+    producer.send_offsets_to_transaction([at(source, 0, 3)], reader.consumer_group_metadata())
+    producer.flush(30)
+    way.lose_at(COMMIT, arrives=arrives)
+    assert abort_error(producer.commit_transaction, 1).retriable()
+    producer.commit_transaction(30)
+    assert values(site, name) == [b"1"]
+    assert reader.committed([at(source)])[0].offset == 3
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_aborting_a_transaction_without_an_answer_tells_whether_it_counted(
+    site: Facade,
+    name: str,
+    way: Relay,
+    transactional: Callable[..., Producer],
+    *,
+    arrives: bool,
+) -> None:
+    producer = transactional(**{"bootstrap.servers": way.url})
+    producer.begin_transaction()
+    producer.produce(name, b"1")
+    producer.flush(30)
+    way.lose_at(COMMIT, arrives=arrives)
+    assert abort_error(producer.commit_transaction, 1).retriable()
+    if arrives:
+        assert "was committed" in abort_error(producer.abort_transaction, 30).str()
+    else:
+        producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce(name, b"2")
+    producer.commit_transaction(30)
+    assert values(site, name) == ([b"1", b"2"] if arrives else [b"2"])
