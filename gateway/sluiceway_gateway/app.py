@@ -93,6 +93,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         settings=settings,
         clock=clock,
         on_change=watch.notify,
+        on_ledger_change=ledger_reads.notify,
         on_reconciled=on_reconciled,
         on_pass=metrics.set_loop_failures,
     )

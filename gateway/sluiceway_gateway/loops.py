@@ -18,6 +18,7 @@ from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.errors import DatabaseUnavailable, SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.ledger.reaping import LeaseReaper, LedgerComparer
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
@@ -260,9 +261,10 @@ _C = TypeVar("_C", bound=_PassCounts)
 class Loops:
     """Starts, wakes and stops the loops.
 
-    `on_change` is called after each pass that changed what requests return, `on_reconciled` with
-    the counts of each pass of the reconcile loop, and `on_pass` after each pass of any loop with
-    its name and the number of passes that have failed in a row.
+    `on_change` is called after each pass that changed what requests return, `on_ledger_change`
+    after one that ended batches or halted a ledger, `on_reconciled` with the counts of each pass of
+    the reconcile loop, and `on_pass` after each pass of any loop with its name and the number of
+    passes that have failed in a row.
     """
 
     def __init__(
@@ -273,6 +275,7 @@ class Loops:
         settings: Settings,
         clock: Callable[[], datetime],
         on_change: Callable[[], None] = lambda: None,
+        on_ledger_change: Callable[[], None] = lambda: None,
         on_reconciled: Callable[[Counts], None] = lambda _counts: None,
         on_pass: Callable[[str, int], None] = lambda _name, _failures: None,
         monotonic: Callable[[], float] = time.monotonic,
@@ -292,12 +295,14 @@ class Loops:
             )
 
         def counting(
-            run_once: Callable[[], _C], is_change: Callable[[_C], object] = lambda _counts: False
+            run_once: Callable[[], _C],
+            is_change: Callable[[_C], object] = lambda _counts: False,
+            then: Callable[[], None] = on_change,
         ) -> Callable[[], float]:
             def run() -> float:
                 counts = run_once()
                 if is_change(counts):
-                    on_change()
+                    then()
                 return counts.pause_s
 
             return run
@@ -327,6 +332,8 @@ class Loops:
             clock=clock,
             monotonic=monotonic,
         )
+        leases = LeaseReaper(database=database, clock=clock, monotonic=monotonic)
+        comparer = LedgerComparer(database=database, kafka=kafka, clock=clock, monotonic=monotonic)
         pruner = Pruner(database=database, days=settings.history_days, clock=clock)
 
         def reconcile() -> float:
@@ -355,6 +362,8 @@ class Loops:
             self._idle,
             loop("sample", counting(sampler.run_once, lambda counts: counts.changed)),
             loop("mirror", counting(mirror.run_once)),
+            loop("batches", counting(leases.run_once, lambda each: each.reaped, on_ledger_change)),
+            loop("ledger", counting(comparer.run_once, lambda each: each.halted, on_ledger_change)),
             loop("prune", counting(pruner.run_once)),
         )
 

@@ -7,7 +7,7 @@ import pytest
 from databases import Databases
 from endpoints import Site, site
 from gateways import ManualClock, Rig, running
-from ledgers import LedgerSite, WrittenTopic, ledger_site, written_topic
+from ledger_sites import LedgerSite, WrittenTopic, ledger_site, written_topic
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 

@@ -86,7 +86,9 @@ class Gateway:
         """Store a slice of a manifest."""
         self.slices.setdefault(batch, {})[number] = manifest
 
-    def commit(self, request: CommitRequest, slices: bool = False, move: Move | None = None) -> Batch:
+    def commit(
+        self, request: CommitRequest, slices: bool = False, move: Move | None = None
+    ) -> Batch:
         """Commit a batch, and with it a reader's position."""
         ledger = self.locked_ledger()
         batch = self._batch(request.batch)
@@ -149,9 +151,7 @@ class Gateway:
         """Answer with a further slice of a first answer."""
         return self._answer(starts, limit, first.stable)
 
-    def _answer(
-        self, starts: Mapping[int, int], limit: int, stable: Mapping[int, int]
-    ) -> Answer:
+    def _answer(self, starts: Mapping[int, int], limit: int, stable: Mapping[int, int]) -> Answer:
         model.require_intact(self.ledger)
         part = intervals.slice_runs(self.runs, stable, starts, limit)
         return Answer(
@@ -260,7 +260,9 @@ class Gateway:
             if not request.takeover and not each.lease_until <= self.world.now:
                 raise Violation("fenced", f"{each.key} of the living {each.instance} was ended")
         gone = {each.id for each in decision.aborted}
-        if [each for each in self.open_batches() if each.key == request.key and each.id not in gone]:
+        if [
+            each for each in self.open_batches() if each.key == request.key and each.id not in gone
+        ]:
             raise Violation("fenced", f"{request.key} is open twice")
 
     def _check_final(self, added: Mapping[int, Sequence[Interval]]) -> None:

@@ -267,7 +267,9 @@ class Job:
         """One run."""
         raise NotImplementedError
 
-    def work(self, key: str, instance: str, tasks: Sequence[Sequence[Identity]], **more: Any) -> Work:
+    def work(
+        self, key: str, instance: str, tasks: Sequence[Sequence[Identity]], **more: Any
+    ) -> Work:
         """Return the work on one batch."""
         move = more.pop("move", None)
         named = None

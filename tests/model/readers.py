@@ -67,9 +67,7 @@ class StreamReader:
 
     def ends(self, answer: Answer) -> Mapping[int, int]:
         """Return how far an answer is read."""
-        return {
-            at: max(self.positions.get(at, 0), end) for at, end in answer.stable.items()
-        }
+        return {at: max(self.positions.get(at, 0), end) for at, end in answer.stable.items()}
 
     def _answer(self, known: int | None) -> Steps:
         positions = dict(self.positions)

@@ -50,8 +50,7 @@ class Schedule:
         self.archive: Counter[tuple[Any, ...]] = Counter()
         self.jobs = [*self._jobs()]
         self.readers = [
-            StreamReader(self.world, self.gateway, limit=rng.choice([1, 2, 1000]))
-            for _ in range(2)
+            StreamReader(self.world, self.gateway, limit=rng.choice([1, 2, 1000])) for _ in range(2)
         ]
 
     def _jobs(self) -> list[Job]:
@@ -211,7 +210,9 @@ class Schedule:
         ends = self.gateway.ledger.visible_end
         left += [f"stable of {at}" for at, end in ends.items() if self._stable(at) < end]
         for reader in self.readers:
-            left += [f"reader at {at}" for at, end in ends.items() if reader.positions.get(at, 0) < end]
+            left += [
+                f"reader at {at}" for at, end in ends.items() if reader.positions.get(at, 0) < end
+            ]
         names = {each.name for each in self.world.processes}
         return left + sorted(names & {"bounded", "snapshot"})
 
@@ -274,5 +275,3 @@ def offsets_of(gateway: Gateway, at: int) -> set[int]:
 def run_schedule(seed: int) -> Outcome:
     """Run the schedule of a seed."""
     return Schedule(seed).run()
-
-

@@ -15,8 +15,13 @@ class LedgerView:
     """The visible records of channels: Kafka's messages, at the offsets of the runs."""
 
     def __init__(self, url: str, topics: Topics) -> None:
-        self.calls = LedgerCalls(Transport(url))
+        self._transport = Transport(url)
+        self.calls = LedgerCalls(self._transport)
         self._topics = topics
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
 
     def committed(self, channel: Channel) -> Committed:
         found = self.calls.all_committed(channel.name, uid=channel.uid, starts={})

@@ -39,11 +39,12 @@ _CODES: Mapping[type[GatewayError], str] = {
     ChannelNotFound: "channel_not_found",
     ChannelNotReady: "channel_not_ready",
     Conflict: """
-        batch_aborted batch_committed batch_fenced batch_key_taken batch_open beyond_watermark
-        channel_adopted channel_deleting channel_pinned client_outdated concurrent_change conflict
+        batch_aborted batch_committed batch_fenced batch_key_taken batch_not_found batch_open
+        beyond_watermark channel_adopted channel_deleting channel_pinned client_outdated
+        concurrent_change conflict snapshot_not_found
         endpoint_id_reused endpoint_not_found endpoints_live goes_back group_larger_than_pinned
         group_mode group_not_found group_size idempotency_key_reused illegal_transition
-        immutable_field ledger_halted manifest_conflict members_open no_group not_assigned
+        immutable_field ledger_halted manifest_conflict members_open no_group no_ledger not_assigned
         partitions_shrink position_moved precondition_failed replication_exceeds_brokers
         schema_incompatible stale_batch too_many_schemas topic_changed topic_not_found topic_taken
         uid_mismatch unknown_partition unread_data

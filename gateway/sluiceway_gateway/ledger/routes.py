@@ -41,6 +41,9 @@ from sluiceway_gateway.ledger.wire import (
     starts_of,
 )
 
+#: Characters of `from`, which a URL has room for.
+MAX_STARTS = 5_000
+
 router = APIRouter(prefix="/v1/channels/{name}", tags=["ledger"], route_class=GatewayRoute)
 
 Writer = Annotated[Principal, access(Action.WRITE)]
@@ -180,7 +183,12 @@ async def get_committed(
     precondition: Conditions,
     from_: Annotated[
         str | None,
-        Query(alias="from", max_length=300_000, description="0:120,1:7: by partition, an offset"),
+        Query(
+            alias="from",
+            max_length=MAX_STARTS,
+            description="0:120,1:7: by partition, an offset; others are left out. Ask for some "
+            "hundred partitions at a time: URLs are bounded",
+        ),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_INTERVALS)] = MAX_INTERVALS,
     number: Annotated[

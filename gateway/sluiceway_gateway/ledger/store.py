@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 
-from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.model import READABLE, Channel
+from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import (
     channels,
@@ -190,6 +191,23 @@ _REMOVE_RUN = PreparedDml(
     )
 )
 _ADD_RUN = PreparedDml(visible_runs.insert(), columns=visible_runs.c.keys())
+_OF_PARTITION = (
+    visible_runs.c.channel_uid == bindparam("uid"),
+    visible_runs.c.partition == bindparam("partition"),
+)
+_FIRST_RUN = (
+    select(visible_runs.c.first_offset)
+    .where(*_OF_PARTITION, visible_runs.c.first_offset < bindparam("start"))
+    .limit(1)
+)
+_REMOVE_BELOW = delete(visible_runs).where(
+    *_OF_PARTITION, visible_runs.c.end_offset <= bindparam("start")
+)
+_CUT_BELOW = (
+    update(visible_runs)
+    .where(*_OF_PARTITION, visible_runs.c.first_offset < bindparam("start"))
+    .values(first_offset=bindparam("start"))
+)
 
 
 def runs_from(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> Runs:
@@ -222,6 +240,22 @@ def replace_runs(tx: WriteTransaction, uid: str, *, removed: Runs, added: Runs) 
     ]
     require_held(tx.run_each(_REMOVE_RUN, gone) == len(gone), "ledger")
     tx.run_each(_ADD_RUN, list(_run_rows(uid, added)))
+
+
+def has_runs_below(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> bool:
+    """Return whether a run begins below the log start of its partition."""
+    return any(
+        tx.execute(_FIRST_RUN, {"uid": uid, "partition": partition, "start": start}).first()
+        for partition, start in starts.items()
+    )
+
+
+def clip_runs(tx: WriteTransaction, uid: str, starts: Mapping[int, int]) -> None:
+    """Remove what of the runs is below the log start; the ends by partition stay."""
+    for partition, start in starts.items():
+        values = {"uid": uid, "partition": partition, "start": start}
+        tx.execute(_REMOVE_BELOW, values)
+        tx.execute(_CUT_BELOW, values)
 
 
 def _run_rows(uid: str, runs: Runs) -> Iterable[dict[str, Any]]:
@@ -262,3 +296,18 @@ def tags(tx: ReadTransaction, uids: Sequence[str]) -> dict[str, tuple[int, bool]
         for row in tx.execute(statement.where(ledgers.c.channel_uid.in_(part))):
             found[row.channel_uid] = (row.number, row.halted is not None)
     return found
+
+
+_TOPICS = (
+    select(ledgers.c.channel_uid, channels.c.topic_name, channels.c.topic_partitions)
+    .join(channels, channels.c.uid == ledgers.c.channel_uid)
+    .where(in_phases(READABLE), channels.c.topic_id == ledgers.c.topic_id)
+    .order_by(ledgers.c.channel_uid)
+)
+
+
+def topics(tx: ReadTransaction) -> dict[str, tuple[str, int]]:
+    """Return, by the uids of channels with a ledger, their topics and numbers of partitions."""
+    return {
+        row.channel_uid: (row.topic_name, row.topic_partitions or 0) for row in tx.execute(_TOPICS)
+    }

@@ -1,6 +1,7 @@
 """Fixtures of exactly-once channels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from topics import Topics
 
 
 @pytest.fixture(scope="session")
-def ledger(gateway_url: str, topics: Topics) -> LedgerView:
-    return LedgerView(gateway_url, topics)
+def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
+    with closing(LedgerView(gateway_url, topics)) as view:
+        yield view
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import pytest
 
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
-from sluiceway.errors import Conflict, OptionError
+from sluiceway.errors import Conflict, OptionError, StaleGeneration
 from topics import readings
+from waiting import until
 
 NewChannel = Callable[..., Channel]
 
@@ -89,9 +90,11 @@ def test_a_block_that_neither_reads_nor_writes_is_no_batch(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
     with source.reader(group="copy") as reader, sink.writer() as writer:
-        with gateway.transaction(reader, writer):
-            pass
-    assert ledger.kinds(sink) == []
+        copy(gateway, reader, writer, 10)
+        for _ in range(3):
+            with gateway.transaction(reader, writer):
+                pass
+    assert ledger.kinds(sink) == ["commit"]
 
 
 def test_positions_of_a_block_without_output_are_committed(
@@ -119,15 +122,43 @@ def test_positions_that_were_moved_meanwhile_refuse_the_output(
     assert ledger.open_keys(sink) == []
 
 
+def test_partitions_that_were_taken_within_a_block_refuse_its_output(
+    gateway: Gateway, new_channel: NewChannel, sink: Channel, ledger: LedgerView
+) -> None:
+    source = new_channel(partitions=2)
+    with source.writer(partition=0) as writer:
+        writer.write(readings(20))
+    with source.writer(partition=1) as writer:
+        writer.write(readings(20, 20))
+
+    def lose(reader: ChannelReader, writer: ChannelWriter) -> None:
+        with gateway.transaction(reader, writer):
+            writer.write(reader.read(10, timeout=None))
+            with source.reader(group="copy", dynamic=True) as other:
+                until(lambda: reader.read(1, timeout=0.1) and len(reader.partitions) == 1)
+                del other
+
+    with (
+        source.reader(group="copy", dynamic=True) as reader,
+        sink.writer() as writer,
+        pytest.raises(StaleGeneration, match="shorter transactions"),
+    ):
+        lose(reader, writer)
+    assert ledger.ids(sink) == []
+
+
 def test_a_superseded_reader_commits_no_output(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
     def be_replaced() -> None:
-        with source.reader(group="copy") as zombie, sink.writer() as writer:
-            with gateway.transaction(zombie, writer):
-                writer.write(zombie.read(10, timeout=None))
-                with source.reader(group="copy") as successor, sink.writer() as other:
-                    assert copy(gateway, successor, other, 20) == 20
+        with (
+            source.reader(group="copy") as zombie,
+            sink.writer() as writer,
+            gateway.transaction(zombie, writer),
+        ):
+            writer.write(zombie.read(10, timeout=None))
+            with source.reader(group="copy") as successor, sink.writer() as other:
+                assert copy(gateway, successor, other, 20) == 20
 
     with pytest.raises(Conflict):
         be_replaced()
@@ -137,16 +168,22 @@ def test_a_superseded_reader_commits_no_output(
 def test_a_transaction_needs_a_group_and_a_channel_with_batches(
     gateway: Gateway, gateway_url: str, source: Channel, sink: Channel
 ) -> None:
-    with source.reader(group="copy") as reader, source.writer() as writer:
-        with pytest.raises(OptionError, match='delivery="exactly_once"'):
-            gateway.transaction(reader, writer)
-    with source.reader() as reader, sink.writer() as writer:
-        with pytest.raises(OptionError, match="group="):
-            gateway.transaction(reader, writer)
-    with Gateway(gateway_url, timeout_s=29) as other:
-        with (
-            other.channel(source.name).reader(group="copy") as reader,
-            sink.writer() as writer,
-            pytest.raises(OptionError, match="different gateways"),
-        ):
-            gateway.transaction(reader, writer)
+    with (
+        source.reader(group="copy") as reader,
+        source.writer() as unfit,
+        pytest.raises(OptionError, match='delivery="exactly_once"'),
+    ):
+        gateway.transaction(reader, unfit)
+    with (
+        source.reader() as alone,
+        sink.writer() as writer,
+        pytest.raises(OptionError, match="group="),
+    ):
+        gateway.transaction(alone, writer)
+    with (
+        Gateway(gateway_url, timeout_s=29) as other,
+        other.channel(source.name).reader(group="copy") as reader,
+        sink.writer() as writer,
+        pytest.raises(OptionError, match="different gateways"),
+    ):
+        gateway.transaction(reader, writer)

@@ -1,6 +1,7 @@
 """Writers of exactly-once channels: commits at flush, by time, at the end, and of blocks."""
 
 import pickle
+import secrets
 import threading
 from collections.abc import Callable
 
@@ -235,7 +236,7 @@ def test_a_failed_delivery_aborts_the_batch_and_ends_the_writer(
             writer.write(readings(10))
             writer.flush()
             topics.set(topic, max_message_bytes="200")
-            writer.write([{"id": 10, "station": "x" * 1000, "celsius": 1.0}])
+            writer.write([{"id": 10, "station": secrets.token_hex(2000), "celsius": 1.0}])
             writer.flush()
 
     with pytest.raises(DeliveryFailed):

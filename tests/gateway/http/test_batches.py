@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from gateways import code
-from ledgers import LedgerSite, digest
+from ledger_sites import LedgerSite, digest
 
 
 def test_what_a_batch_lists_becomes_visible_with_its_commit(ledger: LedgerSite) -> None:

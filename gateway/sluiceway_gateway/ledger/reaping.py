@@ -1,0 +1,172 @@
+"""Care for ledgers: batches whose writers vanished, runs below the log start, reused offsets."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from sluiceway_gateway.clock import Clock
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.ledger import batch_store, store
+from sluiceway_gateway.ledger.model import halt, reap, reused_offsets
+from sluiceway_gateway.ledger.service import save_aborted
+
+_log = structlog.get_logger(__name__)
+
+_PAUSE_S = 1.0
+#: A longer time between two passes may have kept writers from renewing.
+_LATE_S = 10.0
+#: A larger jump of the wall clock means that it was set.
+_CLOCK_JUMP = timedelta(seconds=2)
+#: How long writers have to renew after that, by the monotonic clock.
+_GRACE_S = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseCounts:
+    """Batches that one pass aborted; `pause_s` is how long to wait before the next."""
+
+    reaped: int = 0
+    pause_s: float = _PAUSE_S
+
+
+class LeaseReaper:
+    """Aborts open batches whose leases are over, so that readers are not held for ever.
+
+    Leases are times of the wall clock. After that was set, or after a pause of this process or of
+    its leadership, during which writers may have found no gateway, leases count again only when
+    writers had time to renew. A batch that is aborted too early costs its writer a new attempt,
+    never a record.
+    """
+
+    def __init__(self, *, database: Database, clock: Clock, monotonic: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+        self._monotonic = monotonic
+        self._passed_s = -math.inf
+        self._apart = self._clocks_apart()
+        self._quiet_until_s = -math.inf
+
+    def run_once(self) -> LeaseCounts:
+        """Abort the batches whose leases are over. Raises DatabaseUnavailable."""
+        now_s, apart = self._monotonic(), self._clocks_apart()
+        late = now_s - self._passed_s > _LATE_S
+        if late or abs(apart - self._apart) > _CLOCK_JUMP:
+            self._quiet_until_s = now_s + _GRACE_S
+        self._passed_s, self._apart = now_s, apart
+        if now_s < self._quiet_until_s:
+            return LeaseCounts()
+        with self._database.read() as tx:
+            uids = batch_store.with_expired(tx, self._clock())
+        return LeaseCounts(reaped=sum(self._reap(uid) for uid in uids))
+
+    def _reap(self, uid: str) -> int:
+        with self._database.write() as tx:
+            was = store.hold_existing(tx, uid)
+            if was is None:
+                return 0
+            now = self._clock()
+            decision = reap(was, batch_store.open_batches(tx, uid), now)
+            save_aborted(tx, decision, was=was, now=now)
+        for each in decision.aborted:
+            _log.warning(
+                "the lease of a batch ended",
+                channel=uid,
+                batch=each.id,
+                key=each.key,
+                owner=each.owner,
+            )
+        return len(decision.aborted)
+
+    def _clocks_apart(self) -> timedelta:
+        return self._clock() - datetime.fromtimestamp(0, UTC) - timedelta(seconds=self._monotonic())
+
+
+_COMPARE_PAUSE_S = 10.0
+#: A new leader's watermark may trail for a moment; offsets were reused if it stays behind.
+_CONFIRM_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonCounts:
+    """Ledgers that one pass compared with Kafka."""
+
+    clipped: int = 0
+    """Those with runs below the log start, which were removed."""
+    halted: int = 0
+    pause_s: float = _COMPARE_PAUSE_S
+
+
+class LedgerComparer:
+    """Compares ledgers with Kafka's watermarks.
+
+    Runs below the log start are removed; `visible_end` and `stable` stay. A ledger whose committed
+    records Kafka has lost is halted: their offsets would be used again for other records.
+    """
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        kafka: KafkaAdmin,
+        clock: Clock,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._database = database
+        self._kafka = kafka
+        self._clock = clock
+        self._monotonic = monotonic
+        self._behind_s: dict[str, float] = {}
+        """Since when a ledger's watermarks are behind."""
+
+    def run_once(self) -> ComparisonCounts:
+        """Compare all ledgers of usable topics. Raises DatabaseUnavailable."""
+        with self._database.read() as tx:
+            topics = store.topics(tx)
+        self._behind_s = {uid: at for uid, at in self._behind_s.items() if uid in topics}
+        try:
+            marks = self._kafka.watermarks_of(dict(topics.values()))
+        except KafkaUnavailable as error:
+            _log.warning("kafka is away", reason=str(error), ledgers=len(topics))
+            return ComparisonCounts()
+        clipped = halted = 0
+        for uid, (topic, _) in topics.items():
+            known = {at: each for at, each in marks[topic].items() if each is not None}
+            clipped += self._clip(uid, known)
+            halted += self._halt(uid, known)
+        return ComparisonCounts(clipped=clipped, halted=halted)
+
+    def _clip(self, uid: str, marks: Mapping[int, Watermarks]) -> bool:
+        starts = {at: each.begin_offset for at, each in marks.items() if each.begin_offset > 0}
+        with self._database.read() as tx:
+            if not store.has_runs_below(tx, uid, starts):
+                return False
+        with self._database.write() as tx:
+            if store.hold_existing(tx, uid) is None:
+                return False
+            store.clip_runs(tx, uid, starts)
+        return True
+
+    def _halt(self, uid: str, marks: Mapping[int, Watermarks]) -> bool:
+        ends = {at: each.end_offset for at, each in marks.items()}
+        with self._database.read() as tx:
+            found = store.find(tx, uid)
+        if found is None or found.halted is not None or reused_offsets(found, ends) is None:
+            self._behind_s.pop(uid, None)
+            return False
+        now_s = self._monotonic()
+        if now_s - self._behind_s.setdefault(uid, now_s) < _CONFIRM_S:
+            return False
+        with self._database.write() as tx:
+            was = store.hold_existing(tx, uid)
+            reason = None if was is None else reused_offsets(was, ends)
+            if was is None or reason is None:
+                return False
+            store.save(tx, halt(was, reason), was=was, now=self._clock())
+        _log.error("a ledger is halted", channel=uid, reason=reason)
+        return True

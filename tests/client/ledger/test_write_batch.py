@@ -1,0 +1,206 @@
+"""Batches without a writer: several processes write parts, one commits."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ledger_view import LedgerView
+from sluiceway import Channel
+from sluiceway.codecs import codec
+from sluiceway.errors import Conflict, EndpointClosed, TopicGone
+from sluiceway.kafka.accumulator import Messages
+from sluiceway.kafka.config import producer_config
+from sluiceway.kafka.producer import IdempotentProducer
+from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
+from sluiceway.ledger.leases import LeaseKeeper
+from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
+from sluiceway.records import to_batches
+from sluiceway.schema import Schema
+from topics import readings
+from waiting import until
+
+NewChannel = Callable[..., Channel]
+
+
+@pytest.fixture
+def channel(new_ledgered: NewChannel) -> Channel:
+    return new_ledgered()
+
+
+def request(channel: Channel, key: str = "q-1", **options: Any) -> BatchRequest:
+    wishes = {"owner": "query", "instance": "run-1", "lease_ms": 60_000, **options}
+    return BatchRequest(channel=channel.name, uid=channel.uid, key=key, **wishes)
+
+
+def attempt(channel: Channel, batch: WriteBatch, first: int, count: int = 10) -> WrittenRecords:
+    """Write records as a task does, and return what it sends to the driver."""
+    batch.open()
+    connection = channel.connection("write")
+    schema = Schema.parse(connection.schema_definition)
+    encoder = codec(connection.format, schema, connection.schema_id)
+    intervals = DeliveredIntervals()
+    producer = IdempotentProducer(
+        connection.topic_name,
+        producer_config(connection.kafka, delivery_timeout_ms=30_000, max_message_bytes=1_000_000),
+        connect_timeout_s=30,
+        delivery_timeout_s=30,
+        records_in=lambda _: 1,
+        reporting=intervals.reporting,
+    )
+    (rows,) = to_batches(readings(count, first), schema)
+    values = encoder.encode(rows, limit_bytes=1_000_000)
+    producer.send(Messages(values=values, partitions=[0] * count, records=count))
+    producer.flush()
+    batch.release()
+    written: WrittenRecords = pickle.loads(pickle.dumps(intervals.take()))  # noqa: S301
+    assert written.records == count
+    return written
+
+
+def test_attempts_of_several_processes_write_one_batch_and_the_losers_stay_invisible(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    asked = request(channel)
+    tasks = [WriteBatch(ledger.calls, pickle.loads(pickle.dumps(asked))) for _ in range(4)]  # noqa: S301
+    winner, loser, other, _ = (attempt(channel, each, 10 * n) for n, each in enumerate(tasks))
+    assert len({task.opened.id for task in tasks}) == 1
+    driver = WriteBatch(ledger.calls, asked)
+    driver.open()
+    result = driver.commit(WrittenRecords.merged([other, winner]))
+    assert result.number == 1
+    assert ledger.ids(channel) == [*range(10), *range(20, 30)]
+    assert loser.manifest[0][0].first not in range(*winner.manifest[0][0])
+
+
+def test_a_repeated_commit_gives_the_same_answer(channel: Channel, ledger: LedgerView) -> None:
+    batch = WriteBatch(ledger.calls, request(channel))
+    written = attempt(channel, batch, 0)
+    assert batch.commit(written) == batch.commit(written)
+    assert ledger.ids(channel) == list(range(10))
+    again = WriteBatch(ledger.calls, request(channel, instance="run-2"))
+    again.open()
+    assert again.replayed
+    again.verify_replay(10)
+
+
+def test_another_manifest_for_a_committed_batch_is_refused(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    batch = WriteBatch(ledger.calls, request(channel))
+    first, second = attempt(channel, batch, 0), attempt(channel, batch, 10)
+    batch.commit(first)
+    with pytest.raises(Conflict) as raised:
+        batch.commit(second)
+    assert raised.value.code == "batch_committed"
+    assert ledger.ids(channel) == list(range(10))
+
+
+def test_both_attempts_of_a_task_listed_are_as_visible_as_their_offsets_once(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    batch = WriteBatch(ledger.calls, request(channel))
+    written = attempt(channel, batch, 0)
+    with pytest.raises(Exception, match=r"overlap|order|twice|interval"):
+        batch.commit(WrittenRecords.merged([written, written]))
+    assert ledger.ids(channel) == []
+
+
+def test_a_newer_run_takes_over_and_the_earlier_one_commits_no_more(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    zombie = WriteBatch(ledger.calls, request(channel, takeover=True, ordinal=7))
+    written = attempt(channel, zombie, 0)
+    newer = WriteBatch(ledger.calls, request(channel, instance="run-2", takeover=True, ordinal=7))
+    newer.commit(attempt(channel, newer, 10))
+    with pytest.raises(Conflict):
+        zombie.commit(written)
+    assert ledger.ids(channel) == list(range(10, 20))
+    with pytest.raises(Conflict) as raised:
+        WriteBatch(
+            ledger.calls,
+            request(channel, "q-0", instance="run-3", takeover=True, ordinal=6),
+        ).open()
+    assert raised.value.code == "stale_batch"
+
+
+def test_an_aborted_batch_shows_nothing_and_is_not_committed(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    batch = WriteBatch(ledger.calls, request(channel))
+    written = attempt(channel, batch, 0)
+    batch.abort(ZeroDivisionError())
+    batch.abort(ZeroDivisionError())
+    with pytest.raises(Conflict) as raised:
+        batch.commit(written)
+    assert raised.value.code == "batch_aborted"
+    assert ledger.ids(channel) == []
+    assert ledger.kinds(channel) == ["abort"]
+
+
+def test_an_abort_after_the_commit_changes_nothing(channel: Channel, ledger: LedgerView) -> None:
+    batch = WriteBatch(ledger.calls, request(channel))
+    batch.commit(attempt(channel, batch, 0))
+    batch.abort(ZeroDivisionError())
+    assert batch.resolve()
+    assert ledger.ids(channel) == list(range(10))
+
+
+def test_a_batch_that_is_not_open_is_refused(channel: Channel, ledger: LedgerView) -> None:
+    batch = WriteBatch(ledger.calls, request(channel))
+    with pytest.raises(EndpointClosed, match=r"open\(\) first"):
+        batch.commit(WrittenRecords())
+
+
+def test_a_batch_of_another_topic_is_refused(channel: Channel, ledger: LedgerView) -> None:
+    with pytest.raises(TopicGone, match="created again"):
+        WriteBatch(ledger.calls, request(channel, topic_id="another")).open()
+
+
+def test_leases_are_renewed_until_the_batch_ends(channel: Channel, ledger: LedgerView) -> None:
+    leases = LeaseKeeper(ledger.calls, channel.name, channel.uid, lease_ms=60_000)
+    asked = request(channel)
+    batch = WriteBatch(ledger.calls, asked, leases=leases)
+    opened = batch.open()
+    other = WriteBatch(ledger.calls, request(channel, "q-2"), leases=leases)
+    other.open()
+    assert leases.run_once() == 2
+    batch.check()
+    ledger.calls.abort(
+        channel.name, opened.id, uid=channel.uid, instance=asked.instance, cause="a test"
+    )
+    assert leases.run_once() == 1
+    with pytest.raises(Conflict, match="aborted"):
+        batch.check()
+    other.check()
+    batch.release()
+    other.abort(ZeroDivisionError())
+    assert leases.run_once() == 0
+    leases.close()
+
+
+def test_a_lease_is_renewed_in_the_background(channel: Channel, ledger: LedgerView) -> None:
+    batch = WriteBatch(ledger.calls, request(channel, lease_ms=1_000))
+    opened = batch.open()
+    first = opened.lease_until
+
+    def renewed() -> bool:
+        now = ledger.calls.open(
+            channel.name, uid=channel.uid, key="q-1", owner="query", instance="run-1"
+        )
+        assert now.id == opened.id
+        return now.lease_until is not None and first is not None and now.lease_until > first
+
+    until(renewed)
+    batch.abort(ZeroDivisionError())
+
+
+def test_the_lease_of_a_dropped_batch_is_not_renewed(channel: Channel, ledger: LedgerView) -> None:
+    leases = LeaseKeeper(ledger.calls, channel.name, channel.uid, lease_ms=60_000)
+    batch = WriteBatch(ledger.calls, request(channel), leases=leases)
+    batch.open()
+    assert leases.run_once() == 1
+    del batch
+    assert leases.run_once() == 0
+    leases.close()

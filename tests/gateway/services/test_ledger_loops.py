@@ -1,0 +1,176 @@
+"""Leases of batches, runs below the log start, and offsets that Kafka uses again."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gateways import code
+from ledger_sites import LedgerSite, ledger_site, written_topic
+from shared_kafka import SharedKafka
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.ledger.reaping import LeaseReaper, LedgerComparer
+from topics import Topics
+
+
+class Clocks:
+    """The gateway's wall clock and a monotonic clock, which go together."""
+
+    def __init__(self, site: LedgerSite) -> None:
+        self.wall = site.rig.clock
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def go_on(self, seconds: float) -> None:
+        self.wall.advance(seconds)
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clocks(ledger: LedgerSite) -> Clocks:
+    return Clocks(ledger)
+
+
+@pytest.fixture
+def reap(ledger: LedgerSite, clocks: Clocks) -> Callable[[float], int]:
+    """Let time pass, with a pass of the reaper each second; return the number of reaped batches."""
+    reaper = LeaseReaper(
+        database=ledger.rig.database, clock=clocks.wall, monotonic=clocks.monotonic
+    )
+
+    def run(seconds: float) -> int:
+        reaped = 0
+        for _ in range(round(seconds)):
+            clocks.go_on(1)
+            reaped += reaper.run_once().reaped
+        return reaped
+
+    run(20)
+    return run
+
+
+def test_a_vanished_writers_batch_ends_with_its_lease(
+    ledger: LedgerSite, reap: Callable[[float], int]
+) -> None:
+    vanished = ledger.open("lost", "one", lease_ms=10_000)
+    ledger.commit(ledger.open("k2", "two"), {0: [(5, 10)]})
+    assert reap(8) == 0
+    assert ledger.committed()["stable"]["0"] == 0
+    assert reap(4) == 1
+    found = ledger.committed()
+    assert (found["number"], found["runs"]["0"], found["open"]) == (2, [[5, 10]], [])
+    assert code(ledger.ask_commit(vanished, {0: [(0, 5)]})) == "batch_aborted"
+    (reaped, _) = ledger.rig.http.get(f"{ledger.path}/commits").json()["commits"]
+    assert (reaped["kind"], reaped["state"], reaped["key"]) == ("reap", "aborted", "lost")
+    assert reap(5) == 0
+
+
+def test_a_renewed_batch_stays_open_up_to_the_largest_age(
+    ledger: LedgerSite, reap: Callable[[float], int]
+) -> None:
+    batch = ledger.open(lease_ms=10_000)
+    named = [{"id": batch["id"], "instance": "run-1"}]
+    for _ in range(5):
+        assert reap(5) == 0
+        ledger.post("batches/renew", batches=named, lease_ms=10_000)
+    later = ledger.post("batches/renew", batches=named, lease_ms=3_600_000).json()["batches"]
+    assert later[0]["state"] == "open"
+    ledger.rig.clock.advance(86_400)
+    late = ledger.post("batches/renew", batches=named, lease_ms=3_600_000).json()["batches"]
+    assert late[0]["lease_until"] == "2030-01-02T00:00:20.000Z"
+
+
+def test_no_batch_ends_because_the_clock_was_set(
+    ledger: LedgerSite, clocks: Clocks, reap: Callable[[float], int]
+) -> None:
+    batch = ledger.open(lease_ms=10_000)
+    clocks.wall.advance(3600)
+    assert reap(5) == 0
+    ledger.post("batches/renew", batches=[{"id": batch["id"], "instance": "run-1"}])
+    assert reap(30) == 0
+    assert ledger.committed()["open"][0]["key"] == "k1"
+
+
+def test_writers_may_renew_after_the_gateway_was_away(
+    ledger: LedgerSite, clocks: Clocks, reap: Callable[[float], int]
+) -> None:
+    ledger.open(lease_ms=10_000)
+    clocks.go_on(60)
+    assert reap(10) == 0
+    assert reap(10) == 1
+
+
+@pytest.fixture
+def comparer(
+    ledger: LedgerSite, clocks: Clocks, kafka: SharedKafka
+) -> Iterator[Callable[..., LedgerComparer]]:
+    admin = KafkaAdmin(kafka.bootstrap_servers)
+
+    def make(kafka: KafkaAdmin = admin) -> LedgerComparer:
+        return LedgerComparer(
+            database=ledger.rig.database,
+            kafka=kafka,
+            clock=clocks.wall,
+            monotonic=clocks.monotonic,
+        )
+
+    yield make
+    admin.close()
+
+
+def test_runs_below_the_log_start_are_removed(
+    ledger: LedgerSite, kafka: SharedKafka, comparer: Callable[..., LedgerComparer]
+) -> None:
+    topic = written_topic(kafka.bootstrap_servers, partitions=2, records=100)
+    short = ledger_site(ledger.rig, topic, "short")
+    short.commit(short.open(), {0: [(0, 10), (20, 60)], 1: [(0, 5)]})
+    compare = comparer()
+    assert compare.run_once().clipped == 0
+    Topics(kafka.bootstrap_servers).truncate(topic.name, 0, 30)
+    assert compare.run_once().clipped == 1
+    found = short.committed()
+    assert found["runs"] == {"0": [[30, 60]], "1": [[0, 5]]}
+    assert found["stable"] == found["visible_end"] == {"0": 60, "1": 5}
+    assert compare.run_once().clipped == 0
+    Topics(kafka.bootstrap_servers).truncate(topic.name, 0, 100)
+    assert compare.run_once().clipped == 1
+    assert short.committed()["stable"]["0"] == 60
+    assert short.open("k2")["begin"] == {"0": 60, "1": 5}
+
+
+class Behind(KafkaAdmin):
+    """The real Kafka, with a watermark that trails or has lost records."""
+
+    is_behind = True
+
+    def watermarks_of(self, topics: dict[str, int]) -> dict[str, dict[int, Watermarks | None]]:  # type: ignore[override]
+        found = super().watermarks_of(topics)
+        if self.is_behind:
+            for marks in found.values():
+                marks[0] = Watermarks(begin_offset=0, end_offset=7)
+        return found
+
+
+def test_a_ledger_whose_records_are_lost_is_halted(
+    ledger: LedgerSite,
+    clocks: Clocks,
+    kafka: SharedKafka,
+    comparer: Callable[..., LedgerComparer],
+) -> None:
+    ledger.commit(ledger.open(), {0: [(0, 10)]})
+    etag = ledger.ask_committed().headers["etag"]
+    behind = Behind(kafka.bootstrap_servers)
+    compare = comparer(behind)
+    for is_behind in (True, False, True):
+        behind.is_behind = is_behind
+        assert compare.run_once().halted == 0
+        clocks.go_on(20)
+    assert compare.run_once().halted == 0
+    clocks.go_on(20)
+    assert compare.run_once().halted == 1
+    behind.close()
+    found = ledger.ask_committed(etag=etag)
+    assert "partition 0" in found.json()["halted"]
+    assert code(ledger.ask_open("k2")) == "ledger_halted"
