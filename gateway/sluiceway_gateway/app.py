@@ -126,7 +126,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             clock=clock,
         ),
         ledger_reads=ledger_reads,
-        statuses=Statuses(database, tokens),
+        statuses=Statuses(database, tokens, clock=clock),
         rendered=ResponseCache(),
         fragments=JsonCache(),
         groups=GroupService(database, notify=watch.notify, clock=clock),

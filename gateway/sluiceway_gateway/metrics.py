@@ -41,6 +41,26 @@ class Metrics:
         self._waiters = Gauge(
             "sluiceway_waiting_reads", "Requests that wait for a change.", registry=self._registry
         )
+        self._open_batches = Gauge(
+            "sluiceway_open_batches",
+            "Open batches of exactly-once channels.",
+            registry=self._registry,
+        )
+        self._oldest_batch = Gauge(
+            "sluiceway_oldest_open_batch_seconds",
+            "Time since the oldest open batch was opened; 0 without one.",
+            registry=self._registry,
+        )
+        self._held_back = Gauge(
+            "sluiceway_held_back_channels",
+            "Channels with committed messages that wait for the end of an open batch.",
+            registry=self._registry,
+        )
+        self._halted = Gauge(
+            "sluiceway_halted_channels",
+            "Exactly-once channels that wait for a repair.",
+            registry=self._registry,
+        )
         self._reconciled = Counter(
             "sluiceway_reconciled_channels",
             "Channels that the reconcile loop processed, by outcome.",
@@ -69,6 +89,15 @@ class Metrics:
     def set_loop_failures(self, loop: str, failures: int) -> None:
         """Set the number of consecutive failed passes of a loop."""
         self._loop_failures.labels(loop).set(failures)
+
+    def set_batches(
+        self, *, open_batches: int, oldest_s: float, held_back: int, halted: int
+    ) -> None:
+        """Set the figures of all open batches, and of the channels that wait for them."""
+        self._open_batches.set(open_batches)
+        self._oldest_batch.set(oldest_s)
+        self._held_back.set(held_back)
+        self._halted.set(halted)
 
     def render(self, *, channels: Mapping[Phase, int] | None, waiting: int) -> bytes:
         """Return all metrics as text. `channels` is None while the database does not answer."""

@@ -113,5 +113,7 @@ async def metrics(_anybody: Anybody, gateway: Gateway) -> Response:
     counts: dict[Phase, int] | None = None
     with suppress(DatabaseUnavailable):
         counts = await run_in_threadpool(gateway.channels.count_by_phase)
+        totals = await run_in_threadpool(gateway.statuses.ledgers)
+        gateway.metrics.set_batches(**vars(totals))
     text = gateway.metrics.render(channels=counts, waiting=gateway.watch.waiting)
     return Response(text, media_type=CONTENT_TYPE)

@@ -6,9 +6,12 @@ from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.store import Tag
+from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import ChannelNotFound
+from sluiceway_gateway.status import ledger_store
 from sluiceway_gateway.status import store as status_store
+from sluiceway_gateway.status.ledger_store import LedgerTotals
 from sluiceway_gateway.status.store import ChannelSummary, StatusReport, StatusVersion
 
 
@@ -26,7 +29,8 @@ class StatusPage:
 class Statuses:
     """The status of one database's channels."""
 
-    def __init__(self, database: Database, tokens: Tokens) -> None:
+    def __init__(self, database: Database, tokens: Tokens, *, clock: Clock = system_clock) -> None:
+        self._clock = clock
         self._database = database
         self._tokens = tokens
 
@@ -49,6 +53,11 @@ class Statuses:
         if found is None:
             raise ChannelNotFound(f"There is no channel {name!r}.")
         return found
+
+    def ledgers(self) -> LedgerTotals:
+        """Return the figures of all ledgers."""
+        with self._database.read() as tx:
+            return ledger_store.totals(tx, self._clock())
 
     def page(self, *, limit: int, after: str, prefixes: tuple[str, ...]) -> StatusPage:
         """Return a summary of each channel after `after` whose name has one of the prefixes."""
