@@ -131,7 +131,7 @@ def _print_report(report: StatusReport) -> None:
 
 def _print_ledger(ledger: LedgerReport) -> None:
     click.echo(
-        f"commit {ledger.number}, {ledger.open_batches} batches open, "
+        f"commit {ledger.number}, open batches: {ledger.open_batches}, "
         f"{_number(ledger.uncommitted_messages)} messages of no commit"
     )
     if ledger.halted is not None:

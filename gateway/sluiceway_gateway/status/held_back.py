@@ -37,6 +37,14 @@ class LedgerSample:
     open_batches: int
     batches: Sequence[OpenBatch]
 
+    def is_gapless(self, starts: Offsets) -> bool:
+        """Whether every message from the first one to the last committed one is committed."""
+        lengths = (
+            max(0, (end or 0) - (start or 0))
+            for start, end in zip(starts, self.visible_end, strict=False)
+        )
+        return None not in starts and sum(lengths) == self.committed_messages
+
     def uncommitted_messages(self, starts: Offsets, log_ends: Offsets) -> int | None:
         """Return how many messages in Kafka are of no committed batch; None if unknown.
 

@@ -177,7 +177,7 @@ def _lag_json(channel: Channel, lag: GroupLag | None, last: StoredSample | None)
         return dict.fromkeys((*names, "progress"))
     return {
         "lag_messages": lag.lag_messages,
-        "lag_records": lag.lag_messages if _has_record_per_message(channel) else None,
+        "lag_records": lag.lag_messages if _has_record_per_message(channel, last) else None,
         "lag_seconds": _age(last.sample.at, lag.behind_since, lag.lag_messages),
         "read_rate": _rounded(lag.read_rate),
         "trend": _rounded(lag.trend),
@@ -209,12 +209,16 @@ def _partitions_json(
     ]
 
 
-def _has_record_per_message(channel: Channel) -> bool:
+def _has_record_per_message(channel: Channel, last: StoredSample) -> bool:
     """Whether every offset is a record.
 
     Not in Arrow, whose messages are batches, nor in a compacted topic. An adopted topic may have
-    gaps, or messages that are not the channel's.
+    gaps, or messages that are not the channel's. In an exactly-once channel, some may be of no
+    committed batch.
     """
+    ledger = last.sample.ledger
+    if ledger is not None and not ledger.is_gapless(last.sample.starts):
+        return False
     compacted = "compact" in channel.spec.config.get("cleanup.policy", "")
     return channel.spec.format is not Format.ARROW and not channel.adopted and not compacted
 

@@ -79,6 +79,16 @@ def test_lag_is_measured_against_stable(ledger: LedgerSite, sampled: Status) -> 
     ]
 
 
+def test_lag_in_records_is_unknown_where_messages_are_of_no_commit(
+    ledger: LedgerSite, sampled: Status
+) -> None:
+    ledger.commit(ledger.open("k1"), {0: [(0, 130)], 1: [(0, 90)]})
+    assert sampled()["groups"][0]["lag_records"] == 30
+    ledger.commit(ledger.open("k2"), {0: [(140, 150)]})
+    (group,) = sampled()["groups"]
+    assert (group["lag_messages"], group["lag_records"]) == (50, None)
+
+
 def test_a_status_names_the_batch_that_holds_readers_back(
     ledger: LedgerSite, sampled: Status
 ) -> None:
