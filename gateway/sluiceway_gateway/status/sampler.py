@@ -211,7 +211,7 @@ class Sampler:
             at=self._clock(),
             starts=[None if each is None else each.begin_offset for each in known],
             ends=ends,
-            log_ends=() if ledger is None else log_ends,
+            log_ends=[] if ledger is None else log_ends,
             ledger=ledger,
             tracks=offset_tracks(snapshot.readers, snapshot.committed, partitions=partitions),
         )
