@@ -8,7 +8,9 @@ READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all test-spark test-floors lint format bench lock clean
+# The number of schedules of `make model`.
+N ?= 10000
+.PHONY: help demo up test test-all model test-spark test-floors lint format bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -26,6 +28,9 @@ test: $(READY) ## run the tests, on a real Kafka broker, SQLite and PostgreSQL
 
 test-all: test ## run the tests, then long ones, and property tests with many examples
 	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile many
+
+model: $(READY) ## run seeded schedules of exactly-once delivery against its rules: N=100000
+	@$(BIN)/python -m tests.model --schedules $(N)
 
 SPARK ?= 4.3.0
 test-spark: .venv-spark-$(SPARK)/.ready ## run the Spark tests on another version: SPARK=4.2.1

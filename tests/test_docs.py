@@ -9,6 +9,7 @@ import pytest
 
 from sluiceway_gateway.channels import model as channels_model
 from sluiceway_gateway.endpoints import model as endpoints_model
+from sluiceway_gateway.ledger import model as ledger_model
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -28,6 +29,7 @@ def test_the_diagrams_of_states_are_the_transition_tables() -> None:
     assert shown == [
         _diagram(channels_model.Phase.PROVISIONING, channels_model.TRANSITIONS),
         _diagram(endpoints_model.State.OPENED, endpoints_model.TRANSITIONS),
+        _diagram(ledger_model.BatchState.OPEN, ledger_model.BATCH_TRANSITIONS),
     ]
 
 

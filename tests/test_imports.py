@@ -167,10 +167,10 @@ def test_each_third_party_library_is_imported_in_one_place_of_the_gateway() -> N
     assert wrong == []
 
 
-# Shared by both sides: the rules of schemas and Kafka properties, and access problems.
+# Shared by both sides: the rules of schemas and Kafka properties, access problems, request ids.
 SHARED = (
     *("sluiceway.schema", "sluiceway.errors"),
-    *("sluiceway.kafka.config", "sluiceway.kafka.diagnosis"),
+    *("sluiceway.kafka.config", "sluiceway.kafka.diagnosis", "sluiceway.rest.request_ids"),
     *("sluiceway.__version__", "sluiceway.install_command"),
 )
 

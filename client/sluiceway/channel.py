@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from sluiceway import offsets
 from sluiceway.channel_state import ChannelState, ResourceField, spec_json
@@ -61,16 +61,12 @@ class Channel:
     retention = ResourceField[Retention]("How long records are kept.")
     heartbeat = ResourceField[Heartbeat]("The heartbeat interval and timeout of endpoints.")
     mirrored = ResourceField[bool]("Whether positions are also written to Kafka's group offsets.")
-    delivery = ResourceField[str](
-        "at_least_once, or exactly_once: readers see committed batches only."
-    )
+    delivery = ResourceField[str]("The guarantee for records: at_least_once or exactly_once.")
     idle = ResourceField[timedelta | None](
         "How long it may be unused before it is closed, and then removed; None: forever."
     )
     config = ResourceField[Mapping[str, str]]("Further topic settings, by Kafka's names.")
-    compatibility = ResourceField[str](
-        "The rule for new versions of the schema: none, backward, forward or full."
-    )
+    compatibility = ResourceField[str]("The rule for new schemas: none, backward, forward, full.")
     status = ResourceField[ChannelStatus]("Phase, conditions and topic.")
 
     @property
@@ -307,6 +303,13 @@ class Channel:
         """Change the size of a running group: its members are Fenced, its positions stay."""
         self._control.endpoints.resize(self.name, group, uid=self.uid, size=size)
 
+    def commits(self, *, limit: int = 100, before: int | None = None) -> CommitPage:
+        """Request the latest commits and aborts of an exactly-once channel, and its open batches.
+
+        `before` continues a list behind the event of that number. Raises Conflict.
+        """
+        return self._control.ledger.commits(self.name, uid=self.uid, limit=limit, before=before)
+
     def connection(self, access: Access) -> Connection:
         """Return the connection for `read` or `write` access, which other processes can use.
 
@@ -319,14 +322,6 @@ class Channel:
         if access == "write":
             return connection.for_writing(self._schema)
         return connection.for_reading(self._schema)
-
-    def commits(self, *, limit: int = 100, before: int | None = None) -> CommitPage:
-        """Request an exactly-once channel's latest commits and aborts, and its open batches.
-
-        `before` continues a list behind the event of that number. Raises Conflict for another
-        incarnation, and for a channel without commits.
-        """
-        return self._control.ledger.commits(self.name, uid=self.uid, limit=limit, before=before)
 
     def writer(
         self,
@@ -342,6 +337,7 @@ class Channel:
         timeout_s: float = 30.0,
         close_timeout_s: float = 600.0,
         commit_every_s: float = 5.0,
+        patience_s: float | None = None,
         config: Mapping[str, object] | None = None,
     ) -> ChannelWriter:
         """Open a writer; see ChannelWriter for the other arguments.
@@ -349,8 +345,12 @@ class Channel:
         With a group, the writer has the place `index` of `size` in it (by default 0 of 1), and
         supersedes an instance that is still attached there. A job that may be restarted needs a
         group, as a writer without one cannot be replaced.
+
+        `patience_s` is how long it may be silent before it is lost: from 0.3 s to the channel's
+        heartbeat timeout, which is the default.
         """
         member = membership(group, index, size)
+        times = {"timeout_s": timeout_s, "close_timeout_s": close_timeout_s}
         config = MaskedProperties(config or {})
         return ChannelWriter(
             self.connection("write"),
@@ -362,7 +362,7 @@ class Channel:
             timeout_s=timeout_s,
             commit_every_s=commit_every_s,
             config=config,
-            attach=lambda: self._attach("writer", member, timeout_s, close_timeout_s),
+            attach=lambda: self._attach("writer", member, patience_s=patience_s, **times),
         )
 
     def reader(
@@ -381,6 +381,7 @@ class Channel:
         on_corrupt: Literal["raise", "skip"] = "raise",
         timeout_s: float = 30.0,
         close_timeout_s: float = 600.0,
+        patience_s: float | None = None,
         on_assign: OnPartitions | None = None,
         on_revoke: OnPartitions | None = None,
         share_connection: bool = False,
@@ -397,8 +398,9 @@ class Channel:
         `dynamic` group has changing members; see DynamicGroupReader, also for `on_assign` and
         `on_revoke`. Without a group and with until="now" or None, the reader is not attached.
 
-        `snapshot` reads an exactly-once channel as it was after one commit, given by its number
-        (see `commits`) or a time, as long as Kafka keeps the records.
+        `patience_s` is how long it may be silent before it is lost, as for a writer; then the other
+        members of a dynamic group get its partitions. `snapshot` reads an exactly-once channel as
+        it was after one commit, given by its number (see `commits`) or a time.
         """
         member = membership(group, index, size, mode, dynamic=dynamic)
         config = MaskedProperties(config or {})
@@ -407,10 +409,12 @@ class Channel:
                 f"the topic of the channel {self.name!r} existed before it, so its writers are "
                 "unknown: give until='now' or until=None (never)"
             )
+        times = {"timeout_s": timeout_s, "close_timeout_s": close_timeout_s}
         return open_reader(
             self._control,
             connect=lambda: self._connection("read"),
-            attach=lambda: self._attach("reader", member, timeout_s, close_timeout_s),
+            attach=lambda: self._attach("reader", member, patience_s=patience_s, **times),
+            patience_s=patience_s,
             schema=self._schema,
             member=member,
             until=until,
@@ -430,17 +434,10 @@ class Channel:
     def __repr__(self) -> str:
         return f"<Channel {self.name!r} {self.uid[:8]} {self.format} {self.status.phase}>"
 
-    def _attach(
-        self, role: Role, member: Membership | None, timeout_s: float, close_timeout_s: float
-    ) -> EndpointHandle:
+    def _attach(self, role: Role, member: Membership | None, **times: Any) -> EndpointHandle:
+        uid = self.uid
         return EndpointHandle(
-            self._control,
-            channel=self.name,
-            uid=self.uid,
-            role=role,
-            membership=member,
-            timeout_s=timeout_s,
-            close_timeout_s=close_timeout_s,
+            self._control, channel=self.name, uid=uid, role=role, membership=member, **times
         )
 
     def _connection(self, access: Access) -> Connection:

@@ -159,7 +159,7 @@ class Gateway(ClosesOnExit):
                 writer.write(map(process, reader.read(1000)))
 
         The reader needs a group, the writer's channel delivery exactly_once. An exception writes
-        nothing and takes the reader back to where the block began. Raises OptionError.
+        nothing, and takes the reader back to its last commit. Raises OptionError.
         """
         return Transaction(reader, writer)
 
@@ -188,7 +188,8 @@ class Gateway(ClosesOnExit):
         except ChannelNotFound as error:
             if not _can_create(schema, given.get("format"), topic):
                 raise ChannelNotFound(
-                    f"there is no channel {name!r}; give a schema to create it, or format='bytes'",
+                    f"there is no channel {name!r}; to create it, give a schema, or "
+                    f"format='bytes': gateway.channel({name!r}, schema=…)",
                     status=404,
                 ) from error
         adopted = None if topic is None else {"name": topic}

@@ -24,6 +24,7 @@ def open_reader(
     *,
     connect: Callable[[], Connection],
     attach: Callable[[], EndpointHandle],
+    patience_s: float | None,
     schema: Schema | None,
     member: Membership | None,
     until: offsets.Until,
@@ -52,6 +53,8 @@ def open_reader(
     if until == "finished" or member is not None:
         handle = attach()
         connection = handle.attached.connection
+    elif patience_s is not None:
+        raise OptionError("patience_s is of attached readers: give a group or until='finished'")
     try:
         if connection is None:
             connection = connect()

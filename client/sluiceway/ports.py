@@ -68,6 +68,7 @@ class OutputPort(ClosesOnExit):
         except BaseException as error:
             self.abort(error)
             raise
+        self._alike = _alike(self._writers)
 
     @property
     def writers(self) -> Mapping[str, ChannelWriter]:
@@ -81,9 +82,11 @@ class OutputPort(ClosesOnExit):
 
     def wait(self) -> None:
         """Wait for the readers now. Raises SluicewayTimeout with those that each channel lacks."""
+        if self._waited:
+            return
         deadline_s = time.monotonic() + self._timeout_s
         late: list[str] = []
-        for channel in () if self._waited else self._channels.values():
+        for channel in self._channels.values():
             try:
                 _await(
                     channel,
@@ -131,14 +134,10 @@ class OutputPort(ClosesOnExit):
     def _prepared(self, records: Any) -> dict[str, PreparedRecords]:
         if isinstance(records, Iterator):
             records = list(records)
-        found: dict[tuple[object, ...], PreparedRecords] = {}
         prepared: dict[str, PreparedRecords] = {}
-        for name, writer in self._writers.items():
-            connection = writer.connection
-            alike = (writer.schema, connection.format, connection.max_message_bytes)
-            if alike not in found:
-                found[alike] = writer.prepare(records)
-            prepared[name] = found[alike]
+        for name, alike in self._alike.items():
+            known = prepared.get(alike)
+            prepared[name] = self._writers[name].prepare(records) if known is None else known
         return prepared
 
     def _try_all(self, doing: str, act: Callable[[str], object]) -> None:
@@ -151,6 +150,17 @@ class OutputPort(ClosesOnExit):
         if errors:
             first = next(iter(errors.values()))
             raise PortError(doing, errors=errors, channels=len(self._channels)) from first
+
+
+def _alike(writers: Mapping[str, ChannelWriter]) -> dict[str, str]:
+    """Return, for each writer, the first one whose prepared records it may write."""
+    first: dict[tuple[object, ...], str] = {}
+    return {
+        name: first.setdefault(
+            (writer.schema, writer.connection.format, writer.connection.max_message_bytes), name
+        )
+        for name, writer in writers.items()
+    }
 
 
 class InputPort(ClosesOnExit):

@@ -131,6 +131,7 @@ class ChannelReader(ChannelEndpoint):
                 skip_corrupt=on_corrupt == "skip",
                 timeout_s=timeout_s,
             )
+            self._committer.start_at(self._fetcher.position())
             if handle is not None:
                 handle.metrics.observe(self._fetcher.progress)
         except BaseException:
@@ -236,15 +237,19 @@ class ChannelReader(ChannelEndpoint):
         """Note positions that a commit of `commit_with` has stored after all."""
         self._committer.mark_committed(positions)
 
-    def rewind(self, positions: Mapping[int, Position]) -> None:
-        """Go back to positions that `position` returned before, where they are still assigned."""
+    def rewind(self) -> None:
+        """Hand out again what was handed out since the last commit, seek, or the start."""
         with self._fetcher.turn.urgently():
             self._require_open()
-            self._seek({p: at for p, at in positions.items() if p in self.partitions})
+            start = self._committer.uncommitted_from()
+            self._seek({p: at for p, at in start.items() if p in self.partitions})
 
     def suspend(self, error: SluicewayError | None) -> None:
         """Refuse further work with an error, for transactions; None ends that."""
-        self._suspended = error
+        with self._fetcher.turn.urgently():
+            self._suspended = error
+            # Iterators have records at hand.
+            self._fetcher.reclaim()
 
     def committed(self) -> dict[int, Position]:
         """Return the committed positions of this reader's partitions."""
@@ -392,6 +397,7 @@ class ChannelReader(ChannelEndpoint):
         self._failure = None
         self._committer.track_consumed(self._fetcher.position())
         self._fetcher.seek(positions)
+        self._committer.start_at(positions)
 
     def _require_open(self) -> None:
         if self._closed:

@@ -79,7 +79,9 @@ class RecordSender:
         reporting = None
         if connection.delivery == "exactly_once":
             many = connection.format == "arrow"
-            self.intervals = DeliveredIntervals(self._accumulator.records_in if many else None)
+            self.intervals = DeliveredIntervals(
+                connection.partitions, self._accumulator.records_in if many else None
+            )
             reporting = self.intervals.reporting
         self.identity = TopicIdentity(connection, config)
         self.identity.verify(timeout_s=timeout_s)

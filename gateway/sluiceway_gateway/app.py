@@ -24,10 +24,10 @@ from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
-from sluiceway_gateway.http import cluster, health, openapi
+from sluiceway_gateway.http import cluster, error_codes, health, openapi
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import Observation
-from sluiceway_gateway.http.openapi import document
+from sluiceway_gateway.http.openapi import DESCRIPTION, document
 from sluiceway_gateway.http.route import GatewayRoute, Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
@@ -126,7 +126,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             clock=clock,
         ),
         ledger_reads=ledger_reads,
-        statuses=Statuses(database, tokens, clock=clock),
+        statuses=Statuses(database, tokens),
         rendered=ResponseCache(),
         fragments=JsonCache(),
         groups=GroupService(database, notify=watch.notify, clock=clock),
@@ -135,6 +135,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         database=database,
         kafka=kafka,
         failing_loops=loops.failing,
+        leads=lambda: loops.lead,
         probe_threads=CapacityLimiter(4),
     )
 
@@ -157,7 +158,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
 
     app = FastAPI(
         title="Sluiceway",
-        description="Typed data channels on Kafka.",
+        description=DESCRIPTION,
         version=__version__,
         lifespan=lifespan,
         redirect_slashes=False,
@@ -178,6 +179,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         groups_routes,
         cluster,
         health,
+        error_codes,
         openapi,
     ):
         # One flat list: whatever walks over the routes sees each of them.

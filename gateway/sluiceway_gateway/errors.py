@@ -1,8 +1,9 @@
 """The gateway's errors, as one tree.
 
     SluicewayGatewayError
-    ├── BodyTooLarge, MalformedHttp, UrlTooLong, HeadersTooLarge, RequestTimeout,
-    │   Unauthenticated, Forbidden, MethodNotAllowed, PreconditionFailed
+    ├── BodyTooLarge, MalformedJson, UnsupportedMediaType, MalformedHttp, UrlTooLong,
+    │   HeadersTooLarge, RequestTimeout, Unauthenticated, Forbidden, MethodNotAllowed,
+    │   PreconditionFailed
     ├── StartupRefused
     │   └── InvalidSettings, BindRefused, WrongRevision, WrongEncoding
     ├── Unavailable
@@ -17,10 +18,10 @@
             ChannelDeleting, ChannelNotReady, ClientOutdated, EndpointsLive, UnreadData,
             TopicNotFound, TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused,
             ConcurrentChange, Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
-            GroupLargerThanPinned, MembersOpen, NoGroup, NotAssigned, StaleGeneration,
-            TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen, BatchAborted,
-            BatchCommitted, BatchFenced, StaleBatch, ManifestConflict, BeyondWatermark,
-            UnknownPartition, LedgerHalted, NoLedger
+            GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned,
+            StaleGeneration, TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen,
+            BatchAborted, BatchCommitted, BatchFenced, StaleBatch, ManifestConflict,
+            BeyondWatermark, UnknownPartition, LedgerHalted, NoLedger
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
@@ -160,20 +161,24 @@ class InvalidSchema(InvalidRequest, code="invalid_schema", title="The schema can
     """A channel cannot have this schema."""
 
 
-class ConfigNotAllowed(
-    InvalidRequest, code="config_not_allowed", title="The topic configuration is refused"
-):
+class ConfigNotAllowed(InvalidRequest, code="config_not_allowed", title="Configuration refused"):
     """A topic setting that channels do not accept, or an invalid value."""
 
 
-class InvalidManifest(
-    InvalidRequest, code="invalid_manifest", title="The manifest is not a list of written offsets"
-):
+class InvalidManifest(InvalidRequest, code="invalid_manifest", title="A wrong manifest"):
     """The manifest's intervals, counts or digest contradict each other."""
 
 
 class BodyTooLarge(SluicewayGatewayError, code="body_too_large", title="The body is too large"):
     """The request's body exceeds the limit."""
+
+
+class MalformedJson(SluicewayGatewayError, code="malformed_json", title="The body is not JSON"):
+    """The request's body is not JSON, or not in UTF-8."""
+
+
+class UnsupportedMediaType(SluicewayGatewayError, code="unsupported_media_type", title="Not JSON"):
+    """The request's body is not sent as JSON, or is compressed."""
 
 
 class MalformedHttp(SluicewayGatewayError, code="malformed_http", title="Not an HTTP request"):
@@ -213,9 +218,7 @@ class ChannelNotFound(NotFound, code="channel_not_found", title="No such channel
     """No channel has this name, or this uid any more."""
 
 
-class MethodNotAllowed(
-    SluicewayGatewayError, code="method_not_allowed", title="Method not allowed"
-):
+class MethodNotAllowed(SluicewayGatewayError, code="method_not_allowed", title="Wrong method"):
     """The resource does not have this method."""
 
 
@@ -235,9 +238,7 @@ class UidMismatch(Conflict, code="uid_mismatch", title="Another channel has this
     """The channel was deleted, and another one has its name."""
 
 
-class PartitionsShrink(
-    Conflict, code="partitions_shrink", title="A channel never loses partitions"
-):
+class PartitionsShrink(Conflict, code="partitions_shrink", title="Partitions cannot shrink"):
     """Partitions cannot be removed, as their records would be lost."""
 
 
@@ -306,16 +307,13 @@ class ReplicationExceedsBrokers(
 
 
 class IdempotencyKeyReused(
-    Conflict, code="idempotency_key_reused", title="The idempotency key belongs to another request"
+    Conflict, code="idempotency_key_reused", title="The key was used before"
 ):
     """The idempotency key was used for another request."""
 
 
 class ConcurrentChange(
-    Conflict,
-    code="concurrent_change",
-    title="The channel was changed at the same time",
-    retriable=True,
+    Conflict, code="concurrent_change", title="The channel was changed meanwhile", retriable=True
 ):
     """The channel was changed concurrently."""
 
@@ -336,9 +334,7 @@ class IllegalTransition(Conflict, code="illegal_transition", title="Not in the e
     """The endpoint's state does not allow this."""
 
 
-class EndpointIdReused(
-    Conflict, code="endpoint_id_reused", title="The id belongs to another endpoint"
-):
+class EndpointIdReused(Conflict, code="endpoint_id_reused", title="The id is in use"):
     """The id belongs to another endpoint."""
 
 
@@ -350,9 +346,13 @@ class GroupMode(Conflict, code="group_mode", title="The group has another mode")
     """The group has another mode, and living members."""
 
 
-class GroupLargerThanPinned(
-    Conflict, code="group_larger_than_pinned", title="The group is larger than the channel may grow"
+class PatienceOutOfBounds(
+    Conflict, code="patience_out_of_bounds", title="The heartbeat is outside the channel's bounds"
 ):
+    """An endpoint requested a heartbeat that its channel does not allow."""
+
+
+class GroupLargerThanPinned(Conflict, code="group_larger_than_pinned", title="Too large a group"):
     """The group has more members than the channel may have partitions."""
 
 
@@ -392,9 +392,7 @@ class BatchKeyTaken(Conflict, code="batch_key_taken", title="The batch's key is 
     """The key was used by another owner, and stays its own."""
 
 
-class BatchOpen(
-    Conflict, code="batch_open", title="Another instance has the batch open", retriable=True
-):
+class BatchOpen(Conflict, code="batch_open", title="The batch is open elsewhere", retriable=True):
     """Another living instance has the batch open, until it ends or its lease does."""
 
 
@@ -414,18 +412,11 @@ class StaleBatch(Conflict, code="stale_batch", title="A later batch is committed
     """The owner has committed a batch after this one."""
 
 
-class ManifestConflict(
-    Conflict, code="manifest_conflict", title="The manifest lists offsets that are not the batch's"
-):
+class ManifestConflict(Conflict, code="manifest_conflict", title="Offsets of another batch"):
     """The manifest lists offsets from before the batch, or committed ones."""
 
 
-class BeyondWatermark(
-    Conflict,
-    code="beyond_watermark",
-    title="The manifest lists offsets that Kafka does not have",
-    retriable=True,
-):
+class BeyondWatermark(Conflict, code="beyond_watermark", title="Not in Kafka yet", retriable=True):
     """The manifest ends above a partition's watermark; a new leader's may trail for a moment."""
 
 

@@ -109,6 +109,9 @@ class Poller(Generic[Key, State]):
         self._loop = asyncio.get_running_loop()
         waiter: _Waiter[State] = _Waiter(is_done=is_done, future=self._loop.create_future())
         self._waiters[key].append(waiter)
+        if self._closed:
+            # A `close` before this wait named its loop could not end it.
+            self._release_all()
         if self._immediate:
             # Finds a change between the caller's read and now.
             self._signal.set()

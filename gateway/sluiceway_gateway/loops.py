@@ -60,6 +60,8 @@ class Leader:
         self._monotonic = monotonic
         self._lease: Lease | None = None
         self._requested_s = -math.inf
+        self._leads_until_s = -math.inf
+        """When the own lease ends, unless it is renewed."""
         self._seen: Lease | None = None
         """The lease of another replica, as last seen."""
         self._seen_s = math.inf
@@ -84,10 +86,16 @@ class Leader:
         with self._lock:
             return self._leads()
 
+    @property
+    def has_lease(self) -> bool:
+        """Whether this replica has the lease, as far as it knows; does nothing to get it."""
+        return self._monotonic() < self._leads_until_s
+
     def resign(self) -> None:
         """Release the lease, so that another replica takes over at once."""
         with self._lock:
             lease, self._lease = self._lease, None
+            self._leads_until_s = -math.inf
         if lease is None:
             return
         try:
@@ -113,6 +121,7 @@ class Leader:
         if other != self._seen:
             self._seen, self._seen_s = other, self._monotonic()
         self._lease, self._requested_s = lease, now_s
+        self._leads_until_s = -math.inf if lease is None else now_s + self._lease_ms / 1000
         if (lease and lease.epoch) != (before and before.epoch):
             _log.info("leadership changed", lease=self._name, leads=lease is not None)
         return lease is not None
@@ -190,10 +199,14 @@ class Loop:
         """Run the next pass at once."""
         self._woken.set()
 
-    def stop(self, timeout_s: float) -> bool:
-        """Stop after the running pass and release the lease. False if that takes longer."""
+    def request_stop(self) -> None:
+        """End after the running pass. Never blocks."""
         self._stopping.set()
         self._woken.set()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Stop after the running pass and release the lease. False if that takes longer."""
+        self.request_stop()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -281,7 +294,7 @@ class Loops:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         stopping = threading.Event()
-        leader = Leader(
+        self._leader = leader = Leader(
             database=database,
             name="reconcile",
             holder=holder_name(),
@@ -378,11 +391,20 @@ class Loops:
         self._drain.wake()
         self._idle.wake()
 
+    @property
+    def lead(self) -> bool:
+        """Whether this replica runs the loops; asks nobody."""
+        return self._leader.has_lease
+
     def failing(self) -> dict[str, str]:
         """Return the loops that keep failing, with the type of their errors."""
         return {each.name: reason for each in self._all if (reason := each.failing) is not None}
 
-    def stop(self) -> bool:
-        """Stop all loops and release the lease. False if a pass still runs after 30 s."""
-        stopped = [each.stop(_STOP_TIMEOUT_S) for each in self._all]
+    def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> bool:
+        """Stop all loops and release the lease. False if a pass still runs after `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        # All are told first, as each may be in a pass.
+        for each in self._all:
+            each.request_stop()
+        stopped = [each.stop(max(0.0, deadline_s - time.monotonic())) for each in self._all]
         return all(stopped)

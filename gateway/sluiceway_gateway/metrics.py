@@ -1,11 +1,27 @@
 """Prometheus metrics, in a registry per application so that several can share a process."""
 
-from collections.abc import Mapping
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from sluiceway_gateway.channels.model import Phase
+from sluiceway import __version__
+from sluiceway_gateway.endpoints.model import Health, Role
+from sluiceway_gateway.status.lag import GroupSummary
+from sluiceway_gateway.status.model import FAILED, ChannelOverview, GroupOverview, Overview
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_1_0_0
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
@@ -15,7 +31,13 @@ class Metrics:
     """The metrics of one gateway."""
 
     def __init__(self) -> None:
+        # A counter starts at 0 with its process, whose start is a metric of its own.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        Info(
+            "sluiceway_build", "Version of the gateway and of Python.", registry=self._registry
+        ).info({"version": __version__, "python": platform.python_version()})
         labels = ("route", "method", "status")
         self._requests = Counter(
             "sluiceway_http_requests",
@@ -30,44 +52,12 @@ class Metrics:
             registry=self._registry,
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60),
         )
-        self._channels = Gauge(
-            "sluiceway_channels", "Channels by phase.", ("phase",), registry=self._registry
-        )
-        self._database_up = Gauge(
-            "sluiceway_database_up",
-            "1 if the database answered this scrape.",
-            registry=self._registry,
-        )
-        self._waiters = Gauge(
-            "sluiceway_waiting_reads", "Requests that wait for a change.", registry=self._registry
-        )
-        self._open_batches = Gauge(
-            "sluiceway_open_batches",
-            "Open batches of exactly-once channels.",
-            registry=self._registry,
-        )
-        self._oldest_batch = Gauge(
-            "sluiceway_oldest_open_batch_seconds",
-            "Time since the oldest open batch was opened; 0 without one.",
-            registry=self._registry,
-        )
-        self._held_back = Gauge(
-            "sluiceway_held_back_channels",
-            "Channels with committed messages that wait for the end of an open batch.",
-            registry=self._registry,
-        )
-        self._halted = Gauge(
-            "sluiceway_halted_channels",
-            "Exactly-once channels that wait for a repair.",
-            registry=self._registry,
-        )
         self._reconciled = Counter(
             "sluiceway_reconciled_channels",
             "Channels that the reconcile loop processed, by outcome.",
             ("outcome",),
             registry=self._registry,
         )
-
         self._loop_failures = Gauge(
             "sluiceway_loop_consecutive_failures",
             "Consecutive failed passes of a background loop.",
@@ -90,22 +80,183 @@ class Metrics:
         """Set the number of consecutive failed passes of a loop."""
         self._loop_failures.labels(loop).set(failures)
 
-    def set_batches(
-        self, *, open_batches: int, oldest_s: float, held_back: int, halted: int
-    ) -> None:
-        """Set the figures of all open batches, and of the channels that wait for them."""
-        self._open_batches.set(open_batches)
-        self._oldest_batch.set(oldest_s)
-        self._held_back.set(held_back)
-        self._halted.set(halted)
+    def render(self, scrape: "Scrape") -> bytes:
+        """Return all metrics as text."""
+        return generate_latest(_Joined((self._registry, scrape)))
 
-    def render(self, *, channels: Mapping[Phase, int] | None, waiting: int) -> bytes:
-        """Return all metrics as text. `channels` is None while the database does not answer."""
-        self._database_up.set(0 if channels is None else 1)
-        self._waiters.set(waiting)
-        if channels is None:
-            self._channels.clear()
-        else:
-            for phase, number in channels.items():
-                self._channels.labels(str(phase)).set(number)
-        return generate_latest(self._registry)
+
+@dataclass(frozen=True, kw_only=True)
+class Scrape(Collector):
+    """The state of the gateway and of its channels at one scrape. Unknown values have no series."""
+
+    overview: Overview | None
+    """None while the database does not answer."""
+    waiting: int
+    leads: bool
+    kafka_answers: bool | None
+    """None if Kafka was not asked of late."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics. What has gone since the last scrape has no series any more."""
+        yield _gauge(
+            "sluiceway_database_up",
+            "1 if the database answered this scrape, else 0.",
+            int(self.overview is not None),
+        )
+        yield _gauge(
+            "sluiceway_kafka_up",
+            "1 if Kafka answered the last request of this replica, else 0. "
+            "No value if there was none in the last two minutes.",
+            None if self.kafka_answers is None else int(self.kafka_answers),
+        )
+        yield _gauge(
+            "sluiceway_leader",
+            "1 if this replica runs the background loops, else 0.",
+            int(self.leads),
+        )
+        yield _gauge("sluiceway_waiting_reads", "Requests that wait for a change.", self.waiting)
+        if self.overview is None:
+            return
+        yield _gauge(
+            "sluiceway_metrics_omitted_channels",
+            "Channels without series for all of their groups, because "
+            "SLUICEWAY_METRICS_GROUPS is reached.",
+            self.overview.omitted,
+        )
+        yield _family(
+            "sluiceway_channels",
+            "Channels by phase.",
+            ("phase",),
+            (((str(phase),), number) for phase, number in self.overview.phases.items()),
+        )
+        yield from _channel_metrics(self.overview.channels)
+        yield from _ledger_metrics(self.overview.channels)
+        yield from _group_metrics(
+            [(each, group) for each in self.overview.channels for group in each.groups]
+        )
+
+
+_Samples = Iterable[tuple[Sequence[str], float | None]]
+"""Values by labels; None is unknown."""
+
+
+def _channel_metrics(channels: Sequence[ChannelOverview]) -> Iterator[Metric]:
+    yield _family(
+        "sluiceway_channel_sampled_timestamp_seconds",
+        "Unix time of the last sample of a channel, from which the figures of its groups are.",
+        ("channel",),
+        (((c.name,), c.sampled_at.timestamp() if c.sampled_at else None) for c in channels),
+    )
+    yield _family(
+        "sluiceway_channel_written_messages_per_second",
+        "Messages written to a channel per second, over the last 15 seconds or so.",
+        ("channel",),
+        (((c.name,), c.write_rate) for c in channels),
+    )
+
+
+def _ledger_metrics(channels: Sequence[ChannelOverview]) -> Iterator[Metric]:
+    found = [(each.name, each.ledger) for each in channels if each.ledger is not None]
+    holders = [(name, each.held_back_by) for name, each in found]
+    held = [(name, each) for name, each in holders if each is not None]
+    yield _family(
+        "sluiceway_channel_open_batches",
+        "Open batches of an exactly-once channel.",
+        ("channel",),
+        (((name,), ledger.open_batches) for name, ledger in found),
+    )
+    yield _family(
+        "sluiceway_channel_halted",
+        "1 if an exactly-once channel waits for a repair, else 0.",
+        ("channel",),
+        (((name,), int(ledger.halted is not None)) for name, ledger in found),
+    )
+    yield _family(
+        "sluiceway_channel_held_back_messages",
+        "Committed messages that wait for the end of an open batch, by the owner of that batch.",
+        ("channel", "owner"),
+        (((name, batch.owner), batch.held_messages) for name, batch in held),
+    )
+    yield _family(
+        "sluiceway_channel_held_back_since_timestamp_seconds",
+        "Unix time at which the open batch that holds readers back was opened.",
+        ("channel", "owner"),
+        (((name, batch.owner), batch.since) for name, batch in held),
+    )
+
+
+def _group_metrics(groups: Sequence[tuple[ChannelOverview, GroupOverview]]) -> Iterator[Metric]:
+    labels = ("channel", "group")
+    read = [(c, g.name, g.lag) for c, g in groups if g.role is Role.READER and g.lag is not None]
+    yield _family(
+        "sluiceway_group_members",
+        "Open members of a group by health, and members that failed.",
+        ("channel", "group", "role", "health"),
+        (
+            ((channel.name, group.name, group.role, health), group.members.get(health, 0))
+            for channel, group in groups
+            for health in (*Health, FAILED)
+        ),
+    )
+    yield _family(
+        "sluiceway_group_lag_messages",
+        "Messages that a group has still to read.",
+        labels,
+        (((channel.name, name), lag.lag_messages) for channel, name, lag in read),
+    )
+    ages = [((c.name, name), _lag_seconds(c, lag), lag) for c, name, lag in read]
+    yield _family(
+        "sluiceway_group_lag_seconds",
+        "Age of the oldest message that a group has still to read.",
+        labels,
+        ((keys, age_s) for keys, age_s, _ in ages),
+    )
+    yield _family(
+        "sluiceway_group_lag_seconds_at_least",
+        "1 if sluiceway_group_lag_seconds is a lower bound, else 0.",
+        labels,
+        ((keys, int(lag.behind_or_before)) for keys, age_s, lag in ages if age_s is not None),
+    )
+    yield _family(
+        "sluiceway_group_read_messages_per_second",
+        "Messages that a group reads per second, over the last 15 seconds or so.",
+        labels,
+        (((channel.name, name), lag.read_rate) for channel, name, lag in read),
+    )
+    yield _family(
+        "sluiceway_group_progress",
+        "1 for the worst progress of a group's partitions: ok, falling_behind, stalled, stopped "
+        "or rewound.",
+        (*labels, "progress"),
+        (((c.name, name, lag.progress), 1) for c, name, lag in read if lag.progress is not None),
+    )
+
+
+def _lag_seconds(channel: ChannelOverview, lag: GroupSummary) -> float | None:
+    if lag.lag_messages == 0:
+        return 0.0
+    if lag.behind_since is None or channel.sampled_at is None:
+        return None
+    return round(max(0.0, channel.sampled_at.timestamp() - lag.behind_since), 3)
+
+
+def _gauge(name: str, text: str, value: float | None) -> Metric:
+    return _family(name, text, (), [((), value)])
+
+
+def _family(name: str, text: str, labels: Sequence[str], samples: _Samples) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, value)
+    return family
+
+
+@dataclass(frozen=True)
+class _Joined(Collector):
+    parts: Sequence[Collector]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of all parts."""
+        for each in self.parts:
+            yield from each.collect()

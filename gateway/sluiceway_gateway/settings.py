@@ -113,6 +113,8 @@ class Settings(BaseSettings):
     """Maximum time for a request to arrive, and for a client to read more of a response."""
     max_waiters: int = Field(default=10_000, ge=1)
     """Maximum number of requests that wait for a change."""
+    metrics_groups: int = Field(default=1000, ge=1, le=100_000)
+    """Maximum number of groups with series of their own in the metrics."""
     watch_poll_ms: int = Field(default=100, ge=1, le=60_000)
     """Interval at which waiting requests look for changes by other replicas."""
 

@@ -225,6 +225,9 @@ def upgrade() -> None:
         sa.Column("reached", DOCUMENT),
         sa.Column("title", sa.Text()),
         sa.Column("fenced_by", sa.Text()),
+        sa.Column("own_interval_ms", sa.Integer()),
+        sa.Column("own_timeout_ms", sa.Integer()),
+        sa.Column("static_id", WORD),
         sa.CheckConstraint("role IN ('reader', 'writer')", name="role"),
         sa.CheckConstraint("mode IN ('shared', 'broadcast')", name="mode"),
         sa.CheckConstraint(
@@ -235,6 +238,13 @@ def upgrade() -> None:
             "member_index >= 0 AND (size IS NULL OR member_index < size)", name="member_index"
         ),
         sa.CheckConstraint("epoch >= 1 AND generation >= 1 AND commits >= 0", name="counters"),
+        sa.CheckConstraint(
+            "(own_interval_ms IS NULL) = (own_timeout_ms IS NULL)", name="own_interval_and_timeout"
+        ),
+        sa.CheckConstraint(
+            "own_interval_ms >= 100 AND own_timeout_ms >= 3 * own_interval_ms",
+            name="own_heartbeat",
+        ),
     )
     op.create_index(
         "ix_endpoints_channel_uid_role_group_name_member_index_epoch",
@@ -242,6 +252,13 @@ def upgrade() -> None:
         ["channel_uid", "role", "group_name", "member_index", "epoch"],
     )
     op.create_index("ix_endpoints_session_id", "endpoints", ["session_id"])
+    op.create_index(
+        "ix_endpoints_static_id",
+        "endpoints",
+        ["channel_uid", "group_name", "static_id"],
+        sqlite_where=sa.text("static_id IS NOT NULL"),
+        postgresql_where=sa.text("static_id IS NOT NULL"),
+    )
     op.create_index(
         "uq_endpoints_place",
         "endpoints",

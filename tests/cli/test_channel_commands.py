@@ -2,10 +2,12 @@ import itertools
 import json
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from datetime import UTC, date, datetime
+from contextlib import ExitStack, closing, suppress
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
@@ -13,6 +15,8 @@ from confluent_kafka import Producer
 from processes import Run, Sluiceway
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
+from sluiceway.rest.channels import Control
+from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import channels
 from sluiceway_gateway.cli.tail import json_value
 
@@ -156,7 +160,7 @@ def test_delete_asks_for_confirmation(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("create", "UPPER", "--schema", "@"), "a-z"),
+        (("create", "sluiceway.x", "--schema", "@"), "reserved"),
         (("create", "one", "--schema", "@", "--partitions", "0"), "partitions"),
         (("create", "one", "--schema", "@", "--replication", "9"), "at most 1"),
         (("create", "one", "--schema", "@", "--config", "retention.ms=1"), "spec.retention.ms"),
@@ -247,6 +251,9 @@ def test_every_type_has_a_json_form() -> None:
     record = {
         "when": datetime(2013, 1, 1, 5, 15, tzinfo=UTC),
         "day": date(2013, 1, 1),
+        "at": time(5, 15, 0, 1),
+        "price": [Decimal("12.50"), Decimal("-1E-10"), Decimal("1E+2")],
+        "id": UUID(int=15),
         "raw": b"\x00\xff",
         "numbers": [1, 1.5, float("nan"), float("inf"), -float("inf"), None, True],
         "inner": {"map": {"key": b"x"}},
@@ -255,9 +262,61 @@ def test_every_type_has_a_json_form() -> None:
         "when": "2013-01-01T05:15:00+00:00",
         "day": "2013-01-01",
         "raw": "AP8=",
+        "at": "05:15:00.000001",
+        "price": ["12.50", "-0.0000000001", "100"],
+        "id": "00000000-0000-0000-0000-00000000000f",
         "numbers": [1, 1.5, "NaN", "Infinity", "-Infinity", None, True],
         "inner": {"map": {"key": "eA=="}},
     }
+
+
+def test_channels_and_groups_have_the_names_that_kafka_allows(
+    command: Command, schema_file: str, name: str, gateway_url: str
+) -> None:
+    names = [f"{name}.Team_A", f"{name}.Team.A"]
+    for each in names:
+        made = command("channels", "create", each, "--schema", schema_file)
+        assert (made.status, made.err) == (0, "")
+    groups = ["team a/billing", "100% größe", "..", "[red]x[/red]"]
+    with Gateway(gateway_url) as gateway, ExitStack() as stack:
+        channel = gateway.channel(names[0])
+        for group in groups:
+            stack.enter_context(channel.reader(group=group))
+        shown = command("channels", "status", names[0]).out
+    for group in groups:
+        assert group in shown
+        assert f"{group}[0]" in shown
+    command("channels", "create", "a b", "--schema", schema_file).failed("'a b'", "a-z, A-Z, 0-9")
+
+
+def test_messages_name_the_options_of_the_command_line(
+    command: Command, schema_file: str, name: str, gateway_url: str
+) -> None:
+    create = f"Create it with `sluiceway channels create {name} --schema FILE`"
+    command("channels", "show", name).failed(f"no channel {name!r}", create)
+    command("channels", "create", name, "--schema", schema_file)
+    with Gateway(gateway_url) as gateway, gateway.channel(name).reader(group="g"):
+        refused = command("channels", "delete", name, "--yes")
+    refused.failed("in use by g[0]", "--force deletes the channel all the same")
+    assert "force=" not in refused.err
+
+
+def test_the_patience_of_a_channel_is_set_and_the_interval_follows(
+    command: Command, schema_file: str, name: str
+) -> None:
+    def heartbeat() -> object:
+        return json.loads(command("channels", "show", name).out)["spec"]["heartbeat"]
+
+    command("channels", "create", name, "--schema", schema_file, "--patience", "3")
+    assert heartbeat() == {"interval_ms": 500, "timeout_ms": 3000}
+    command("channels", "update", name, "--patience", "30", "--heartbeat-interval", "4")
+    assert heartbeat() == {"interval_ms": 4000, "timeout_ms": 30_000}
+    command("channels", "update", name, "--mirrored")
+    command("channels", "update", name, "--patience", "12")
+    assert heartbeat() == {"interval_ms": 2000, "timeout_ms": 12_000}
+    refused = command("channels", "update", name, "--heartbeat-interval", "5")
+    refused.failed("more than a third of the patience, which is 12 s", status=2)
+    command("channels", "update", name, "--patience", "0.1").failed("0.3", status=2)
 
 
 def test_the_idle_ttl_of_a_channel_is_set_and_removed(
@@ -348,3 +407,67 @@ def test_only_a_failed_or_lost_endpoint_can_be_dismissed(
         id_ = str(writer.endpoint_id)
         command("channels", "dismiss", name, "--endpoint", id_).failed("is opened and healthy")
     command("channels", "dismiss", name, "--endpoint", id_).failed("is closed and healthy")
+
+
+def test_commits_and_open_batches_are_listed(
+    command: Command, schema_file: str, name: str, gateway_url: str
+) -> None:
+    command("channels", "create", name, "--schema", schema_file, "--delivery", "exactly_once")
+    with closing(Control(Transport(gateway_url))) as control:
+        uid = control.channel(name).uid
+        ledger, to = control.ledger, {"uid": uid, "instance": "i"}
+        done = ledger.open(name, key="day-1", owner="job", **to)
+        ledger.commit(name, done, manifest={}, records=0, counts={}, **to)
+        ledger.open(name, key="day-2", owner="job", **to)
+    listed = command("channels", "commits", name).out.splitlines()
+    assert [line.split()[:3] for line in listed[1:]] == [
+        ["open", "day-2", "job"],
+        ["1", "committed", "day-1"],
+    ]
+    printed = command("channels", "commits", name, "--json").out.splitlines()
+    lines = [json.loads(each) for each in printed]
+    assert [(each["key"], each.get("number")) for each in lines] == [("day-2", None), ("day-1", 1)]
+    command("channels", "create", f"{name}-plain", "--schema", schema_file)
+    refused = command("channels", "commits", f"{name}-plain")
+    assert refused.status == 1
+    assert "exactly_once" in refused.err
+
+
+TYPED = {
+    "type": "record",
+    "name": "Payment",
+    "fields": [
+        {
+            "name": "amount",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2},
+        },
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "time-micros"}},
+        {"name": "when", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "raw", "type": "bytes"},
+    ],
+}
+
+
+def test_tail_prints_every_type_as_json(command: Command, gateway_url: str, name: str) -> None:
+    record = {
+        "amount": Decimal("12.50"),
+        "day": date(2013, 1, 1),
+        "at": time(5, 15),
+        "when": datetime(2013, 1, 1, 5, 15, tzinfo=UTC),
+        "id": UUID(int=15),
+        "raw": b"\x00\xff",
+    }
+    with Gateway(gateway_url) as gateway, gateway.channel(name, TYPED).writer() as writer:
+        writer.write([record])
+    printed = command("tail", name, "--no-follow")
+    assert (printed.status, printed.err) == (0, "")
+    assert json.loads(printed.out) == {
+        "amount": "12.50",
+        "day": "2013-01-01",
+        "at": "05:15:00",
+        "when": "2013-01-01T05:15:00+00:00",
+        "id": "00000000-0000-0000-0000-00000000000f",
+        "raw": "AP8=",
+    }

@@ -94,7 +94,7 @@ class Facade(Writing):
 
     @property
     def producer(self) -> Any:
-        return self.facade._channels.producer
+        return self.facade._channels.deliveries.producers[-1]
 
 
 class ToPartitions(Facade):

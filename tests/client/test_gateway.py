@@ -59,7 +59,7 @@ def test_opening_again_returns_the_same_channel_and_keeps_its_settings(
 def test_a_missing_channel_without_a_schema_is_an_error_with_advice(
     gateway: Gateway, name: str
 ) -> None:
-    with pytest.raises(ChannelNotFound, match="give a schema to create it"):
+    with pytest.raises(ChannelNotFound, match="to create it, give a schema"):
         gateway.channel(name)
 
 
@@ -138,7 +138,7 @@ def test_channels_are_listed_by_their_labels(gateway: Gateway, name: str) -> Non
         list(gateway.channels("run in ("))
 
 
-@pytest.mark.parametrize("bad", ["Flights", "a b", "a/b", "ä", "x" * 201, "sluiceway.x", "-a"])
+@pytest.mark.parametrize("bad", ["a b", "a/b", "ä", "x" * 231, "sluiceway.x", ".."])
 def test_an_invalid_channel_name_is_refused(gateway: Gateway, bad: str) -> None:
     with pytest.raises(InvalidRequest):
         gateway.channel(bad, schema=Reading)

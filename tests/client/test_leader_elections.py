@@ -13,7 +13,8 @@ from confluent_kafka.admin import AdminClient
 from broker_calls import broker_at, encoded, limit, produced
 from confluent_facade import Facade, at, raised
 from sluiceway import Channel, ChannelWriter
-from sluiceway.broker import Broker, OffsetType
+from sluiceway.broker import Broker, OffsetType, PartitionOffsetRequest
+from sluiceway.broker.exceptions import LeaderNotAvailable
 from sluiceway.confluent import channel_producers
 from sluiceway.errors import Fenced, KafkaUnavailable
 from topics import readings
@@ -70,6 +71,50 @@ def elections(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elections]:
     monkeypatch.setattr(AdminClient, "list_offsets", list_offsets)
     yield elections
     elections.left = 0
+
+
+@pytest.fixture
+def leaderless(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Partitions that have no leader, as librdkafka sees it."""
+    absent: set[int] = set()
+    list_offsets, describe = AdminClient.list_offsets, AdminClient.describe_topics
+
+    def listed(admin: AdminClient, asked: Any, **options: Any) -> dict[Any, Any]:
+        if not any(each.partition in absent for each in asked):
+            found: dict[Any, Any] = list_offsets(admin, asked, **options)
+            return found
+        failed: Future[Any] = Future()
+        failed.set_exception(KafkaException(KafkaError(KafkaError._NOENT)))
+        return dict.fromkeys(asked, failed)
+
+    def described(admin: AdminClient, topics: Any, **options: Any) -> dict[str, Future[Any]]:
+        found: dict[str, Future[Any]] = describe(admin, topics, **options)
+        for future in found.values() if absent else ():
+            for each in future.result(20).partitions:
+                if each.id in absent:
+                    each.leader = None
+        return found
+
+    monkeypatch.setattr(AdminClient, "list_offsets", listed)
+    monkeypatch.setattr(AdminClient, "describe_topics", described)
+    return absent
+
+
+def test_a_partition_without_a_leader_does_not_hide_the_others_offsets(
+    gateway_url: str, new_channel: NewChannel, leaderless: set[int]
+) -> None:
+    channel = new_channel(partitions=3)
+    with broker_at(gateway_url) as broker:
+        produced(broker, channel, encoded(channel, 2), 2)
+        leaderless.add(1)
+        name = channel.name.encode()
+        requests = [PartitionOffsetRequest(name, number, OffsetType.LATEST) for number in range(3)]
+        answers = broker.request_offset_limits(requests).topics[name]
+        assert [tuple(answers[number]) for number in range(3)] == [([0], 0), ([], 5), ([2], 0)]
+        assert "no leader" in answers[1].reason
+        assert limit(broker, channel, OffsetType.EARLIEST, 1).err == LeaderNotAvailable.ERROR_CODE
+        leaderless.clear()
+        assert limit(broker, channel, OffsetType.LATEST, 1).offset == [0]
 
 
 def opened(channel: Channel, **wishes: Any) -> ChannelWriter:
@@ -161,10 +206,10 @@ def test_a_producer_closes_after_a_leader_election(
     (endpoint,) = [each for each in site.gateway.channel(name).endpoints() if each.ends]
     assert (endpoint.state, endpoint.ends) == ("closed", {0: 2})
 
-    monkeypatch.setattr(channel_producers, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(channel_producers, "_LEAST_DETACH_S", 0.2)
     elections.left = math.inf
     for _ in range(2):
-        assert raised(impatient.close) == KafkaError._ALL_BROKERS_DOWN
+        assert raised(impatient.close, 0.2) == KafkaError._ALL_BROKERS_DOWN
     assert sorted(states(site.gateway.channel(name))) == ["closed", "error"]
 
 

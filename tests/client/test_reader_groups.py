@@ -261,7 +261,7 @@ def test_the_principal_closes_last(channel: Channel) -> None:
         ({"group": "g", "index": 0}, "give both or neither"),
         ({"group": "g", "index": 2, "size": 2}, "index is 2 and size is 2"),
         ({"group": "g", "index": -1, "size": 2}, "index is -1 and size is 2"),
-        ({"group": "g/h"}, "the group name"),
+        ({"group": "g\nh"}, "the group name"),
         ({"index": 0, "size": 1}, "give its name"),
         ({"group": "g", "mode": "both"}, "'shared' or 'broadcast'"),
         ({"group": "g", "partitions": [0]}, "exclude each other"),

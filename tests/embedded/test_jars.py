@@ -1,8 +1,11 @@
 import hashlib
+import socket
+import time
 from pathlib import Path
 
 import pytest
 
+from sluiceway_gateway.embedded import jars
 from sluiceway_gateway.embedded.jars import (
     JarsUnavailable,
     differences,
@@ -55,6 +58,29 @@ def test_a_failed_download_has_advice(tmp_path: Path, monkeypatch: pytest.Monkey
         fetch_jars(kafka_jars())
     left = [path.name for path in (tmp_path / "cache").iterdir()]
     assert left == ["kafka-4.3.1.lock"], "a failed fetch leaves nothing that looks like a cache"
+
+
+def test_a_download_that_hangs_ends_in_time_with_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        settings = tmp_path / "ivysettings.xml"
+        settings.write_text(
+            '<ivysettings><settings defaultResolver="silent"/><resolvers><ibiblio name="silent" '
+            f'm2compatible="true" root="http://127.0.0.1:{silent.getsockname()[1]}/"/>'
+            "</resolvers></ivysettings>"
+        )
+        monkeypatch.setenv("SLUICEWAY_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("SLUICEWAY_IVY_SETTINGS", str(settings))
+        monkeypatch.setattr(jars, "_FETCH_TIMEOUT_S", 3.0)
+        begun_s = time.monotonic()
+        with pytest.raises(JarsUnavailable, match=r"within 3 s; 0 of \d+ jars.*https\.proxyHost"):
+            fetch_jars(kafka_jars())
+        assert time.monotonic() - begun_s < 60
+    left = [path.name for path in (tmp_path / "cache").iterdir()]
+    assert left == ["kafka-4.3.1.lock"]
 
 
 def test_the_comparison_reads_the_bytes(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from tests.model.world import Violation, World, offsets
+
 from sluiceway_gateway.errors import NotFound, PositionMoved
 from sluiceway_gateway.ledger import committing, intervals, model, opening
 from sluiceway_gateway.ledger.committing import CommitRequest
 from sluiceway_gateway.ledger.intervals import Interval, Manifest
 from sluiceway_gateway.ledger.model import AbortDecision, Batch, BatchState, Ledger, Owner
 from sluiceway_gateway.ledger.opening import OpenRequest
-
-from tests.model.world import Violation, World, offsets
 
 MAX_AGE = timedelta(seconds=400)
 LEASE = timedelta(seconds=60)
@@ -166,7 +166,11 @@ class Gateway:
 
     def reap(self) -> None:
         """End the batches whose leases are over."""
-        self._store_aborts(model.reap(self.locked_ledger(), self.open_batches(), self.world.now))
+        decision = model.reap(self.locked_ledger(), self.open_batches(), self.world.now)
+        for each in decision.aborted:
+            if each.lease_until > self.world.now:
+                raise Violation("fenced", f"{each.key} of the living {each.instance} was reaped")
+        self._store_aborts(decision)
 
     def grow(self) -> None:
         """Add a partition."""

@@ -4,20 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.model.gateway import LEASE, Gateway, Move
+from tests.model.world import JobFailed, JobRefused, Process, Record, Steps, Violation, World, pause
+
 from sluiceway_gateway.errors import (
     BatchKeyTaken,
     BatchOpen,
     BeyondWatermark,
+    Conflict,
     InvalidManifest,
+    ManifestConflict,
     StaleBatch,
+    UnknownPartition,
 )
 from sluiceway_gateway.ledger.committing import CommitRequest
 from sluiceway_gateway.ledger.intervals import Interval, Manifest, digest_of, merge_runs
 from sluiceway_gateway.ledger.model import Batch, BatchState
 from sluiceway_gateway.ledger.opening import OpenRequest
-
-from tests.model.gateway import LEASE, Gateway, Move
-from tests.model.world import JobFailed, JobRefused, Process, Record, Steps, World, pause
 
 Identity = tuple[Any, ...]
 
@@ -86,7 +89,7 @@ class Work:
             done = {each.task for each in self.reports}
             for task, attempts in running.items():
                 living = [each for each in attempts if not each.over]
-                speculate = task not in done and self.world.fault("speculation", 0.01)
+                speculate = task not in done and self.world.fault("speculation", 0.02)
                 if (not living and task not in done) or speculate:
                     name = f"{self.request.instance}/{task}.{len(attempts)}"
                     attempts.append(self.world.spawn(name, self._attempt(task)))
@@ -108,23 +111,23 @@ class Work:
     def _write(self, task: int) -> Steps:
         world, reports = self.world, DeliveryReports()
         counts: dict[int, int] = {}
-        batch = yield from self._before_writing(task, reports)
+        batch, done = yield from self._before_writing(task, reports)
         self.batch = batch
         if batch.state is BatchState.COMMITTED:
             self.reports.append(Report(task=task, batch=batch, written={}, counts={}))
             return
         own = world.random.choice([*batch.begin])
-        zero = world.fault("report counts up from -1", 0.01)
-        for identity in self.tasks[task]:
+        zero = world.fault("report counts up from -1", 0.03)
+        for identity in self.tasks[task][done:]:
             keyed = world.random.random() < 0.2
             partition = world.random.choice([*batch.begin]) if keyed else own
             yield
-            if world.fault("record not written", 0.01):
+            if world.fault("record not written", 0.02):
                 reports.failed()
                 continue
             offset = world.log.append(partition, Record(identity, self.request.key))
             counts[partition] = counts.get(partition, 0) + 1
-            if world.fault("record not acknowledged", 0.01):
+            if world.fault("record not acknowledged", 0.02):
                 reports.failed()
             elif zero:
                 reports.delivered(partition, len(reports.offsets.get(partition, ())) - 1)
@@ -135,8 +138,9 @@ class Work:
             written = reports.intervals()
             self.reports.append(Report(task=task, batch=batch, written=written, counts=counts))
 
-    def _before_writing(self, task: int, reports: DeliveryReports) -> Steps:
-        return (yield from self.world.call("open", self._open))
+    def _before_writing(self, _task: int, _reports: DeliveryReports) -> Steps:
+        """Open the batch; return it, and how many records are written by then: none."""
+        return (yield from self.world.call("open", self._open)), 0
 
     def chosen(self) -> list[Report]:
         """Return one report for each task: the first."""
@@ -163,25 +167,21 @@ class Work:
         for report in chosen:
             for at, count in report.counts.items():
                 counts[at] = counts.get(at, 0) + count
-        if manifest and self.world.fault("bogus manifest", 0.02):
-            yield from self._bogus(batch, counts)
+        if manifest and self.world.fault("bogus manifest", 0.05):
+            yield from self._bogus(batch)
         try:
             yield from self._ask(batch, manifest, counts)
         except Exception:
             self._abort_later()
             raise
+        if self.world.fault("late abort", 0.1):
+            self._abort_later()
 
     def _ask(self, batch: Batch, manifest: Manifest, counts: dict[int, int]) -> Steps:
         """Commit; large manifests in slices, which may come after the commit."""
         sliced = len(manifest) > 1 and self.world.random.random() < 0.4
-        request = CommitRequest(
-            batch=batch.id,
-            instance=self.request.instance,
-            digest=digest_of(manifest),
-            manifest=manifest,
-            records=sum(counts.values()),
-            counts=counts,
-        )
+        request = self._request(batch, manifest, counts)
+        patience = self.world.random.randint(0, 4)
         while True:
             if sliced:
                 for number, at in enumerate(sorted(manifest)):
@@ -191,7 +191,7 @@ class Work:
                     )
             try:
                 yield from self.world.call(
-                    "commit", lambda: self.gateway.commit(request, sliced, self.move), patience=6
+                    "commit", lambda: self.gateway.commit(request, sliced, self.move), patience
                 )
             except (BeyondWatermark, InvalidManifest):
                 if not sliced:
@@ -200,15 +200,47 @@ class Work:
             else:
                 return
 
-    def _bogus(self, batch: Batch, counts: dict[int, int]) -> Steps:
-        """Send a manifest that lists more than Kafka has."""
-        at = next(iter(counts))
-        end = len(self.world.log.records[at])
-        bogus = {at: (Interval(max(end - 1, batch.begin[at]), end + 50),)}
+    def _request(self, batch: Batch, manifest: Manifest, counts: dict[int, int]) -> CommitRequest:
+        return CommitRequest(
+            batch=batch.id,
+            instance=self.request.instance,
+            digest=digest_of(manifest),
+            manifest=manifest,
+            records=sum(counts.values()),
+            counts=counts,
+        )
+
+    def _bogus(self, batch: Batch) -> Steps:
+        """Send a manifest that a broken client might: every one must be refused."""
+        manifest = self.world.random.choice(self._bogus_manifests(batch))
+        request = self._request(batch, manifest, dict.fromkeys(manifest, 1))
         try:
-            yield from self._ask(batch, bogus, {at: 1})
-        except BeyondWatermark:
+            yield from self.world.call("bogus commit", lambda: self.gateway.commit(request))
+        except (BeyondWatermark, ManifestConflict, UnknownPartition):
             return
+        except Conflict as error:
+            raise JobFailed("the batch is not open any more") from error
+        raise Violation("lost", f"the manifest {manifest} is accepted")
+
+    def _bogus_manifests(self, batch: Batch) -> list[Manifest]:
+        """Return manifests beyond the watermark, below begin, over a run, in other partitions."""
+        log, runs = self.world.log, self.gateway.runs
+        at, begin = self.world.random.choice([*batch.begin.items()])
+        found: list[Manifest] = [{at: (Interval(max(begin, len(log.records[at]) - 1), 10_000),)}]
+        if begin and len(log.records[at]) > begin:
+            found.append({at: (Interval(begin - 1, begin + 1),)})
+        found += [
+            {each: (Interval(run.end - 1, run.end),)}
+            for each, first in batch.begin.items()
+            for run in runs.get(each, ())
+            if run.end > first
+        ]
+        found += [
+            {each: (Interval(len(records) - 1, len(records)),)}
+            for each, records in enumerate(log.records)
+            if records and each not in batch.begin
+        ]
+        return found
 
     def _drained(self, batches: list[Batch]) -> Steps:
         """Compare a replay's count with the committed one."""
@@ -276,8 +308,9 @@ class Job:
         if self.world.random.random() < 0.3:
             count = self.gateway.ledger.partitions
             named = tuple(sorted(self.world.random.sample(range(count), k=max(1, count // 2))))
+        owner = more.pop("owner", self.owner)
         request = OpenRequest(
-            key=key, owner=self.owner, instance=instance, partitions=named, lease=LEASE, **more
+            key=key, owner=owner, instance=instance, partitions=named, lease=LEASE, **more
         )
         return Work(self.world, self.gateway, request, tasks, move)
 
@@ -367,3 +400,21 @@ class Transaction(Job):
 
     def _position(self) -> int:
         return self.gateway.positions.get(self.owner, 0)
+
+
+@dataclass
+class PlainWriter(Job):
+    """A writer without keys of its own: each flush is a batch, and a failed one is not repeated."""
+
+    flushes: list[list[Identity]] = field(default_factory=list)
+    begun: int = 0
+    acknowledged: set[int] = field(default_factory=set)
+
+    def drive(self, instance: str) -> Steps:
+        own = self.runs
+        while own == self.runs and self.begun < len(self.flushes):
+            at = self.begun
+            self.begun += 1
+            key = f"{instance}:{at}"
+            yield from self.work(key, instance, [self.flushes[at]], owner=instance).perform()
+            self.acknowledged.add(at)

@@ -1,6 +1,6 @@
 """Readers: streams with checkpoints, bounded reads, snapshots."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.model.gateway import Answer, Gateway
@@ -78,9 +78,7 @@ class StreamReader:
             return None
         runs, rest = dict(answer.runs), dict(answer.truncated)
         while rest:
-            part = yield from self.world.call(
-                "committed", lambda starts=rest: self.gateway.more(starts, self.limit, answer)
-            )
+            part = yield from self.world.call("committed", self._next_slice(rest, answer))
             for at, more in part.runs.items():
                 runs[at] = (*runs.get(at, ()), *more)
             rest = dict(part.truncated)
@@ -93,7 +91,10 @@ class StreamReader:
             truncated={},
         )
 
-    def joined(self, first: Answer, further: Answer) -> Answer:
+    def _next_slice(self, starts: Mapping[int, int], first: Answer) -> Callable[[], Answer]:
+        return lambda: self.gateway.more(starts, self.limit, first)
+
+    def joined(self, first: Answer, _further: Answer) -> Answer:
         """Return the answer whose `stable` counts: the first one."""
         return first
 
@@ -107,6 +108,7 @@ class StreamReader:
 
     def tell(self, partition: int, start: int, end: int) -> None:
         """Raise to the user, who decides to go on."""
+        self.world.note(f"the records [{start}, {end}) of {partition} have expired")
         self.told += 1
 
     def _compare(self, found: dict[tuple[int, int], tuple[Any, ...]]) -> None:

@@ -3,13 +3,11 @@
 import hashlib
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sluiceway_gateway.ledger.model import BatchState
-
 from tests.model.gateway import Gateway
-from tests.model.jobs import BatchJob, Job, Stream, Transaction
+from tests.model.jobs import BatchJob, Identity, Job, PlainWriter, Stream, Transaction
 from tests.model.readers import StreamReader, bounded_read, repeated_snapshot
 from tests.model.world import Log, Steps, Violation, World, offsets, pause
 
@@ -26,7 +24,7 @@ class Outcome:
     text: str = ""
     steps: int
     faults: Counter[str]
-    commits: int
+    ended_batches: int
     digest: str
     """SHA-256 of the trace."""
     trace: tuple[str, ...] = ()
@@ -41,7 +39,7 @@ class Schedule:
         partitions = rng.randint(1, 3)
         self.world = World(rng, Log(partitions))
         self.gateway = Gateway(self.world, partitions)
-        self.steps = rng.randint(150, 700)
+        self.steps = rng.randint(200, 1000)
         self.reuse = rng.random() < 0.04
         """Kafka loses committed records in this one, and uses their offsets again."""
         self.expires = rng.random() < 0.1
@@ -56,6 +54,7 @@ class Schedule:
     def _jobs(self) -> list[Job]:
         rng, world, gateway = self.random, self.world, self.gateway
         stream = Stream(world, gateway, "stream")
+        tasks: list[list[Identity]]
         stream.batches = [
             [[("stream", at, task, row) for row in range(rng.randint(0, 3))] for task in range(2)]
             for at in range(rng.randint(3, 6))
@@ -70,6 +69,9 @@ class Schedule:
         if rng.random() < 0.5:
             inputs = [("transaction", at) for at in range(rng.randint(2, 10))]
             jobs.append(Transaction(world, gateway, "transaction", inputs=inputs))
+        if rng.random() < 0.5:
+            flushes = [[("flush", at, row) for row in range(3)] for at in range(rng.randint(1, 4))]
+            jobs.append(PlainWriter(world, gateway, "plain", flushes=flushes))
         if rng.random() < 0.15:
             # Two jobs of different owners with one key, and two writes of one owner with one key.
             tasks = [[("thief", row) for row in range(2)]]
@@ -104,7 +106,7 @@ class Schedule:
             text=text,
             steps=steps,
             faults=self.world.faults,
-            commits=self.gateway.ledger.number,
+            ended_batches=self.gateway.ledger.number,
             digest=hashlib.sha256("\n".join(trace).encode()).hexdigest(),
             trace=trace,
         )
@@ -113,8 +115,9 @@ class Schedule:
         for number, reader in enumerate(self.readers):
             self.world.spawn(f"reader {number}", reader.read())
         self.world.spawn("bounded", self._later(bounded_read(self.world, self.gateway)))
-        self.world.spawn("snapshot", self._later(repeated_snapshot(self.world, self.gateway)))
-        if self.random.random() < 0.3:
+        for _ in range(2):
+            self.world.spawn("snapshot", self._later(repeated_snapshot(self.world, self.gateway)))
+        if self.random.random() < 0.5:
             self.world.spawn("forgotten", self._forgotten())
 
     def _later(self, steps: Steps) -> Steps:
@@ -162,9 +165,9 @@ class Schedule:
 
     def _faults(self) -> None:
         world, rng = self.world, self.random
-        if world.fault("process killed", 0.004):
+        if world.fault("process killed", 0.008):
             self._victims(lambda process: world.crash(process))
-        if world.fault("driver declared dead", 0.006):
+        if world.fault("driver declared dead", 0.01):
             job = rng.choice(self.jobs)
             if job.current is not None:
                 job.current.declared_dead = True
@@ -250,6 +253,11 @@ class Schedule:
             if isinstance(job, Transaction):
                 self._require_all(job.owner, job.inputs, visible, needed=True)
                 continue
+            if isinstance(job, PlainWriter):
+                for at, flush in enumerate(job.flushes):
+                    needed = at in job.acknowledged
+                    self._require_all(f"flush {at}", flush, visible, needed=needed)
+                continue
             assert isinstance(job, Stream | BatchJob)
             for key, identities in job.keys().items():
                 self._require_all(key, identities, visible, needed=not job.refused)
@@ -272,6 +280,7 @@ def offsets_of(gateway: Gateway, at: int) -> set[int]:
     return set(offsets(gateway.runs.get(at, ())))
 
 
-def run_schedule(seed: int) -> Outcome:
+def run_schedule(seed: int, *, keep_trace: bool = True) -> Outcome:
     """Run the schedule of a seed."""
-    return Schedule(seed).run()
+    outcome = Schedule(seed).run()
+    return outcome if keep_trace else replace(outcome, trace=())

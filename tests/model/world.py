@@ -120,7 +120,7 @@ class World:
     def send(self, name: str, handle: Callable[[], Any]) -> list[Any]:
         """Send a request, which may get lost; return the list that its answer will be in."""
         answers: list[Any] = []
-        if not self.fault("request lost", 0.03):
+        if not self.fault("request lost", 0.06):
             self.network.append(Message(name=name, handle=handle, answers=answers))
         return answers
 
@@ -142,7 +142,7 @@ class World:
     def deliver(self, at: int) -> None:
         """Handle a request, once or once more; its answer may get lost."""
         message = self.network[at]
-        if not self.fault("request repeated", 0.05):
+        if not self.fault("request repeated", 0.1):
             self.network[at] = self.network[-1]
             self.network.pop()
         try:
@@ -152,14 +152,14 @@ class World:
             answer = error
         else:
             self.note(message.name)
-        if not self.fault("answer lost", 0.06):
+        if not self.fault("answer lost", 0.1):
             message.answers.append(answer)
 
     def step(self) -> None:
         """Let one process or one request go a step further."""
         if self.random.random() < 0.05:
             self.seconds += self.random.randint(1, 5)
-        if self.fault("clock ahead", 0.002):
+        if self.fault("clock ahead", 0.003):
             self.seconds += self.random.randint(30, 90)
         waiting = len(self.network)
         at = self.random.randrange(waiting + len(self.processes))

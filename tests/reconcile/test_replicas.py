@@ -148,12 +148,15 @@ def leader(database: Database, holder: str, seconds: Seconds, lease_ms: int = LE
 def test_one_replica_leads_and_another_takes_over_when_it_resigns(database: Database) -> None:
     seconds = Seconds()
     first, second = leader(database, "a", seconds), leader(database, "b", seconds)
+    assert [first.has_lease, second.has_lease] == [False, False]
     assert [first.leads(), second.leads()] == [True, False]
+    assert [first.has_lease, second.has_lease] == [True, False]
     seconds.now += first.renewal_s
     assert [first.leads(), second.leads()] == [True, False]
     second.resign()
     assert first.leads(), "resigning without the lease changes nothing"
     first.resign()
+    assert not first.has_lease
     seconds.now += second.poll_s
     assert [second.leads(), first.leads()] == [True, False]
 
@@ -190,6 +193,7 @@ def test_another_replica_takes_over_when_a_lease_ends(database: Database) -> Non
     dead, other = leader(database, "dead", seconds), leader(database, "other", seconds)
     assert [dead.leads(), other.leads()] == [True, False]
     assert until_it_leads(other, seconds) == LEASE_MS / 1000
+    assert [dead.has_lease, other.has_lease] == [False, True]
     assert not dead.leads(), "it notices at its next renewal"
 
 

@@ -1,14 +1,14 @@
 """Members of a dynamic group in random schedules."""
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
-from sluiceway_gateway.endpoints.attach_batch import AttachSpec
+from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.service import DetachSpec
@@ -64,11 +64,29 @@ class DynamicRules:
             client="",
             role=Role.READER,
             group=GROUP,
+            static_id=uuid.uuid4().hex,
         )
         found = self.services.attach(self.name, asked, uid=self.uid)
         index = found.endpoint.place.index
         assert index not in {each.index for each in self.members}
         self.members.append(Member(asked=asked, index=index, epoch=found.endpoint.epoch))
+
+    @precondition(lambda self: self.members)
+    @rule(which=st.integers(0, 5))
+    def restart(self, which: int) -> None:
+        self.unsettled = True
+        before = self.members[-1 - which % len(self.members)]
+        asked = replace(before.asked, id=uuid.uuid4().hex, session=uuid.uuid4().hex)
+        found = self.services.attach(self.name, asked, uid=self.uid).endpoint
+        assert found.place.index == before.index
+        assert found.epoch > before.epoch
+        before.gone = True
+        before.reads.clear()
+        self.members.remove(before)
+        self.members.append(Member(asked=asked, index=before.index, epoch=found.epoch))
+        known = self.known(before.asked.id)
+        assert known.superseded
+        assert not known.may_return
 
     def known(self, id_: str):  # type: ignore[no-untyped-def]
         return self.services.endpoints.get(self.name, id_).endpoint

@@ -69,7 +69,7 @@ def digest(manifest: Intervals) -> str:
 def lengths(manifest: Intervals) -> dict[str, int]:
     """Return the number of offsets by partition."""
     return {
-        str(partition): sum(end - first for first, end in intervals)
+        str(partition): sum(max(0, end - first) for first, end in intervals)
         for partition, intervals in manifest.items()
     }
 

@@ -4,7 +4,16 @@ docs/coming-from.md lists every call, and the deliberate differences.
 """
 
 from sluiceway.broker import exceptions
-from sluiceway.broker.admin import CreateTopicRequest
+from sluiceway.broker.admin import (
+    ApiVersionsResponse,
+    ApiVersionsSpec,
+    CreateTopicRequest,
+    DescribeGroupResponse,
+    DescribeGroupsResponse,
+    GroupListing,
+    GroupMember,
+    ListGroupsResponse,
+)
 from sluiceway.broker.broker import Broker
 from sluiceway.broker.connection import SslConfig
 from sluiceway.broker.requests import (
@@ -41,15 +50,22 @@ from sluiceway.broker.responses import (
 )
 
 __all__ = [
+    "ApiVersionsResponse",
+    "ApiVersionsSpec",
     "Broker",
     "BrokerMetadata",
     "CompressionType",
     "CreateTopicRequest",
+    "DescribeGroupResponse",
+    "DescribeGroupsResponse",
     "FetchPartitionResponse",
     "FetchResponse",
+    "GroupListing",
+    "GroupMember",
     "HeartbeatResponse",
     "JoinGroupResponse",
     "LeaveGroupResponse",
+    "ListGroupsResponse",
     "ListOffsetResponse",
     "MemberAssignment",
     "Message",

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -37,17 +37,21 @@ from sluiceway.rest.models import Connection
 __all__ = [
     "AdminRequests",
     "ApiVersionsResponse",
+    "ApiVersionsSpec",
     "CreateTopicRequest",
+    "DescribeGroupResponse",
     "DescribeGroupsResponse",
+    "GroupListing",
+    "GroupMember",
     "ListGroupsResponse",
 ]
 
 _PROTOCOL_TYPE = b"consumer"
 _NO_LEADER = -1
+_NO_LEADER_REASON = "the partition has no leader; ask again when its brokers are back"
 
 
-@dataclass(frozen=True)
-class GroupListing:
+class GroupListing(NamedTuple):
     """A group that has members or committed offsets."""
 
     group_id: bytes
@@ -62,8 +66,7 @@ class ListGroupsResponse:
     error: int = 0
 
 
-@dataclass(frozen=True)
-class DescribedMember:
+class GroupMember(NamedTuple):
     """A live reader; `member_assignment` names its channel, without partitions."""
 
     member_id: bytes
@@ -73,8 +76,7 @@ class DescribedMember:
     member_assignment: MemberAssignment
 
 
-@dataclass(frozen=True)
-class DescribeGroupResponse:
+class DescribeGroupResponse(NamedTuple):
     """A group: `Stable` with live members, `Empty` without, `Dead` if it does not exist."""
 
     error_code: int
@@ -82,7 +84,7 @@ class DescribeGroupResponse:
     state: bytes
     protocol_type: bytes
     protocol: bytes
-    members: dict[bytes, DescribedMember]
+    members: dict[bytes, GroupMember]
 
 
 @dataclass(frozen=True)
@@ -92,19 +94,17 @@ class DescribeGroupsResponse:
     groups: ByName[DescribeGroupResponse]
 
 
-@dataclass(frozen=True)
-class CreateTopicRequest:
+class CreateTopicRequest(NamedTuple):
     """A channel to create, of the format `bytes`."""
 
-    name: bytes | str
+    topic_name: bytes | str
     num_partitions: int = 1
     replication_factor: int = -1
     replica_assignment: Any = ()
     config_entries: Any = ()
 
 
-@dataclass(frozen=True)
-class ApiVersionsSpec:
+class ApiVersionsSpec(NamedTuple):
     """The supported versions of a request."""
 
     key: int
@@ -146,14 +146,14 @@ class AdminRequests:
         """Describe groups, with their live readers."""
         names = [in_bytes(each, "group") for each in group_ids]
         known: set[bytes] = set()
-        members: dict[bytes, dict[bytes, DescribedMember]] = {}
+        members: dict[bytes, dict[bytes, GroupMember]] = {}
         for channel in list(self._control.channels()):
             assignment = MemberAssignment([(channel.name.encode(), [])])
             known.update(self._groups(channel.name))
             for each in self._readers(channel.name):
                 id_ = each.id.encode()
                 group = members.setdefault((each.group or "").encode(), {})
-                group[id_] = DescribedMember(id_, b"", b"", None, assignment)
+                group[id_] = GroupMember(id_, b"", b"", None, assignment)
         found: ByName[DescribeGroupResponse] = ByName()
         for name in names:
             live = members.get(name, {})
@@ -174,7 +174,7 @@ class AdminRequests:
             if each.replication_factor > 0:
                 spec["replication"] = each.replication_factor
             spec |= _settings(each.config_entries)
-            created = self._control.create(in_text(each.name, "topic"), spec=spec, labels={})
+            created = self._control.create(in_text(each.topic_name, "topic"), spec=spec, labels={})
             if timeout_s > 0:
                 Channel(self._control, created).wait_until_ready(deadline_s - time.monotonic())
 
@@ -237,17 +237,18 @@ class AdminRequests:
         return ListOffsetResponse(topics)
 
     def _brokers(self, found: Iterable[Any]) -> dict[int, BrokerMetadata]:
-        return {
-            each.id: BrokerMetadata(each.id, each.host, each.port, gateway=self._gateway)
-            for each in found
-        }
+        return {each.id: BrokerMetadata.named_by(self._gateway, each) for each in found}
 
     def _offsets(
         self, connection: Connection, times: Mapping[int, int]
     ) -> dict[int, OffsetPartitionResponse]:
         identity, timeout_s = self._handler.identity(connection), self._handler.timeout_s
+        answers: dict[int, OffsetPartitionResponse] = {}
         try:
-            found = identity.offsets(times, timeout_s=timeout_s, committed=False)
+            # Kafka's client answers for no partition at all if one has no leader.
+            leaderless = identity.leaderless(timeout_s=timeout_s)
+            led = {p: when for p, when in times.items() if p not in leaderless}
+            found = identity.offsets(led, timeout_s=timeout_s, committed=False) if led else {}
             # Without a message that is not older than the time, the answer is the end.
             late = [partition for partition, offset in found.items() if offset < 0]
             found |= identity.ends(late, timeout_s=timeout_s) if late else {}
@@ -258,7 +259,14 @@ class AdminRequests:
             else:
                 refusal = topic_refusal(error)
             return dict.fromkeys(times, _refused_offset(refusal))
-        return {partition: OffsetPartitionResponse([offset]) for partition, offset in found.items()}
+        for partition in times:
+            offset = found.get(partition)
+            answers[partition] = (
+                _refused_offset(LeaderNotAvailable(_NO_LEADER_REASON))
+                if offset is None
+                else OffsetPartitionResponse([offset], 0)
+            )
+        return answers
 
     def _list_topics(self, connection: Connection) -> Any:
         name = connection.topic_name
@@ -306,7 +314,7 @@ def _topic(name: bytes, found: Any) -> TopicMetadata:
         )
         return _refused_topic(name, refusal)
     return TopicMetadata(
-        name, {number: _partition(each) for number, each in sorted(found.partitions.items())}
+        name, {number: _partition(each) for number, each in sorted(found.partitions.items())}, 0
     )
 
 
@@ -318,13 +326,12 @@ def _partition(found: Any) -> PartitionMetadata:
         replicas=list(found.replicas),
         isr=list(found.isrs),
         err=0 if led else LeaderNotAvailable.ERROR_CODE,
-        reason="" if led else "the partition has no leader; ask again when its brokers are back",
-    )
+    ).because("" if led else _NO_LEADER_REASON)
 
 
 def _refused_topic(name: bytes, refusal: ProtocolClientError) -> TopicMetadata:
-    return TopicMetadata(name, {}, refusal.ERROR_CODE, str(refusal))
+    return TopicMetadata(name, {}, refusal.ERROR_CODE).because(refusal)
 
 
 def _refused_offset(refusal: ProtocolClientError) -> OffsetPartitionResponse:
-    return OffsetPartitionResponse([], refusal.ERROR_CODE, str(refusal))
+    return OffsetPartitionResponse([], refusal.ERROR_CODE).because(refusal)

@@ -16,7 +16,8 @@ from sluiceway.broker.admin import (
 from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import SocketDisconnectedError
 from sluiceway.broker.fetch import FetchRequests
-from sluiceway.broker.groups import GroupRequests, OffsetRequests
+from sluiceway.broker.groups import GroupRequests
+from sluiceway.broker.offsets import OffsetRequests
 from sluiceway.broker.produce import ProduceRequests
 from sluiceway.broker.requests import checked_count
 from sluiceway.broker.responses import (
@@ -97,9 +98,8 @@ class Broker:
 
         `id_` is only returned by `id`. The timeouts bound each request, retries included. With
         `ssl_config` the connection is HTTPS, and its `cafile` is trusted. The token defaults to
-        SLUICEWAY_TOKEN. `gateway` is for brokers of `request_metadata`. The other arguments are
-        accepted and ignored. If the gateway does not answer, that is logged, and `connected` is
-        False. Raises OptionError.
+        SLUICEWAY_TOKEN. `gateway` is for brokers of `request_metadata`. The others are ignored. If
+        the gateway does not answer, that is logged, and `connected` is False. Raises OptionError.
         """
         del handler, buffer_size, source_host, source_port, broker_version, api_versions
         # Error reporters render the locals of frames.
@@ -109,10 +109,8 @@ class Broker:
             host, self._port, url=url, ssl_config=ssl_config, token=token, listener=listener
         )
         self._timeout_s = checked_count(socket_timeout_ms, "socket_timeout_ms") / 1000
-        self._offsets_timeout_s = (
-            checked_count(offsets_channel_socket_timeout_ms, "offsets_channel_socket_timeout_ms")
-            / 1000
-        )
+        name = "offsets_channel_socket_timeout_ms"
+        self._offsets_timeout_s = checked_count(offsets_channel_socket_timeout_ms, name) / 1000
         self._raise_errors = raise_errors
         self._lock = threading.Lock()
         self._connecting_offsets = threading.Lock()
@@ -191,6 +189,11 @@ class Broker:
         """The connection for committing and fetching offsets; None: not connected."""
         return None if self._offsets is None else self._offsets.handler
 
+    def _get_unique_req_handler(self, connection_id: object) -> RequestHandler | None:
+        """Return `handler` for any id: requests of several members do not wait for each other."""
+        del connection_id
+        return self.handler
+
     def connect(self, attempts: int = 3) -> None:
         """Connect, or connect again. Raises SocketDisconnectedError after `attempts`.
 
@@ -200,9 +203,7 @@ class Broker:
         handler.greet(attempts)
         with self._lock:
             before = self._requests
-            produces = (
-                ProduceRequests(handler, self._address) if before is None else before.produces
-            )
+            produces = before.produces if before else ProduceRequests(handler, self._address)
             produces.handler = handler
             self._requests = _Requests(handler, self._address, produces)
             self._close_failure = None

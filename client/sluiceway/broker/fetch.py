@@ -320,7 +320,7 @@ def _answer(request: _Request) -> FetchPartitionResponse:
     fetched = taken[-1].offset() + 1 if taken else request.asked.offset
     group_state().add_fetched(connection.topic_id, partition.number, fetched)
     end = max(request.client.high_watermark(partition), partition.next if partition.at_end else -1)
-    return FetchPartitionResponse(max_offset=end, messages=messages)
+    return FetchPartitionResponse(max_offset=end, messages=messages, err=0)
 
 
 def _is_enough(requests: Collection[_Request], min_bytes: int) -> bool:
@@ -345,7 +345,7 @@ def _gather(requests: Collection[_Request]) -> None:
 
 
 def _refused(refusal: ProtocolClientError) -> FetchPartitionResponse:
-    return FetchPartitionResponse(-1, [], refusal.ERROR_CODE, str(refusal))
+    return FetchPartitionResponse(-1, [], refusal.ERROR_CODE).because(refusal)
 
 
 def _message(fetched: Any) -> Message:

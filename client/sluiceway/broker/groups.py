@@ -1,5 +1,6 @@
-"""Group requests: members of this process (join, sync, heartbeat, leave), committed offsets."""
+"""Group requests: members of this process join, sync, send heartbeats and leave."""
 
+import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -10,35 +11,28 @@ from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
     InconsistentGroupProtocol,
-    OffsetOutOfRangeError,
-    ProtocolClientError,
     RebalanceInProgress,
     UnknownError,
     UnknownMemberId,
-    UnknownTopicOrPartition,
     group_refusal,
 )
-from sluiceway.broker.requests import ByName, checked_generation, each_once, in_bytes, in_text
+from sluiceway.broker.requests import checked_generation, in_bytes, in_text
 from sluiceway.broker.responses import (
     GroupResponse,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
     MemberAssignment,
-    OffsetCommitPartitionResponse,
-    OffsetCommitResponse,
-    OffsetFetchPartitionResponse,
-    OffsetFetchResponse,
     SyncGroupResponse,
 )
 from sluiceway.endpoint.committer import StandaloneCommitter
-from sluiceway.errors import OptionError, SluicewayError, StaleGeneration
+from sluiceway.errors import SluicewayError, StaleGeneration
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.endpoint_models import Membership, Position, SyncResult
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Connection
 
-__all__ = ["GroupRequests", "OffsetRequests", "group_state"]
+__all__ = ["GroupRequests", "JoinedMember", "group_state", "joined_member"]
 
 
 @dataclass(kw_only=True)
@@ -150,6 +144,16 @@ class GroupRequests:
         topic_name = in_text(topic, "topic")
 
         def joined(member: JoinedMember) -> JoinGroupResponse:
+            try:
+                return answer(member)
+            except BaseException:
+                if not id_:
+                    # Nobody has its id; without this it would hold its partitions for a while.
+                    with contextlib.suppress(SluicewayError):
+                        self._detach(member)
+                raise
+
+        def answer(member: JoinedMember) -> JoinGroupResponse:
             if member.channel != topic_name:
                 raise InconsistentGroupProtocol(
                     f"the member {member.id!r} joined for {member.channel!r} and not for "
@@ -215,11 +219,7 @@ class GroupRequests:
         """Leave the group."""
 
         def left(member: JoinedMember) -> LeaveGroupResponse:
-            body = {"uid": member.uid, "epoch": member.epoch, "state": "closed"}
-            body |= _positions(member)
-            timeout_s = self._handler.timeout_s
-            self._calls.detach(member.channel, member.id, body, timeout_s=timeout_s)
-            group_state().members.pop(member.id, None)
+            self._detach(member)
             return LeaveGroupResponse()
 
         return _answer(left, LeaveGroupResponse, group, member_id)
@@ -246,6 +246,11 @@ class GroupRequests:
             takes=attached.takes,
         )
         return member
+
+    def _detach(self, member: JoinedMember) -> None:
+        body = {"uid": member.uid, "epoch": member.epoch, "state": "closed"} | _positions(member)
+        self._calls.detach(member.channel, member.id, body, timeout_s=self._handler.timeout_s)
+        group_state().members.pop(member.id, None)
 
     def _sync(self, member: JoinedMember, *, take: bool = False) -> SyncResult:
         body: dict[str, Any] = {"uid": member.uid, "epoch": member.epoch}
@@ -281,103 +286,6 @@ class GroupRequests:
         return [each.id for each in sorted(readers, key=lambda each: each.index)]
 
 
-class OffsetRequests:
-    """Offset requests of groups by one Broker; `Broker` documents each of them."""
-
-    def __init__(self, handler: RequestHandler) -> None:
-        self.handler = handler
-        self._calls = handler.control.endpoints
-
-    def commit(
-        self, group: Any, generation: Any, consumer_id: Any, requests: Any
-    ) -> OffsetCommitResponse:
-        """Commit, each channel's partitions together."""
-        name, id_ = in_text(group, "group"), in_text(consumer_id, "member")
-        checked_generation(generation)
-        by_topic: dict[bytes, dict[int, Any]] = {}
-        for each in each_once(requests):
-            topic = in_bytes(each.topic_name, "topic")
-            by_topic.setdefault(topic, {})[each.partition_id] = each
-        topics: ByName[dict[int, OffsetCommitPartitionResponse]] = ByName()
-        for topic, asked in by_topic.items():
-            answers = topics[topic] = dict.fromkeys(asked, OffsetCommitPartitionResponse())
-            refusals: dict[int, ProtocolClientError] = {}
-            try:
-                self._commit(topic, asked, name, generation, id_, refusals)
-            except SluicewayError as error:
-                refusals = dict.fromkeys(asked, group_refusal(error)) | refusals
-            for partition, each in refusals.items():
-                answers[partition] = OffsetCommitPartitionResponse(each.ERROR_CODE, str(each))
-            if refusals:
-                # The name may belong to another channel by now.
-                self.handler.forget(topic)
-        return OffsetCommitResponse(topics)
-
-    def fetch(self, group: Any, requests: Any) -> OffsetFetchResponse:
-        """Return committed offsets."""
-        name = in_text(group, "group")
-        topics: ByName[dict[int, OffsetFetchPartitionResponse]] = ByName()
-        known: dict[bytes, Mapping[int, Position]] = {}
-        for each in each_once(requests):
-            topic = in_bytes(each.topic_name, "topic")
-            try:
-                connection = self.handler.locate(topic, each.partition_id)
-                if topic not in known:
-                    known[topic] = group_state().committer(connection, name).fetch(self._calls)
-                at = known[topic].get(each.partition_id)
-                answer = OffsetFetchPartitionResponse(at.offset if at else -1)
-            except SluicewayError as error:
-                refusal = group_refusal(error)
-                answer = OffsetFetchPartitionResponse(-1, b"", refusal.ERROR_CODE, str(refusal))
-            topics.setdefault(topic, {})[each.partition_id] = answer
-        return OffsetFetchResponse(topics)
-
-    def _commit(
-        self,
-        topic: bytes,
-        asked: Mapping[int, Any],
-        group: str,
-        generation: int,
-        id_: str,
-        refusals: dict[int, ProtocolClientError],
-    ) -> None:
-        """Commit the valid offsets of one channel, all or none; put others into `refusals`."""
-        committer: JoinedMember | StandaloneCommitter
-        if id_ or generation >= 0:
-            committer = _committing_member(topic, group, generation, id_)
-            topic_id, known = committer.topic_id, committer.known
-        else:
-            connection = self.handler.connection(topic)
-            committer = group_state().committer(connection, group)
-            topic_id, known = connection.topic_id, committer.known(self._calls)
-        fetched = group_state().fetched(topic_id)
-        positions = {}
-        for partition, each in asked.items():
-            at = known.get(partition)
-            furthest = max(fetched.get(partition, 0), at.offset if at else 0)
-            try:
-                self._check(topic, each, furthest)
-                positions[partition] = Position(offset=each.offset)
-            except ProtocolClientError as refusal:
-                refusals[partition] = refusal
-        if positions:
-            committer.commit(self._calls, positions)
-
-    def _check(self, topic: bytes, asked: Any, furthest: int) -> None:
-        """Raise the refusal of a commit beyond `furthest`, or of no partition's offset."""
-        self.handler.locate(topic, asked.partition_id)
-        if type(asked.offset) is not int:
-            raise OptionError(f"offset is {asked.offset!r} in {asked!r}; it takes a number")
-        if asked.offset < 0:
-            raise OffsetOutOfRangeError(f"{asked.offset} is not an offset")
-        if asked.offset > furthest:
-            raise OffsetOutOfRangeError(
-                f"{asked.offset} is past what this process has fetched of the partition, which is "
-                f"up to {furthest}; fetch from there on first, or move the group with "
-                "channel.reset()"
-            )
-
-
 def _answer(
     call: Callable[[JoinedMember], R],
     kind: type[R],
@@ -389,7 +297,7 @@ def _answer(
     """Return what `call` returns for the member, or a refusal; forget a member that is unknown."""
     name, id_ = in_text(group, "group"), in_text(id_, "member")
     try:
-        member = _member(id_, name) if attach is None else attach()
+        member = joined_member(id_, name) if attach is None else attach()
         with member.lock:
             return call(member)
     except SluicewayError as error:
@@ -399,28 +307,12 @@ def _answer(
     return kind(refusal.ERROR_CODE, reason=str(refusal), **fields)
 
 
-def _member(id_: str, group: str) -> JoinedMember:
+def joined_member(id_: str, group: str) -> JoinedMember:
+    """Return the member that this process joined. Raises UnknownMemberId."""
     found = group_state().member(id_, group)
     if found is None:
         raise _unknown(id_, group, "it did not join in this process, or has left")
     return found
-
-
-def _committing_member(topic: bytes, group: str, generation: int, id_: str) -> JoinedMember:
-    """Return the member that may commit under this generation. Raises ProtocolClientError."""
-    member = _member(id_, group)
-    if topic != member.channel.encode():
-        raise UnknownTopicOrPartition(
-            f"the member {member.id!r} joined the group for {member.channel!r} only"
-        )
-    if generation == member.generation:
-        return member
-    if generation == member.joined:
-        raise RebalanceInProgress("the member has not synced in this generation yet")
-    raise IllegalGeneration(
-        f"the generation is {generation}, but the member's assignment has {member.generation}: "
-        "join and sync again, and continue from the group's committed offsets"
-    )
 
 
 def _positions(member: JoinedMember) -> dict[str, Any]:

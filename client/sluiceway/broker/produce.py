@@ -277,4 +277,4 @@ def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> bool
 
 
 def _refused(refusal: ProtocolClientError) -> ProducePartitionResponse:
-    return ProducePartitionResponse(refusal.ERROR_CODE, -1, str(refusal))
+    return ProducePartitionResponse(refusal.ERROR_CODE, -1).because(refusal)

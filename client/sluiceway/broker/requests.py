@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from sluiceway.errors import OptionError
 
@@ -31,18 +31,22 @@ class OffsetType:
     LATEST = -1
 
 
-@dataclass(frozen=True)
-class PartitionFetchRequest:
+class PartitionFetchRequest(
+    NamedTuple(
+        "PartitionFetchRequest",
+        [("topic_name", Name), ("partition_id", int), ("offset", int), ("max_bytes", int)],
+    )
+):
     """Fetch of a partition: from `offset` on, up to `max_bytes` of keys and values."""
 
-    topic_name: Name
-    partition_id: int
-    offset: int
-    max_bytes: int = 1024 * 1024
+    def __new__(
+        cls, topic: Name, partition: int, offset: int, max_bytes: int = 1024 * 1024
+    ) -> Self:
+        """Return a request; the arguments have pykafka's names."""
+        return super().__new__(cls, topic, partition, offset, max_bytes)
 
 
-@dataclass(frozen=True)
-class PartitionOffsetRequest:
+class PartitionOffsetRequest(NamedTuple):
     """An offset of a partition by an OffsetType, or a time in milliseconds since 1970, UTC."""
 
     topic_name: Name
@@ -51,9 +55,8 @@ class PartitionOffsetRequest:
     max_offsets: int = 1
 
 
-@dataclass(frozen=True)
-class PartitionOffsetCommitRequest:
-    """The next offset to read of a partition; timestamp and metadata are not stored."""
+class PartitionOffsetCommitRequest(NamedTuple):
+    """The next offset to read of a partition; metadata have up to 4096 characters."""
 
     topic_name: Name
     partition_id: int
@@ -62,8 +65,7 @@ class PartitionOffsetCommitRequest:
     metadata: bytes = b""
 
 
-@dataclass(frozen=True)
-class PartitionOffsetFetchRequest:
+class PartitionOffsetFetchRequest(NamedTuple):
     """The partition of a committed offset."""
 
     topic_name: Name

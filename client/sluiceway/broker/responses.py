@@ -1,13 +1,14 @@
 """Responses in pykafka's shapes, with a `reason` beside each code.
 
 `err` and `error_code` are 0, or a code of `exceptions.ERROR_CODES`. `topics` has the answers by
-topic, in bytes or str, and partition.
+topic, in bytes or str, and partition. Answers for a partition, and the entries of metadata, are
+tuples of pykafka's fields in its order; what they have beyond that are attributes.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from sluiceway.broker.exceptions import ERROR_CODES, ProtocolClientError, UnknownError
 from sluiceway.broker.requests import ByName, Message
@@ -50,6 +51,21 @@ class Response(ABC):
         return self
 
 
+class Reasoned:
+    """Mixin of answers that are tuples: the reason of a refusal, beside pykafka's fields."""
+
+    reason = ""
+
+    def because(self, refusal: object) -> Self:
+        """Return the answer itself, with the text of `refusal` as its reason."""
+        self.reason = str(refusal)
+        return self
+
+    def __repr__(self) -> str:
+        shown = super().__repr__()
+        return f"{shown[:-1]}, reason={self.reason!r})" if self.reason else shown
+
+
 @dataclass(frozen=True)
 class PartitionResponses(Response):
     """An answer for each partition."""
@@ -78,14 +94,13 @@ class GroupResponse(Response):
             yield exception(self.error_code, self.reason)
 
 
-@dataclass(frozen=True)
-class FetchPartitionResponse:
+class FetchPartitionResponse(
+    Reasoned,
+    NamedTuple(
+        "FetchPartitionResponse", [("max_offset", int), ("messages", list[Message]), ("err", int)]
+    ),
+):
     """Messages in order, and the end of the partition when they were fetched."""
-
-    max_offset: int
-    messages: list[Message]
-    err: int = 0
-    reason: str = ""
 
 
 class FetchResponse(PartitionResponses):
@@ -94,52 +109,43 @@ class FetchResponse(PartitionResponses):
     throttle_time: ClassVar[int] = 0
 
 
-@dataclass(frozen=True)
-class ProducePartitionResponse:
+class ProducePartitionResponse(
+    Reasoned, NamedTuple("ProducePartitionResponse", [("err", int), ("offset", int)])
+):
     """The offset of the first message."""
-
-    err: int
-    offset: int
-    reason: str = ""
 
 
 class ProduceResponse(PartitionResponses):
     """The answer of `produce_messages`: a ProducePartitionResponse for each partition."""
 
 
-@dataclass(frozen=True)
-class OffsetPartitionResponse:
+class OffsetPartitionResponse(
+    Reasoned, NamedTuple("OffsetPartitionResponse", [("offset", list[int]), ("err", int)])
+):
     """One offset, in a list."""
-
-    offset: list[int]
-    err: int = 0
-    reason: str = ""
 
 
 class ListOffsetResponse(PartitionResponses):
     """The answer of `request_offset_limits`: an OffsetPartitionResponse for each partition."""
 
 
-@dataclass(frozen=True)
-class OffsetCommitPartitionResponse:
+class OffsetCommitPartitionResponse(
+    Reasoned, NamedTuple("OffsetCommitPartitionResponse", [("err", int)])
+):
     """Whether the partition's offset was committed."""
-
-    err: int = 0
-    reason: str = ""
 
 
 class OffsetCommitResponse(PartitionResponses):
     """The answer of a commit: an OffsetCommitPartitionResponse for each partition."""
 
 
-@dataclass(frozen=True)
-class OffsetFetchPartitionResponse:
-    """The next offset to read; -1 where nothing is committed. Metadata are always empty."""
-
-    offset: int
-    metadata: bytes = b""
-    err: int = 0
-    reason: str = ""
+class OffsetFetchPartitionResponse(
+    Reasoned,
+    NamedTuple(
+        "OffsetFetchPartitionResponse", [("offset", int), ("metadata", bytes), ("err", int)]
+    ),
+):
+    """The next offset to read, with its metadata; -1 where nothing is committed."""
 
 
 class OffsetFetchResponse(PartitionResponses):
@@ -148,38 +154,40 @@ class OffsetFetchResponse(PartitionResponses):
     err: ClassVar[int] = 0
 
 
-@dataclass(frozen=True)
-class BrokerMetadata:
+class BrokerMetadata(NamedTuple("BrokerMetadata", [("id", int), ("host", str), ("port", int)])):
     """A Kafka broker as this client reaches it; `gateway` is the gateway that named it."""
 
-    id: int
-    host: str
-    port: int
     rack: bytes | None = None
-    gateway: Any = field(default=None, repr=False, compare=False)
+    gateway: Any = None
+
+    @classmethod
+    def named_by(cls, gateway: Any, broker: Any) -> Self:
+        """Return the metadata of a broker with an id, a host and a port."""
+        metadata = cls(broker.id, broker.host, broker.port)
+        metadata.gateway = gateway
+        return metadata
 
 
-@dataclass(frozen=True)
-class PartitionMetadata:
+class PartitionMetadata(
+    Reasoned,
+    NamedTuple(
+        "PartitionMetadata",
+        [("id", int), ("leader", int), ("replicas", list[int]), ("isr", list[int]), ("err", int)],
+    ),
+):
     """The leader and the replicas of a partition."""
 
-    id: int
-    leader: int
-    replicas: list[int]
-    isr: list[int]
-    err: int = 0
-    reason: str = ""
 
-
-@dataclass(frozen=True)
-class TopicMetadata:
+class TopicMetadata(
+    Reasoned,
+    NamedTuple(
+        "TopicMetadata",
+        [("name", bytes), ("partitions", dict[int, PartitionMetadata]), ("err", int)],
+    ),
+):
     """A channel, with its partitions by number."""
 
-    name: bytes
-    partitions: dict[int, PartitionMetadata]
-    err: int = 0
-    reason: str = ""
-    is_internal: bool = False
+    is_internal = False
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,12 @@ from sluiceway.confluent.background import Steps
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
 from sluiceway.confluent.fetcher import MessageFetcher, Partition
-from sluiceway.confluent.members import ChannelMember, GroupMember, ManualConsumer, Subscription
+from sluiceway.confluent.members import (
+    ChannelMember,
+    ManualConsumer,
+    SubscribedConsumer,
+    Subscription,
+)
 from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable, SluicewayError
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import Position
@@ -66,9 +71,9 @@ class Assignment:
         return [each for each in self.fetcher.starts if each[0] in manual]
 
     @property
-    def group_members(self) -> list[GroupMember]:
+    def group_members(self) -> list[SubscribedConsumer]:
         """The memberships of groups."""
-        return [each for each in self.members.values() if isinstance(each, GroupMember)]
+        return [each for each in self.members.values() if isinstance(each, SubscribedConsumer)]
 
     def join(self) -> Steps[list[tuple[str, SluicewayError]]]:
         """Join subscribed channels; return new failures. `outage` is None if the gateway answers.
@@ -119,7 +124,7 @@ class Assignment:
                 raise refused(INVALID_ARG, f"{given} is not an offset to begin at")
             elif committed is not None:
                 starts[partition] = committed
-            elif isinstance(member, GroupMember) and number >= member.initial_total:
+            elif isinstance(member, SubscribedConsumer) and number >= member.initial_total:
                 # The channel has grown since the member joined: all of the partition is new.
                 starts[partition] = OFFSET_BEGINNING
             elif self._settings.reset in _RESET:
@@ -270,8 +275,8 @@ class Assignment:
         if stored:
             member.learn(stored)
 
-    def _join(self, channel: str) -> GroupMember:
-        member = GroupMember(self._control, channel, self._settings.group, wakeup=self._wakeup)
+    def _join(self, channel: str) -> SubscribedConsumer:
+        member = SubscribedConsumer(self._settings, channel, wakeup=self._wakeup)
         if self._closed:
             # `close` did not wait for it.
             member.handle.detach()

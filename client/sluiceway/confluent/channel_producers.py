@@ -239,8 +239,7 @@ class ChannelProducers:
                     self._note_outage(name, kafka_error(error))
                     self._changed.wait(_RETRY_S)
                 elif self._queue.remove(message):
-                    self._queue.report(message, kafka_error(error))
-                    self._changed.notify_all()
+                    self._refuse(channel, message, kafka_error(error))
 
     def _send(self, channel: ChannelProducer, message: PendingMessage) -> bool:
         """Hand a message to librdkafka, or wait for room in its queue; the caller holds `lock`."""
@@ -258,9 +257,19 @@ class ChannelProducers:
             error = KafkaError(FAIL, str(refusal))
         self._queue.remove(message)
         if error is not None:
-            self._queue.report(message, error)
-            self._changed.notify_all()
+            self._refuse(channel, message, error)
         return True
+
+    def _refuse(self, channel: ChannelProducer, message: PendingMessage, error: KafkaError) -> None:
+        """Report a message that was removed from the queue as refused; the caller holds `lock`.
+
+        Without a callback nobody learns of it before `close`, so its writer has failed.
+        """
+        if message.on_delivery is None:
+            channel.records += 1
+            channel.add_failure(reason_of(error))
+        self._queue.report(message, error)
+        self._changed.notify_all()
 
     def _report_all(self) -> None:
         """Report all deliveries from now on, after messages under way."""

@@ -18,7 +18,8 @@ from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedPropert
 from sluiceway.kafka.partitioner import partition_of
 from sluiceway.rest.auth import Token, clear_tracebacks
 from sluiceway.rest.channels import Control
-from sluiceway.rest.models import ChannelResource
+from sluiceway.rest.endpoint_models import Membership
+from sluiceway.rest.models import ChannelResource, Heartbeat
 from sluiceway.rest.transport import Transport
 
 LOGGER = logging.getLogger("sluiceway.confluent")
@@ -30,6 +31,9 @@ _RESET: Final = {
     **dict.fromkeys(("error", "none"), "error"),
 }
 _CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb", "log_cb")
+_MAX_ID_CHARACTERS: Final = 249
+_MIN_PATIENCE_MS: Final = 300
+_MAX_INTERVAL_MS: Final = 60_000
 _TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
 _LINGER: Final = ("linger.ms", "queue.buffering.max.ms")
 _LINGER_MS: Final = 10
@@ -54,9 +58,8 @@ class ChannelControl(Control):
         except ChannelNotFound as error:
             if not self._creates:
                 raise ChannelNotFound(
-                    f"{error} Create it with gateway.channel({name!r}, schema), with `sluiceway "
-                    f"channels create {name}`, or set allow.auto.create.topics=true for a channel "
-                    "of format bytes with 1 partition",
+                    f"{error}, or set allow.auto.create.topics=true for a channel of format bytes "
+                    "with 1 partition",
                     status=404,
                 ) from error
         try:
@@ -91,6 +94,33 @@ class ConsumerSettings(Common):
     reset: str
     eof: bool
     on_commit: Callable[[Any, Any], object] | None
+    patience_ms: int | None
+    interval_ms: int | None
+    instance: str | None
+    """`group.instance.id`."""
+
+    @property
+    def membership(self) -> Membership:
+        """Membership in its group, which is dynamic."""
+        return Membership(group=self.group, index=None, size=None, static_id=self.instance)
+
+    def heartbeat_in(self, channel: Heartbeat) -> dict[str, float]:
+        """Return patience and interval for a member, in seconds and within a channel's bounds."""
+        found: dict[str, float] = {}
+        patience_ms = channel.timeout_ms
+        if self.patience_ms is not None:
+            patience_ms = min(max(_MIN_PATIENCE_MS, self.patience_ms), channel.timeout_ms)
+            if patience_ms < self.patience_ms:
+                LOGGER.warning(
+                    "session.timeout.ms is %d, but the channel allows %d at most, which is taken; "
+                    "`sluiceway channels update --patience` raises it",
+                    *(self.patience_ms, patience_ms),
+                )
+            found["patience_s"] = patience_ms / 1000
+        if self.interval_ms is not None:
+            most_ms = min(patience_ms // 3, _MAX_INTERVAL_MS)
+            found["interval_s"] = min(max(_MIN_PATIENCE_MS // 3, self.interval_ms), most_ms) / 1000
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +174,15 @@ class _Properties(MaskedProperties):
             raise _wrong(name, value, "a number that is not negative")
         return number
 
+    def optional_number(self, name: str) -> int | None:
+        return self.number(name, 0) if name in self else None
+
+    def text(self, name: str) -> str | None:
+        value = self.pop(name, None)
+        if value is not None and (not isinstance(value, str) or len(value) > _MAX_ID_CHARACTERS):
+            raise _wrong(name, value, f"a text of at most {_MAX_ID_CHARACTERS} characters")
+        return value or None
+
     def callback(self, name: str) -> Any:
         value = self.pop(name, None)
         if value is not None and not callable(value):
@@ -191,6 +230,9 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
         "reset": given.choice("auto.offset.reset", _RESET, "latest"),
         "eof": given.flag("enable.partition.eof", default=False),
         "on_commit": given.callback("on_commit"),
+        "patience_ms": given.optional_number("session.timeout.ms"),
+        "interval_ms": given.optional_number("heartbeat.interval.ms"),
+        "instance": given.text("group.instance.id"),
     }
     return ConsumerSettings(**own, **_common(given, CONSUMER, properties.PASSED, ignored))
 

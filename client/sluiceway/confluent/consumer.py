@@ -23,6 +23,7 @@ from sluiceway.confluent.errors import (
     refused,
 )
 from sluiceway.confluent.fetcher import Partition, partitions_of, topic_partitions
+from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.rest.endpoint_models import Position
 
 __all__ = ["Consumer"]
@@ -296,6 +297,14 @@ class Consumer:
         deadline_s = time.monotonic() + _seconds(timeout)
         asked = self._existing(partitions, deadline_s)
         return topic_partitions(self._fetcher.offsets_at(asked, left_s(deadline_s)))
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """Return a confluent_kafka.admin.ClusterMetadata with channels as its topics.
+
+        Raises KafkaException.
+        """
+        self._coordinator.require_open()
+        return cluster_metadata(self._settings, topic, timeout)
 
     def memberid(self) -> str | None:
         """Return the id of its endpoint at the first channel, if it has one."""

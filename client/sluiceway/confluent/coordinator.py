@@ -18,7 +18,7 @@ from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import CONFLICT, STATE, kafka_error, kafka_exceptions, refused
 from sluiceway.confluent.fetcher import Partition, topic_partitions
-from sluiceway.confluent.members import ChannelMember, GroupMember, ManualConsumer
+from sluiceway.confluent.members import ChannelMember, ManualConsumer, SubscribedConsumer
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 from sluiceway.fair_lock import FairLock
 from sluiceway.fork_guard import ForkGuard
@@ -232,7 +232,7 @@ class ConsumerCoordinator:
             else:
                 yield from self._follow(member)
 
-    def _follow(self, member: GroupMember) -> Steps[None]:
+    def _follow(self, member: SubscribedConsumer) -> Steps[None]:
         """Follow the gateway's assignment."""
         share, assignment = member.share, self.assignment
         if share.rebalance_due:
@@ -262,7 +262,7 @@ class ConsumerCoordinator:
                 self.events.extend(e for e in events if (e.topic(), e.partition()) not in started)
 
     def _revoke(
-        self, member: GroupMember, lost: Collection[int], callback: str
+        self, member: SubscribedConsumer, lost: Collection[int], callback: str
     ) -> Steps[BaseException | None]:
         """Give up partitions after commits and callback; return what the callback raised."""
         partitions = dict.fromkeys(((member.channel, p) for p in lost), OFFSET_INVALID)
@@ -283,9 +283,10 @@ class ConsumerCoordinator:
         member.held = tuple(p for p in member.held if p not in lost)
         return failure
 
-    def _lose(self, member: GroupMember, error: SluicewayError) -> Steps[None]:
+    def _lose(self, member: SubscribedConsumer, error: SluicewayError) -> Steps[None]:
         """End a membership that the gateway has ended; its channel is not joined again."""
-        event = Message(topic=member.channel, error=kafka_error(error, fatal=True))
+        static = self._settings.instance is not None
+        event = Message(topic=member.channel, error=kafka_error(error, fatal=True, static=static))
         failure = yield from self._revoke(member, member.held, "lost")
         self.events.append(event)
         self.assignment.subscription.exclude(member.channel)
@@ -295,7 +296,7 @@ class ConsumerCoordinator:
         if failure is not None:
             raise failure
 
-    def _leave(self, member: GroupMember) -> Steps[None]:
+    def _leave(self, member: SubscribedConsumer) -> Steps[None]:
         """Leave a group after commits and callback."""
         failure = yield from self._revoke(member, member.held, "revoke")
         yield from self._detach(member)

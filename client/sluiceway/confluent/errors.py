@@ -72,9 +72,11 @@ _BY_CLASS: Final[tuple[tuple[type[SluicewayError], int], ...]] = (
 )
 
 
-def kafka_error(error: SluicewayError, *, fatal: bool = False) -> KafkaError:
-    """Return `error` with Kafka's code and its own message."""
+def kafka_error(error: SluicewayError, *, fatal: bool = False, static: bool = False) -> KafkaError:
+    """Return `error` with Kafka's code and its own message; `static`: of a static member."""
     code = _BY_CODE.get(error.code) if isinstance(error, Conflict | ChannelNotFound) else None
+    if static and isinstance(error, Fenced):
+        code = KafkaError.FENCED_INSTANCE_ID
     if code is None:
         known = (code for kind, code in _BY_CLASS if isinstance(error, kind))
         code = next(known, FAIL)

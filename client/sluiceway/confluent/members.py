@@ -7,15 +7,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 
+from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import INVALID_ARG, refused
 from sluiceway.endpoint.assignment import PartitionAssignment
 from sluiceway.endpoint.committer import OffsetCommitter, StandaloneCommitter
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, SluicewayError, StaleGeneration
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import HeartbeatResult, Membership, Position
+from sluiceway.rest.endpoint_models import HeartbeatResult, Position
 
-__all__ = ["ChannelMember", "GroupMember", "ManualConsumer", "Subscription"]
+__all__ = ["ChannelMember", "ManualConsumer", "SubscribedConsumer", "Subscription"]
 
 
 _TIMEOUT_S = 30.0
@@ -29,15 +30,19 @@ class ChannelMember(ABC):
 
     _commits: OffsetCommitter | StandaloneCommitter
 
-    def __init__(self, control: Control, channel: str, membership: Membership | None) -> None:
+    def __init__(
+        self, control: Control, channel: str, settings: ConsumerSettings | None = None
+    ) -> None:
+        resource = control.channel(channel)
         self.handle = EndpointHandle(
             control,
             channel=channel,
-            uid=control.channel(channel).uid,
+            uid=resource.uid,
             role="reader",
-            membership=membership,
+            membership=None if settings is None else settings.membership,
             timeout_s=_TIMEOUT_S,
             close_timeout_s=_TIMEOUT_S,
+            **({} if settings is None else settings.heartbeat_in(resource.heartbeat)),
         )
         self.connection = self.handle.attached.connection
         self.held: tuple[int, ...] = ()
@@ -92,7 +97,7 @@ class ChannelMember(ABC):
         return None if found is None else found.offset
 
 
-class GroupMember(ChannelMember):
+class SubscribedConsumer(ChannelMember):
     """A member of a dynamic group, whose partitions the gateway assigns.
 
     `wakeup` is set by every heartbeat's answer.
@@ -101,9 +106,9 @@ class GroupMember(ChannelMember):
     _commits: OffsetCommitter
 
     def __init__(
-        self, control: Control, channel: str, group: str, *, wakeup: threading.Event
+        self, settings: ConsumerSettings, channel: str, *, wakeup: threading.Event
     ) -> None:
-        super().__init__(control, channel, Membership(group=group, index=None, size=None))
+        super().__init__(settings.control, channel, settings)
         handle = self.handle
         try:
             self._commits = OffsetCommitter(handle, topic_id=self.connection.topic_id)
@@ -156,7 +161,7 @@ class ManualConsumer(ChannelMember):
     _commits: StandaloneCommitter
 
     def __init__(self, control: Control, channel: str, group: str) -> None:
-        super().__init__(control, channel, None)
+        super().__init__(control, channel)
         self._furthest: dict[int, int] = {}
         self._commits = StandaloneCommitter(
             channel, group, uid=self.handle.uid, topic_id=self.connection.topic_id

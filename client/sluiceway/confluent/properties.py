@@ -84,7 +84,10 @@ _READ_BY_CONSUMERS: Final = frozenset(
         "enable.auto.offset.store",
         "enable.partition.eof",
         "group.id",
+        "group.instance.id",
+        "heartbeat.interval.ms",
         "on_commit",
+        "session.timeout.ms",
     }
 )
 _READ: Final = frozenset(
@@ -107,7 +110,6 @@ _READ: Final = frozenset(
 )
 
 _GROUPS: Final = "the gateway's groups have no coordinator"
-_CHANNEL: Final = "the channel's own applies"
 _SHARE: Final = "there are no share groups"
 _LIBRARY: Final = "it has no effect here"
 _IGNORED_BY_PRODUCERS: Final[Mapping[str, str]] = {
@@ -120,16 +122,13 @@ _IGNORED_BY_CONSUMERS: Final[Mapping[str, str]] = {
     "check.crcs": "checksums are always checked",
     "consume.callback.max.messages": _LIBRARY,
     "coordinator.query.interval.ms": _GROUPS,
-    "group.instance.id": _GROUPS,
     "group.protocol": _GROUPS,
     "group.protocol.type": _GROUPS,
     "group.remote.assignor": _GROUPS,
-    "heartbeat.interval.ms": _CHANNEL,
     "max.poll.interval.ms": _GROUPS,
     "max.poll.records": _SHARE,
     "offset.store.sync.interval.ms": "the gateway stores offsets",
     "partition.assignment.strategy": _GROUPS,
-    "session.timeout.ms": _CHANNEL,
     "share.acknowledgement.mode": _SHARE,
     "topic.blacklist": "a regex of channels has no exceptions",
 }

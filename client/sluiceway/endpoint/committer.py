@@ -33,6 +33,8 @@ class OffsetCommitter:
         """How often partitions were removed."""
         self._committed = {} if handle is None else dict(handle.attached.positions)
         self._consumed: dict[int, Position] = {}
+        # By partition, where the records begin that were handed out since the last commit.
+        self._uncommitted_from: dict[int, Position] = {}
         self._commit_lock = threading.Lock()
         # Guards the two maps for a few instructions; taken after `_commit_lock`.
         self._lock = threading.RLock()
@@ -43,10 +45,21 @@ class OffsetCommitter:
             for partition, position in positions.items():
                 self._consumed[partition] = max(position, self._consumed.get(partition, position))
 
+    def start_at(self, positions: Mapping[int, Position]) -> None:
+        """Note positions where reading begins, at first or after a seek."""
+        with self._lock:
+            self._uncommitted_from |= positions
+
+    def uncommitted_from(self) -> dict[int, Position]:
+        """Return, by partition, the last committed position, or else where reading began."""
+        with self._lock:
+            return dict(self._uncommitted_from)
+
     def assign(self, start: Mapping[int, Position], committed: Mapping[int, Position]) -> None:
         """Add partitions with their start positions, and what is committed of them."""
         with self._lock:
             self._consumed.update(start)
+            self._uncommitted_from.update(start)
             self._committed.update(committed)
 
     def revoke(self, partitions: Collection[int]) -> None:
@@ -56,6 +69,7 @@ class OffsetCommitter:
             for partition in partitions:
                 self._consumed.pop(partition, None)
                 self._committed.pop(partition, None)
+                self._uncommitted_from.pop(partition, None)
 
     def commit(
         self,
@@ -125,7 +139,9 @@ class OffsetCommitter:
     def mark_committed(self, positions: Mapping[int, Position]) -> None:
         """Note positions that the gateway has stored."""
         with self._lock:
-            self._committed |= {p: at for p, at in positions.items() if p in self._consumed}
+            present = {p: at for p, at in positions.items() if p in self._consumed}
+            self._committed |= present
+            self._uncommitted_from |= present
 
     def committed(self) -> dict[int, Position]:
         """Request the committed positions of the assigned partitions."""

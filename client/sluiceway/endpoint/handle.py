@@ -45,6 +45,7 @@ StatusCallback = Callable[[tuple[Endpoint, ...]], object]
 _GONE = frozenset({"channel_not_found", "endpoint_not_found", "uid_mismatch"})
 _MAX_CAUSE_CHARACTERS = 1000
 _FINAL_TIMEOUT_S = 5.0
+_MIN_PATIENCE_S = 0.3
 
 
 class EndpointHandle:
@@ -53,7 +54,7 @@ class EndpointHandle:
     Its session sends heartbeats in another thread. Their results are in `counterparts` and
     `finish_requested`, and `check` raises for an endpoint that has to stop. A fenced endpoint
     never attaches again. An endpoint that was lost, because its process was paused for longer
-    than the channel's heartbeat timeout, continues with the next heartbeat unless its place was
+    than its heartbeat timeout, continues with the next heartbeat unless its place was
     taken.
 
     For facades: attach with the constructor, call `record_cycle` with each read or write and
@@ -71,12 +72,23 @@ class EndpointHandle:
         membership: Membership | None,
         timeout_s: float,
         close_timeout_s: float,
+        patience_s: float | None = None,
+        interval_s: float | None = None,
     ) -> None:
         """Attach; where its group makes the channel grow, wait for the new partitions.
 
-        Raises Conflict, ChannelClosed, ChannelNotFound, and ChannelNotReady after `timeout_s`.
+        `patience_s` and `interval_s` are a heartbeat timeout and interval of its own, within the
+        channel's. Raises OptionError, Conflict, ChannelClosed, ChannelNotFound, and
+        ChannelNotReady after `timeout_s`.
         """
         check_seconds("close_timeout_s", close_timeout_s)
+        self._heartbeat: dict[str, int] = {}
+        if patience_s is not None:
+            check_seconds("patience_s", patience_s, _MIN_PATIENCE_S)
+            self._heartbeat["timeout_ms"] = round(patience_s * 1000)
+        if interval_s is not None:
+            check_seconds("interval_s", interval_s, _MIN_PATIENCE_S / 3)
+            self._heartbeat["interval_ms"] = round(interval_s * 1000)
         self._close_timeout_s = close_timeout_s
         self.id = uuid.uuid4().hex
         self.channel = channel
@@ -287,6 +299,7 @@ class EndpointHandle:
                     session=self.session.id,
                     role=self.role,
                     membership=self.membership,
+                    heartbeat=self._heartbeat,
                 )
             except ChannelNotReady as error:
                 if not error.retriable or not backoff.wait():

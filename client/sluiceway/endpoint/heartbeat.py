@@ -261,6 +261,7 @@ class HeartbeatSession:
                 extra |= fields
                 extensions.append(extension)
         endpoints = list(self._endpoints)
+        next_ms: list[int] = []
         for first in range(0, len(endpoints) or 1, _MAX_REPORTS):
             group = endpoints[first : first + _MAX_REPORTS]
             try:
@@ -275,6 +276,10 @@ class HeartbeatSession:
                 return
             if answer is None:
                 continue
+            # Endpoints may have intervals of their own.
+            next_ms.append(answer.next_ms)
+            next_s = min(next_ms) / 1000
+            self._interval_s = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, next_s))
             for endpoint in group:
                 if (result := answer.results.get(endpoint.id)) is not None:
                     endpoint.on_heartbeat(result)
@@ -303,10 +308,9 @@ class HeartbeatSession:
                 # After a heartbeat with a higher number, the next one is numbered above it.
                 self._sequence = max(self._sequence, answers[-1].newest_beat)
         self._end_outage()
-        next_s = answers[-1].next_ms / 1000
-        self._interval_s = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, next_s))
         results = {id_: result for each in answers for id_, result in each.results.items()}
-        return replace(answers[0], results=results)
+        next_ms = min(each.next_ms for each in answers)
+        return replace(answers[0], results=results, next_ms=next_ms)
 
     def _run(self, calls: EndpointCalls, wake: threading.Event) -> None:
         while True:

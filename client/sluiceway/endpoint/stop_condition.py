@@ -201,7 +201,7 @@ class WhenFinished(StopCondition):
             raise OptionError(f"writers is {writers!r}; it takes a number from 1")
         self._policy = LostWriterPolicy(
             on_lost_writer,
-            heartbeat_timeout_s=handle.attached.heartbeat_timeout_ms / 1000,
+            heartbeat_timeout_s=handle.attached.replacement_timeout_s,
             monotonic=monotonic,
         )
         super().__init__(None, handle)

@@ -56,7 +56,7 @@ class _Description:
 
     topic_id: str
     partitions: int
-    leaderless: int | None
+    leaderless: frozenset[int]
     at_s: float
 
 
@@ -121,12 +121,16 @@ class TopicIdentity:
                 f"{actual} now. Open the channel anew; positions in the old topic mean nothing in "
                 "this one"
             )
-        if found.leaderless is not None:
+        if found.leaderless:
             raise KafkaUnavailable(
-                f"partition {found.leaderless} of the topic {name} has no leader; "
+                f"partition {min(found.leaderless)} of the topic {name} has no leader; "
                 "try again when its brokers are back"
             )
         self._verified = True
+
+    def leaderless(self, *, timeout_s: float) -> frozenset[int]:
+        """Return the partitions without a leader. Raises TopicGone and KafkaUnavailable."""
+        return self._describe(timeout_s).leaderless
 
     def all_ends(self, *, timeout_s: float, least: int) -> dict[int, int]:
         """Return `ends` of all current partitions, at least `least` of them.
@@ -241,7 +245,7 @@ class TopicIdentity:
         self._admin.descriptions[name] = description = _Description(
             topic_id=str(found.topic_id),
             partitions=len(found.partitions),
-            leaderless=next((each.id for each in found.partitions if each.leader is None), None),
+            leaderless=frozenset(each.id for each in found.partitions if each.leader is None),
             at_s=began_s,
         )
         return description

@@ -36,6 +36,8 @@ class CommittedStream:
         # By partition, a visible offset that did not come once.
         self._suspected: dict[int, int] = {}
         self._failure: SluicewayError | None = None
+        self._open = True
+        visibility.acquire()
 
     def discover_partitions(self) -> int:
         """Refresh the topic's metadata and return the number of its partitions."""
@@ -59,8 +61,11 @@ class CommittedStream:
             self._stream.drop(fetched)
 
     def close(self) -> None:
-        """Release the connections."""
+        """Release the connections. May be repeated."""
         self._stream.close()
+        if self._open:
+            self._open = False
+            self._visibility.release()
 
     def poll(self, limit: int, wait_s: float) -> FetchedMessages:
         """Return up to `limit` visible messages; none if none arrived within `wait_s`.

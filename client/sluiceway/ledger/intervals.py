@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from confluent_kafka import KafkaError, Message
 
@@ -9,6 +10,9 @@ from sluiceway.kafka.producer import OnDelivery
 from sluiceway.rest.ledger_models import Interval, Manifest
 
 __all__ = ["DeliveredIntervals", "WrittenRecords"]
+
+_UNKNOWN: Final = -1_000_000
+"""Below every number that librdkafka reports as an offset."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +64,18 @@ class DeliveredIntervals:
     of the reports, which is that of sending: after a duplicate sequence number librdkafka may
     report none, or count up from -1. Such a report is a failed delivery, and the attempt is dead.
 
-    Reports are served by one thread at a time. With `records_in`, each message may hold several
-    records; without, it holds one.
+    Reports are served by one thread at a time, of partitions below `partitions`. With
+    `records_in`, each message may hold several records; without, it holds one.
     """
 
-    def __init__(self, records_in: Callable[[bytes | None], int] | None = None) -> None:
+    def __init__(
+        self, partitions: int, records_in: Callable[[bytes | None], int] | None = None
+    ) -> None:
         self._records_in = records_in
-        # By partition: where the current interval began, and the offset expected next.
-        self._first: dict[int, int] = {}
-        self._next: dict[int, int] = {}
+        # By partition: where the current interval began, and the offset expected next. Lists, as
+        # each report looks up one. No offset is _UNKNOWN.
+        self._first = [_UNKNOWN] * partitions
+        self._next = [_UNKNOWN] * partitions
         self._closed: dict[int, list[Interval]] = {}
         self._records: dict[int, int] = {}
 
@@ -84,21 +91,28 @@ class DeliveredIntervals:
                 return
             partition = message.partition()
             offset = message.offset()
-            if following.get(partition) == offset:
+            if following[partition] == offset:
                 following[partition] = offset + 1
             elif not start(partition, offset):
-                on_failure(_disordered(offset, following.get(partition)), message)
-                return
-            if records_in is not None:
-                records[partition] = records.get(partition, 0) + records_in(message.value())
+                on_failure(_disordered(offset, following[partition]), message)
 
-        return on_delivery
+        if records_in is None:
+            return on_delivery
+        count = records_in
+
+        def on_delivery_of_several(error: KafkaError | None, message: Message) -> None:
+            on_delivery(error, message)
+            if error is None:
+                partition = message.partition()
+                records[partition] = records.get(partition, 0) + count(message.value())
+
+        return on_delivery_of_several
 
     def take(self) -> WrittenRecords:
         """Return what was delivered since the last call, and begin anew."""
-        for partition in self._next:
+        for partition, end in enumerate(self._next):
             self._close(partition)
-            self._first[partition] = self._next[partition]
+            self._first[partition] = end
         manifest = {p: tuple(each) for p, each in sorted(self._closed.items())}
         if self._records_in is None:
             counts = {
@@ -113,7 +127,7 @@ class DeliveredIntervals:
 
     def _start(self, partition: int, offset: int) -> bool:
         """Begin an interval with an offset that was not the expected one; False if it may not."""
-        if offset < max(0, self._next.get(partition, 0)):
+        if offset < 0 or offset < self._next[partition]:
             return False
         self._close(partition)
         self._first[partition] = offset
@@ -121,15 +135,15 @@ class DeliveredIntervals:
         return True
 
     def _close(self, partition: int) -> None:
-        first, end = self._first.get(partition, 0), self._next.get(partition, 0)
-        if partition in self._first and first < end:
+        first, end = self._first[partition], self._next[partition]
+        if first < end:
             self._closed.setdefault(partition, []).append(Interval(first, end))
 
 
-def _disordered(offset: int, expected: int | None) -> KafkaError:
+def _disordered(offset: int, expected: int) -> KafkaError:
     problem = (
         "the delivery report names no offset"
         if offset < 0
-        else f"the delivery report names the offset {offset} after {(expected or 0) - 1}"
+        else f"the delivery report names the offset {offset} after {expected - 1}"
     )
     return KafkaError(KafkaError._FAIL, problem)  # noqa: SLF001

@@ -27,17 +27,14 @@ class TransactionalReader(Protocol):
     def revocations(self) -> int:
         """How often partitions were taken from it."""
 
-    def position(self) -> dict[int, Position]:
-        """Return the next record to hand out, for each partition."""
-
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
         """Commit the positions by a request of the caller; None: they did not move."""
 
     def mark_committed(self, positions: Mapping[int, Position]) -> None:
         """Note positions that a commit of `commit_with` has stored after all."""
 
-    def rewind(self, positions: Mapping[int, Position]) -> None:
-        """Go back to earlier positions."""
+    def rewind(self) -> None:
+        """Hand out again what was handed out since the last commit."""
 
     def suspend(self, error: SluicewayError | None) -> None:
         """Refuse further work with an error; None ends that."""
@@ -59,12 +56,13 @@ class Transaction:
     """A block whose output and input are committed together, or not at all.
 
     Everything written in the block becomes visible in one commit, which also stores the reader's
-    positions for its group: all records that were handed out, also within a message. After an
-    exception in the block, or of the commit, nothing was written, and the reader is back where it
-    was when the block began. A transaction may be used again for the next block.
+    positions for its group: all records that were handed out, also within a message, and before
+    the block. After an exception in the block, or of the commit, nothing was written, and the
+    reader hands out again what it has handed out since its last commit. A transaction may be used
+    again for the next block.
 
     After CommitUnknown neither is known: reader and writer refuse further work until
-    `writer.resolve()`, after which the reader continues behind the block, or before it.
+    `writer.resolve()`, after which the reader continues behind that, or at its last commit.
 
     Not thread-safe: while the block runs, the reader is the transaction's alone.
     """
@@ -86,12 +84,11 @@ class Transaction:
             )
         self._reader, self._writer = reader, writer
         self._batches = writer.batches
-        self._start: dict[int, Position] = {}
         self._revocations = 0
 
     def __enter__(self) -> Self:
         """Begin a block. What was written before is committed first."""
-        self._start, self._revocations = self._reader.position(), self._reader.revocations
+        self._revocations = self._reader.revocations
         self._batches.begin(None)
         return self
 
@@ -136,7 +133,7 @@ class Transaction:
 
     def _rewind(self) -> None:
         try:
-            self._reader.rewind(self._start)
+            self._reader.rewind()
         except SluicewayError as error:
             # Reading on would skip the records of this block.
             LOGGER.warning("a reader cannot go back after an aborted transaction: %s", error)

@@ -37,6 +37,15 @@ class Visibility(ABC):
         self.runs = VisibleRuns()
         self.number = -1
         self.visible_end: Mapping[int, int] = {}
+        self.users = 0
+
+    def acquire(self) -> None:
+        """Count a reader that may wait."""
+        self.users += 1
+
+    def release(self) -> None:
+        """Count a reader no longer."""
+        self.users -= 1
 
     @abstractmethod
     def refresh(self) -> None:
@@ -173,6 +182,18 @@ class CommittedRuns(Visibility):
         self._request(self._calls, seen=None, wait_s=0.0)
         return self._held_back_by
 
+    def acquire(self) -> None:
+        """Count a reader that may wait."""
+        with self._changed:
+            super().acquire()
+
+    def release(self) -> None:
+        """Count a reader no longer; after the last one nothing is waited for."""
+        with self._changed:
+            super().release()
+            if not self.users:
+                self._demand.set()
+
     def follow_once(self, calls: LedgerCalls) -> None:
         """Wait for one change, in the waiting thread."""
         began_s = self._monotonic()
@@ -193,7 +214,7 @@ class CommittedRuns(Visibility):
     def leave(self) -> bool:
         """Whether the waiting thread may end, as no reader waits."""
         with self._changed:
-            self._follows = self._demand.is_set()
+            self._follows = self.users > 0 and self._demand.is_set()
             return not self._follows
 
     @property

@@ -104,7 +104,13 @@ class WriterBatches:
         except BaseException as error:
             self.abort(error)
             raise
-        self.commit()
+        try:
+            self.commit()
+        except (CommitUnknown, ReplayMismatch):
+            raise
+        except BaseException as error:
+            self.abort(error)
+            raise
 
     def begin(self, key: str | None, *, owner: str | None = None) -> WriteBatch | None:
         """Begin a block, which `commit` or `abort` ends.

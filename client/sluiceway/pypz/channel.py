@@ -33,7 +33,6 @@ __all__ = ["ChannelBase", "StatusCallback"]
 E = TypeVar("E", bound=ChannelReader | ChannelWriter)
 
 StatusCallback = Callable[[list[ChannelStatusMessage]], object]
-_COUNTERS = ("receivedRecordCount", "sentRecordCount")
 
 
 class OperatorFailed(SluicewayError):
@@ -276,9 +275,10 @@ class ChannelBase(ABC, Generic[E]):
         """Do nothing; subclasses may register callbacks."""
 
     def on_status_message_send(self) -> None:
-        """Put the figures into `_health_check_payload`, with `metricsEnabled`.
+        """Put the averages into `_health_check_payload`, with `metricsEnabled`.
 
-        Called before the payload is sent.
+        Called before the payload is sent. The payload has the number of records in any case, from
+        the first record on.
         """
         if self._metrics_enabled:
             kind = "Read" if self._role == "reader" else "Output"
@@ -361,12 +361,9 @@ class ChannelBase(ABC, Generic[E]):
     def _exchange_status(self) -> None:
         """Send and receive once; called by the status loop."""
         self.on_status_message_send()
-        health = self._health_check_payload
+        health = dict(self._health_check_payload)
         if self._metrics_enabled:
             self._logger.debug(f"Metrics: {json.dumps(health, default=str)}")
-        else:
-            # Heartbeats report the counters anyway.
-            health = {key: value for key, value in health.items() if key not in _COUNTERS}
         self.invoke_sync_send_status_message(OwnChannelStatus.HealthCheck, health)
         self._update_reported()
 

@@ -188,27 +188,27 @@ def level_of(name: object) -> int:
     )
 
 
-_CHANNEL = re.compile(r"(?!sluiceway\.)[a-z0-9][a-z0-9._-]{0,199}")
-_GROUP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}")
+_CHANNEL = re.compile(r"(?!sluiceway\.|\.{1,2}\Z)[a-zA-Z0-9._-]{1,200}")
+_GROUP = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,249}")
 _LONGEST = 180
 
 
 def channel_name(name: str) -> str:
     """Return the channel's name at the gateway: the same if it is valid there.
 
-    Others (with capital letters, say) get a hash of the whole name as suffix, to stay distinct.
+    Others (with spaces, say) get a hash of the whole name as suffix, to stay distinct.
     """
-    return name if _CHANNEL.fullmatch(name) else _hashed(name, name.lower(), "a-z0-9")
+    return name if _CHANNEL.fullmatch(name) else _hashed(name)
 
 
 def group_name(name: str) -> str:
-    """Return the group's name at the gateway, likewise; groups may have capital letters."""
-    return name if _GROUP.fullmatch(name) else _hashed(name, name, "a-zA-Z0-9")
+    """Return the group's name at the gateway, likewise; groups may have any printable text."""
+    return name if _GROUP.fullmatch(name) else _hashed(name)
 
 
-def _hashed(name: str, near: str, characters: str) -> str:
-    kept = re.sub(rf"[^{characters}._-]", "-", near)[:_LONGEST].lstrip("._-")
-    suffix = hashlib.sha256(name.encode()).hexdigest()[:12]
+def _hashed(name: str) -> str:
+    kept = re.sub(r"[^a-zA-Z0-9._-]", "-", name)[:_LONGEST].lstrip("._-")
+    suffix = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:12]
     return f"{kept.replace('sluiceway.', 'sluiceway-', 1) or 'pypz'}-{suffix}"
 
 

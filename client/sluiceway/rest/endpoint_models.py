@@ -64,12 +64,16 @@ Mode = Literal["shared", "broadcast"]
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
-    """A place in a group: `index` of `size`; members of dynamic groups have neither."""
+    """A place in a group: `index` of `size`; members of dynamic groups have neither.
+
+    A member of a dynamic group with a `static_id` takes over from the one that had it before.
+    """
 
     group: str
     index: int | None
     size: int | None
     mode: Mode = "shared"
+    static_id: str | None = None
 
     @property
     def dynamic(self) -> bool:
@@ -144,6 +148,12 @@ class Endpoint:
     counters: Mapping[str, float] = field(default_factory=dict)
     changed_at: datetime | None = None
     title: str | None = None
+    patience_ms: Annotated[int | None, JsonPath("heartbeat", "timeout_ms")] = None
+
+    @property
+    def patience_s(self) -> float | None:
+        """The time without a heartbeat after which it is lost; None if not told."""
+        return None if self.patience_ms is None else self.patience_ms / 1000
 
     @property
     def place(self) -> str:
@@ -172,7 +182,8 @@ class AttachResult:
 
     `took_over`: the writer that had this place before did not come to an end. `positions` are the
     group's committed positions in the assigned partitions. An endpoint without a heartbeat for
-    `heartbeat_timeout_ms` is lost. `takes` names the optional fields that heartbeats may have.
+    `heartbeat_timeout_ms` is lost; `channel_timeout_ms` is the channel's, None if unknown. `takes`
+    names the optional fields that heartbeats may have.
     """
 
     epoch: Annotated[int, JsonPath("endpoint", "epoch")]
@@ -183,7 +194,13 @@ class AttachResult:
     positions: Annotated[Mapping[int, Position], JsonPath("positions", read=read_positions)]
     connection: Connection
     took_over: Annotated[bool, JsonPath("endpoint", "took_over")] = False
+    channel_timeout_ms: Annotated[int | None, JsonPath("channel_heartbeat", "timeout_ms")] = None
     takes: frozenset[str] = frozenset()
+
+    @property
+    def replacement_timeout_s(self) -> float:
+        """How long the replacement of a failed endpoint is waited for: the channel's timeout."""
+        return (self.channel_timeout_ms or self.heartbeat_timeout_ms) / 1000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,17 +60,25 @@ class EndpointCalls:
         role: Role,
         membership: Membership | None,
         title: str | None = None,
+        heartbeat: Mapping[str, int] | None = None,
     ) -> AttachResult:
-        """Attach an endpoint instance to the channel; `title` describes it to people."""
+        """Attach an endpoint instance to the channel; `title` describes it to people.
+
+        `heartbeat` has its own `timeout_ms` or `interval_ms`, or both.
+        """
         body: dict[str, Any] = {"uid": uid, "id": instance, "session": session, "role": role}
         if membership is not None and membership.dynamic:
             body |= {"group": membership.group, "dynamic": True}
+            if membership.static_id is not None:
+                body["static_id"] = membership.static_id
         elif membership is not None:
             body |= {"group": membership.group, "index": membership.index}
             body |= {"size": membership.size}
             body |= {"mode": membership.mode} if role == "reader" else {}
         if title is not None:
             body["title"] = title
+        if heartbeat:
+            body["heartbeat"] = dict(heartbeat)
         params = {"listener": self._listener} if self._listener else None
         response = self._post(f"{channel_path(channel)}/endpoints", body, params=params)
         return parse(AttachResult, response)

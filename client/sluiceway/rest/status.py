@@ -72,9 +72,10 @@ class LedgerReport:
 class GroupPartition:
     """The position and the lag of a group in one partition.
 
-    `position` is the next offset to read, as reported by the reader, else as `committed`.
-    `lag_seconds` is the age of the message there. `progress` is ok, falling_behind, stalled (a
-    live reader does not move), stopped (there is no live reader) or rewound.
+    `position` is the next offset to read: as reported by the reader or as `committed`, whichever is
+    later. `lag_seconds` is the age of the message there, at least so much if
+    `lag_seconds_at_least`. `progress` is ok, falling_behind, stalled (a live reader does not move),
+    stopped (there is no live reader) or rewound.
     """
 
     partition: int
@@ -83,6 +84,7 @@ class GroupPartition:
     end: int | None
     lag_messages: int | None
     lag_seconds: float | None
+    lag_seconds_at_least: bool = False
     progress: str | None
 
 
@@ -90,8 +92,10 @@ class GroupPartition:
 class GroupReport:
     """The lag and the progress of a reading group, or of one member of a broadcast group (`index`).
 
-    Rates are in messages per second, over the last samples. `trend` is the growth of the lag in
-    messages per second, `drain_s` the time until the lag is 0 at the present rates.
+    `lag_seconds` is the age of the oldest message to read, or a lower bound of it if
+    `lag_seconds_at_least`. Rates are in messages per second, over the last 15 seconds or so.
+    `trend` is the growth of the lag in messages per second, `drain_s` the time until the lag is 0
+    at this trend, None if it does not shrink or nobody reads.
     """
 
     group: str
@@ -103,6 +107,7 @@ class GroupReport:
     lag_messages: int | None
     lag_records: int | None
     lag_seconds: float | None
+    lag_seconds_at_least: bool = False
     read_rate: float | None
     trend: float | None
     drain_s: float | None
@@ -162,7 +167,10 @@ class EndpointCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelSummary:
-    """A channel's status in one line, with the lag and the progress of its worst group."""
+    """A channel's status in one line, with the lag and the progress of its worst group.
+
+    `lag_seconds` is a lower bound if `lag_seconds_at_least`.
+    """
 
     name: Annotated[str, JsonPath("channel", "name")]
     uid: Annotated[str, JsonPath("channel", "uid")]
@@ -172,6 +180,7 @@ class ChannelSummary:
     readers: EndpointCounts
     lag_messages: int | None
     lag_seconds: float | None
+    lag_seconds_at_least: bool = False
     progress: str | None
     write_rate: float | None
     document: Annotated[Mapping[str, Any], JsonPath()] = field(repr=False, compare=False)

@@ -1,125 +1,42 @@
 """HTTP transport: retries within a deadline, error responses as exceptions, URL paths."""
 
-import json
 import math
 import os
 import random
 import re
 import ssl
+import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
 from sluiceway import __version__
 from sluiceway.errors import (
-    ChannelClosed,
-    ChannelNotFound,
-    ChannelNotReady,
-    Conflict,
     EndpointClosed,
-    Fenced,
-    Forbidden,
     GatewayAccessFailed,
-    GatewayError,
     GatewayUnavailable,
     IncompatibleGateway,
     InvalidRequest,
     OptionError,
-    StaleGeneration,
-    Unauthenticated,
 )
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.auth import Token, TokenSource, certificate_fault, clear_tracebacks, speaks_tls
 from sluiceway.rest.parsing import JsonNode, Page, parse
-
-_CODES: Mapping[type[GatewayError], str] = {
-    ChannelClosed: "channel_closed",
-    ChannelNotFound: "channel_not_found",
-    ChannelNotReady: "channel_not_ready",
-    Conflict: """
-        batch_aborted batch_committed batch_fenced batch_key_taken batch_not_found batch_open
-        beyond_watermark channel_adopted channel_deleting channel_pinned client_outdated
-        concurrent_change conflict snapshot_not_found
-        endpoint_id_reused endpoint_not_found endpoints_live goes_back group_larger_than_pinned
-        group_mode group_not_found group_size idempotency_key_reused illegal_transition
-        immutable_field ledger_halted manifest_conflict members_open no_group no_ledger not_assigned
-        partitions_shrink position_moved precondition_failed replication_exceeds_brokers
-        schema_incompatible stale_batch too_many_schemas topic_changed topic_not_found topic_taken
-        uid_mismatch unknown_partition unread_data
-    """,
-    Fenced: "fenced",
-    Forbidden: "forbidden",
-    GatewayError: "internal_error",
-    GatewayUnavailable: """
-        database_unavailable kafka_unavailable request_timeout too_many_connections
-        too_many_waiters unavailable
-    """,
-    IncompatibleGateway: "method_not_allowed not_found",
-    InvalidRequest: """
-        body_too_large config_not_allowed headers_too_large invalid_manifest invalid_request
-        invalid_schema malformed_http url_too_long
-    """,
-    StaleGeneration: "stale_generation",
-    Unauthenticated: "unauthenticated",
-}
-BY_CODE = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
-"""The exception for each code of this version's gateway. Newer codes go by their HTTP status."""
-
-_BY_STATUS: Mapping[int, type[GatewayError]] = {
-    401: Unauthenticated,
-    403: Forbidden,
-    404: IncompatibleGateway,
-    405: IncompatibleGateway,
-    409: Conflict,
-    412: Conflict,
-    502: GatewayUnavailable,
-    503: GatewayUnavailable,
-    504: GatewayUnavailable,
-}
-
-
-def problem(response: httpx.Response) -> GatewayError:
-    """Return the exception for an error response."""
-    status = response.status_code
-    try:
-        content = response.json()
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        content = None
-    if not isinstance(content, dict) or not isinstance(content.get("code"), str):
-        # From a proxy, or another server.
-        kind = _BY_STATUS.get(status, IncompatibleGateway)
-        return kind(
-            f"{response.request.url} answered {status} {response.reason_phrase}, but not in the "
-            "form of a Sluiceway gateway. Check that the URL is the gateway's",
-            status=status,
-        )
-    code = content["code"]
-    kind = BY_CODE.get(code) or _BY_STATUS.get(
-        status, InvalidRequest if status < 500 else GatewayError
-    )
-    errors = [
-        {"pointer": str(each.get("pointer", "")), "message": str(each.get("message", ""))}
-        for each in content.get("errors") or ()
-        if isinstance(each, dict)
-    ]
-    fields = "".join(f"; {each['pointer']}: {each['message']}" for each in errors)
-    return kind(
-        f"{content.get('detail') or content.get('title') or code}{fields}",
-        status=status,
-        code=code,
-        retriable=content.get("retriable") is True,
-        errors=errors,
-    )
-
+from sluiceway.rest.problems import problem
+from sluiceway.rest.request_ids import request_ids
 
 #: Told to the gateway, which refuses a client that would break a channel's guarantee.
 _FEATURES = "exactly-once"
 DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
+_LEAST_S = 1.0
 _TLS_PROBE_S = 5.0
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 # Jitter that a job's own `random.seed` cannot align between processes.
 _JITTER = random.SystemRandom()
 
@@ -128,7 +45,9 @@ class Transport:
     """Sends requests to one gateway, with retries.
 
     A request without a response, or with 503, is repeated with growing pauses until `timeout_s`
-    are over. So every request must be safe to repeat.
+    are over; each attempt gets the time left, but at least a second. So every request must be safe
+    to repeat. All attempts have the same `X-Request-Id`, under which the gateway's log has them,
+    and the process's W3C trace context, if its environment has a TRACEPARENT.
     """
 
     def __init__(
@@ -186,10 +105,17 @@ class Transport:
             sleep=self._sleep,
             monotonic=self._monotonic,
         )
+        up = "; `sluiceway up` runs one on this machine" if self.url == DEFAULT_URL else ""
+        if self._fork_guard.forked:
+            # After a fork, the connections and the ids belong to the parent.
+            self._open()
+        headers = {"X-Request-Id": next(self._request_ids), **(headers or {})}
         cause: Exception | None = None
         left_s = timeout_s
         while True:
             pause_s = 0.0
+            # The last attempt gets enough for an answer, if there is a gateway.
+            left_s = min(timeout_s, max(backoff.left_s, _LEAST_S))
             try:
                 response = self._attempt(
                     method,
@@ -204,17 +130,10 @@ class Transport:
                 self._raise_if_final(error, first=cause is None)
                 cause = error
                 failure = GatewayUnavailable(
-                    f"the gateway at {self.url} does not answer: {error or type(error).__name__}. "
-                    "Check that it is running, and the URL"
+                    f"the gateway at {self.url} does not answer within {timeout_s:.3g} s: "
+                    f"{error or type(error).__name__}. Check that it is running, and the URL "
+                    f"(url=, --url or SLUICEWAY_URL){up}"
                 )
-            except RuntimeError as error:
-                if not self._http.is_closed:
-                    raise
-                raise EndpointClosed(
-                    f"the Gateway for {self.url} was closed. Open a new one and the channel again. "
-                    "Keep it open while its channels are in use and while readers may meet a new "
-                    "schema"
-                ) from error
             else:
                 if response.is_success or response.status_code == 304:
                     return response
@@ -270,19 +189,30 @@ class Transport:
             ) from error
 
     def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+        """Close the connections, once the requests of other threads have ended."""
+        with self._lock:
+            self._closed = True
+            if not self._requests:
+                self._http.close()
 
     def _open(self) -> None:
+        headers = {
+            "User-Agent": f"sluiceway/{__version__}",
+            "Accept": "application/json",
+            "Sluiceway-Features": _FEATURES,
+        }
+        trace = os.environ.get("TRACEPARENT", "")
+        if _TRACEPARENT.fullmatch(trace):
+            headers["traceparent"] = trace
         self._http = httpx.Client(
-            base_url=self.url,
-            verify=_trust(self.url, self._ca),
-            headers={
-                "User-Agent": f"sluiceway/{__version__}",
-                "Accept": "application/json",
-                "Sluiceway-Features": _FEATURES,
-            },
+            base_url=self.url, verify=_trust(self.url, self._ca), headers=headers
         )
+        # httpx loses a connection that is being established when its client is closed, so the last
+        # request closes it.
+        self._lock = threading.Lock()
+        self._requests = 0
+        self._closed = False
+        self._request_ids = request_ids()
         # Last: until then, the other threads of a forked child open clients of their own.
         self._fork_guard = ForkGuard()
 
@@ -310,16 +240,36 @@ class Transport:
             ) from error
 
     def _attempt(self, method: str, path: str, **options: Any) -> httpx.Response:
-        if self._fork_guard.forked:
-            # After a fork, the connections belong to the parent.
-            self._open()
-        while True:
-            token = self._token.current
-            # Not in `headers`: httpx has these in locals, and masks only its own.
-            auth = None if token is None else token.authorize
-            response = self._http.request(method, path, auth=auth, **options)
-            if response.status_code != 401 or not self._token.refresh(token):
-                return response
+        with self._using_connections():
+            while True:
+                token = self._token.current
+                # Not in `headers`: httpx has these in locals, and masks only its own.
+                auth = None if token is None else token.authorize
+                response = self._http.request(method, path, auth=auth, **options)
+                if response.status_code != 401 or not self._token.refresh(token):
+                    return response
+
+    @contextmanager
+    def _using_connections(self) -> Iterator[None]:
+        """Keep the connections open for the block. Raises EndpointClosed."""
+        with self._lock:
+            if self._closed:
+                raise EndpointClosed(
+                    f"the Gateway for {self.url} was closed. Open a new one and the channel again. "
+                    "Keep it open while its channels are in use and while readers may meet a new "
+                    "schema"
+                )
+            self._requests += 1
+        try:
+            yield
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        with self._lock:
+            self._requests -= 1
+            if self._closed and not self._requests:
+                self._http.close()
 
 
 def _checked_url(url: str) -> str:
@@ -332,7 +282,8 @@ def _checked_url(url: str) -> str:
             f"the gateway's URL is {parsed!r}; it must be http://HOST:PORT or https://HOST:PORT, "
             "without a user"
         )
-    return url.rstrip("/")
+    # Paths of requests begin with it.
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _trust(url: str, ca: str | None) -> ssl.SSLContext | bool:
@@ -399,8 +350,8 @@ def check_seconds(name: str, seconds: object, least: float = 0) -> None:
         raise OptionError(f"{name} is {seconds!r}; it takes seconds from {least:g} to 86400")
 
 
-_NAME = re.compile(r"[a-z0-9._-]+")
-_GROUP = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}")
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_GROUP = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,249}")
 
 
 def channel_path(name: str) -> str:
@@ -408,8 +359,8 @@ def channel_path(name: str) -> str:
     # Other characters could change the path of the URL.
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidRequest(
-            f"the channel name is {name!r}; it may contain a-z, 0-9, '.', '_' and '-', and must "
-            "begin with a letter or a digit"
+            f"the channel name is {name!r}; it may contain a-z, A-Z, 0-9, '.', '_' and '-', and "
+            "must not be '.' or '..'"
         )
     return f"/v1/channels/{name}"
 
@@ -418,10 +369,12 @@ def group_path(channel: str, group: str) -> str:
     """Return the URL path of a group. Raises InvalidRequest, OptionError."""
     if not isinstance(group, str) or not _GROUP.fullmatch(group):
         raise OptionError(
-            f"the group name is {group!r}; it may contain a-z, A-Z, 0-9, '.', '_' and '-', at most "
-            "200 of them, and must begin with a letter or a digit"
+            f"the group name is {group!r}; it must have 1 to 249 characters, and no control "
+            "characters"
         )
-    return f"{channel_path(channel)}/groups/{group}"
+    # Proxies and clients resolve "." and ".." in a path.
+    segment = group.replace(".", "%2E") if group in (".", "..") else quote(group, safe="")
+    return f"{channel_path(channel)}/groups/{segment}"
 
 
 __all__ = ["Backoff", "Transport", "channel_path", "check_seconds", "group_path"]

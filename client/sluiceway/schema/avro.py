@@ -229,7 +229,8 @@ class _Parser:
             raise UnsupportedType(
                 path=path,
                 type_name=f"union {names}",
-                hint="a union may only have null and one other type",
+                hint="a union may only have null and one other type: make it a record with a "
+                "nullable field for each type",
             )
         null_first = branches[0] == "null"
         item = self.type(branches[1 if null_first else 0], path, namespace, depth + 1)

@@ -149,6 +149,15 @@ def loss_handler(options: ReadOptions) -> LossHandler:
     """Return the handler of offsets that Kafka does not hold, by `fail_on_data_loss`."""
 
     def handle(error: OffsetOutOfRange) -> None:
+        if error.offset > error.end:
+            if options.fail_on_data_loss:
+                error.add_note(
+                    "No message has that offset yet: correct startingOffsets or endingOffsets. A "
+                    "checkpoint with such an offset is of another topic, or Kafka's log was cut."
+                )
+                raise error
+            LOGGER.warning("failOnDataLoss is false, so the read is cut at the end: %s", error)
+            return
         if options.fail_on_data_loss:
             error.add_note(
                 "To skip the lost messages and read from the earliest retained offset, set "

@@ -73,7 +73,10 @@ def parse_offsets(option: str, text: str, channel: str) -> OffsetBound:
     offsets = {}
     for key, offset in parsed.items():
         if not (key.isascii() and key.isdigit()):
-            raise OptionError(f"{option} is {text!r}; it takes {expected}")
+            what = "no partition, which is a whole number from 0"
+            if isinstance(offset, dict):
+                what = f"not the channel {channel!r}"
+            raise OptionError(f"{option} has the key {key!r}: {what}. It takes {expected}")
         if type(offset) is not int or not EARLIEST <= offset <= _MAX_OFFSET:
             raise OptionError(
                 f"{option} has the offset {offset!r} for partition {key}; an offset is a whole "

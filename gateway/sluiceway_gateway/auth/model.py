@@ -40,7 +40,7 @@ _GIVES: dict[Kind, frozenset[Action]] = {
     Kind.ADMIN: frozenset(Action),
 }
 
-_PREFIX = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
+_PREFIX = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Scope:
             raise ValueError("the scope admin takes no prefix")
         if colon and not (_PREFIX.match(prefix) and len(prefix) <= NAME_LENGTH):
             raise ValueError(
-                f"{prefix!r} cannot begin a channel's name; after the colon come a-z, 0-9, "
+                f"{prefix!r} cannot begin a channel's name; after the colon come a-z, A-Z, 0-9, "
                 "'.', '_' and '-'"
             )
         return cls(kind=Kind(kind), prefix=prefix)

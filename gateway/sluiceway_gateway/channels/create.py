@@ -7,7 +7,14 @@ from datetime import datetime
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import UNSET, Change, adopting, created
-from sluiceway_gateway.channels.model import Channel, Compatibility, Format, SchemaVersion
+from sluiceway_gateway.channels.model import (
+    TOPIC_LENGTH,
+    Channel,
+    Compatibility,
+    Format,
+    SchemaVersion,
+    longest_name,
+)
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.db.idempotency import Request
@@ -49,6 +56,7 @@ def create(
             raise ConcurrentChange(
                 f"The channel {name!r} was deleted at the same time; send the request again."
             )
+        _require_short(name, prefix)
         version = _version(tx, name, schema, kept=(), change=change, now=now)
         channel = created(change, name=name, uid=uid, schema=version, prefix=prefix, now=now)
         kept: tuple[SchemaVersion, ...] = ()
@@ -90,6 +98,17 @@ def _version(
     rule = change.compatibility
     rule = Compatibility.BACKWARD if rule is UNSET else rule
     return version_of(tx, schema, kept=kept, rule=rule, now=now)
+
+
+def _require_short(name: str, prefix: str) -> None:
+    """Raise InvalidRequest if the topic's name would be longer than Kafka allows."""
+    most = longest_name(prefix)
+    if len(name) > most:
+        message = (
+            f"a channel's name has at most {most} characters here, this one has {len(name)}: with "
+            f"the prefix {prefix!r} and the uid, its topic's name has {TOPIC_LENGTH} at most"
+        )
+        raise InvalidRequest.malformed([Violation(pointer="path:name", message=message)])
 
 
 def _require_free(tx: WriteTransaction, topic: str) -> None:

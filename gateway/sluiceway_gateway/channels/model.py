@@ -213,7 +213,12 @@ class Channel:
 
 def topic_name(prefix: str, name: str, uid: str) -> str:
     """Return the name of the channel's own topic."""
-    return f"{prefix}{name}-{uid[:8]}"
+    return f"{prefix}{name}-{uid[:_UID_LENGTH]}"
+
+
+def longest_name(prefix: str) -> int:
+    """Return the most characters of the name of a channel with a topic of its own."""
+    return NAME_LENGTH - len(prefix)
 
 
 def with_condition(
@@ -230,8 +235,11 @@ def with_condition(
     return tuple(sorted((*others, condition), key=lambda each: each.type))
 
 
-NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]*$"
-NAME_LENGTH = 200
+NAME_PATTERN = r"^[a-zA-Z0-9._-]+$"
+TOPIC_LENGTH = 249
+_UID_LENGTH = 8
+NAME_LENGTH = TOPIC_LENGTH - 1 - _UID_LENGTH
+"""Most characters of a name: a topic's name has the prefix, the name, `-` and a part of the uid."""
 RESERVED_PREFIX = "sluiceway."
 
 TOPIC_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
@@ -248,10 +256,10 @@ def check_name(name: str) -> str:
         raise ValueError(
             f"a channel's name has at most {NAME_LENGTH} characters, this one has {len(name)}"
         )
-    if not _NAME.match(name):
+    if not _NAME.match(name) or name in (".", ".."):
         raise ValueError(
-            "a channel's name consists of a-z, 0-9, '.', '_' and '-', "
-            f"and starts with a letter or a digit: {name!r} does not"
+            "a channel's name consists of a-z, A-Z, 0-9, '.', '_' and '-', and is not '.' or '..': "
+            f"{name!r} does not fit"
         )
     if name.startswith(RESERVED_PREFIX):
         raise ValueError(

@@ -19,7 +19,7 @@ from sluiceway_gateway.channels.wire import (
 )
 from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.errors import ConfigNotAllowed, Violation
-from sluiceway_gateway.http.auth import Anybody, Manager, Viewer
+from sluiceway_gateway.http.auth import Anybody, Manager, Viewer, authenticate
 from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import (
@@ -48,6 +48,7 @@ def _described(text: str) -> dict[str, Any]:
 
 @router.put(
     "/{name}",
+    operation_id="create_channel",
     summary="Create a channel or change it",
     response_model=ChannelBody,
     responses=problems(
@@ -113,6 +114,7 @@ async def get_channel(
     if wait and precondition.unchanged(channel):
         changed = gateway.watch.changed(channel, timeout_s=wait)
         if await unless_disconnected(request, changed):
+            await authenticate(request, gateway.tokens)
             channel = await run_in_threadpool(gateway.channels.get, name)
     if precondition.unchanged(channel):
         return Response(status_code=304, headers={"ETag": etag(channel)})

@@ -273,11 +273,6 @@ class Channels:
         with self._database.read() as tx:
             return channels_store.name_of_topic(tx, topic)
 
-    def count_by_phase(self) -> dict[Phase, int]:
-        """Return how many channels are in each phase."""
-        with self._database.read() as tx:
-            return channels_store.count_by_phase(tx)
-
     def _once(
         self,
         request: Request | None,

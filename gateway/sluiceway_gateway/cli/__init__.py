@@ -18,6 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from sluiceway_gateway.cli.entry import main as run
 
         return run(arguments)
+    except KeyboardInterrupt:
+        # During the imports; as `entry.main` returns.
+        return 130
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if not missing or missing in _OWN:

@@ -2,22 +2,29 @@
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import IO, Any
 
 import click
 
-from sluiceway import Gateway, Retention
+from sluiceway import Gateway, Heartbeat, Retention
 from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
-from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.ledger_models import LedgerEvent, OpenBatch
 from sluiceway_gateway.cli import entry
-from sluiceway_gateway.cli.commits import commits
-from sluiceway_gateway.cli.entry import duration, format_time, gateway_option, print_table
-from sluiceway_gateway.cli.status import open_control, status
+from sluiceway_gateway.cli.dismiss import dismiss
+from sluiceway_gateway.cli.entry import (
+    duration,
+    format_time,
+    gateway_at,
+    gateway_option,
+    print_table,
+    waiting_for,
+)
+from sluiceway_gateway.cli.status import open_channel, open_control, status
+from sluiceway_gateway.clock import system_clock
 
 #: How often `close --wait` reports what it waits for.
 _REPORT_EVERY_S = 10.0
@@ -30,6 +37,19 @@ _JSON_LINES = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
 )
 _YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+_PATIENCE = click.option(
+    "--patience",
+    type=click.FloatRange(0.3, 3600),
+    metavar="SECONDS",
+    help="How long a reader or writer may be silent before it is lost.  [default: 120]",
+)
+_INTERVAL = click.option(
+    "--heartbeat-interval",
+    "interval",
+    type=click.FloatRange(0.1, 60),
+    metavar="SECONDS",
+    help="Time between heartbeats.  [default: 2, and at most a sixth of the patience]",
+)
 _MIRRORED = "Also commit the groups' positions to Kafka's consumer groups."
 
 
@@ -45,7 +65,8 @@ def channels() -> None:
 def list_(selector: str | None, as_json: bool, url: str | None) -> None:
     """List the channels that the token can see."""
     with Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway:
-        found = gateway.channels(selector)
+        with waiting_for(gateway_at(url)):
+            found = list(gateway.channels(selector))
         if as_json:
             for each in found:
                 click.echo(_channel_json(each))
@@ -71,12 +92,12 @@ def list_(selector: str | None, as_json: bool, url: str | None) -> None:
 @gateway_option
 def show(name: str, url: str | None) -> None:
     """Show the channel NAME as JSON."""
-    with _open_channel(name, url) as channel:
+    with open_channel(name, url) as channel:
         click.echo(_channel_json(channel, indent=2))
 
 
 channels.add_command(gateway_option(status))
-channels.add_command(gateway_option(commits))
+channels.add_command(dismiss)
 
 
 @channels.command()
@@ -101,6 +122,8 @@ channels.add_command(gateway_option(commits))
     type=click.Choice(["at_least_once", "exactly_once"]),
     help="Guarantee for records; stays as it is.  [default: at_least_once]",
 )
+@_PATIENCE
+@_INTERVAL
 @click.option("--mirrored", is_flag=True, default=None, help=_MIRRORED)
 @click.option(
     "--idle",
@@ -121,6 +144,8 @@ def create(
     format_: str | None,
     retention_ms: int | None,
     retention_bytes: int | None,
+    patience: float | None,
+    interval: float | None,
     labels: tuple[str, ...],
     config: tuple[str, ...],
     url: str | None,
@@ -141,6 +166,7 @@ def create(
     with (
         warnings.catch_warnings(record=True) as differences,
         Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway,
+        waiting_for(f"{gateway_at(url)} to make the channel {name} ready"),
     ):
         warnings.simplefilter("always")
         channel = gateway.channel(
@@ -149,6 +175,7 @@ def create(
             topic=topic,
             format=format_,
             retention=retention,
+            heartbeat=_heartbeat(patience, interval, Heartbeat()),
             labels=_pairs(labels, "--label"),
             config=_pairs(config, "--config"),
             **spec,
@@ -170,6 +197,8 @@ def create(
     default=None,
     help="Forbid or allow changes of the number of partitions.",
 )
+@_PATIENCE
+@_INTERVAL
 @click.option("--mirrored/--not-mirrored", default=None, help=_MIRRORED)
 @click.option("--idle", callback=duration, help="As for create; 0s keeps it forever.")
 @click.option(
@@ -181,15 +210,23 @@ def create(
 )
 @gateway_option
 def update(
-    name: str, schema: IO[str] | None, labels: tuple[str, ...], url: str | None, **spec: Any
+    name: str,
+    schema: IO[str] | None,
+    patience: float | None,
+    interval: float | None,
+    labels: tuple[str, ...],
+    url: str | None,
+    **spec: Any,
 ) -> None:
     """Change the channel NAME; a new schema becomes its newest version."""
-    with _open_channel(name, url) as channel:
-        channel.update(
-            schema=None if schema is None else schema.read(),
-            labels=_pairs(labels, "--label"),
-            **spec,
-        )
+    with open_channel(name, url) as channel:
+        with waiting_for(gateway_at(url)):
+            channel.update(
+                schema=None if schema is None else schema.read(),
+                heartbeat=_heartbeat(patience, interval, channel.heartbeat),
+                labels=_pairs(labels, "--label"),
+                **spec,
+            )
         click.echo(f"channel {name} is at generation {channel.generation}")
 
 
@@ -199,7 +236,7 @@ def update(
 @gateway_option
 def schemas(name: str, as_json: bool, url: str | None) -> None:
     """List the schema versions of the channel NAME, oldest first."""
-    with _open_channel(name, url) as channel:
+    with open_channel(name, url) as channel, waiting_for(gateway_at(url)):
         found = channel.schemas()
     if as_json:
         for each in found:
@@ -222,6 +259,49 @@ def schemas(name: str, as_json: bool, url: str | None) -> None:
 
 @channels.command()
 @click.argument("name")
+@click.option("--limit", "-n", type=click.IntRange(1, 1000), default=20, show_default=True)
+@_JSON_LINES
+@gateway_option
+def commits(name: str, limit: int, as_json: bool, url: str | None) -> None:
+    """List the last commits of the channel NAME, the newest first, and its open batches.
+
+    Open batches hold readers back; the number of a commit is what `snapshot` takes.
+    """
+    with open_control(url) as control:
+        page = control.ledger.commits(name, limit=limit)
+    if as_json:
+        shown: list[OpenBatch | LedgerEvent] = [*page.open, *page.events]
+        for each in shown:
+            click.echo(json.dumps(asdict(each), default=datetime.isoformat))
+        return
+    now = system_clock()
+    print_table(
+        ("NUMBER", "STATE", "KEY", "WRITER", "RECORDS", "TIME", "OPEN FOR"),
+        [
+            ("", "open", each.key, each.owner, "", "", _seconds(now, each.since))
+            for each in page.open
+        ]
+        + [
+            (
+                str(each.number),
+                "reaped" if each.kind == "reap" else each.state,
+                each.key,
+                each.owner,
+                "" if each.records is None else str(each.records),
+                format_time(each.at),
+                "" if each.opened_at is None else _seconds(each.at, each.opened_at),
+            )
+            for each in page.events
+        ],
+    )
+
+
+def _seconds(until: datetime, since: datetime) -> str:
+    return f"{(until - since).total_seconds():.1f} s"
+
+
+@channels.command()
+@click.argument("name")
 @click.option("--wait", is_flag=True, help="Wait until it is closed.")
 @click.option("--force", is_flag=True, help="Close at once, regardless of attached endpoints.")
 @_YES
@@ -232,10 +312,11 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
     New writers are rejected and attached writers are asked to finish. The channel is closed once
     all groups have read everything.
     """
-    with _open_channel(name, url) as channel:
+    with open_channel(name, url) as channel:
         if not yes:
             _confirm(f"Close the channel {name} to writers, for good?", "close", "closed")
-        channel.close(force=force)
+        with waiting_for(gateway_at(url)):
+            channel.close(force=force)
         while wait and channel.status.phase != "closed":
             click.echo(f"sluiceway: {channel.status.explain()}", err=True)
             with suppress(SluicewayTimeout):
@@ -252,11 +333,12 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
 @gateway_option
 def forget(name: str, yes: bool, url: str | None) -> None:
     """Delete the channel NAME, but not its topic and records in Kafka."""
-    with _open_channel(name, url) as channel:
+    with open_channel(name, url) as channel:
         if not yes:
             _confirm(f"Forget the channel {name} and keep its topic?", "forget", "forgotten")
         topic = channel.status.topic.name
-        channel.delete(keep_topic=True)
+        with waiting_for(f"{gateway_at(url)} to forget the channel {name}"):
+            channel.delete(keep_topic=True)
     click.echo(f"channel {name} is forgotten; `channels create --topic {topic}` adopts its topic")
 
 
@@ -268,88 +350,13 @@ def forget(name: str, yes: bool, url: str | None) -> None:
 @gateway_option
 def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None) -> None:
     """Delete the channel NAME with its topic and all records."""
-    with _open_channel(name, url) as channel:
+    with open_channel(name, url) as channel:
         topic = "keep its topic" if keep_topic else "all its records"
         if not yes:
             _confirm(f"Delete the channel {name} and {topic}?", "delete", "deleted")
-        channel.delete(keep_topic=keep_topic, force=force)
+        with waiting_for(f"{gateway_at(url)} to delete the channel {name}"):
+            channel.delete(keep_topic=keep_topic, force=force)
     click.echo(f"channel {name} is deleted")
-
-
-@channels.command()
-@click.argument("name")
-@click.option("--failed", is_flag=True, help="Dismiss all failed writers.")
-@click.option("--lost", is_flag=True, help="Dismiss all lost writers; any that still runs stops.")
-@click.option("--endpoint", "ids", multiple=True, metavar="ID", help="Dismiss it; can be repeated.")
-@gateway_option
-def dismiss(name: str, failed: bool, lost: bool, ids: tuple[str, ...], url: str | None) -> None:
-    """Count failed or lost writers of the channel NAME as finished.
-
-    Readers stop raising errors for them, and what they wrote stays readable. Without an option,
-    lists these writers.
-    """
-    with _open_channel(name, url) as channel:
-        endpoints = channel.endpoints()
-        ended = [each for each in endpoints if each.role == "writer" and _has_failed(each)]
-        chosen = [each for each in ended if failed and each.state == "error"]
-        chosen += [each for each in ended if lost and each.state != "error"]
-        chosen += [_dismissible(endpoints, each, name) for each in ids]
-        if not (failed or lost or ids):
-            if not ended:
-                click.echo(f"no writer of the channel {name} failed or is lost")
-                return
-            _print_failed(ended)
-            raise click.ClickException(
-                "no endpoint was dismissed; choose them with --failed, --lost or --endpoint ID"
-            )
-        for each in dict.fromkeys(each.id for each in chosen):
-            channel.dismiss(each)
-            click.echo(f"endpoint {each} is dismissed")
-        if not chosen:
-            states = [word for word, on in (("failed", failed), ("is lost", lost)) if on]
-            click.echo(f"no writer of the channel {name} {' or '.join(states)}")
-
-
-def _has_failed(endpoint: Endpoint) -> bool:
-    """Whether it failed or is lost."""
-    return endpoint.state != "closed" and not endpoint.lives
-
-
-def _dismissible(endpoints: Iterable[Endpoint], id_: str, name: str) -> Endpoint:
-    found = next((each for each in endpoints if each.id == id_), None)
-    if found is None:
-        raise click.ClickException(
-            f"the channel {name} has no endpoint {id_}, or it was dismissed before"
-        )
-    if not _has_failed(found):
-        raise click.ClickException(
-            f"{found.place} ({id_}) is {found.state} and {found.health}: only a failed or lost "
-            "endpoint can be dismissed"
-        )
-    return found
-
-
-def _print_failed(endpoints: Iterable[Endpoint]) -> None:
-    print_table(
-        ("ENDPOINT", "WRITER", "STATE", "SINCE", "CAUSE"),
-        [
-            (
-                each.id,
-                each.place,
-                "failed" if each.state == "error" else "lost",
-                format_time(each.changed_at) if each.state == "error" else "",
-                (each.cause or "") + (" (wrote nothing)" if each.wrote_nothing else ""),
-            )
-            for each in endpoints
-        ],
-    )
-
-
-@contextmanager
-def _open_channel(name: str, url: str | None) -> Iterator[Channel]:
-    """Give the channel, whether it is ready or not."""
-    with open_control(url) as control:
-        yield Channel(control, control.channel(name))
 
 
 def _confirm(question: str, verb: str, done: str) -> None:
@@ -360,6 +367,25 @@ def _confirm(question: str, verb: str, done: str) -> None:
     except click.Abort:
         click.echo(err=True)
     raise click.ClickException(f"nothing was {done}; --yes {verb}s without asking")
+
+
+def _heartbeat(
+    patience_s: float | None, interval_s: float | None, present: Heartbeat
+) -> Heartbeat | None:
+    """Return the channel's heartbeat; None if no option names it. The interval follows."""
+    if patience_s is None and interval_s is None:
+        return None
+    timeout_ms = present.timeout_ms if patience_s is None else round(patience_s * 1000)
+    if interval_s is not None:
+        interval_ms = round(interval_s * 1000)
+    else:
+        interval_ms = min(present.interval_ms, max(100, timeout_ms // 6))
+    if 3 * interval_ms > timeout_ms:
+        raise click.UsageError(
+            f"--heartbeat-interval {interval_ms / 1000:g} is more than a third of the patience, "
+            f"which is {timeout_ms / 1000:g} s: give a larger --patience, or a smaller interval."
+        )
+    return Heartbeat(interval_ms=interval_ms, timeout_ms=timeout_ms)
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str] | None:
@@ -393,6 +419,7 @@ def _channel_json(channel: Channel, *, indent: int | None = None) -> str:
             "replication": channel.replication,
             "retention": asdict(channel.retention),
             "config": dict(channel.config),
+            "heartbeat": asdict(channel.heartbeat),
             "mirrored": channel.mirrored,
             "delivery": channel.delivery,
             "idle_ms": None if channel.idle is None else channel.idle // timedelta(milliseconds=1),

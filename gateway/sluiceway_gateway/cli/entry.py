@@ -3,8 +3,11 @@
 import importlib
 import os
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 import click
@@ -29,9 +32,13 @@ _HELP: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsH
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 #: How long commands retry while the gateway does not answer; less than what programs wait.
 TIMEOUT_S = 10.0
-#: Rows are never cut or folded, because programs read them as well.
+#: How long commands wait in silence.
+NOTICE_S = 2.0
+#: A row is one line for programs. For terminals, its last cell is folded.
 _TABLE_WIDTH = 100_000
+_LEAST_FOLDED = 30
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_FLAG = re.compile(r"\b(force|keep_topic)=[Tt]rue\b")
 _DURATION = re.compile(r"([0-9]{1,9})([smhd])\Z")
 
 gateway_option = click.option(
@@ -83,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _fail(error.format_message(), FAILED)
     except (SluicewayError, SluicewayGatewayError, EmbeddedError) as error:
-        return _fail(str(error), FAILED)
+        # Messages name options as requests have them.
+        return _fail(_FLAG.sub(_flag, str(error)), FAILED)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
@@ -91,6 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return outcome if isinstance(outcome, int) else 0
+
+
+def _flag(option: re.Match[str]) -> str:
+    return f"--{option[1].replace('_', '-')}"
 
 
 def _fail(message: str, status: int) -> int:
@@ -110,14 +122,47 @@ def duration(
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
+@contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Say on standard error what the block waits for, if it takes longer than 2 s."""
+
+    def tell() -> None:
+        click.echo(f"sluiceway: waiting for {what}; Ctrl-C stops", err=True)
+
+    notice = threading.Timer(NOTICE_S, tell)
+    notice.daemon = True
+    notice.start()
+    try:
+        yield
+    finally:
+        notice.cancel()
+
+
+def gateway_at(url: str | None) -> str:
+    """Return what messages call the gateway with this value of `--url`."""
+    # Imported on use: most of the commands that run a gateway need no HTTP client.
+    from sluiceway.rest.transport import DEFAULT_URL
+
+    return f"the gateway at {url or os.environ.get('SLUICEWAY_URL') or DEFAULT_URL}"
+
+
 def print_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     """Print rows under the names of their columns."""
     # Imported on use: most commands print no table.
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
+    cells = list(rows)
+    *others, last = columns
+    folded = None
+    if sys.stdout.isatty():
+        widths = [max(map(len, column)) + 2 for column in zip(columns, *cells, strict=True)]
+        left = shutil.get_terminal_size().columns - sum(widths[:-1])
+        folded = max(left, _LEAST_FOLDED)
+    table = Table(
+        *others, Column(last, max_width=folded, overflow="fold"), box=None, pad_edge=False
+    )
+    for row in cells:
         table.add_row(*row)
     Console(width=_TABLE_WIDTH, highlight=False, markup=False, emoji=False).print(table)
 

@@ -17,6 +17,7 @@ import click
 import uvicorn
 
 from sluiceway_gateway.auth.service import Tokens, check_bind
+from sluiceway_gateway.cli.entry import waiting_for
 from sluiceway_gateway.db.revision import migrate as migrate_database
 from sluiceway_gateway.db.revision import open_database
 from sluiceway_gateway.logs import configure_logs
@@ -77,13 +78,17 @@ def migrate() -> None:
     Can be repeated, and run by several processes at once.
     """
     settings = Settings.load()
-    revision = migrate_database(settings.database_url.get_secret_value())
+    with waiting_for("the database"):
+        revision = migrate_database(settings.database_url.get_secret_value())
     click.echo(f"the database is at revision {revision}")
 
 
 def check(settings: Settings) -> None:
     """Raise StartupRefused unless the database is ready and the address is safe to listen on."""
-    with open_database(settings.database_url.get_secret_value()) as database:
+    with (
+        waiting_for("the database"),
+        open_database(settings.database_url.get_secret_value()) as database,
+    ):
         tokens = Tokens(database, settings.token_key)
         tokens.check_key()
         check_bind(settings.host, has_tokens=tokens.exist(), tls=settings.tls)

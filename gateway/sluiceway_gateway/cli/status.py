@@ -2,18 +2,21 @@
 
 import itertools
 import json
+import math
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import closing
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from itertools import chain
+from typing import Any, TypeVar
 
 import click
 
+from sluiceway.channel import Channel
 from sluiceway.rest.channels import Control, watch_status, watch_summaries
 from sluiceway.rest.status import ChannelSummary, EndpointCounts, LedgerReport, StatusReport
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import entry
-from sluiceway_gateway.cli.entry import format_time, print_table
+from sluiceway_gateway.cli.entry import format_time, gateway_at, print_table, waiting_for
 
 _UNKNOWN = "?"
 
@@ -25,30 +28,51 @@ _UNKNOWN = "?"
 def status(name: str | None, watch: bool, as_json: bool, url: str | None) -> None:
     """Show the writers, readers, lag and rates of the channel NAME.
 
-    Without NAME, prints a line per channel. A question mark is an unknown value.
+    Without NAME, prints a line per channel. A question mark is an unknown value, and > a lower
+    bound.
     """
     with open_control(url) as control:
         if name is None:
-            lists: Iterable[tuple[ChannelSummary, ...]]
+            lists: Iterator[tuple[ChannelSummary, ...]]
             if watch:
                 lists = watch_summaries(control, sleep=time.sleep)
             else:
-                lists = [tuple(control.statuses())]
-            for lines in lists:
+                lists = (tuple(each) for each in [control.statuses()])
+            for lines in _announced(lists, url):
                 _print([each.document for each in lines], watch=watch, as_json=as_json)
                 if not as_json:
                     _print_lines(lines)
         else:
             states = watch_status(control, name, sleep=time.sleep)
-            for report in states if watch else itertools.islice(states, 1):
+            reports = states if watch else itertools.islice(states, 1)
+            for report in _announced(reports, url):
                 _print([report.document], watch=watch, as_json=as_json)
                 if not as_json:
                     _print_report(report)
 
 
+T = TypeVar("T")
+
+
+def _announced(states: Iterator[T], url: str | None) -> Iterator[T]:
+    """Return the states; says what it waits for if the first does not come soon."""
+    with waiting_for(gateway_at(url)):
+        first = list(itertools.islice(states, 1))
+    return chain(first, states)
+
+
 def open_control(url: str | None) -> closing[Control]:
     """Return the client's calls to the gateway, closed at the end of a `with` block."""
     return closing(Control(Transport(url, timeout_s=entry.TIMEOUT_S)))
+
+
+@contextmanager
+def open_channel(name: str, url: str | None) -> Iterator[Channel]:
+    """Give the channel, whether it is ready or not."""
+    with open_control(url) as control:
+        with waiting_for(gateway_at(url)):
+            resource = control.channel(name)
+        yield Channel(control, resource)
 
 
 def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) -> None:
@@ -70,7 +94,7 @@ def _print_lines(lines: Iterable[ChannelSummary]) -> None:
                 _counts(each.writers),
                 _counts(each.readers),
                 _number(each.lag_messages),
-                _seconds(each.lag_seconds),
+                _seconds(each.lag_seconds, at_least=each.lag_seconds_at_least),
                 _number(each.write_rate),
                 each.progress or _UNKNOWN,
             )
@@ -96,7 +120,7 @@ def _print_report(report: StatusReport) -> None:
                     f"{each.members} of {each.size}" if each.size else str(each.members),
                     _number(each.lag_messages),
                     _number(each.lag_records),
-                    _seconds(each.lag_seconds),
+                    _seconds(each.lag_seconds, at_least=each.lag_seconds_at_least),
                     _number(each.read_rate),
                     _seconds(each.drain_s),
                     each.progress or _UNKNOWN,
@@ -158,9 +182,12 @@ def _number(number: float | None) -> str:
     return _UNKNOWN if number is None else f"{round(number, 1):,}"
 
 
-def _seconds(seconds: float | None) -> str:
+def _seconds(seconds: float | None, *, at_least: bool = False) -> str:
     if seconds is None:
         return _UNKNOWN
+    if at_least:
+        # Rounded down: rounded up, it would be no lower bound.
+        return f"> {_seconds(math.floor(seconds))}"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

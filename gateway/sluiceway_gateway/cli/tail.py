@@ -4,8 +4,11 @@ import base64
 import json
 import math
 from collections.abc import Mapping
-from datetime import date, datetime
+from contextlib import ExitStack
+from datetime import date, datetime, time
+from decimal import Decimal
 from typing import Any, Literal
+from uuid import UUID
 
 import click
 
@@ -33,35 +36,45 @@ def tail(
     skip_corrupt: bool,
     url: str | None,
 ) -> None:
-    """Print new records of the channel NAME, one JSON object per line.
+    """Print new records of the channel NAME, one JSON object per line; committed ones only.
 
-    Of an exactly-once channel, committed records only. Times are ISO 8601, bytes are base64, NaN
-    and infinities are strings.
+    Dates and times are strings in ISO 8601, decimals and UUIDs strings, bytes base64, and NaN and
+    infinities the strings NaN, Infinity and -Infinity.
     """
     start: Literal["earliest", "latest"] = "earliest" if from_beginning or no_follow else "latest"
-    with (
-        Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway,
-        gateway.channel(name).reader(
-            until="now" if no_follow else None,
-            start=start,
-            on_corrupt="skip" if skip_corrupt else "raise",
-        ) as reader,
-    ):
-        _print(reader, number)
+    with Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway, ExitStack() as stack:
+        with entry.waiting_for(f"{entry.gateway_at(url)} and the channel {name}"):
+            channel = gateway.channel(name)
+        with entry.waiting_for("Kafka"):
+            reader = stack.enter_context(
+                channel.reader(
+                    until="now" if no_follow else None,
+                    start=start,
+                    on_corrupt="skip" if skip_corrupt else "raise",
+                )
+            )
+        _print(reader, number, "Kafka" if no_follow else f"records of the channel {name}")
 
 
-def _print(reader: ChannelReader, number: int | None) -> None:
-    """Print up to `number` records, or all until the reader has finished."""
+def _print(reader: ChannelReader, number: int | None, awaited: str) -> None:
+    """Print up to `number` records, or all until the reader has finished.
+
+    Says once that records are `awaited` if the first do not come soon.
+    """
     left = math.inf if number is None else number
-    while left and not reader.finished:
-        records = reader.read(int(min(left, _READ_RECORDS)), timeout=_READ_TIMEOUT_S)
-        lines = (
-            json.dumps(json_value(record), ensure_ascii=False, allow_nan=False)
-            for record in records
-        )
-        if records:
-            click.echo("\n".join(lines))
-        left -= len(records)
+    notice = ExitStack()
+    notice.enter_context(entry.waiting_for(awaited))
+    with notice:
+        while left and not reader.finished:
+            records = reader.read(int(min(left, _READ_RECORDS)), timeout=_READ_TIMEOUT_S)
+            if records:
+                notice.close()
+                click.echo("\n".join(map(_line, records)))
+            left -= len(records)
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(json_value(record), ensure_ascii=False, allow_nan=False)
 
 
 def json_value(value: Any) -> Any:
@@ -73,8 +86,12 @@ def json_value(value: Any) -> Any:
             return [json_value(each) for each in value]
         case bytes():
             return base64.b64encode(value).decode("ascii")
-        case datetime() | date():
+        case datetime() | date() | time():
             return value.isoformat()
+        case Decimal():
+            return f"{value:f}"
+        case UUID():
+            return str(value)
         case float() if not math.isfinite(value):
             return _NOT_FINITE[str(value)]
         case _:

@@ -1,14 +1,14 @@
 """`sluiceway token`: create, list and revoke tokens in the gateway's database."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import click
 
 from sluiceway_gateway.auth.model import Token
 from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.cli.entry import duration, format_time, print_table
+from sluiceway_gateway.cli.entry import duration, format_time, print_table, waiting_for
 from sluiceway_gateway.db.revision import open_database
 from sluiceway_gateway.settings import Settings
 
@@ -85,7 +85,10 @@ def revoke(token_id: str) -> None:
 @contextmanager
 def _tokens() -> Iterator[Tokens]:
     settings = Settings.load()
-    with open_database(settings.database_url.get_secret_value()) as database:
+    with ExitStack() as stack:
+        with waiting_for("the database"):
+            url = settings.database_url.get_secret_value()
+            database = stack.enter_context(open_database(url))
         yield Tokens(database, settings.token_key)
 
 

@@ -11,6 +11,7 @@ from pydantic import Secret
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from sluiceway_gateway.cli.entry import waiting_for
 from sluiceway_gateway.cli.serve import Interrupted, bind, check, interruptible, run_server, url
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import KafkaServer, find_java
@@ -114,7 +115,8 @@ def _start_broker(directory: Path, port: int | None, console: Console) -> KafkaS
         progress.update(task, completed=done, total=total)
 
     try:
-        return KafkaServer.start(directory, port=port, on_progress=on_progress)
+        with waiting_for("Kafka to start (the first run downloads it)"):
+            return KafkaServer.start(directory, port=port, on_progress=on_progress)
     finally:
         if progress.live.is_started:
             progress.stop()

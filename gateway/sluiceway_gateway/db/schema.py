@@ -114,6 +114,11 @@ endpoints = Table(
     Column("title", Text),
     # What took the place of a superseded endpoint; NULL if it was lost and nothing did.
     Column("fenced_by", Text),
+    # Heartbeat interval and timeout of its own; NULL for the channel's.
+    Column("own_interval_ms", Integer),
+    Column("own_timeout_ms", Integer),
+    # Name that a member of a dynamic group keeps over restarts.
+    Column("static_id", Word),
     CheckConstraint(one_of("role", Role), name="role"),
     CheckConstraint(one_of("mode", Mode), name="mode"),
     CheckConstraint(one_of("state", State), name="state"),
@@ -122,6 +127,13 @@ endpoints = Table(
         "member_index >= 0 AND (size IS NULL OR member_index < size)", name="member_index"
     ),
     CheckConstraint("epoch >= 1 AND generation >= 1 AND commits >= 0", name="counters"),
+    CheckConstraint(
+        "(own_interval_ms IS NULL) = (own_timeout_ms IS NULL)", name="own_interval_and_timeout"
+    ),
+    CheckConstraint(
+        f"own_interval_ms >= {MIN_HEARTBEAT_MS} AND own_timeout_ms >= 3 * own_interval_ms",
+        name="own_heartbeat",
+    ),
     # One live endpoint per place; superseded rows stay, so that their ids are known as fenced.
     Index(
         "uq_endpoints_place",
@@ -135,6 +147,14 @@ endpoints = Table(
     ),
     Index(None, "channel_uid", "role", "group_name", "member_index", "epoch"),
     Index(None, "session_id"),
+    Index(
+        "ix_endpoints_static_id",
+        "channel_uid",
+        "group_name",
+        "static_id",
+        sqlite_where=text("static_id IS NOT NULL"),
+        postgresql_where=text("static_id IS NOT NULL"),
+    ),
 )
 
 endpoint_events = Table(

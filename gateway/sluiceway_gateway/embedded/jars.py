@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +30,12 @@ KAFKA_VERSION = "4.3.1"
 JAVA_VERSION = 17
 """The oldest Java that runs Kafka and Spark."""
 
-_FETCH_TIMEOUT_S = 600
+_FETCH_TIMEOUT_S = 600.0
+_FETCH_ADVICE = (
+    "Check the network. Behind a proxy, set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST "
+    "-Dhttps.proxyPort=PORT', as Java ignores https_proxy; or set SLUICEWAY_IVY_SETTINGS to an Ivy "
+    "settings file that names a mirror, or SLUICEWAY_CACHE_DIR to a copy of another machine's cache"
+)
 _JAVA_ADVICE = (
     f"install Java {JAVA_VERSION} or newer (Debian and Ubuntu: apt install "
     "openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME to one"
@@ -190,25 +196,37 @@ def _fetch_into(directory: Path, jars: JarSet, on_progress: OnProgress | None) -
             *("-retrieve", str(work / "lib" / "[artifact]-[revision](-[classifier]).[ext]")),
             *("-types", "jar", "bundle"),
         ]
-        output = _run_ivy(command, len(jars.sums), on_progress)
+        output = _run_ivy(command, jars, on_progress)
         (work / "lib").mkdir(exist_ok=True)
         wrong = differences(work / "lib", jars.sums)
         if wrong:
             raise JarsUnavailable(
-                f"{jars.title} could not be fetched ({'; '.join(wrong[:3])}). Check the network, "
-                "or set SLUICEWAY_IVY_SETTINGS to an Ivy settings file that names a mirror. "
+                f"{jars.title} could not be fetched ({'; '.join(wrong[:3])}). {_FETCH_ADVICE}. "
                 f"Ivy's last lines:\n{output}"
             )
         shutil.move(work / "lib", directory)
 
 
-def _run_ivy(command: list[str], total: int, on_progress: OnProgress | None) -> str:
-    """Run Ivy, report each jar as it arrives, and return the last lines of its output."""
+def _run_ivy(command: list[str], jars: JarSet, on_progress: OnProgress | None) -> str:
+    """Run Ivy, report each jar as it arrives, and return the last lines of its output.
+
+    Raises JarsUnavailable if it takes longer than ten minutes.
+    """
     lines: list[str] = []
-    arrived = 0
+    arrived, total = 0, len(jars.sums)
+    late = threading.Event()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as ivy:
+
+        def end() -> None:
+            late.set()
+            ivy.kill()
+
+        # Ivy may be silent forever, so its lines cannot be what the time is checked at.
+        limit = threading.Timer(_FETCH_TIMEOUT_S, end)
+        limit.daemon = True
+        limit.start()
         try:
             for line in ivy.stdout or ():
                 lines = [*lines[-14:], line.rstrip()]
@@ -216,10 +234,17 @@ def _run_ivy(command: list[str], total: int, on_progress: OnProgress | None) -> 
                 if "[SUCCESSFUL ]" in line and on_progress is not None:
                     arrived = min(arrived + 1, total)
                     on_progress(arrived, total)
-            ivy.wait(timeout=_FETCH_TIMEOUT_S)
+            ivy.wait()
         except BaseException:
             ivy.kill()
             raise
+        finally:
+            limit.cancel()
+    if late.is_set():
+        raise JarsUnavailable(
+            f"{jars.title} could not be fetched within {_FETCH_TIMEOUT_S:.0f} s; {arrived} of "
+            f"{total} jars arrived. {_FETCH_ADVICE}."
+        )
     return "\n".join(lines)
 
 

@@ -8,11 +8,17 @@ from datetime import datetime
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, changed
-from sluiceway_gateway.channels.model import Channel, SchemaVersion
+from sluiceway_gateway.channels.model import Channel, Heartbeat, SchemaVersion
 from sluiceway_gateway.channels.service import require_channel, require_known, require_usable
 from sluiceway_gateway.db.engine import WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.attach_request import (
+    AttachRequest,
+    AttachSpec,
+    StaticKey,
+    require_same,
+)
 from sluiceway_gateway.endpoints.change_store import add_events, rebalance
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
@@ -29,7 +35,6 @@ from sluiceway_gateway.endpoints.model import (
 from sluiceway_gateway.errors import (
     ChannelNotReady,
     ConcurrentChange,
-    EndpointIdReused,
     GroupLargerThanPinned,
     GroupSize,
     SluicewayGatewayError,
@@ -37,7 +42,6 @@ from sluiceway_gateway.errors import (
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import (
     Group,
-    GroupConfig,
     assigned_partitions,
     endpoint_partitions,
     new_group,
@@ -47,49 +51,6 @@ from sluiceway_gateway.groups.store import RoleGroup
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_topic
 from sluiceway_gateway.schemas import store as schemas_store
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttachSpec:
-    """The requested endpoint; without index and size, anonymous or a member of a dynamic group."""
-
-    id: str
-    session: str
-    client: str
-    role: Role
-    group: str = ANONYMOUS
-    index: int | None = None
-    size: int | None = None
-    mode: Mode = Mode.SHARED
-    title: str | None = None
-    features: frozenset[str] = frozenset()
-    """What the client can do, such as exactly-once delivery."""
-
-    @property
-    def config(self) -> GroupConfig:
-        """The group that it wants to be a member of."""
-        return GroupConfig(mode=self.mode, size=self.size, dynamic=self.is_dynamic)
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether the gateway chooses its index."""
-        return self.group != ANONYMOUS and self.size is None
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttachRequest:
-    """A principal's request to attach an endpoint to a channel."""
-
-    channel: str
-    channel_uid: str
-    spec: AttachSpec
-    principal: Principal
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Identity of the place: one transaction takes one request for it."""
-        spec = self.spec
-        return self.channel, spec.role, spec.group, spec.id if spec.index is None else spec.index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +85,17 @@ class _Candidate:
     place: Place
     """Its index is chosen later if the request names none."""
     partitions: range
+    heartbeat: Heartbeat | None = None
 
     @property
     def group(self) -> RoleGroup:
         """The key of its group."""
         return self.channel.uid, self.spec.role, self.spec.group
+
+    @property
+    def static_key(self) -> StaticKey:
+        """The key of its static id; without one, a key that nothing has."""
+        return self.channel.uid, self.spec.group, self.spec.static_id or ""
 
     @property
     def position_owner(self) -> offsets_store.Whose | None:
@@ -163,6 +130,8 @@ class AttachBatch:
     _members: dict[RoleGroup, list[Endpoint]] = field(default_factory=dict)
     """Members of groups that a request wants to change."""
     _occupants: dict[tuple[str, Place], Endpoint] = field(default_factory=dict)
+    _predecessors: Mapping[StaticKey, Endpoint] = field(default_factory=dict)
+    """The latest members with the static ids of new ones."""
     _locked: Mapping[str, Endpoint] = field(default_factory=dict)
     _stored: dict[offsets_store.Whose, Mapping[int, Committed]] = field(default_factory=dict)
     _superseded: dict[str, tuple[Endpoint, Endpoint]] = field(default_factory=dict)
@@ -224,13 +193,15 @@ class AttachBatch:
                 require_known(channel, each.spec.features)
                 found = existing.get(each.spec.id)
                 if found is not None:
-                    _require_same(found, channel, each.spec)
+                    require_same(found, channel, each.spec)
                     found.require()
                 require_usable(channel, writes=found is None and each.spec.role is Role.WRITER)
+                heartbeat = None if found is not None else each.spec.heartbeat_in(channel)
             except SluicewayGatewayError as error:
                 self.outcomes[number] = error
             else:
-                candidates.append(_candidate(number, each.spec, each.principal, channel, found))
+                made = _candidate(number, each.spec, each.principal, channel, found)
+                candidates.append(replace(made, heartbeat=heartbeat))
         return candidates
 
     def _lock(self, candidates: Sequence[_Candidate]) -> None:
@@ -243,9 +214,15 @@ class AttachBatch:
                 self._members[each.group] = endpoints_store.members(self.tx, *each.group, lost=True)
         places = []
         next_index = {key: group.next_index for key, group in self._groups.items()}
+        self._predecessors = endpoints_store.latest_of_static_ids(
+            self.tx, {each.static_key for each in new if each.spec.static_id is not None}
+        )
         for each in new:
             place = each.place
-            if each.spec.is_dynamic:
+            before = self._predecessors.get(each.static_key)
+            if before is not None:
+                place = before.place
+            elif each.spec.is_dynamic:
                 place = replace(place, index=next_index.setdefault(each.group, 0))
                 next_index[each.group] += 1
             if place.group != ANONYMOUS:
@@ -253,6 +230,7 @@ class AttachBatch:
         self._occupants = endpoints_store.at_places(self.tx, places)
         ids = {each.id for each in self._occupants.values()}
         ids |= {each.id for group in self._members for each in self._outcasts(group)}
+        ids |= {each.id for each in self._predecessors.values()}
         self._locked = endpoints_store.hold(self.tx, ids, wait=self.wait)
 
     def _read_positions(self, candidates: Sequence[_Candidate]) -> None:
@@ -290,12 +268,16 @@ class AttachBatch:
             )
         self._require_partitions(candidate)
         outcasts = [] if group is before else self._outcasts(key)
-        group, place = group.with_member(spec.index)
+        previous = self._predecessors.get(candidate.static_key)
+        group, place = group.with_member(previous.place.index if previous else spec.index)
         occupant = self._occupants.get((candidate.channel.uid, place))
+        if occupant is None and previous is not None and previous.may_return:
+            # It was lost, so it has no place, and must not return.
+            occupant = previous
         gone = [*outcasts, *([] if occupant is None else [occupant])]
         if not self.wait and any(each.id not in self._locked for each in gone):
             return None
-        endpoint = _new_endpoint(spec, group, place, now=self.now)
+        endpoint = _new_endpoint(candidate, group, place, now=self.now)
         by = candidate.principal.id
         if occupant is not None:
             at = f"{self.now:%Y-%m-%d %H:%M:%S} UTC"
@@ -398,7 +380,8 @@ def _candidate(
     )
 
 
-def _new_endpoint(spec: AttachSpec, group: Group, place: Place, *, now: datetime) -> Endpoint:
+def _new_endpoint(candidate: _Candidate, group: Group, place: Place, *, now: datetime) -> Endpoint:
+    spec = candidate.spec
     return Endpoint(
         id=spec.id,
         channel_uid=group.channel_uid,
@@ -407,21 +390,10 @@ def _new_endpoint(spec: AttachSpec, group: Group, place: Place, *, now: datetime
         size=spec.size,
         mode=spec.mode,
         title=spec.title,
+        heartbeat=candidate.heartbeat,
+        static_id=spec.static_id,
         epoch=group.epoch,
         generation=group.generation,
         attached_at=now,
         changed_at=now,
     )
-
-
-def _require_same(existing: Endpoint, channel: Channel, spec: AttachSpec) -> None:
-    """Raise EndpointIdReused if the endpoint was attached by a different request."""
-    place = existing.place
-    index = place.index if spec.size is None else spec.index
-    before = (place, existing.size, existing.mode, existing.session, existing.channel_uid)
-    requested = Place(role=spec.role, group=spec.group, index=index or 0)
-    if before != (requested, spec.size, spec.mode, spec.session, channel.uid):
-        raise EndpointIdReused(
-            f"The id {spec.id} is that of {existing.where}, attached by another request. Use a "
-            "new id for every instance, and repeat a request unchanged."
-        )

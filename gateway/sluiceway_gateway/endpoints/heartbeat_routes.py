@@ -172,6 +172,7 @@ class HeartbeatAnswer(BaseModel):
 
 @router.post(
     "/heartbeats",
+    operation_id="send_heartbeat",
     summary="Report the state of a session's endpoints",
     response_model=HeartbeatAnswer,
     response_description="Taken",

@@ -9,6 +9,7 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, sessions
 from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints.model import Health, Role, State
+from sluiceway_gateway.endpoints.store import INTERVAL_MS, TIMEOUT_MS
 from sluiceway_gateway.groups.store import of_its_group
 
 
@@ -49,7 +50,10 @@ class LostWriter(NamedTuple):
 
 
 class StaleShare(NamedTuple):
-    """A member of a dynamic group with a share of an earlier generation."""
+    """A member of a dynamic group with a share of an earlier generation.
+
+    It has the channel's timeout to release it, whatever its own: it beats, and may be busy.
+    """
 
     endpoint: str
     channel_uid: str
@@ -71,8 +75,8 @@ _LOST_WITHOUT_ENDS = (
     endpoints.c.state != str(State.CLOSED),
     endpoints.c.lost_at.is_(None),
 )
-_INTERVAL = func.min(case((and_(*_MAY_GET_WORSE), channels.c.heartbeat_interval_ms)))
-_TIMEOUT = func.min(case((and_(*_MAY_GET_WORSE), channels.c.heartbeat_timeout_ms)))
+_INTERVAL = func.min(case((and_(*_MAY_GET_WORSE), INTERVAL_MS.element)))
+_TIMEOUT = func.min(case((and_(*_MAY_GET_WORSE), TIMEOUT_MS.element)))
 # Built once: the leading replica runs them all the time.
 _SESSION_BEATS = (
     select(sessions.c.id, sessions.c.beat, func.count(), _INTERVAL, _TIMEOUT)
@@ -87,8 +91,8 @@ _ENDPOINT_BEATS = (
         endpoints.c.channel_uid,
         endpoints.c.session_id,
         sessions.c.beat,
-        channels.c.heartbeat_interval_ms,
-        channels.c.heartbeat_timeout_ms,
+        INTERVAL_MS,
+        TIMEOUT_MS,
         endpoints.c.health,
     )
     .join(sessions, sessions.c.id == endpoints.c.session_id)

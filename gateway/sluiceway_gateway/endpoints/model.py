@@ -6,7 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sluiceway_gateway.errors import Fenced, IllegalTransition
+from sluiceway_gateway.channels.model import MIN_HEARTBEAT_MS, Heartbeat
+from sluiceway_gateway.errors import Fenced, IllegalTransition, PatienceOutOfBounds
 
 Reached = Mapping[int, tuple[int, int]]
 """By partition, the next offset to read and how many records of that message are done."""
@@ -77,7 +78,7 @@ class Health(StrEnum):
     SUSPECT = "suspect"
     """No heartbeat for three intervals."""
     LOST = "lost"
-    """No heartbeat for the channel's heartbeat timeout; the next one makes it healthy again."""
+    """No heartbeat for its heartbeat timeout; the next one makes it healthy again."""
 
 
 class TaskState(StrEnum):
@@ -152,6 +153,10 @@ class Endpoint:
     """In a dynamic group, the share that it took last, if it still has it."""
     fenced_by: str | None = None
     """A clause that says what took its place; None for a lost member of a dynamic group."""
+    heartbeat: Heartbeat | None = None
+    """Its own interval and timeout; None: the channel's."""
+    static_id: str | None = None
+    """In a dynamic group, the name that the member keeps over restarts."""
 
     @property
     def lives(self) -> bool:
@@ -176,6 +181,11 @@ class Endpoint:
     def is_finished(self) -> bool:
         """Whether it is closed."""
         return self.state is State.CLOSED
+
+    def heartbeat_in(self, channel: Heartbeat) -> Heartbeat:
+        """Return the interval and timeout that apply: its own, unless the channel's end sooner."""
+        own = self.heartbeat
+        return channel if own is None or own.timeout_ms > channel.timeout_ms else own
 
     @property
     def where(self) -> str:
@@ -254,6 +264,34 @@ def reached_of(given: Mapping[str, Sequence[int]] | None) -> Reached | None:
     if given is None:
         return None
     return {int(each): (offset, records) for each, (offset, records) in given.items()}
+
+
+def own_heartbeat(
+    channel: Heartbeat, *, interval_ms: int | None, timeout_ms: int | None
+) -> Heartbeat | None:
+    """Return the heartbeat of an endpoint that requests these times; None for the channel's.
+
+    The interval follows the timeout: a sixth of it, at most the channel's. Raises
+    PatienceOutOfBounds.
+    """
+    if interval_ms is None and timeout_ms is None:
+        return None
+    timeout = channel.timeout_ms if timeout_ms is None else timeout_ms
+    if timeout > channel.timeout_ms:
+        raise PatienceOutOfBounds(
+            f"The requested heartbeat timeout of {timeout} ms is above the channel's, which is "
+            f"{channel.timeout_ms} ms. Request at most that, or raise spec.heartbeat.timeout_ms of "
+            "the channel first."
+        )
+    interval = interval_ms
+    if interval is None:
+        interval = min(channel.interval_ms, max(MIN_HEARTBEAT_MS, timeout // 6))
+    if 3 * interval > timeout:
+        raise PatienceOutOfBounds(
+            f"The requested heartbeat interval of {interval} ms is more than a third of the "
+            f"timeout of {timeout} ms. Request at most {timeout // 3} ms, or a longer timeout."
+        )
+    return Heartbeat(interval_ms=interval, timeout_ms=timeout)
 
 
 def next_health(health: Health, *, silent_ms: float, interval_ms: int, timeout_ms: int) -> Health:

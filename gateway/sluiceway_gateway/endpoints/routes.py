@@ -10,13 +10,15 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.connection import Listener, connection_text
 from sluiceway_gateway.channels.etag import endpoints_etag
 from sluiceway_gateway.channels.wire import Uid
-from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.attach_batch import Attached
+from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State, offsets_of, reached_of
 from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
     TAKES,
     AttachedBody,
+    AttachHeartbeat,
     AttachPost,
     DetachPost,
     EndpointBody,
@@ -28,7 +30,7 @@ from sluiceway_gateway.endpoints.wire import (
     event_json,
     position_json,
 )
-from sluiceway_gateway.http.auth import Manager, Viewer, access
+from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
 from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import (
@@ -51,6 +53,7 @@ EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
 
 @router.post(
     "",
+    operation_id="attach_endpoint",
     summary="Attach a reader or a writer",
     response_model=AttachedBody,
     response_description="It was attached before",
@@ -74,6 +77,7 @@ async def attach(
     get an index, and have no partitions until they sync.
     """
     gateway.settings.listeners.reached_by(listener)
+    heartbeat = body.heartbeat or AttachHeartbeat()
     spec = AttachSpec(
         id=body.id,
         session=body.session,
@@ -85,6 +89,9 @@ async def attach(
         size=body.size,
         mode=Mode(body.mode),
         title=body.title,
+        interval_ms=heartbeat.interval_ms,
+        timeout_ms=heartbeat.timeout_ms,
+        static_id=body.static_id,
     )
     request = AttachRequest(channel=name, channel_uid=body.uid, spec=spec, principal=principal)
     attached = await asyncio.wrap_future(gateway.attach.submit(request))
@@ -128,6 +135,7 @@ async def list_endpoints(
     if wait and precondition.names(endpoints_etag(channel, revision)):
         changed = gateway.watch.endpoints_changed(channel, revision, timeout_s=wait)
         if await unless_disconnected(request, changed):
+            await authenticate(request, gateway.tokens)
             channel, revision = await run_in_threadpool(service.state, name)
     tag = {"ETag": endpoints_etag(channel, revision)}
     if precondition.names(tag["ETag"]):
@@ -162,6 +170,7 @@ def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) 
 
 @router.post(
     "/{id}/detach",
+    operation_id="detach_endpoint",
     summary="Detach an endpoint",
     response_model=EndpointBody,
     response_description="It is detached",
@@ -192,6 +201,7 @@ def detach(
 
 @router.delete(
     "/{id}",
+    operation_id="dismiss_endpoint",
     summary="Take an endpoint's place away",
     response_model=EndpointBody,
     response_description="It is gone",
@@ -219,6 +229,7 @@ def _attached_json(attached: Attached) -> dict[str, Any]:
         "endpoint": endpoint_json(channel, attached.endpoint)
         | {"partitions": list(attached.partitions), "took_over": attached.took_over},
         "takes": list(TAKES),
-        "heartbeat": channel.spec.heartbeat,
+        "heartbeat": attached.endpoint.heartbeat_in(channel.spec.heartbeat),
+        "channel_heartbeat": channel.spec.heartbeat,
         "positions": [position_json(each) for each in attached.positions],
     }

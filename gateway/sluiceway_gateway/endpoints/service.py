@@ -16,7 +16,8 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.attach_batch import AttachBatch, Attached, AttachRequest, Outcome
+from sluiceway_gateway.endpoints.attach_batch import AttachBatch, Attached, Outcome
+from sluiceway_gateway.endpoints.attach_request import AttachRequest
 from sluiceway_gateway.endpoints.change_store import add_events, events_of_endpoint, save_changes
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,

@@ -30,7 +30,7 @@ from sluiceway_gateway.db.schema import (
 )
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, by_dialect, chunks
 from sluiceway_gateway.endpoints.model import OPEN, Attempt, Endpoint, TaskState, reached_of
-from sluiceway_gateway.endpoints.store import MAY_RETURN, endpoint_of
+from sluiceway_gateway.endpoints.store import INTERVAL_MS, MAY_RETURN, TIMEOUT_MS, endpoint_of
 from sluiceway_gateway.errors import InvalidRequest, Violation
 from sluiceway_gateway.groups.store import of_its_group
 
@@ -156,6 +156,7 @@ class EndpointContext:
     generation: int
     """The generation of the group."""
     interval_ms: int
+    """The heartbeat interval that applies to the endpoint."""
     timeout_ms: int
     reported_at: datetime | None
     """The time of the last report of its tasks; read only for kept endpoints."""
@@ -176,8 +177,8 @@ def _context(reported_at: ColumnElement[Any]) -> Select[Any]:
             channels.c.name.label("channel_name"),
             channels.c.phase.label("channel_phase"),
             channels.c.endpoints_revision,
-            channels.c.heartbeat_interval_ms,
-            channels.c.heartbeat_timeout_ms,
+            INTERVAL_MS,
+            TIMEOUT_MS,
             endpoint_groups.c.generation.label("group_generation"),
             reported_at.label("reported_at"),
         )
@@ -218,8 +219,8 @@ def _context_of(row: Any) -> EndpointContext:
         phase=Phase(row.channel_phase),
         revision=row.endpoints_revision,
         generation=row.group_generation,
-        interval_ms=row.heartbeat_interval_ms,
-        timeout_ms=row.heartbeat_timeout_ms,
+        interval_ms=row.interval_ms,
+        timeout_ms=row.timeout_ms,
         reported_at=row.reported_at,
     )
 

@@ -3,8 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, bindparam, or_, select, tuple_, update
+from sqlalchemy import Row, and_, bindparam, case, or_, select, tuple_, update
 
+from sluiceway_gateway.channels.model import Heartbeat
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
@@ -41,6 +42,17 @@ MAY_RETURN = and_(
 )
 
 
+# `Endpoint.heartbeat_in` in SQL; the comparison with NULL is not true.
+_HAS_OWN = endpoints.c.own_timeout_ms <= channels.c.heartbeat_timeout_ms
+#: The heartbeat interval and timeout of an endpoint, joined with its channel.
+INTERVAL_MS = case(
+    (_HAS_OWN, endpoints.c.own_interval_ms), else_=channels.c.heartbeat_interval_ms
+).label("interval_ms")
+TIMEOUT_MS = case(
+    (_HAS_OWN, endpoints.c.own_timeout_ms), else_=channels.c.heartbeat_timeout_ms
+).label("timeout_ms")
+
+
 def endpoint_of(row: Row[Any]) -> Endpoint:
     """Return the endpoint of a row with the columns of `endpoints`."""
     return Endpoint(
@@ -66,7 +78,15 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
         title=row.title,
         share=share_of(row),
         fenced_by=row.fenced_by,
+        heartbeat=_heartbeat_of(row),
+        static_id=row.static_id,
     )
+
+
+def _heartbeat_of(row: Row[Any]) -> Heartbeat | None:
+    if row.own_timeout_ms is None:
+        return None
+    return Heartbeat(interval_ms=row.own_interval_ms, timeout_ms=row.own_timeout_ms)
 
 
 def share_of(row: Row[Any]) -> Share | None:
@@ -91,6 +111,9 @@ def values_of(endpoint: Endpoint) -> dict[str, Any]:
         "attached_at": endpoint.attached_at,
         "commits": endpoint.commits,
         "title": endpoint.title,
+        "own_interval_ms": endpoint.heartbeat and endpoint.heartbeat.interval_ms,
+        "own_timeout_ms": endpoint.heartbeat and endpoint.heartbeat.timeout_ms,
+        "static_id": endpoint.static_id,
         **changing_values_of(endpoint),
     }
 
@@ -207,6 +230,21 @@ def at_places(
     keys = [(uid, str(each.role), each.group, each.index) for uid, each in places]
     found = map(endpoint_of, tx.look_up(_AT_PLACES, keys))
     return {(each.channel_uid, each.place): each for each in found}
+
+
+def latest_of_static_ids(
+    tx: ReadTransaction, keys: Collection[tuple[str, str, str]]
+) -> dict[tuple[str, str, str], Endpoint]:
+    """Return the latest members with these static ids; a key is a channel's uid, a group, an id."""
+    found: dict[tuple[str, str, str], Endpoint] = {}
+    for part in chunks(sorted(keys)):
+        wanted = tuple_(endpoints.c.channel_uid, endpoints.c.group_name, endpoints.c.static_id)
+        statement = select(endpoints).where(
+            endpoints.c.role == str(Role.READER), endpoints.c.size.is_(None), wanted.in_(part)
+        )
+        for row in tx.execute(statement.order_by(endpoints.c.epoch)):
+            found[row.channel_uid, row.group_name, row.static_id] = endpoint_of(row)
+    return found
 
 
 def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:

@@ -6,15 +6,22 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from sluiceway_gateway.channels.connection import Connection
-from sluiceway_gateway.channels.model import MAX_PARTITIONS, Channel, Heartbeat
+from sluiceway_gateway.channels.model import (
+    MAX_HEARTBEAT_MS,
+    MAX_HEARTBEAT_TIMEOUT_MS,
+    MAX_PARTITIONS,
+    MIN_HEARTBEAT_MS,
+    Channel,
+    Heartbeat,
+)
 from sluiceway_gateway.channels.wire import Asked, Uid, time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Endpoint, Event
-from sluiceway_gateway.groups.model import GROUP_PATTERN, check_group
+from sluiceway_gateway.groups.model import GROUP_LENGTH, check_group, check_static_id
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.offsets.model import Committed
 
 GroupName = Annotated[
-    str, AfterValidator(check_group), Field(json_schema_extra={"pattern": GROUP_PATTERN})
+    str, AfterValidator(check_group), Field(min_length=1, max_length=GROUP_LENGTH)
 ]
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Counters = Annotated[
@@ -27,6 +34,7 @@ Ends = Annotated[
     Field(max_length=100_000, description="By partition, the offset after the last record"),
 ]
 Title = Annotated[str, Field(min_length=1, max_length=200)]
+StaticId = Annotated[str, AfterValidator(check_static_id)]
 Positions = Annotated[
     dict[PartitionText, Annotated[list[Count], Field(min_length=2, max_length=2)]],
     Field(
@@ -43,6 +51,23 @@ CLIENT_LENGTH = 200
 """Most characters of a client's name that are stored."""
 TAKES = ("positions",)
 """Optional fields of heartbeats that this gateway takes."""
+
+
+class AttachHeartbeat(Asked):
+    """Times of an endpoint's own, within the channel's."""
+
+    timeout_ms: int | None = Field(
+        default=None,
+        ge=3 * MIN_HEARTBEAT_MS,
+        le=MAX_HEARTBEAT_TIMEOUT_MS,
+        description="Silence after which it is lost, at most the channel's; null: the channel's",
+    )
+    interval_ms: int | None = Field(
+        default=None,
+        ge=MIN_HEARTBEAT_MS,
+        le=MAX_HEARTBEAT_MS,
+        description="At most a third of the timeout; null: a sixth of it, at most the channel's",
+    )
 
 
 class AttachPost(Asked):
@@ -63,11 +88,19 @@ class AttachPost(Asked):
     dynamic: bool = Field(default=False, description="Of a reader: join a dynamic group")
     state: Literal["opened"] = "opened"
     title: Title | None = Field(default=None, description="A description for people")
+    heartbeat: AttachHeartbeat | None = Field(default=None, description="null: the channel's")
+    static_id: StaticId | None = Field(
+        default=None,
+        description="Of a member of a dynamic group: its name over restarts. The previous "
+        "instance with it is fenced, and its index taken",
+    )
 
     @model_validator(mode="after")
     def _check_place(self) -> Self:
         if self.dynamic:
             return self._check_member()
+        if self.static_id is not None:
+            raise ValueError("static_id is for members of dynamic groups; an index is static")
         given = [each is not None for each in (self.group, self.index, self.size)]
         if any(given) and not all(given):
             raise ValueError("group, index and size are given together, or none of them")
@@ -138,6 +171,8 @@ class EndpointBody(Counterpart):
     epoch: int
     generation: int
     superseded: bool
+    heartbeat: Heartbeat = Field(description="The interval and timeout that apply to it")
+    static_id: str | None
     attached_at: datetime
     changed_at: datetime
     counters: dict[str, float]
@@ -167,7 +202,8 @@ class AttachedBody(BaseModel):
 
     endpoint: AttachedEndpoint
     takes: list[str] = Field(description="Optional fields of heartbeats that this gateway takes")
-    heartbeat: Heartbeat
+    heartbeat: Heartbeat = Field(description="Of the endpoint")
+    channel_heartbeat: Heartbeat
     positions: list[PositionBody]
     connection: Connection
 
@@ -207,6 +243,8 @@ def endpoint_json(channel: Channel, endpoint: Endpoint) -> dict[str, Any]:
         "epoch": endpoint.epoch,
         "generation": endpoint.generation,
         "superseded": endpoint.superseded,
+        "heartbeat": vars(endpoint.heartbeat_in(channel.spec.heartbeat)),
+        "static_id": endpoint.static_id,
         "attached_at": time_json(endpoint.attached_at),
         "changed_at": time_json(endpoint.changed_at),
         "counters": endpoint.counters,

@@ -1,6 +1,6 @@
 """Groups: membership rules and partition assignment, static and dynamic. Pure.
 
-In a dynamic group, a member's share is its rank among the live members, ordered by epoch:
+In a dynamic group, a member's share is its rank among the live members, ordered by index:
 partition p belongs to the member whose rank is p modulo the number of members. Every join and
 leave raises the group's generation, and each member takes its share of the new generation once
 it is ready to release the old one. If several shares contain a partition, the share of the lowest
@@ -16,17 +16,27 @@ from datetime import datetime
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, Share
 from sluiceway_gateway.errors import GroupMode, GroupSize, IllegalTransition, StaleGeneration
 
-GROUP_PATTERN = r"^[a-zA-Z0-9][a-zA-Z0-9._-]{0,199}$"
-_NAME = re.compile(GROUP_PATTERN.removesuffix("$") + r"\Z")
+GROUP_LENGTH = 249
+"""Most characters of a group's name: 996 bytes at most, which fit into an index of PostgreSQL."""
+# UTF-8 has no surrogates.
+_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def check_group(name: str) -> str:
     """Return `name` if it is a valid name of a group; raises ValueError that says the rule."""
-    if not _NAME.match(name):
-        raise ValueError(
-            "a group's name has 1 to 200 characters of a-z, A-Z, 0-9, '.', '_' and '-', and starts "
-            f"with a letter or a digit: {name[:250]!r} does not"
-        )
+    return _checked(name, "a group's name")
+
+
+def check_static_id(name: str) -> str:
+    """Return `name` if it is a valid static id; raises ValueError that says the rule."""
+    return _checked(name, "a static id")
+
+
+def _checked(name: str, what: str) -> str:
+    if not 1 <= len(name) <= GROUP_LENGTH:
+        raise ValueError(f"{what} has 1 to {GROUP_LENGTH} characters, this one has {len(name)}")
+    if _REFUSED.search(name):
+        raise ValueError(f"{what} has no control characters: {name!r} does")
     return name
 
 
@@ -160,7 +170,8 @@ class Member:
     """A live member of a dynamic group, as far as it concerns the others."""
 
     endpoint: str
-    epoch: int
+    index: int
+    """Rises from member to member; a restart with a static id keeps it."""
     generation: int
     """The generation of its share."""
     share: Share | None
@@ -176,7 +187,7 @@ class Split:
 
 def target_share(members: Iterable[Member], endpoint: str) -> Share:
     """Return the share of a live member in the group's current generation."""
-    ordered = sorted(members, key=lambda each: each.epoch)
+    ordered = sorted(members, key=lambda each: each.index)
     return Share(index=[each.endpoint for each in ordered].index(endpoint), size=len(ordered))
 
 

@@ -64,6 +64,7 @@ class ResizedBody(BaseModel):
 
 @router.post(
     "/endpoints/{id}/sync",
+    operation_id="sync_endpoint",
     summary="Take a share of a dynamic group's partitions",
     response_model=AssignmentBody,
     response_description="The assignment",
@@ -91,7 +92,8 @@ def sync(
 
 
 @router.post(
-    "/groups/{group}/resize",
+    "/groups/{group:path}/resize",
+    operation_id="resize_group",
     summary="Change a group's size",
     response_model=ResizedBody,
     response_description="The group with its size",

@@ -89,7 +89,7 @@ _MEMBERS = (
     select(
         endpoints.c.id,
         *_ASSIGNMENT_KEY,
-        endpoints.c.epoch,
+        endpoints.c.member_index,
         endpoints.c.generation,
         endpoints.c.share_index,
         endpoints.c.share_size,
@@ -101,17 +101,20 @@ _MEMBERS = (
         endpoints.c.state.in_(sorted(map(str, OPEN))),
         endpoints.c.health != str(Health.LOST),
     )
-    .order_by(endpoints.c.epoch)
+    .order_by(endpoints.c.member_index)
 )
 
 
 def living(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, list[Member]]:
-    """Return the live members of each of these groups, by epoch."""
+    """Return the live members of each of these groups, by index."""
     found: dict[GroupKey, list[Member]] = {key: [] for key in keys}
     for part in chunks(list(found)):
         for row in tx.execute(_MEMBERS, {"keys": part}):
             member = Member(
-                endpoint=row.id, epoch=row.epoch, generation=row.generation, share=share_of(row)
+                endpoint=row.id,
+                index=row.member_index,
+                generation=row.generation,
+                share=share_of(row),
             )
             found[row.channel_uid, row.group_name].append(member)
     return found

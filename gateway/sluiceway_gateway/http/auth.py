@@ -14,8 +14,10 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens, is_loopback, is_loopback_authority
 from sluiceway_gateway.errors import Forbidden, Unauthenticated
 
-PUBLIC = frozenset({"/livez", "/readyz"})
-"""Paths without authentication: yes, or no with one word for each missing part."""
+HEALTH = frozenset({"/livez", "/readyz"})
+"""Paths of health: yes, or no with one word for each missing part."""
+PUBLIC = HEALTH | {"/", "/openapi.json", "/docs", "/docs/errors", "/docs/{file}"}
+"""Routes without authentication: health, and documentation, which is the same for everybody."""
 
 _PRINCIPAL = "sluiceway.principal"
 

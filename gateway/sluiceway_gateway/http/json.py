@@ -11,34 +11,53 @@ from typing import Any, NoReturn
 from fastapi import Response
 from pydantic_core import to_json
 
-from sluiceway_gateway.errors import InvalidRequest
+from sluiceway_gateway.errors import InvalidRequest, MalformedJson
 
 MAX_DEPTH = 100
+NO_BODY = "The request has no body; send JSON with the header Content-Type: application/json."
 _MAX_DIGITS = 40
+_CONSTANTS = re.compile(r'"(?:[^"\\]|\\.)*"|(-?Infinity|NaN)')
+"""Strings, which are skipped, and what is not JSON outside of them."""
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 def loads(body: bytes) -> Any:
     """Return the value of a JSON body.
 
-    Raises InvalidRequest for what is not JSON in UTF-8, and for names that occur
-    twice in an object, NaN and infinities, numbers of more than 40 digits, text
-    with U+0000 or lone surrogates, and nesting deeper than 100.
+    Raises MalformedJson for what is not JSON in UTF-8. Raises InvalidRequest for names
+    that occur twice in an object, numbers of more than 40 digits, text with U+0000 or
+    lone surrogates, and nesting deeper than 100.
     """
+    if not body.strip():
+        raise MalformedJson(NO_BODY)
     try:
         text = body.decode("utf-8")
-    except UnicodeDecodeError:
-        raise InvalidRequest("The body is not UTF-8; send JSON in UTF-8.") from None
+    except UnicodeDecodeError as error:
+        raise MalformedJson(
+            f"The body is not UTF-8 (at byte {error.start + 1}); send JSON in UTF-8."
+        ) from None
     try:
         value = _DECODER.decode(text)
+    except _NotJson as error:
+        place = next((each.start(1) for each in _CONSTANTS.finditer(text) if each[1]), 0)
+        raise _not_json(f"{error} is no number of JSON", text, place) from None
     except json.JSONDecodeError as error:
-        raise InvalidRequest(
-            f"The body is not JSON: {error.msg} (line {error.lineno}, column {error.colno})."
-        ) from None
+        raise _not_json(error.msg[:1].lower() + error.msg[1:], text, error.pos) from None
     except RecursionError:
         _refuse_depth()
     _check(value, escapes="\\u" in text or "\x00" in text)
     return value
+
+
+def _not_json(reason: str, text: str, place: int) -> MalformedJson:
+    line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+    return MalformedJson(
+        f"The body is not JSON: {reason} (line {line}, column {column}). Correct it there."
+    )
+
+
+class _NotJson(Exception):
+    """A constant of JavaScript that is not JSON; the message is its name."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -53,7 +72,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(text: str) -> NoReturn:
-    raise InvalidRequest(f"The body holds {text}, which is not JSON.")
+    raise _NotJson(text)
 
 
 def _float(text: str) -> float:

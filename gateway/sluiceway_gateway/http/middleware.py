@@ -1,8 +1,8 @@
-"""Access log, metrics and request ids of every request; waits that end with the connection."""
+"""Access log, metrics and ids of every request; waits that end with the connection."""
 
 import asyncio
 import logging
-import secrets
+import re
 import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from fastapi import Request
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sluiceway.rest.request_ids import request_ids
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.http.problems import error_response, problem_response
@@ -19,8 +20,9 @@ from sluiceway_gateway.metrics import Metrics
 
 _log = structlog.stdlib.get_logger("sluiceway_gateway.http")
 _lines = logging.getLogger("sluiceway_gateway.http")
-_INTERNAL = SluicewayGatewayError(
-    "The gateway failed on this request; its log has the cause under this request's id."
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:=+/@-]{1,128}")
+_TRACEPARENT = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
 )
 #: Changes that come as often as reads.
 _FREQUENT = {"/v1/heartbeats", "/v1/channels/{name}/groups/{group}/offsets"}
@@ -33,6 +35,7 @@ class Observation:
         self._app = app
         self._metrics = metrics
         self._tokens = tokens
+        self._request_ids = request_ids()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve HTTP requests and the lifespan only."""
@@ -41,7 +44,8 @@ class Observation:
             return
         if scope["type"] != "http":
             raise NotImplementedError(f"a connection of the kind {scope['type']}")
-        request_id = secrets.token_hex(16)
+        given, trace = _ids(scope)
+        request_id = given or next(self._request_ids)
         begun, status = time.perf_counter(), 0
 
         async def observed(message: Message) -> None:
@@ -54,26 +58,29 @@ class Observation:
                 ]
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        with structlog.contextvars.bound_contextvars(request_id=request_id, **trace):
             try:
                 try:
                     await self._app(scope, receive, observed)
                 except (HTTPException, SluicewayGatewayError) as error:
                     if status:
                         raise
-                    response = await error_response(error, Request(scope), self._tokens)
+                    response = await error_response(
+                        error, Request(scope), self._tokens, request_id=request_id
+                    )
                     await response(scope, receive, observed)
             except Exception:
                 _log.exception("request failed", method=scope["method"])
                 if status:
                     # Half of an answer is out; the server cuts the connection.
                     raise
-                await problem_response(_INTERNAL)(scope, receive, observed)
+                failure = problem_response(_internal(request_id), request_id=request_id)
+                await failure(scope, receive, observed)
             finally:
                 self._tell(scope, status, time.perf_counter() - begun)
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
+        route = getattr(scope.get("route"), "path_format", "unmatched")
         method = scope["method"]
         self._metrics.count_request(route=route, method=method, status=status, seconds=seconds)
         usual = status < 500 if method in {"GET", "HEAD"} else status < 400 and route in _FREQUENT
@@ -90,6 +97,28 @@ class Observation:
             status=status,
             ms=round(seconds * 1000, 1),
         )
+
+
+def _ids(scope: Scope) -> tuple[str | None, dict[str, str]]:
+    """Return the id that the request brings, and the log's fields of its W3C trace.
+
+    Ids that are not well-formed, or given twice, are ignored.
+    """
+    ids = [value for name, value in scope.get("headers", ()) if name == b"x-request-id"]
+    traces = [value for name, value in scope.get("headers", ()) if name == b"traceparent"]
+    known = len(ids) == 1 and _REQUEST_ID.fullmatch(ids[0])
+    found = _TRACEPARENT.fullmatch(traces[0]) if len(traces) == 1 else None
+    return (
+        ids[0].decode() if known else None,
+        {"trace_id": found[1].decode()} if found else {},
+    )
+
+
+def _internal(request_id: str) -> SluicewayGatewayError:
+    return SluicewayGatewayError(
+        "The gateway failed on this request; its log has the cause under the request id "
+        f"{request_id}."
+    )
 
 
 T = TypeVar("T")

@@ -108,7 +108,8 @@ def place_before(cursor: str | None) -> Place | None:
     if cursor is None:
         return None
     try:
-        role, group, index = _text_of(cursor).removeprefix("e:").split("/")
+        role, _, rest = _text_of(cursor).removeprefix("e:").partition("/")
+        group, _, index = rest.rpartition("/")
         place = Place(role=Role(role), group=group and check_group(group), index=int(index))
     except ValueError:
         place = None
@@ -124,7 +125,7 @@ def _cursor(text: str) -> str:
 def _text_of(cursor: str) -> str:
     """Return a cursor's text. Raises ValueError for one that is not base64."""
     padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
-    return base64.b64decode(padded, b"-_", validate=True).decode("ascii")
+    return base64.b64decode(padded, b"-_", validate=True).decode()
 
 
 def selector_of(text: str | None) -> Selector | None:

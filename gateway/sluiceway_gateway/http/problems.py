@@ -27,6 +27,8 @@ MEDIA_TYPE = "application/problem+json"
 STATUSES: Mapping[type[SluicewayGatewayError], int] = {
     errors.InvalidRequest: 422,
     errors.MalformedHttp: 400,
+    errors.MalformedJson: 400,
+    errors.UnsupportedMediaType: 415,
     errors.RequestTimeout: 408,
     errors.BodyTooLarge: 413,
     errors.UrlTooLong: 414,
@@ -58,8 +60,11 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
-    code: str = Field(description="Stable, for programs")
+    code: str = Field(description="Stable, for programs; /docs/errors lists them")
     retriable: bool = Field(description="Whether the same request can succeed later")
+    request_id: str | None = Field(
+        default=None, description="The request in the gateway's log, as in X-Request-Id"
+    )
     errors: list[FieldError] | None = Field(
         default=None,
         description="Where it is malformed; the first 20, and `detail` counts the others",
@@ -71,7 +76,12 @@ def status_of(error: SluicewayGatewayError) -> int:
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
 
 
-def problem_response(error: SluicewayGatewayError, headers: Mapping[str, str] = {}) -> Response:
+def problem_response(
+    error: SluicewayGatewayError,
+    headers: Mapping[str, str] = {},
+    *,
+    request_id: str | None = None,
+) -> Response:
     """Return the response for an error."""
     status = status_of(error)
     body: dict[str, Any] = {
@@ -82,6 +92,8 @@ def problem_response(error: SluicewayGatewayError, headers: Mapping[str, str] = 
         "code": error.code,
         "retriable": error.retriable,
     }
+    if request_id is not None:
+        body["request_id"] = request_id
     if error.violations:
         body["errors"] = [asdict(each) for each in error.violations]
     own = dict(headers)
@@ -89,6 +101,8 @@ def problem_response(error: SluicewayGatewayError, headers: Mapping[str, str] = 
         own["WWW-Authenticate"] = 'Bearer realm="sluiceway"'
     if isinstance(error, errors.Unavailable):
         own["Retry-After"] = str(error.retry_after_s)
+    if isinstance(error, errors.UnsupportedMediaType):
+        own["Accept"] = "application/json"
     # Escaped, so that whatever a message quotes can be sent.
     return Response(json.dumps(body), status, headers=own, media_type=MEDIA_TYPE)
 
@@ -128,14 +142,20 @@ def _shortened(pointer: str) -> str:
 def problems(
     *statuses: Literal[404, 409, 412, 413, 422], also: Mapping[int | str, Any] | None = None
 ) -> dict[int | str, Any]:
-    """Return a route's `responses`: these problems, and those of every route."""
+    """Return a route's `responses`: these problems, and those of every route.
+
+    413 is of routes that take a body, and brings their other ones.
+    """
+    bodies = {400, 415} if 413 in statuses else set()
     described = {
+        400: "The body is not JSON",
         401: "No valid token",
         403: "The token's scopes do not reach that far",
         404: "Not found",
         409: "The state does not allow it; `code` says why",
         412: "The precondition does not hold",
         413: "The body is too large",
+        415: "The body is not sent as application/json",
         422: "The request is malformed",
         500: "The gateway failed",
         503: "The database or Kafka is away, or too many wait; see Retry-After",
@@ -145,31 +165,40 @@ def problems(
             "description": described[status],
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for status in sorted({401, 403, 422, 500, 503, *statuses})
+        for status in sorted({401, 403, 422, 500, 503, *statuses, *bodies})
     }
     return {**found, **(also or {})}
 
 
 async def error_response(
-    error: HTTPException | SluicewayGatewayError, request: Request, tokens: Tokens
+    error: HTTPException | SluicewayGatewayError,
+    request: Request,
+    tokens: Tokens,
+    *,
+    request_id: str,
 ) -> Response:
     """Return the response for an error, or for an unknown path or method (HTTPException)."""
-    if isinstance(error, SluicewayGatewayError):
-        return problem_response(error)
-    try:
-        # No route was found, so none has authenticated the request.
-        await authenticate(request, tokens)
-    except SluicewayGatewayError as refusal:
-        return problem_response(refusal)
-    if error.status_code == 405:
-        allowed = ", ".join(_methods(request))
-        return problem_response(
-            errors.MethodNotAllowed(f"{request.method} is not for this; use {allowed}."),
-            {"Allow": allowed},
-        )
-    return problem_response(
-        errors.NotFound("There is nothing here; the paths are in /openapi.json.")
-    )
+    headers = {}
+    if isinstance(error, HTTPException):
+        try:
+            # No route was found, so none has authenticated the request.
+            await authenticate(request, tokens)
+        except SluicewayGatewayError as refusal:
+            found = refusal
+        else:
+            if error.status_code == 405:
+                headers["Allow"] = ", ".join(_methods(request))
+            found = _unrouted(request, allowed=headers.get("Allow"))
+    else:
+        found = error
+    return problem_response(found, headers, request_id=request_id)
+
+
+def _unrouted(request: Request, *, allowed: str | None) -> SluicewayGatewayError:
+    """Return the error for a path without a route; `allowed` are the methods of one with some."""
+    if allowed is None:
+        return errors.NotFound("There is nothing here; the paths are at /docs.")
+    return errors.MethodNotAllowed(f"{request.method} is not for this; use {allowed}.")
 
 
 def _methods(request: Request) -> list[str]:

@@ -21,10 +21,17 @@ from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
-from sluiceway_gateway.errors import BodyTooLarge, Forbidden, InvalidRequest, Violation
+from sluiceway_gateway.errors import (
+    BodyTooLarge,
+    Forbidden,
+    InvalidRequest,
+    MalformedJson,
+    UnsupportedMediaType,
+    Violation,
+)
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http.auth import PUBLIC, Access
-from sluiceway_gateway.http.json import JsonCache, ResponseCache, loads
+from sluiceway_gateway.http.json import NO_BODY, JsonCache, ResponseCache, loads
 from sluiceway_gateway.http.problems import malformed
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger.reading import LedgerReads
@@ -60,6 +67,7 @@ class Services:
     """For its readiness; everything else goes through a service."""
     kafka: KafkaAdmin
     failing_loops: Callable[[], Mapping[str, str]]
+    leads: Callable[[], bool]
     probe_threads: CapacityLimiter
 
 
@@ -81,10 +89,16 @@ class GatewayRoute(APIRoute):
     3. The body: its size, its content type, then strict JSON. It is not read before.
     4. The values of all parameters, whose violations are reported together.
     5. The endpoint: a coroutine on the event loop, a plain function on a worker thread.
+
+    A HEAD is served like a GET; the server sends the headers of the response and no body.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if self.methods and "GET" in self.methods:
+            self.methods.add("HEAD")
+        # FastAPI's own ids repeat path and method.
+        self.operation_id = self.operation_id or self.endpoint.__name__
         self.access: Access | None = next(
             (each.call for each in self.dependant.dependencies if isinstance(each.call, Access)),
             None,
@@ -220,12 +234,7 @@ def _check_length(request: Request, limit_bytes: int) -> None:
 
 
 async def _read_json(request: Request, limit_bytes: int) -> Any:
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise InvalidRequest(
-            "The body must be JSON, with the header Content-Type: application/json.",
-            (Violation(pointer="header:Content-Type", message="expected application/json"),),
-        )
+    _check_media_type(request)
     body, more = b"", True
     while more:
         message = await request.receive()
@@ -236,6 +245,27 @@ async def _read_json(request: Request, limit_bytes: int) -> Any:
             raise _too_large(limit_bytes)
         more = message.get("more_body", False)
     return loads(body)
+
+
+def _check_media_type(request: Request) -> None:
+    """Refuse a body that is announced as something other than JSON."""
+    headers = request.headers
+    given = headers.get("content-type", "").partition(";")[0].strip()
+    if given.lower() != "application/json":
+        if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+            raise MalformedJson(NO_BODY)
+        sent = f"is {given[:100]}" if given else "is missing"
+        raise UnsupportedMediaType(
+            f"The Content-Type of the body {sent}; send JSON with the header "
+            "Content-Type: application/json.",
+            (Violation(pointer="header:Content-Type", message="expected application/json"),),
+        )
+    if headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise UnsupportedMediaType(
+            "The body is compressed, which this gateway does not take; send it without "
+            "Content-Encoding.",
+            (Violation(pointer="header:Content-Encoding", message="expected identity"),),
+        )
 
 
 def _too_large(limit_bytes: int) -> BodyTooLarge:

@@ -19,7 +19,7 @@ from sluiceway_gateway.errors import (
     TooManyConnections,
     UrlTooLong,
 )
-from sluiceway_gateway.http.auth import PUBLIC
+from sluiceway_gateway.http.auth import HEALTH
 from sluiceway_gateway.http.problems import problem_response
 from sluiceway_gateway.settings import Settings
 
@@ -289,7 +289,7 @@ def _too_many() -> TooManyConnections:
 
 def _health_only(app: ASGIApp) -> ASGIApp:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] in PUBLIC:
+        if scope["path"] in HEALTH:
             await app(scope, receive, send)
         else:
             await problem_response(_too_many())(scope, receive, send)

@@ -96,6 +96,13 @@ class KafkaAdmin:
         """Serve pending callbacks. The connections close with the last reference."""
         self._admin.poll(0)
 
+    def answered(self, within_s: float) -> bool | None:
+        """Return whether Kafka answered the last request; None if none ended within that time.
+
+        Sends nothing.
+        """
+        return self._client.answered(within_s)
+
     def describe_cluster(self, timeout_s: float | None = None) -> Cluster:
         """Return the cluster and its live brokers, ordered by id."""
         timeout_s = timeout_s or self._timeout_s

@@ -1,5 +1,6 @@
 """Access to librdkafka: allowed properties, error translation, futures to results."""
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from difflib import get_close_matches
@@ -130,6 +131,8 @@ class Client:
         self._bootstrap_servers = bootstrap_servers
         self._last_error: KafkaError | None = None
         self._last_failure: AccessFailure | None = None
+        self._last_call: tuple[bool, float] | None = None
+        """Whether Kafka answered the last request, and when that was."""
         self._properties = {**properties, "bootstrap.servers": bootstrap_servers}
         configuration = {
             "client.id": "sluiceway-gateway",
@@ -157,12 +160,14 @@ class Client:
         if unavailable and len(unavailable) == len(results):
             raise self.unavailable(unavailable[0])
         self.admin.poll(0)
+        self._last_call = True, time.monotonic()
         if not unavailable:
             self._last_error = self._last_failure = None
         return results
 
     def unavailable(self, reason: str) -> KafkaUnavailable:
         """Return the error for a Kafka that does not answer, with the cause if it can be found."""
+        self._last_call = False, time.monotonic()
         # A slow broker may refuse the credentials during the diagnosis.
         failure = self._credential_failure() or self._diagnosed() or self._credential_failure()
         last = self._last_error
@@ -179,6 +184,12 @@ class Client:
             "when that is done.",
             failure,
         )
+
+    def answered(self, within_s: float) -> bool | None:
+        """Return whether Kafka answered the last request; None if none ended within that time."""
+        if self._last_call is None or time.monotonic() - self._last_call[1] > within_s:
+            return None
+        return self._last_call[0]
 
     def _credential_failure(self) -> AccessFailure | None:
         self.admin.poll(0)

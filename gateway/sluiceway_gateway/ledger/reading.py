@@ -98,7 +98,7 @@ class LedgerReads:
             number, stable, ends = _as_of(tx, ledger, query)
             partitions = max(ledger.partitions, channel.topic.partitions or 0)
             starts = dict.fromkeys(range(partitions), 0) if query.starts is None else query.starts
-            found = store.runs_slice(tx, uid, starts, query.limit)
+            found = store.runs_slice(tx, uid, starts, stable=stable, limit=query.limit)
             open_batches = () if query.is_past else tuple(batch_store.open_batches(tx, uid))
         part = slice_runs(found, stable, starts, query.limit)
         return CommittedOffsets(

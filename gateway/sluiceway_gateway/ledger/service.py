@@ -257,19 +257,19 @@ class Ledgers:
         return channel
 
     def _require_written(self, channel: Channel, manifest: Manifest) -> None:
-        written = [partition for partition, intervals in manifest.items() if intervals]
+        # Other partitions are refused by what the batch was opened with.
+        known = range(channel.topic.partitions or 0)
+        written = {at: found for at, found in manifest.items() if found and at in known}
         if not written:
             return
         ends = self._kafka.end_offsets(channel.topic.name, written)
-        silent = sorted(set(written) - ends.keys())
-        known = range(channel.topic.partitions or 0)
-        if silent and silent[0] in known:
+        silent = sorted(written.keys() - ends.keys())
+        if silent:
             raise KafkaUnavailable(
                 f"Kafka did not return the end offset of partition {silent[0]} of the channel "
                 f"{channel.name!r}. Nothing was committed: repeat the commit."
             )
-        # Partitions that do not exist are refused by what the batch was opened with.
-        require_written({each: manifest[each] for each in written if each in ends}, ends)
+        require_written(written, ends)
 
     def _commit_positions(
         self, tx: WriteTransaction, change: PositionChange, principal: Principal

@@ -87,6 +87,7 @@ def hold(tx: WriteTransaction, channel: Channel) -> Ledger:
 
 def hold_existing(tx: WriteTransaction, uid: str) -> Ledger | None:
     """Return a ledger, locked until `tx` ends; None if its channel is gone."""
+    share_channels(tx, [uid])
     found = tx.execute(_HOLD, {"uid": uid}).one_or_none()
     return None if found is None else _ledger_of(tx, found)
 
@@ -184,7 +185,7 @@ _RUNS = (
     )
     .order_by(visible_runs.c.end_offset)
 )
-_SOME_RUNS = _RUNS.limit(bindparam("most"))
+_SOME_RUNS = _RUNS.where(visible_runs.c.first_offset < bindparam("stable")).limit(bindparam("most"))
 _REMOVE_RUN = PreparedDml(
     delete(visible_runs).where(
         *(visible_runs.c[name] == bindparam(f"the_{name}") for name in visible_runs.c.keys())  # noqa: SIM118
@@ -193,7 +194,7 @@ _REMOVE_RUN = PreparedDml(
 _ADD_RUN = PreparedDml(visible_runs.insert(), columns=visible_runs.c.keys())
 _OF_PARTITION = (
     visible_runs.c.channel_uid == bindparam("uid"),
-    visible_runs.c.partition == bindparam("partition"),
+    visible_runs.c.partition == bindparam("of_partition"),
 )
 _FIRST_RUN = (
     select(visible_runs.c.first_offset)
@@ -220,15 +221,24 @@ def runs_from(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> Runs:
     }
 
 
-def runs_slice(tx: ReadTransaction, uid: str, starts: Mapping[int, int], limit: int) -> Runs:
-    """Return the runs that end above the starts: at most one more than `limit` in all.
+def runs_slice(
+    tx: ReadTransaction,
+    uid: str,
+    starts: Mapping[int, int],
+    *,
+    stable: Mapping[int, int],
+    limit: int,
+) -> Runs:
+    """Return the runs between the starts and `stable`: at most one more than `limit` in all.
 
     From each partition beyond it comes one, which shows where to go on.
     """
     found: dict[int, Sequence[Interval]] = {}
     for partition, start in sorted(starts.items()):
+        end = stable.get(partition, 0)
         values = {"uid": uid, "partition": partition, "least": start + 1, "most": limit + 1}
-        found[partition] = _intervals(tx.execute(_SOME_RUNS, values))
+        rows = tx.execute(_SOME_RUNS, {**values, "stable": end}) if start < end else ()
+        found[partition] = _intervals(rows)
         limit = max(0, limit - len(found[partition]))
     return found
 
@@ -245,7 +255,7 @@ def replace_runs(tx: WriteTransaction, uid: str, *, removed: Runs, added: Runs) 
 def has_runs_below(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> bool:
     """Return whether a run begins below the log start of its partition."""
     return any(
-        tx.execute(_FIRST_RUN, {"uid": uid, "partition": partition, "start": start}).first()
+        tx.execute(_FIRST_RUN, {"uid": uid, "of_partition": partition, "start": start}).first()
         for partition, start in starts.items()
     )
 
@@ -253,7 +263,7 @@ def has_runs_below(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> 
 def clip_runs(tx: WriteTransaction, uid: str, starts: Mapping[int, int]) -> None:
     """Remove what of the runs is below the log start; the ends by partition stay."""
     for partition, start in starts.items():
-        values = {"uid": uid, "partition": partition, "start": start}
+        values = {"uid": uid, "of_partition": partition, "start": start}
         tx.execute(_REMOVE_BELOW, values)
         tx.execute(_CUT_BELOW, values)
 

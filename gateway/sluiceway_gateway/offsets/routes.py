@@ -16,7 +16,7 @@ from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, PositionBody, position_json
 from sluiceway_gateway.groups.model import Group
-from sluiceway_gateway.http.auth import Manager, Viewer, access
+from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
 from sluiceway_gateway.http.json import json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, Wait, request_of
@@ -26,7 +26,7 @@ from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit, Committed
 from sluiceway_gateway.offsets.service import Advance, GroupReport, Reset
 
 router = APIRouter(
-    prefix="/v1/channels/{name}/groups/{group}/offsets",
+    prefix="/v1/channels/{name}/groups/{group:path}/offsets",
     tags=["endpoints"],
     route_class=GatewayRoute,
 )
@@ -148,6 +148,7 @@ def get_offsets(
 
 @router.put(
     "",
+    operation_id="commit_offsets",
     summary="Commit positions",
     response_model=CommitAnswer,
     response_description="Committed",
@@ -183,6 +184,7 @@ async def commit(
 
 @router.post(
     "/reset",
+    operation_id="reset_offsets",
     summary="Set a group's positions",
     response_model=GroupOffsets,
     response_description="They are set",
@@ -280,6 +282,7 @@ class AdvancePost(Asked):
 
 @router.post(
     "/advance",
+    operation_id="advance_offsets",
     summary="Commit positions without being a member",
     response_model=GroupOffsets,
     response_description="The partitions named",
@@ -334,6 +337,7 @@ class PassedBody(BaseModel):
 
 @router.post(
     "/passed",
+    operation_id="wait_for_offsets",
     summary="Wait until a group has committed past offsets",
     response_model=PassedBody,
     response_description="How it stands",
@@ -359,6 +363,8 @@ async def passed(
         request,
         gateway.acknowledgements.wait(name, group, bounds, uid=body.uid, timeout_s=wait),
     )
+    if wait:
+        await authenticate(request, gateway.tokens)
     # None if the client has disconnected.
     result = found or AckResult(known=False, missing=())
     return json_response(

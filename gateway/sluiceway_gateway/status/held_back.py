@@ -37,6 +37,11 @@ class LedgerSample:
     open_batches: int
     batches: Sequence[OpenBatch]
 
+    @property
+    def held_back_by(self) -> OpenBatch | None:
+        """The open batch for which the most committed messages wait."""
+        return next((each for each in self.batches if each.held_messages), None)
+
     def is_gapless(self, starts: Offsets) -> bool:
         """Whether every message from the first one to the last committed one is committed."""
         lengths = (

@@ -1,6 +1,7 @@
 """Lag and rates of readers over a window of samples. Pure."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,9 +14,13 @@ from sluiceway_gateway.status.progress import (
     OffsetTrack,
     ProgressState,
     evaluate_lag,
+    group_of_track,
     offset_at,
     worst,
 )
+
+#: Rates are those of the last samples that are at most so old, and of two samples at least.
+RATE_S = 15.0
 
 _N = TypeVar("_N", int, float)
 History = Sequence[tuple[float, Offsets]]
@@ -52,16 +57,20 @@ class GroupLag:
     lags: Offsets
     since: Sequence[float | None]
     """When the next message to read was written, in Unix time; None without a lag."""
+    since_or_before: Sequence[bool] = ()
+    """Whether it was written then or before, because it is older than the samples."""
     progress: Sequence[ProgressState | None]
     lag_messages: int | None
     behind_since: float | None
-    """The earliest of `since`, if it is known for every partition with a lag."""
+    """The earliest of `since`."""
+    behind_or_before: bool = False
+    """Whether that is a lower bound: a message is older than the samples, or of unknown age."""
     read_rate: float | None
-    """Messages per second over the window."""
+    """Messages per second over the last seconds."""
     trend: float | None
     """Growth of the lag in messages per second; negative while it shrinks."""
     drain_s: float | None
-    """Time until the lag is zero at this trend; None if it does not shrink."""
+    """Time until the lag is zero at this trend; None if it does not shrink, or nobody reads."""
 
     @property
     def worst(self) -> ProgressState | None:
@@ -75,21 +84,60 @@ class LagSummary:
 
     lag_messages: int | None
     behind_since: float | None
+    behind_or_before: bool = False
     progress: ProgressState | None
     write_rate: float | None
 
 
 def summarize(groups: Iterable[GroupLag], write_rate: float | None) -> LagSummary:
-    """Summarize a channel. A value that is unknown for one track is unknown for the channel."""
+    """Summarize a channel.
+
+    A lag in messages that is unknown for one track is unknown for the channel. The oldest message
+    to read is then at least as old as that of the other tracks.
+    """
     groups = list(groups)
     lags = [each.lag_messages for each in groups]
     since = [each.behind_since for each in groups if each.lag_messages != 0]
+    behind_since = min(_known(since), default=None)
     return LagSummary(
         lag_messages=max(_known(lags), default=None) if None not in lags else None,
-        behind_since=min(_known(since), default=None) if None not in since else None,
+        behind_since=behind_since,
+        behind_or_before=behind_since is not None
+        and (None in since or any(each.behind_or_before for each in groups)),
         progress=worst(each.worst for each in groups),
         write_rate=write_rate,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSummary:
+    """The lag and progress of a group; of members with positions of their own, the worst."""
+
+    lag_messages: int | None
+    behind_since: float | None
+    behind_or_before: bool
+    progress: ProgressState | None
+    read_rate: float | None
+    """Messages per second, of all members."""
+
+
+def summarize_groups(lags: Mapping[str, GroupLag]) -> dict[str, GroupSummary]:
+    """Summarize the groups of a channel, from the lags of their tracks."""
+    tracks: dict[str, list[GroupLag]] = defaultdict(list)
+    for key, lag in lags.items():
+        tracks[group_of_track(key)].append(lag)
+    found = {}
+    for name, each in tracks.items():
+        whole = summarize(each, None)
+        rates = [*_known(lag.read_rate for lag in each)]
+        found[name] = GroupSummary(
+            lag_messages=whole.lag_messages,
+            behind_since=whole.behind_since,
+            behind_or_before=whole.behind_or_before,
+            progress=whole.progress,
+            read_rate=sum(rates) if rates else None,
+        )
+    return found
 
 
 def group_lag(
@@ -102,32 +150,38 @@ def group_lag(
     last = window[-1]
     track = last.tracks[key]
     lags = [last.lag(track, each) for each in range(len(last.ends))]
-    since = [
+    written = [
         written_at(history, each, max(track.position[each] or 0, last.starts[each] or 0))
         if lag
-        else None
+        else (None, False)
         for each, lag in enumerate(lags)
     ]
-    dated = all(time is not None for time, lag in zip(since, lags, strict=True) if lag)
+    behind_since = min(_known(since for since, _ in written), default=None)
     total = _total(last, lags)
-    trend = _trend(key, window, total)
+    recent = _recent(window)
+    read_rate, trend = _read_rate(key, recent), _trend(key, recent, total)
+    # Who has left does not read on, whatever was read before.
+    is_read = read_rate if any(alive) else _read_rate(key, window[-2:])
     return GroupLag(
         lags=lags,
-        since=since,
+        since=[since for since, _ in written],
+        since_or_before=[or_before for _, or_before in written],
         progress=[
             _progress(key, window, each, lag, alive=alive[each]) for each, lag in enumerate(lags)
         ],
         lag_messages=total,
-        behind_since=min(_known(since), default=None) if dated else None,
-        read_rate=_read_rate(key, window),
+        behind_since=behind_since,
+        behind_or_before=behind_since is not None
+        and (total is None or any(or_before for _, or_before in written)),
+        read_rate=read_rate,
         trend=trend,
-        drain_s=_drain_s(total, trend),
+        drain_s=_drain_s(total, trend if is_read else None),
     )
 
 
 def write_rate(window: Sequence[Sample]) -> float | None:
-    """Return the messages written per second over the window; None if unknown."""
-    known = [each for each in window if each.ends]
+    """Return the messages written per second over the last seconds; None if unknown."""
+    known = _recent([each for each in window if each.ends])
     if not known or not window[-1].ends:
         return None
     first, last = known[0], known[-1]
@@ -142,10 +196,11 @@ def write_rate(window: Sequence[Sample]) -> float | None:
     return sum(written) / seconds if seconds > 0 else None
 
 
-def written_at(history: History, partition: int, offset: int) -> float | None:
+def written_at(history: History, partition: int, offset: int) -> tuple[float | None, bool]:
     """Return when an offset was written, interpolated between two samples.
 
-    None if it is older than the history.
+    The second value is whether it was written then or before: an offset that is older than the
+    history has the time of the first sample that counts it. An offset to come has no time.
     """
     after: tuple[float, int] | None = None
     for at_s, ends in reversed(history):
@@ -156,10 +211,19 @@ def written_at(history: History, partition: int, offset: int) -> float | None:
             end = 0
         if end <= offset:
             if after is None:
-                return None
-            return at_s + (after[0] - at_s) * (offset - end) / (after[1] - end)
+                return None, False
+            return at_s + (after[0] - at_s) * (offset - end) / (after[1] - end), False
         after = (at_s, end)
-    return None
+    return (None, False) if after is None else (after[0], True)
+
+
+def _recent(window: Sequence[Sample]) -> Sequence[Sample]:
+    """Return the samples of the last `RATE_S`, and two at least, if there are two."""
+    if not window:
+        return window
+    ages_s = [(window[-1].at - each.at).total_seconds() for each in window]
+    first = next((number for number, age_s in enumerate(ages_s) if 0 <= age_s <= RATE_S), 0)
+    return window[max(0, min(first, len(window) - 2)) :]
 
 
 def _known(values: Iterable[_N | None]) -> Iterable[_N]:
@@ -213,7 +277,7 @@ def _read_rate(key: str, window: Sequence[Sample]) -> float | None:
 
 
 def _trend(key: str, window: Sequence[Sample], total: int | None) -> float | None:
-    """Return the growth of the lag since the first sample of the window that has it."""
+    """Return the growth of the lag since the first of the samples that has it."""
     if total is None:
         return None
     last = window[-1]

@@ -82,7 +82,7 @@ class OffsetTrack:
     """Positions of a group, or of a member that has its own, at one moment."""
 
     position: Offsets
-    """The next offset to read: as reported by the reader, else as committed."""
+    """The next offset to read: as reported by the reader or as committed, whichever is later."""
     committed: Offsets
     holder: Offsets
     """The epoch of the reader that reported it, COMMITTED, or DEPARTED for a reader that ended."""
@@ -140,13 +140,19 @@ def track_key(group: str, member: int | None) -> str:
     return group if member is None else f"{group}/{member}"
 
 
+def group_of_track(key: str) -> str:
+    """Return the group of a track."""
+    # Names of groups have no slash.
+    return key.partition("/")[0]
+
+
 def offset_tracks(
     readers: Sequence[ReaderProgress], committed: Iterable[CommittedOffset], *, partitions: int
 ) -> dict[str, OffsetTrack]:
     """Return the tracks of a channel by key, those of groups first.
 
-    A position is what a living reader reported, else what was committed, else what a reader
-    reported that has ended since.
+    A position is what a living reader reported, or what was committed if that is later or nothing
+    was reported, else what a reader reported that has ended since.
     """
     offsets: dict[str, dict[int, int]] = defaultdict(dict)
     for each in committed:
@@ -170,7 +176,8 @@ def _track(
     for reader in sorted(readers, key=lambda each: (each.alive, each.epoch)):
         for partition, offset in reader.positions.items():
             if partition < partitions and (reader.alive or committed[partition] is None):
-                position[partition] = offset
+                # A commit may be younger than the last heartbeat.
+                position[partition] = max(offset, committed[partition] or 0)
                 holder[partition] = reader.epoch if reader.alive else DEPARTED
     return OffsetTrack(position=position, committed=committed, holder=holder)
 

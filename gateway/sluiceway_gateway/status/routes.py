@@ -90,16 +90,19 @@ class ListView:
     ) -> None:
         self._gateway = gateway
         self._limit, self._after = limit, name_before(cursor)
-        self._prefixes = principal.prefixes(Action.VIEW)
+        self._by = principal
         self._page: StatusPage
 
     async def look(self) -> str:
-        """Read the state and return its tag, quoted."""
+        """Read the state and return its tag, quoted.
+
+        Raises Unauthenticated for a token that is not valid any more.
+        """
         self._page = await run_in_threadpool(
             self._gateway.statuses.page,
             limit=self._limit,
             after=self._after,
-            prefixes=self._prefixes,
+            by=self._by,
         )
         tags = "".join(map(_tag, (each.version for each in self._page.channels)))
         digest = hashlib.sha256(f"{tags}/{self._page.next_after}".encode()).hexdigest()
@@ -128,6 +131,7 @@ def _tag(version: StatusVersion) -> str:
 
 @router.get(
     "/channels/{name}/status",
+    operation_id="get_channel_status",
     summary="Read how a channel stands",
     response_model=StatusBody,
     responses=problems(
@@ -228,13 +232,22 @@ class _Stream(StreamingResponse):
         self._watch = watch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the stream ends. Raises TooManyWaiters before the first."""
+        """Send events until the stream ends. Raises TooManyWaiters before the first.
+
+        A HEAD has no body to wait for, so its response ends with the headers.
+        """
+        if scope["method"] == "HEAD":
+            head = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **head})
+            await send({"type": "http.response.body"})
+            return
         with self._watch.slot():
             await super().__call__(scope, receive, send)
 
 
 @router.get(
     "/channels/{name}/status/events",
+    operation_id="watch_channel_status",
     summary="Watch how a channel stands",
     response_class=Response,
     responses=problems(404, also={200: _STREAM}),
@@ -256,6 +269,7 @@ async def watch_status(
 
 @router.get(
     "/status/events",
+    operation_id="watch_status",
     summary="Watch how channels stand",
     response_class=Response,
     responses=problems(also={200: _STREAM}),

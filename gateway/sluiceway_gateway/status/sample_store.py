@@ -32,7 +32,14 @@ from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, chunks
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
 from sluiceway_gateway.status.held_back import LedgerSample, OpenBatch
-from sluiceway_gateway.status.lag import GroupLag, LagSummary, Sample, summarize
+from sluiceway_gateway.status.lag import (
+    GroupLag,
+    GroupSummary,
+    LagSummary,
+    Sample,
+    summarize,
+    summarize_groups,
+)
 from sluiceway_gateway.status.progress import (
     WINDOW,
     CommittedOffset,
@@ -207,7 +214,7 @@ def sample_of(row: Row[Any]) -> StoredSample:
             starts=document["starts"],
             ends=document["ends"],
             log_ends=document["log_ends"],
-            ledger=_ledger_of(document["ledger"]),
+            ledger=ledger_of(document["ledger"]),
             tracks={key: OffsetTrack(**each) for key, each in document["tracks"].items()},
         ),
         endpoints_digest=document["endpoints_digest"],
@@ -232,6 +239,7 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
         "endpoints_digest": stored.endpoints_digest,
         "lags": {key: vars(each) for key, each in stored.lags.items()},
         "summary": asdict(summarize(stored.lags.values(), stored.write_rate)),
+        "groups": {name: vars(each) for name, each in summarize_groups(stored.lags).items()},
     }
     return {
         "channel_uid": channel_uid,
@@ -241,7 +249,8 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
     }
 
 
-def _ledger_of(document: Mapping[str, Any] | None) -> LedgerSample | None:
+def ledger_of(document: Mapping[str, Any] | None) -> LedgerSample | None:
+    """Return the ledger of a sample's document."""
     if document is None:
         return None
     return LedgerSample(**{**document, "batches": [OpenBatch(**e) for e in document["batches"]]})
@@ -250,6 +259,14 @@ def _ledger_of(document: Mapping[str, Any] | None) -> LedgerSample | None:
 def _summary_of(document: Mapping[str, Any]) -> LagSummary:
     progress = _PROGRESS.get(document["progress"])
     return LagSummary(**{**document, "progress": progress})
+
+
+def group_summaries_of(document: Mapping[str, Any]) -> dict[str, GroupSummary]:
+    """Return the groups of a sample's document, by name."""
+    return {
+        name: GroupSummary(**{**each, "progress": _PROGRESS.get(each["progress"])})
+        for name, each in document.items()
+    }
 
 
 def _group_lag_of(document: Mapping[str, Any]) -> GroupLag:

@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass
 
-from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.store import Tag
-from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import ChannelNotFound
-from sluiceway_gateway.status import ledger_store
+from sluiceway_gateway.status import overview_store
 from sluiceway_gateway.status import store as status_store
-from sluiceway_gateway.status.ledger_store import LedgerTotals
+from sluiceway_gateway.status.model import Overview
 from sluiceway_gateway.status.store import ChannelSummary, StatusReport, StatusVersion
 
 
@@ -29,8 +28,7 @@ class StatusPage:
 class Statuses:
     """The status of one database's channels."""
 
-    def __init__(self, database: Database, tokens: Tokens, *, clock: Clock = system_clock) -> None:
-        self._clock = clock
+    def __init__(self, database: Database, tokens: Tokens) -> None:
         self._database = database
         self._tokens = tokens
 
@@ -54,14 +52,14 @@ class Statuses:
             raise ChannelNotFound(f"There is no channel {name!r}.")
         return found
 
-    def ledgers(self) -> LedgerTotals:
-        """Return the figures of all ledgers."""
-        with self._database.read() as tx:
-            return ledger_store.totals(tx, self._clock())
+    def page(self, *, limit: int, after: str, by: Principal) -> StatusPage:
+        """Return a summary of each channel after `after` that the principal may see.
 
-    def page(self, *, limit: int, after: str, prefixes: tuple[str, ...]) -> StatusPage:
-        """Return a summary of each channel after `after` whose name has one of the prefixes."""
+        Raises Unauthenticated.
+        """
+        prefixes = by.prefixes(Action.VIEW)
         with self._database.read() as tx:
+            self._tokens.require_valid(tx, by)
             overall = channels_store.overall(tx)
             found = status_store.page(tx, limit=limit + 1, after=after, prefixes=prefixes)
         more = len(found) > limit
@@ -70,3 +68,8 @@ class Statuses:
             next_after=found[limit - 1].version.channel.name if more else None,
             overall=overall,
         )
+
+    def overview(self, *, prefixes: tuple[str, ...], max_groups: int) -> Overview:
+        """Return the channels in use with one of the prefixes, with up to `max_groups` groups."""
+        with self._database.read() as tx:
+            return overview_store.overview(tx, prefixes=prefixes, max_groups=max_groups)

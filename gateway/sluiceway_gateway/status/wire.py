@@ -35,7 +35,11 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
     parts = {
         "channel": text_of(_channel_json(channel)),
         "writers": list_of(
-            fragments.of(each.id, (each, channel.name), partial(endpoint_json, channel, each))
+            fragments.of(
+                each.id,
+                (each, channel.name, channel.spec.heartbeat),
+                partial(endpoint_json, channel, each),
+            )
             for each in status.writers
         ),
         "readers": list_of(_reader_text(channel, each, last, fragments) for each in status.readers),
@@ -63,6 +67,7 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
         "readers": vars(summary.endpoints[Role.READER]),
         "lag_messages": lag and lag.lag_messages,
         "lag_seconds": lag and sampled_at and _age(sampled_at, lag.behind_since, lag.lag_messages),
+        "lag_seconds_at_least": lag is not None and lag.behind_or_before,
         "progress": lag and lag.progress,
         "write_rate": lag and _rounded(lag.write_rate),
     }
@@ -174,11 +179,12 @@ def _group_texts(
 def _lag_json(channel: Channel, lag: GroupLag | None, last: StoredSample | None) -> dict[str, Any]:
     if lag is None or last is None:
         names = ("lag_messages", "lag_records", "lag_seconds", "read_rate", "trend", "drain_s")
-        return dict.fromkeys((*names, "progress"))
+        return {**dict.fromkeys((*names, "progress")), "lag_seconds_at_least": False}
     return {
         "lag_messages": lag.lag_messages,
         "lag_records": lag.lag_messages if _has_record_per_message(channel, last) else None,
         "lag_seconds": _age(last.sample.at, lag.behind_since, lag.lag_messages),
+        "lag_seconds_at_least": lag.behind_or_before,
         "read_rate": _rounded(lag.read_rate),
         "trend": _rounded(lag.trend),
         "drain_s": _rounded(lag.drain_s),
@@ -201,6 +207,7 @@ def _partitions_json(
             "end": offset_at(sample.ends, partition),
             "lag_messages": (messages := offset_at(lag.lags, partition)),
             "lag_seconds": _age(sample.at, lag.since[partition], messages) if lag.since else None,
+            "lag_seconds_at_least": bool(lag.since_or_before) and lag.since_or_before[partition],
             "progress": lag.progress[partition] if lag.progress else None,
         }
         for partition, (committed, position) in enumerate(
@@ -236,6 +243,12 @@ def _rounded(number: float | None) -> float | None:
 def _sum(numbers: Sequence[int | None]) -> int | None:
     known = [each for each in numbers if each is not None]
     return sum(known) if known and len(known) == len(numbers) else None
+
+
+_AT_LEAST = (
+    "Whether `lag_seconds` is a lower bound, as a message to read is older than the samples, or "
+    "its partition has no known position"
+)
 
 
 class StatusChannel(BaseModel):
@@ -296,11 +309,13 @@ class StatusGroupPartition(BaseModel):
     partition: int
     committed: int | None = Field(description="The next offset to read, as committed")
     position: int | None = Field(
-        description="The next offset to read, as its reader reports, else as committed"
+        description="The next offset to read: as its reader reports, or as committed if that is "
+        "later or the reader reports none"
     )
     end: int | None = Field(description="The watermark, or `stable`")
     lag_messages: int | None = Field(description="Offsets to read")
     lag_seconds: float | None = Field(description="Age of the next message to read")
+    lag_seconds_at_least: bool = Field(description=_AT_LEAST)
     progress: ProgressState | None
 
 
@@ -319,9 +334,13 @@ class StatusGroup(BaseModel):
         description="null if messages have many records, or the log may have gaps"
     )
     lag_seconds: float | None = Field(description="Age of the oldest message to read")
-    read_rate: float | None = Field(description="Messages per second over the last samples")
+    lag_seconds_at_least: bool = Field(description=_AT_LEAST)
+    read_rate: float | None = Field(description="Messages per second over the last seconds")
     trend: float | None = Field(description="Growth of the lag in messages per second")
-    drain_s: float | None = Field(description="Seconds until the lag is zero at this trend")
+    drain_s: float | None = Field(
+        description="Seconds until the lag is zero at this trend; null if it does not shrink, or "
+        "nobody reads"
+    )
     progress: ProgressState | None = Field(description="The worst state of its partitions")
     partitions: list[StatusGroupPartition]
 
@@ -336,7 +355,7 @@ class StatusBody(BaseModel):
     groups: list[StatusGroup]
     partitions: list[StatusPartition]
     ledger: StatusLedger | None = Field(description="null for at_least_once")
-    write_rate: float | None = Field(description="Messages per second over the last samples")
+    write_rate: float | None = Field(description="Messages per second over the last seconds")
 
 
 class StatusLine(BaseModel):
@@ -348,6 +367,7 @@ class StatusLine(BaseModel):
     readers: EndpointCounts
     lag_messages: int | None
     lag_seconds: float | None
+    lag_seconds_at_least: bool = Field(description=_AT_LEAST)
     progress: ProgressState | None
     write_rate: float | None
 

@@ -44,7 +44,7 @@ def test_a_created_topic_is_a_channel_of_bytes_and_is_deleted_when_read(
             channel.refresh()
     wrong: Any = [("retention.ms", "long")]
     with pytest.raises(OptionError, match=r"retention\.ms is 'long'"):
-        broker.create_topics([CreateTopicRequest(name, config_entries=wrong)])
+        broker.create_topics([CreateTopicRequest(topic_name=name, config_entries=wrong)])
     with pytest.raises(OptionError, match="replication_factor"):
         broker.create_topics([CreateTopicRequest(name, 1, 1, [(0, [1])])])
 
@@ -59,6 +59,7 @@ def test_groups_are_listed_and_described_with_live_readers(
     assert (described[group].state, described[b"nobody-was-in"].state) == (b"Stable", b"Dead")
     (member,) = described[group].members.values()
     assert member.member_id == told.member_id
+    assert (member.client_id, member.client_host, member.member_metadata) == (b"", b"", None)
     ((topic, _),) = member.member_assignment.partition_assignment
     assert topic == channel.name.encode()
     broker.leave_group("c", group, told.member_id)

@@ -15,13 +15,15 @@ from sluiceway.broker import Broker, PartitionOffsetCommitRequest, PartitionOffs
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
     InconsistentGroupProtocol,
+    OffsetMetadataTooLarge,
     OffsetOutOfRangeError,
     RebalanceInProgress,
     SocketDisconnectedError,
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from sluiceway.errors import OptionError
+from sluiceway.errors import GatewayUnavailable, OptionError
+from sluiceway.rest.endpoints import EndpointCalls
 from waiting import until
 
 NewChannel = Callable[..., Channel]
@@ -82,6 +84,8 @@ def test_the_first_member_leads_and_has_all_partitions(broker: Broker, channel: 
     told = broker.join_group("c", b"g", b"", channel.name.encode(), protocol)
     assert told.error_code == 0
     assert told.leader_id == told.member_id
+    handler = broker._get_unique_req_handler("c")
+    assert handler is broker.handler is broker._get_unique_req_handler("another")
     assert (told.group_protocol, told.members) == (b"range", {told.member_id: "mine"})
     answer = broker.sync_group("c", b"g", told.generation_id, told.member_id, [])
     assert answer.error_code == 0
@@ -116,6 +120,23 @@ def test_members_share_partitions_and_give_them_up_when_they_rejoin(
     assert second.sync() == [0, 1, 2, 3]
 
 
+def test_a_join_that_fails_after_attaching_leaves_no_member(
+    broker: Broker, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = EndpointCalls.sync
+
+    def unavailable(*_arguments: Any, **_named: Any) -> Any:
+        monkeypatch.setattr(EndpointCalls, "sync", sync)
+        raise GatewayUnavailable("the gateway does not answer")
+
+    monkeypatch.setattr(EndpointCalls, "sync", unavailable)
+    with pytest.raises(SocketDisconnectedError):
+        Member(broker, channel).join()
+    assert [each.state for each in channel.endpoints()] == ["closed"]
+    _, partitions = joined(broker, channel)
+    assert partitions == [0, 1, 2, 3]
+
+
 def test_a_member_without_heartbeats_loses_its_partitions(
     broker: Broker, new_channel: NewChannel
 ) -> None:
@@ -144,6 +165,30 @@ def test_a_member_commits_in_its_generation(broker: Broker, channel: Channel) ->
     assert member.commit(1, 8).err == IllegalGeneration.ERROR_CODE
     member.generation += 1
     assert member.commit(1, 8).err == 0
+
+
+def test_commits_store_metadata_with_the_offset(broker: Broker, channel: Channel) -> None:
+    produced(broker, channel, encoded(channel, 3))
+    fetched(broker, channel)
+    member, _ = joined(broker, channel)
+    topic = channel.name.encode()
+
+    def asked(group: bytes, offset: int, metadata: Any) -> Any:
+        generation, id_ = (member.generation, member.id) if group == b"g" else (-1, b"")
+        requests = [PartitionOffsetCommitRequest(topic, 0, offset, 0, metadata)]
+        answer = broker.commit_consumer_group_offsets(group, generation, id_, requests)
+        return answer.topics[topic][0].err
+
+    for group in (b"g", b"alone"):
+        for metadata in (b"first", "größer", b""):
+            assert asked(group, 2, metadata) == 0
+            expected = metadata.encode() if isinstance(metadata, str) else metadata
+            assert tuple(committed(broker, channel, group)) == (2, expected, 0)
+        assert asked(group, 3, b"x" * 4097) == OffsetMetadataTooLarge.ERROR_CODE
+        for wrong in (b"\xff", b"a\0b", 5):
+            with pytest.raises(OptionError, match="it takes"):
+                asked(group, 3, wrong)
+        assert committed(broker, channel, group).offset == 2
 
 
 def test_a_commit_of_revoked_partitions_is_refused(broker: Broker, channel: Channel) -> None:

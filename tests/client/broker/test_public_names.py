@@ -1,11 +1,13 @@
 """docs/coming-from.md has every public name of the Broker, with a test that calls it."""
 
+import copy
 import inspect
 import re
 from pathlib import Path
 
 import pytest
 
+import sluiceway.broker
 from sluiceway.broker import Broker
 
 ROOT = Path(__file__).parents[3]
@@ -40,6 +42,29 @@ PROPERTIES = (
 )
 
 
+#: The fields of pykafka's tuples, in their order.
+SHAPES = {
+    "ApiVersionsSpec": "key min max",
+    "BrokerMetadata": "id host port",
+    "CreateTopicRequest": "topic_name num_partitions replication_factor replica_assignment "
+    "config_entries",
+    "DescribeGroupResponse": "error_code group_id state protocol_type protocol members",
+    "FetchPartitionResponse": "max_offset messages err",
+    "GroupListing": "group_id protocol_type",
+    "GroupMember": "member_id client_id client_host member_metadata member_assignment",
+    "OffsetCommitPartitionResponse": "err",
+    "OffsetFetchPartitionResponse": "offset metadata err",
+    "OffsetPartitionResponse": "offset err",
+    "PartitionFetchRequest": "topic_name partition_id offset max_bytes",
+    "PartitionMetadata": "id leader replicas isr err",
+    "PartitionOffsetCommitRequest": "topic_name partition_id offset timestamp metadata",
+    "PartitionOffsetFetchRequest": "topic_name partition_id",
+    "PartitionOffsetRequest": "topic_name partition_id offsets_before max_offsets",
+    "ProducePartitionResponse": "err offset",
+    "TopicMetadata": "name partitions err",
+}
+
+
 def rows() -> dict[str, tuple[str, str]]:
     """Return the file and the test of each name."""
     page = (ROOT / "docs" / "coming-from.md").read_text()
@@ -59,6 +84,22 @@ def test_a_call_has_the_parameters_of_pykafkas_in_its_order(name: str) -> None:
     parameters = inspect.signature(call).parameters.values()
     own = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
     assert [each for each in own if each != "self"] == DOCUMENTED[name].split()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_requests_and_answers_are_tuples_of_pykafkas_fields(name: str) -> None:
+    shape = getattr(sluiceway.broker, name)
+    assert issubclass(shape, tuple)
+    assert shape._fields == tuple(SHAPES[name].split())
+
+
+def test_a_refused_answer_shows_its_reason() -> None:
+    answer = sluiceway.broker.OffsetPartitionResponse([], 3).because("no such partition")
+    offsets, code = answer
+    assert (offsets, code, answer.reason) == ([], 3, "no such partition")
+    assert repr(answer).endswith("err=3, reason='no such partition')")
+    copied = copy.deepcopy(answer)
+    assert (copied, copied.reason) == (answer, answer.reason)
 
 
 def test_the_table_has_every_public_name_and_no_other() -> None:

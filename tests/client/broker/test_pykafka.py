@@ -3,6 +3,7 @@
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -76,6 +77,47 @@ def test_a_simple_consumer_continues_at_the_committed_offsets(topic: Any) -> Non
     found += rest(second)
     second.stop()
     assert sorted(found) == sorted(SENT)
+
+
+def test_a_topic_and_its_partitions_have_offset_limits(topic: Any) -> None:
+    limits = topic.latest_available_offsets()
+    assert sum(each.offset[0] for each in limits.values()) == len(SENT)
+    assert {number: each.err for number, each in topic.earliest_available_offsets().items()} == {
+        0: 0,
+        1: 0,
+    }
+    for number, partition in topic.partitions.items():
+        assert partition.earliest_available_offset() == 0
+        assert [partition.latest_available_offset()] == limits[number].offset
+    long_ago = datetime(2000, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+    assert [each.offset for each in topic.fetch_offset_limits(long_ago).values()] == [[0], [0]]
+
+
+def test_pykafkas_requests_create_and_delete_topics(gateway_url: str) -> None:
+    protocol = pykafka.protocol
+    host, port = gateway_url.removeprefix("http://").split(":")
+    name = f"new-{uuid.uuid4().hex[:8]}".encode()
+    request = protocol.CreateTopicRequest(name, 2, 1, [], [(b"retention.ms", b"60000")])
+    with Broker(0, host, int(port), None, 20_000, 20_000) as broker:
+        broker.create_topics([request], timeout=30_000)
+        asked = protocol.PartitionOffsetRequest(name, 1, OffsetType.LATEST, 1)
+        ((offset,), code) = broker.request_offset_limits([asked]).topics[name][1]
+        assert (offset, code) == (0, 0)
+        broker.delete_topics([name], timeout=30_000)
+
+
+def test_kafka_tools_show_the_lag_of_a_group(topic: Any) -> None:
+    from pykafka.cli import kafka_tools
+
+    consumer = topic.get_simple_consumer(
+        consumer_group=b"lagging", consumer_timeout_ms=1000, auto_offset_reset=OffsetType.EARLIEST
+    )
+    for _ in range(12):
+        consumer.consume()
+    consumer.commit_offsets()
+    consumer.stop()
+    lags = kafka_tools.fetch_consumer_lag(topic._cluster, topic, b"lagging")
+    assert sum(latest - at for latest, at in lags.values()) == len(SENT) - 12
 
 
 def test_managed_consumers_share_the_partitions(topic: Any) -> None:

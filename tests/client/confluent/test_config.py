@@ -169,6 +169,7 @@ def test_one_configuration_serves_producer_and_consumer(caplog: pytest.LogCaptur
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "session.timeout.ms": 6000,
+        "max.poll.interval.ms": 9000,
         "acks": "all",
         "linger.ms": 5,
         "message.timeout.ms": 5000,
@@ -183,7 +184,8 @@ def test_one_configuration_serves_producer_and_consumer(caplog: pytest.LogCaptur
     assert "auto.offset.reset (for consumers)" in of_producer
     assert "linger.ms" not in of_producer
     assert "linger.ms (for producers)" in of_consumer
-    assert "session.timeout.ms (the channel's own applies)" in of_consumer
+    assert "max.poll.interval.ms (the gateway's groups have no coordinator)" in of_consumer
+    assert "session.timeout.ms" not in of_consumer
     assert "auto.offset.reset" not in of_consumer
 
 

@@ -324,7 +324,7 @@ def test_batches_are_produced_and_refused_messages_are_marked(site: Facade, name
 
 
 def test_topics_are_listed_by_the_channels_names(site: Facade, name: str) -> None:
-    with site.producer() as producer:
+    with site.producer() as producer, site.consumer() as consumer:
         one = producer.list_topics(name, timeout=30)
         assert list(one.topics) == [name]
         assert (one.topics[name].topic, one.topics[name].error) == (name, None)
@@ -334,6 +334,7 @@ def test_topics_are_listed_by_the_channels_names(site: Facade, name: str) -> Non
         absent = producer.list_topics("nowhere", timeout=30).topics["nowhere"]
         assert absent.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         assert producer.cluster_id(30) == one.cluster_id
+        assert list(consumer.list_topics(name, timeout=30).topics[name].partitions) == [0, 1]
 
 
 def test_partitioners_place_keys_as_librdkafka_does(site: Facade) -> None:

@@ -46,7 +46,7 @@ class Reports:
 def delivered(
     offsets: Sequence[tuple[int, int]], intervals: DeliveredIntervals | None = None
 ) -> WrittenRecords:
-    intervals = intervals or DeliveredIntervals()
+    intervals = intervals or DeliveredIntervals(4)
     reports = Reports(intervals)
     for partition, offset in offsets:
         reports.deliver(None, Report(partition, offset))
@@ -67,7 +67,7 @@ def test_offsets_of_others_in_between_separate_intervals() -> None:
 
 
 def test_each_batch_lists_only_its_own_offsets() -> None:
-    intervals = DeliveredIntervals()
+    intervals = DeliveredIntervals(4)
     assert delivered([(0, 5), (0, 6)], intervals).manifest == {0: (Interval(5, 7),)}
     assert intervals.take().manifest == {}
     assert delivered([(0, 7)], intervals).manifest == {0: (Interval(7, 8),)}
@@ -75,7 +75,7 @@ def test_each_batch_lists_only_its_own_offsets() -> None:
 
 
 def test_records_within_messages_are_counted_by_partition() -> None:
-    intervals = DeliveredIntervals(lambda value: int(value or b"0"))
+    intervals = DeliveredIntervals(4, lambda value: int(value or b"0"))
     reports = Reports(intervals)
     reports.deliver(None, Report(0, 3, b"100"))
     reports.deliver(None, Report(0, 4, b"20"))
@@ -95,7 +95,7 @@ def test_an_offset_that_is_missing_or_does_not_increase_is_a_failed_delivery(
     offsets: tuple[int, ...],
 ) -> None:
     """librdkafka may count up from -1 after a duplicate sequence number."""
-    intervals = DeliveredIntervals()
+    intervals = DeliveredIntervals(4)
     reports = Reports(intervals)
     for offset in offsets:
         reports.deliver(None, Report(0, offset))
@@ -104,7 +104,7 @@ def test_an_offset_that_is_missing_or_does_not_increase_is_a_failed_delivery(
 
 
 def test_offsets_do_not_go_back_in_the_next_batch_either() -> None:
-    intervals = DeliveredIntervals()
+    intervals = DeliveredIntervals(4)
     reports = Reports(intervals)
     reports.deliver(None, Report(0, 7))
     intervals.take()
@@ -113,7 +113,7 @@ def test_offsets_do_not_go_back_in_the_next_batch_either() -> None:
 
 
 def test_a_failed_delivery_is_passed_on_and_lists_nothing() -> None:
-    intervals = DeliveredIntervals()
+    intervals = DeliveredIntervals(4)
     reports = Reports(intervals)
     reports.deliver(KafkaError(KafkaError._MSG_TIMED_OUT, "late"), Report(0, 3))
     assert reports.failures == ["late"]

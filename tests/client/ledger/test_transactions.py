@@ -1,6 +1,8 @@
 """Transactions: output and positions are committed together."""
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -84,6 +86,41 @@ def test_an_exception_takes_the_reader_back_and_writes_nothing(
     assert ledger.ids(sink) == list(range(100))
     assert ledger.kinds(sink)[:4] == ["commit", "abort", "abort", "abort"]
     assert ledger.open_keys(sink) == []
+
+
+def test_records_that_were_read_before_the_block_belong_to_it(
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
+) -> None:
+    failures = iter([3, 50, 50, 99])
+    doomed = next(failures)
+
+    def process(record: dict[str, Any]) -> dict[str, Any]:
+        nonlocal doomed
+        if record["id"] == doomed:
+            doomed = next(failures, -1)
+            raise ZeroDivisionError
+        return record
+
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        while not reader.finished:
+            for record in reader:
+                with contextlib.suppress(ZeroDivisionError), gateway.transaction(reader, writer):
+                    writer.write(process(record))
+    assert ledger.ids(sink) == list(range(100))
+
+
+def test_an_exception_does_not_undo_a_seek(
+    gateway: Gateway, source: Channel, sink: Channel
+) -> None:
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        whole = reader.position()
+        reader.read(90, timeout=None)
+        skipped = reader.position()
+        reader.seek(whole)
+        reader.seek(skipped)
+        with pytest.raises(ZeroDivisionError):
+            fail(gateway, reader, writer, 5)
+        assert reader.position() == skipped
 
 
 def test_a_block_that_neither_reads_nor_writes_is_no_batch(

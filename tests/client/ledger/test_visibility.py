@@ -69,6 +69,7 @@ def opened(
     script.answer(200, body(1), ETag='"1"')
     found = visibility_of(calls, connection, grace_s=60.0, **options)
     assert found is not None
+    found.acquire()
     return found
 
 

@@ -40,7 +40,7 @@ def attempt(channel: Channel, batch: WriteBatch, first: int, count: int = 10) ->
     connection = channel.connection("write")
     schema = Schema.parse(connection.schema_definition)
     encoder = codec(connection.format, schema, connection.schema_id)
-    intervals = DeliveredIntervals()
+    intervals = DeliveredIntervals(connection.partitions)
     producer = IdempotentProducer(
         connection.topic_name,
         producer_config(connection.kafka, delivery_timeout_ms=30_000, max_message_bytes=1_000_000),

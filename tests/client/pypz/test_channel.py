@@ -1,5 +1,6 @@
 """pypz's channel classes on a real gateway and broker: lifecycle, records, offsets."""
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +14,7 @@ from sluiceway.errors import (
     Fenced,
     KafkaUnavailable,
     OptionError,
+    UnsupportedType,
 )
 from sluiceway.pypz import (
     InvalidRecordValue,
@@ -385,6 +387,17 @@ def test_a_port_without_a_schema_raises(bench: Bench, schema: str | None) -> Non
             call()
 
 
+def test_a_union_of_several_types_is_refused_before_anything_is_written(bench: Bench) -> None:
+    field = {"name": "value", "type": ["null", "int", "string"]}
+    schema = json.dumps({"type": "record", "name": "Mixed", "fields": [field]})
+    for call in (
+        bench.reader(schema=schema).invoke_resource_creation,
+        lambda: bench.writer(schema=schema).invoke_write_records([{"value": "x"}]),
+    ):
+        with pytest.raises(UnsupportedType, match="a nullable field for each"):
+            call()
+
+
 def test_an_invalid_record_rejects_the_whole_list(bench: Bench) -> None:
     reader, writer = bench.pair()
     with pytest.raises(ValueError, match="record 1, field 'demoText'") as raised:
@@ -400,6 +413,42 @@ def test_an_invalid_record_rejects_the_whole_list(bench: Bench) -> None:
     writer.invoke_write_records(demo(1))
     writer.stop_channel()
     assert take(reader, 1) == demo(1)
+
+
+def test_a_missing_nullable_field_is_null_and_true_is_one(bench: Bench) -> None:
+    fields = [
+        {"name": "count", "type": "int"},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "kind", "type": ["null", "string"], "default": None},
+        {"name": "parts", "type": {"type": "array", "items": ["long", "null"]}},
+        {
+            "name": "more",
+            "type": {
+                "type": "record",
+                "name": "More",
+                "fields": [{"name": "share", "type": ["double", "null"]}],
+            },
+        },
+    ]
+    schema = {"type": "record", "name": "Loose", "fields": fields}
+    reader, writer = bench.reader(schema=schema), bench.writer(schema=schema)
+    assert reader.invoke_resource_creation()
+    for each in (reader, writer):
+        until(each.invoke_open_channel)
+    given = {"count": True, "parts": [False, None], "more": {}}
+    writer.invoke_write_records([given])
+    writer.invoke_write_records([given] * 20)
+    assert given == {"count": True, "parts": [False, None], "more": {}}
+    with pytest.raises(InvalidRecordValue, match="record 1, field 'count': it is missing"):
+        writer.invoke_write_records([given, {"parts": [], "more": {}}])
+    with pytest.raises(InvalidRecordValue, match="unknown"):
+        writer.invoke_write_records([given | {"unknown": 1}])
+    assert writer.get_written_record_count() == 21
+    writer.stop_channel()
+    taken = {"count": 1, "note": None, "kind": None, "parts": [0, None], "more": {"share": None}}
+    found = take(reader, 21)
+    assert found == [taken] * 21
+    assert type(found[0]["count"]) is int
 
 
 def test_a_writer_with_another_schema_registers_it_or_is_refused(bench: Bench) -> None:

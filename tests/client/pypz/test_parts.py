@@ -172,10 +172,12 @@ def test_an_offset_history_with_gaps_rounds_down_to_ends_of_calls() -> None:
     ("given", "known"),
     [
         ("pipeline.reader.input_port", "pipeline.reader.input_port"),
-        ("Pipeline.Reader", "pipeline.reader-"),
+        ("Pipeline.Reader_1", "Pipeline.Reader_1"),
+        ("Pipe Line", "Pipe-Line-"),
+        ("..", "pypz-"),
         ("sluiceway.own", "sluiceway-own-"),
         ("ÜÄ", "--"),
-        ("_x", "x-"),
+        ("_x", "_x"),
         ("a" * 300, "a" * 180 + "-"),
     ],
 )
@@ -184,7 +186,9 @@ def test_valid_names_stay_and_others_get_a_hash(given: str, known: str) -> None:
     assert name == known or (name.startswith(known.lstrip("-")) and name != given)
     assert channel_name(name) == name, "what was made fits"
     assert group_name(group_name(given)) == group_name(given)
-    assert channel_name("A.b") != channel_name("a.B")
+    assert channel_name("A b") != channel_name("A-b")
+    assert group_name("team a/größe") == "team a/größe"
+    assert group_name("a" * 300).startswith("a" * 180 + "-")
 
 
 def test_properties_of_kafka_python_are_translated() -> None:

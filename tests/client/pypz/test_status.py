@@ -173,6 +173,28 @@ def test_heartbeats_carry_payloads_and_metrics(bench: Bench) -> None:
     assert message.payload == {"of": "you"}
 
 
+def test_health_checks_have_the_record_counts_without_metrics(bench: Bench) -> None:
+    reader, writer = bench.reader(), bench.writer()
+    assert reader.invoke_resource_creation()
+    heard: dict[str, queue.Queue[ChannelStatusMessage]] = {}
+    for each in (reader, writer):
+        told = heard[each.get_unique_name()] = queue.Queue()
+        each.on_status_message_received(
+            lambda messages, told=told: [told.put(one) for one in messages] and None
+        )
+        until(each.invoke_open_channel)
+    writer.invoke_write_records(demo(5))
+    assert len(take(reader, 5)) == 5
+    wanted = {
+        reader.get_unique_name(): {"sentRecordCount": 5},
+        writer.get_unique_name(): {"receivedRecordCount": 5},
+    }
+    for name, payload in wanted.items():
+        message = heard[name].get(timeout=30)
+        while message.status != ChannelStatus.HealthCheck or message.payload != payload:
+            message = heard[name].get(timeout=30)
+
+
 def test_a_failing_callback_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     reader = bench.reader()
     heard: queue.Queue[int] = queue.Queue()

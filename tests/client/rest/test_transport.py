@@ -2,6 +2,11 @@
 
 import os
 import random
+import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +26,8 @@ from sluiceway.errors import (
 )
 from sluiceway.gateway import Gateway
 from sluiceway.rest.auth import TokenSource
+from sluiceway.rest.request_ids import request_ids
+from sluiceway.rest.transport import Transport
 
 
 def test_transient_failures_are_retried_as_one_change(script: Script) -> None:
@@ -53,6 +60,57 @@ def test_each_call_has_an_idempotency_key_of_its_own(script: Script) -> None:
     assert script.requests[0][1] == "/v1/channels/flights?uid=u&topic=keep"
 
 
+def test_all_attempts_of_a_request_have_its_id(script: Script) -> None:
+    script.problem(503, "unavailable", retriable=True)
+    for _ in range(2):
+        script.answer(200, CHANNEL)
+    control = script.control()
+    control.channel("flights")
+    control.channel("flights")
+    ids = [headers["X-Request-Id"] for _, _, headers in script.requests]
+    assert ids[0] == ids[1] != ids[2]
+    assert {len(each) for each in ids} == {32}
+
+
+def test_requests_of_a_forked_child_have_ids_of_their_own(script: Script) -> None:
+    for _ in range(3):
+        script.answer(200, CHANNEL)
+    control = script.control()
+    control.channel("flights")
+    child = os.fork()
+    if child == 0:
+        try:
+            control.channel("flights")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    control.channel("flights")
+    ids = [headers["X-Request-Id"] for _, _, headers in script.requests]
+    assert len(ids) == len(set(ids)) == 3
+
+
+def test_threads_that_share_request_ids_get_unique_ones() -> None:
+    ids = request_ids()
+    with ThreadPoolExecutor(8) as pool:
+        made = [
+            each for part in pool.map(lambda _: list(islice(ids, 2000)), range(8)) for each in part
+        ]
+    assert len(set(made)) == 16_000
+    assert all(re.fullmatch("(?!0{32})[0-9a-f]{32}", each) for each in made)
+    assert next(request_ids())[:16] != made[0][:16]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_well_formed_traceparent_of_the_environment_is_passed_on(
+    script: Script, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    trace = f"00-{'4b' * 16}-{'0a' * 8}-01" if kept else "00-\r\nX: y"
+    monkeypatch.setenv("TRACEPARENT", trace)
+    script.answer(200, CHANNEL)
+    script.control().channel("flights")
+    assert script.requests[0][2].get("traceparent") == (trace if kept else None)
+
+
 def test_retries_end_in_time_with_the_last_cause(script: Script) -> None:
     for _ in range(50):
         script.problem(503, "kafka_unavailable", retriable=True)
@@ -61,6 +119,29 @@ def test_retries_end_in_time_with_the_last_cause(script: Script) -> None:
     assert raised.value.code == "kafka_unavailable"
     assert raised.value.retriable
     assert 5 < sum(script.pauses_s) <= 10
+
+
+def test_each_attempt_gets_the_time_left_and_at_least_a_second(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_s: list[float] = []
+    send = httpx.Client.request
+
+    def recorded(
+        client: httpx.Client, *args: Any, timeout: httpx.Timeout, **options: Any
+    ) -> httpx.Response:
+        assert timeout.read is not None
+        given_s.append(timeout.read)
+        return send(client, *args, timeout=timeout, **options)
+
+    monkeypatch.setattr(httpx.Client, "request", recorded)
+    for _ in range(50):
+        script.problem(503, "kafka_unavailable", retriable=True)
+    with pytest.raises(GatewayUnavailable):
+        script.control(timeout_s=10).channel("flights")
+    assert given_s[0] == 10
+    assert given_s == sorted(given_s, reverse=True)
+    assert 1 <= given_s[-1] < 4
 
 
 def test_an_unreachable_gateway_is_reported_with_its_url() -> None:
@@ -121,7 +202,7 @@ def test_lists_are_read_page_after_page(script: Script) -> None:
 
 
 def test_a_name_cannot_become_another_path(script: Script) -> None:
-    for name in ("", ".", "..", "../tokens", "a/b", "a?x=1", "a%2Fb", "Flights", "ä", None):
+    for name in ("", ".", "..", "../tokens", "a/b", "a?x=1", "a%2Fb", "a b", "ä", None):
         with pytest.raises(InvalidRequest, match="the channel name is"):
             script.control().channel(name)  # type: ignore[arg-type]
     assert script.requests == []
@@ -195,6 +276,8 @@ def test_the_url_comes_from_the_environment_and_has_a_default(
     assert Gateway().url == "http://127.0.0.1:8900"
     monkeypatch.setenv("SLUICEWAY_URL", "https://gateway.example/")
     assert Gateway().url == "https://gateway.example"
+    for url in ("http://gateway.example/v1", "http://gateway.example/v1/"):
+        assert Gateway(url).url == "http://gateway.example"
 
 
 def test_tokens_are_not_shown(script: Script) -> None:
@@ -226,3 +309,27 @@ def test_a_missing_token_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", "/nowhere/token")
     with pytest.raises(OptionError, match="/nowhere/token in SLUICEWAY_TOKEN_FILE"):
         Gateway()
+
+
+def test_closing_while_another_thread_connects_leaves_no_connection(
+    gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connects, closed = threading.Event(), threading.Event()
+    made: list[socket.socket] = []
+    connect = socket.create_connection
+
+    def connecting(*where: Any, **options: Any) -> socket.socket:
+        connects.set()
+        assert closed.wait(20)
+        made.append(connect(*where, **options))
+        return made[-1]
+
+    monkeypatch.setattr(socket, "create_connection", connecting)
+    transport = Transport(gateway_url)
+    with ThreadPoolExecutor(1) as pool:
+        request = pool.submit(transport.request, "GET", "/v1/channels")
+        assert connects.wait(20)
+        transport.close()
+        closed.set()
+        assert request.result().status_code == 200
+    assert [each.fileno() for each in made] == [-1]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from sluiceway.errors import OffsetOutOfRange, OptionError
 from sluiceway.kafka.consumer import Watermarks
+from sluiceway.spark.batch_reader import loss_handler
 from sluiceway.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -16,6 +17,7 @@ from sluiceway.spark.offsets import (
     parse_offsets,
     resolve_ranges,
 )
+from sluiceway.spark.options import ReadOptions
 
 MARKS = {0: Watermarks(begin=5, end=10), 1: Watermarks(begin=0, end=0)}
 
@@ -113,3 +115,36 @@ def test_offsets_survive_json(offsets: dict[int, int]) -> None:
 
 def test_the_length_of_a_range_is_its_number_of_offsets() -> None:
     assert OffsetRange(partition=0, start=3, end=10).messages == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"nope": 5}', "has the key 'nope': no partition, which is a whole number from 0"),
+        ('{"nope": {"0": 5}}', "has the key 'nope': not the channel 'flights'"),
+    ],
+)
+def test_a_key_that_is_no_partition_is_named_with_what_it_must_be(text: str, said: str) -> None:
+    with pytest.raises(OptionError, match=f"startingOffsets {said}. It takes earliest, latest"):
+        parse_offsets("startingOffsets", text, "flights")
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_an_offset_beyond_the_end_is_not_called_lost(
+    fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ReadOptions.parse({"path": "flights", "failOnDataLoss": fails})
+    beyond = OffsetOutOfRange(partition=0, offset=9, begin=2, end=5)
+    below = OffsetOutOfRange(partition=0, offset=1, begin=2, end=5)
+    told = []
+    for error in (beyond, below):
+        caplog.clear()
+        try:
+            loss_handler(options)(error)
+        except OffsetOutOfRange:
+            told.append(" ".join(error.__notes__))
+        else:
+            told.append(caplog.text)
+    assert "lost" not in told[0]
+    assert ("correct startingOffsets" if fails == "true" else "cut at the end") in told[0]
+    assert "lost" in told[1]

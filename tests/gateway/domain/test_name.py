@@ -1,3 +1,5 @@
+import string
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -5,7 +7,7 @@ from hypothesis import strategies as st
 from sluiceway_gateway.channels.model import check_name
 
 
-@pytest.mark.parametrize("name", ["a", "0", "flights", "a.b_c-d", "x" * 200, "sluiceway-x"])
+@pytest.mark.parametrize("name", ["a", "0", "Flights", "a.B_c-d", "x" * 240, "-a", "_", "..."])
 def test_a_valid_name_is_accepted(name: str) -> None:
     assert check_name(name) == name
 
@@ -14,10 +16,10 @@ def test_a_valid_name_is_accepted(name: str) -> None:
     ("name", "said"),
     [
         ("", "empty"),
-        ("x" * 201, "at most 200"),
-        ("Flights", "a-z"),
-        (".a", "starts with"),
-        ("-a", "starts with"),
+        ("x" * 241, "at most 240"),
+        (".", "not '.'"),
+        ("..", "not '.'"),
+        ("a b", "a-z"),
         ("a/b", "a-z"),
         ("a\n", "a-z"),
         ("a\0", "a-z"),
@@ -36,5 +38,5 @@ def test_accepted_names_have_only_characters_allowed_by_kafka(name: str) -> None
         check_name(name)
     except ValueError:
         return
-    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789._-")
-    assert 0 < len(name) <= 200
+    assert set(name) <= {*string.ascii_letters, *string.digits, *"._-"}
+    assert 0 < len(name) <= 240

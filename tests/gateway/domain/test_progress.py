@@ -173,7 +173,8 @@ def test_unknown_values_are_none() -> None:
     # A partition without a reader has messages, so the lag is unknown.
     found = lag_of([sampled(0, [9, 9], readers=alone)], *alone)
     assert (found.lags, found.lag_messages, found.trend) == ([4, None], None, None)
-    assert (found.read_rate, found.drain_s, found.since) == (None, None, [None, None])
+    assert (found.read_rate, found.drain_s) == (None, None)
+    assert (found.since, found.since_or_before) == ([START.timestamp(), None], [True, False])
     # Without messages the lag is zero.
     assert lag_of([sampled(0, [9, 0], readers=alone)], *alone).lag_messages == 4
     # Kafka was away.
@@ -217,17 +218,97 @@ def test_a_clock_set_back_gives_no_rates() -> None:
 
 def test_the_time_of_an_offset_is_interpolated_between_samples() -> None:
     history = [(0.0, [0]), (10.0, [100]), (20.0, [100]), (30.0, [400])]
-    assert written_at(history, 0, 0) == 0.0
-    assert written_at(history, 0, 50) == 5.0
-    assert written_at(history, 0, 100) == 20.0
-    assert written_at(history, 0, 250) == 25.0
-    assert written_at(history, 0, 400) is None
-    # Offsets before the first sample have no time.
-    assert written_at(history[1:], 0, 50) is None
+    assert written_at(history, 0, 0) == (0.0, False)
+    assert written_at(history, 0, 50) == (5.0, False)
+    assert written_at(history, 0, 100) == (20.0, False)
+    assert written_at(history, 0, 250) == (25.0, False)
+    assert written_at(history, 0, 400) == (None, False)
     # A new partition began empty.
-    assert written_at([(0.0, []), (10.0, [10])], 0, 5) == 5.0
+    assert written_at([(0.0, []), (10.0, [10])], 0, 5) == (5.0, False)
     # A sample without the partition is skipped.
-    assert written_at([(0.0, [0]), (5.0, [None]), (10.0, [10])], 0, 5) == 5.0
+    assert written_at([(0.0, [0]), (5.0, [None]), (10.0, [10])], 0, 5) == (5.0, False)
+
+
+def test_an_offset_before_the_first_sample_is_at_least_as_old_as_that_sample() -> None:
+    assert written_at([(10.0, [100]), (20.0, [100]), (30.0, [400])], 0, 50) == (10.0, True)
+    assert written_at([(10.0, [None]), (20.0, [100])], 0, 50) == (20.0, True)
+
+
+def test_the_age_of_the_next_message_is_a_lower_bound_where_it_is_older_than_the_samples() -> None:
+    reader = [member(positions={0: 5, 1: 7})]
+    window = [sampled(each, [9, 7 + each], readers=reader) for each in range(4)]
+    found = lag_of(window, *reader)
+    # The message 5 of partition 0 was there before the first sample, 7 of partition 1 was not.
+    assert found.since == [START.timestamp(), START.timestamp()]
+    assert found.since_or_before == [True, False]
+    assert (found.behind_since, found.behind_or_before) == (START.timestamp(), True)
+    # With the message of the other partition unknown, the oldest may be older too.
+    alone = [member(0, 2, positions={1: 7})]
+    window = [sampled(each, [9, 7 + each], readers=alone) for each in range(4)]
+    found = lag_of(window, *alone)
+    assert (found.lag_messages, found.behind_since) == (None, START.timestamp())
+    assert (found.since_or_before, found.behind_or_before) == ([False, False], True)
+
+
+def test_rates_follow_a_reader_that_stops_or_starts_within_seconds() -> None:
+    window: list[Sample] = []
+    rates = []
+    for number in range(20):
+        # Reads 50 messages between two samples, up to the tenth and again from the fifteenth on.
+        position = 50 * (min(number, 9) + max(0, number - 14))
+        reader = [member(positions={0: position, 1: 0})]
+        window.append(sampled(number, [2000 + 25 * number, 0], readers=reader))
+        found = lag_of(window, *reader)
+        rates.append((found.read_rate, found.trend, found.drain_s is not None))
+        assert number == 0 or write_rate(window[-WINDOW:]) == 5.0
+    assert rates[9] == (10.0, -5.0, True)
+    # Three intervals later.
+    assert rates[12] == (0.0, 5.0, False)
+    assert rates[17] == (10.0, -5.0, True)
+
+
+def test_after_an_idle_time_rates_are_those_since_the_last_sample() -> None:
+    reader = [member(positions={0: 0, 1: 0})]
+    idle = [sampled(number, [0, 0], readers=reader) for number in (0, 1, 600)]
+    window = [*idle, sampled(601, [50, 0], readers=reader)]
+    assert write_rate(window) == 10.0
+    assert write_rate([idle[0], idle[2]]) == 0.0
+
+
+def test_without_a_reader_there_is_no_time_to_drain() -> None:
+    # Retention removes messages, and nobody reads.
+    for reader in (member(positions={0: 0, 1: 0}), member(positions={0: 0, 1: 0}, alive=False)):
+        window = [sampled(n, [90, 0], starts=[10 * n, 0], readers=[reader]) for n in range(4)]
+        found = lag_of(window, reader)
+        assert (found.lag_messages, found.trend, found.drain_s) == (60, -2.0, None)
+
+
+def test_without_its_reader_a_group_has_no_time_to_drain_at_the_next_sample() -> None:
+    window, reader = [], member()
+    for number in range(4):
+        reader = member(positions={0: 20 * number, 1: 0}, alive=number < 3)
+        window.append(sampled(number, [100, 0], readers=[reader]))
+    assert lag_of(window[:3], member()).drain_s == 15.0
+    window.append(sampled(4, [100, 0], readers=[reader]))
+    assert lag_of(window, reader).drain_s is None
+
+
+def test_commits_without_a_member_give_a_time_to_drain() -> None:
+    window = []
+    for number in range(3):
+        commits = [
+            CommittedOffset(group="g", member=None, partition=0, offset=20 * number),
+            CommittedOffset(group="g", member=None, partition=1, offset=0),
+        ]
+        window.append(sampled(number, [100, 0], committed=commits))
+    assert lag_of(window).drain_s == 15.0
+
+
+def test_a_position_is_never_before_the_commit() -> None:
+    committed = [CommittedOffset(group="g", member=None, partition=0, offset=7)]
+    found = offset_tracks([member(positions={0: 3}, epoch=4)], committed, partitions=1)["g"]
+    # The holder is the reader all the same, so that its progress goes on.
+    assert (found.position, found.holder) == ([7], [4])
 
 
 def test_reported_positions_win_over_committed_ones_and_those_over_departed_readers() -> None:
@@ -285,6 +366,12 @@ def test_the_summary_of_a_channel_is_that_of_its_slowest_readers() -> None:
         1.5,
     )
     assert summary.behind_since == behind.behind_since is not None
+    assert not summary.behind_or_before
+    # One of unknown lag may be further behind.
     unknown = lag_of([sampled(0, [], readers=quick)], *quick)
-    assert summarize([behind, unknown], None).lag_messages is None
+    summary = summarize([behind, unknown], None)
+    assert summary.lag_messages is None
+    assert (summary.behind_since, summary.behind_or_before) == (behind.behind_since, True)
+    summary = summarize([unknown], None)
+    assert (summary.behind_since, summary.behind_or_before) == (None, False)
     assert summarize([], None).lag_messages is None

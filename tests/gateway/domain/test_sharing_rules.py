@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpoints import ENDPOINT
-from sluiceway_gateway.endpoints.model import Endpoint, Role, Share, State
+from sluiceway_gateway.endpoints.model import Endpoint, Place, Role, Share, State
 from sluiceway_gateway.errors import StaleGeneration
 from sluiceway_gateway.groups.model import (
     Group,
@@ -26,7 +26,10 @@ from sluiceway_gateway.groups.model import (
 PARTITIONS = 5
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["join", "leave", "take", "take", "take", "late"]), st.integers(0, 5))
+    st.tuples(
+        st.sampled_from(["join", "leave", "restart", "take", "take", "take", "late"]),
+        st.integers(0, 5),
+    )
 )
 
 
@@ -39,18 +42,25 @@ class DynamicGroup:
 
     def step(self, what: str, which: int) -> None:
         if what == "join":
-            self.group = replace(self.group, epoch=self.group.epoch + 1)
-            made = replace(ENDPOINT, id=str(self.group.epoch), epoch=self.group.epoch, size=None)
-            self.members.append(made)
+            self.group, place = self.group.with_member(None)
+            self.members.append(self.instance(place))
             self.rebalance()
         elif self.members:
             member = self.members[which % len(self.members)]
             if what == "leave":
                 self.members.remove(member)
                 self.rebalance()
+            elif what == "restart":
+                self.group, place = self.group.with_member(member.place.index)
+                self.members[self.members.index(member)] = self.instance(place)
+                self.rebalance()
             else:
                 take = self.group.generation - (what == "late")
                 self.take(member, max(1, take))
+
+    def instance(self, place: Place) -> Endpoint:
+        epoch = self.group.epoch
+        return replace(ENDPOINT, id=str(epoch), epoch=epoch, place=place, size=None)
 
     def rebalance(self) -> None:
         self.group = self.group.rebalanced(living=len(self.members), now=NOW)
@@ -67,7 +77,7 @@ class DynamicGroup:
     @property
     def known(self) -> list[Member]:
         return [
-            Member(endpoint=e.id, epoch=e.epoch, generation=e.generation, share=e.share)
+            Member(endpoint=e.id, index=e.place.index, generation=e.generation, share=e.share)
             for e in self.members
         ]
 
@@ -120,17 +130,17 @@ def test_every_partition_has_a_holder_after_all_members_took_their_shares(
 
 def test_partitions_that_another_member_holds_are_pending() -> None:
     share = Share(index=1, size=2)
-    slow = Member(endpoint="a", epoch=1, generation=2, share=Share(index=0, size=1))
+    slow = Member(endpoint="a", index=1, generation=2, share=Share(index=0, size=1))
     assert split(share, 3, [slow], 4).pending == (1, 3)
     assert split(share, 2, [slow], 4).own == (1, 3)
     other = replace(slow, generation=3, share=Share(index=0, size=2))
     assert split(share, 3, [other], 4) == split(share, 3, [replace(slow, share=None)], 4)
 
 
-def test_members_are_ranked_by_epoch() -> None:
+def test_members_are_ranked_by_index() -> None:
     members = [
-        Member(endpoint=name, epoch=epoch, generation=1, share=None)
-        for name, epoch in (("c", 9), ("a", 2), ("b", 5))
+        Member(endpoint=name, index=index, generation=1, share=None)
+        for name, index in (("c", 9), ("a", 2), ("b", 5))
     ]
     assert [target_share(members, name).index for name in "abc"] == [0, 1, 2]
 
@@ -138,7 +148,7 @@ def test_members_are_ranked_by_epoch() -> None:
 def test_a_member_that_syncs_another_generation_takes_nothing() -> None:
     group = replace(empty_group().group, generation=4)
     member = replace(ENDPOINT, size=None, share=Share(index=0, size=1), generation=3)
-    known = [Member(endpoint=member.id, epoch=7, generation=3, share=member.share)]
+    known = [Member(endpoint=member.id, index=7, generation=3, share=member.share)]
     for has in (None, 2, 4):
         assert with_share(member, group, known, take=4, has=has) is member
     assert with_share(member, group, known, take=4, has=3).generation == 4

@@ -27,6 +27,8 @@ def test_attaching_returns_place_partitions_and_connection(flights: Site) -> Non
         "state": "opened",
         "health": "healthy",
         "superseded": False,
+        "heartbeat": {"interval_ms": 2000, "timeout_ms": 120_000},
+        "static_id": None,
         "cause": None,
         "changed_at": attached_at,
         "counters": {},
@@ -37,6 +39,7 @@ def test_attaching_returns_place_partitions_and_connection(flights: Site) -> Non
         "took_over": False,
     }
     assert body["heartbeat"] == {"interval_ms": 2000, "timeout_ms": 120_000}
+    assert body["channel_heartbeat"] == body["heartbeat"]
     assert body["positions"] == []
     assert "positions" in body["takes"]
     connection = flights.rig.http.get(f"{flights.path}/connection", params={"access": "read"})
@@ -128,7 +131,7 @@ def test_an_id_identifies_one_instance(flights: Site, other: dict[str, Any]) -> 
         ({"group": "g", "index": 0, "size": 10_001}, "/size"),
         ({"group": "g", "index": 0.0, "size": 1}, "/index"),
         ({"group": "", "index": 0, "size": 1}, "/group"),
-        ({"group": "a/b", "index": 0, "size": 1}, "/group"),
+        ({"group": "a\nb", "index": 0, "size": 1}, "/group"),
         ({"mode": "broadcast"}, ""),
         ({"role": "writer", "group": "g", "index": 0, "size": 1, "mode": "broadcast"}, ""),
         ({"state": "started"}, "/state"),

@@ -2,12 +2,13 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import httpx
 import pytest
 
 from gateways import code
-from ledger_sites import LedgerSite, digest
+from ledger_sites import LedgerSite, digest, ledger_site, use_topic
 
 
 def test_what_a_batch_lists_becomes_visible_with_its_commit(ledger: LedgerSite) -> None:
@@ -162,6 +163,17 @@ def test_a_long_answer_is_read_in_slices_of_one_state(ledger: LedgerSite) -> Non
     assert runs == {str(each): list(map(list, found)) for each, found in whole.items()}
 
 
+def test_runs_above_stable_do_not_count_for_the_limit(ledger: LedgerSite) -> None:
+    apart = [(at, at + 1) for at in range(0, 20, 2)]
+    ledger.commit(ledger.open("k1"), {0: apart, 1: apart})
+    ledger.open("slow", "other", partitions=[0])
+    ledger.commit(ledger.open("k2"), {0: [(at, at + 1) for at in range(30, 50, 2)]})
+    found = ledger.committed(limit=12)
+    assert [len(found["runs"][each]) for each in "0123"] == [10, 2, 0, 0]
+    assert found["truncated"] == {"1": 4}
+    assert ledger.committed(limit=20)["truncated"] == {}
+
+
 def test_a_read_begins_at_the_offsets_asked_for(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open(), {0: [(0, 10), (20, 30)], 1: [(0, 5)]})
     found = ledger.committed(**{"from": "0:25,2:7"})
@@ -242,3 +254,16 @@ def test_batches_are_opened_while_the_channel_closes_but_not_after(ledger: Ledge
     assert code(ledger.ask_open("k2")) == "channel_closed"
     ledger.commit(batch, {0: [(0, 1)]})
     assert ledger.committed()["runs"]["0"] == [[0, 1]]
+
+
+def test_partitions_that_are_added_are_used_by_later_batches(ledger: LedgerSite) -> None:
+    narrow = replace(ledger.topic, name=ledger.topic.name[:-1], partitions=2)
+    site = ledger_site(ledger.rig, narrow, "narrow")
+    before = site.open("k1")
+    assert before["begin"] == {"0": 0, "1": 0}
+    use_topic(ledger.rig.database, "narrow", replace(narrow, partitions=4))
+    after = site.open("k2")
+    assert after["begin"] == {"0": 0, "1": 0, "2": 0, "3": 0}
+    assert site.open("k1") == before
+    assert code(site.ask_commit(before, {2: []})) == "unknown_partition"
+    assert site.committed()["stable"].keys() == {"0", "1", "2", "3"}

@@ -2,20 +2,67 @@
 
 import hashlib
 import re
+from html import escape
 from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 import pytest
 
 from gateways import Rig, code
+from sluiceway import __version__
+from sluiceway.rest.problems import BY_CODE
 from sluiceway_gateway.http import openapi
+from sluiceway_gateway.http.error_codes import ADVICE, error_codes
+from sluiceway_gateway.http.examples import EXAMPLES
 
 DIRECTORY = openapi._DIRECTORY
 (SUMS,) = DIRECTORY.glob("swagger-ui-dist-*.sha256")
-OURS = {"index.html", "start.js", SUMS.name}
+OURS = {"index.html", "page.css", "start.js", SUMS.name}
 SUM_OF = {
     name: digest for digest, name in (line.split("  ") for line in SUMS.read_text().splitlines())
 }
+
+OPERATIONS = [
+    "abort_batch",
+    "advance_offsets",
+    "attach_endpoint",
+    "close_channel",
+    "commit_batch",
+    "commit_offsets",
+    "create_channel",
+    "delete_channel",
+    "detach_endpoint",
+    "dismiss_endpoint",
+    "get_broker",
+    "get_channel",
+    "get_channel_status",
+    "get_cluster",
+    "get_committed",
+    "get_connection",
+    "get_endpoint",
+    "get_offsets",
+    "get_schema",
+    "get_topic",
+    "list_channels",
+    "list_commits",
+    "list_endpoints",
+    "list_schemas",
+    "list_status",
+    "livez",
+    "metrics",
+    "open_batch",
+    "readyz",
+    "renew_batches",
+    "reset_offsets",
+    "resize_group",
+    "send_heartbeat",
+    "sync_endpoint",
+    "upload_slice",
+    "wait_for_offsets",
+    "watch_channel_status",
+    "watch_status",
+]
 
 
 class Page(HTMLParser):
@@ -69,6 +116,7 @@ def test_the_page_refers_to_nothing_but_the_gateway(shared_rig: Rig) -> None:
         ("swagger-ui-bundle.js", "text/javascript; charset=utf-8"),
         ("start.js", "text/javascript; charset=utf-8"),
         ("swagger-ui.css", "text/css; charset=utf-8"),
+        ("page.css", "text/css; charset=utf-8"),
         ("favicon-32x32.png", "image/png"),
     ],
 )
@@ -100,3 +148,68 @@ def test_the_openapi_document_is_at_the_path_used_by_the_page(shared_rig: Rig) -
     document = shared_rig.http.get(urljoin("/docs", place)).json()
     assert document["info"]["title"] == "Sluiceway"
     assert not [path for path in document["paths"] if path.startswith("/docs")]
+
+
+def bodies(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
+    """Return method, path and example of each operation that takes a body."""
+    return {
+        operation["operationId"]: (
+            method.upper(),
+            path.replace("{", "").replace("}", ""),
+            operation["requestBody"]["content"]["application/json"].get("example"),
+        )
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        if "requestBody" in operation
+    }
+
+
+def test_every_body_has_an_example_that_the_gateway_takes(rig: Rig) -> None:
+    found = bodies(rig.http.get("/openapi.json").json())
+    assert found.keys() == EXAMPLES.keys()
+    for name, (method, path, example) in found.items():
+        path = path.replace("/id/", f"/{'0' * 32}/").replace("/slice", "/0")
+        answer = rig.http.request(method, path, json=example)
+        # The channel and the endpoint of the examples are not there.
+        assert answer.status_code in (200, 201, 404, 409), (name, answer.text)
+    assert rig.http.get("/v1/channels/name").json()["spec"]["partitions"] == 4
+
+
+def test_operation_ids_are_short_and_stable(shared_rig: Rig) -> None:
+    paths = shared_rig.http.get("/openapi.json").json()["paths"]
+    ids = [each["operationId"] for operations in paths.values() for each in operations.values()]
+    assert sorted(ids) == OPERATIONS
+
+
+def test_the_error_page_lists_every_code_with_status_and_advice(shared_rig: Rig) -> None:
+    listed = error_codes()
+    assert [each.code for each in listed] == sorted(ADVICE)
+    assert ADVICE.keys() <= BY_CODE.keys()
+    text = shared_rig.http.get("/docs/errors").text
+    assert Page(text).inline == []
+    for each in listed:
+        row = re.search(f'<tr id="{each.code}">(.*)</tr>', text)
+        assert row is not None
+        assert f"<td>{each.status}</td>" in row[1]
+        assert escape(each.advice) in row[1]
+
+
+def test_pages_refer_only_to_what_exists(rig: Rig) -> None:
+    for path in ("/", "/docs/errors"):
+        answer = rig.http.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert "content-security-policy" in answer.headers
+        for reference in Page(answer.text).references:
+            assert not urlsplit(reference).netloc
+            found = rig.http.get(urljoin(path, reference)).status_code
+            # Without Kafka, its routes answer 503.
+            assert found in (200, 503), reference
+
+
+def test_the_root_is_json_for_programs_and_html_for_browsers(shared_rig: Rig) -> None:
+    answer = shared_rig.http.get("/")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["vary"] == "Accept"
+    body = answer.json()
+    assert (body["service"], body["version"]) == ("sluiceway", __version__)
+    assert {"/docs", "/docs/errors", "/v1/channels", "/metrics", "/livez"} <= body["links"].keys()

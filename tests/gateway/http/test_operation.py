@@ -2,7 +2,9 @@ import asyncio
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,6 +17,7 @@ from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.loops import Leader
+from sluiceway_gateway.status.service import Statuses
 from waiting import until
 
 
@@ -100,10 +103,10 @@ def test_a_pass_of_the_loop_is_counted(rig: Rig) -> None:
 def test_metrics_are_available_without_the_database(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(_self: Channels) -> None:
+    def away(_self: Statuses, **_options: object) -> None:
         raise DatabaseUnavailable("away")
 
-    monkeypatch.setattr(Channels, "count_by_phase", away)
+    monkeypatch.setattr(Statuses, "overview", away)
     assert metric(rig, "sluiceway_database_up") == 0
     assert metric(rig, "sluiceway_channels", phase="ready") is None
 
@@ -122,6 +125,7 @@ def test_an_unexpected_error_is_a_problem_response_and_logged(
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
     (failure,) = [each for each in logged if each["event"] == "request failed"]
     assert failure["request_id"] == answer.headers["x-request-id"]
+    assert failure["request_id"] in answer.json()["detail"]
     assert "RuntimeError" in failure["exception"]
 
 
@@ -157,6 +161,67 @@ def test_requests_are_logged_without_their_secrets(rig: Rig, lines: io.StringIO)
     (request,) = [each for each in found if each["channel"] == "absent"]
     assert (request["route"], request["status"]) == ("/v1/channels/{name}", 404)
     assert token not in lines.getvalue()
+
+
+def requests_logged(lines: io.StringIO) -> list[dict[str, Any]]:
+    until(lambda: '"event": "request"' in lines.getvalue())
+    logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+    return [each for each in logged if each["event"] == "request"]
+
+
+def test_a_request_id_of_the_client_is_in_answer_problem_and_log(
+    rig: Rig, lines: io.StringIO
+) -> None:
+    mine = "job-7/attempt=2:a.b_c@x+y"
+    answer = rig.http.get("/v1/channels/absent", headers={"X-Request-Id": mine})
+    assert answer.headers.get_list("x-request-id") == [mine]
+    assert answer.json()["request_id"] == mine
+    assert requests_logged(lines)[0]["request_id"] == mine
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["a b"],
+        ["x" * 129],
+        [""],
+        ['"'],
+        ["a;b"],
+        ["\xe9"],
+        ["one", "two"],
+    ],
+)
+def test_another_request_id_is_replaced(rig: Rig, given: list[str]) -> None:
+    headers = [(b"X-Request-Id", each.encode("latin-1")) for each in given]
+    answer = rig.http.get("/livez", headers=headers)
+    assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+
+
+def test_requests_without_an_id_get_unique_ones(rig: Rig) -> None:
+    made = [rig.http.get("/livez").headers["x-request-id"] for _ in range(20)]
+    assert len(set(made)) == 20
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.mark.parametrize(
+    ("given", "trace"),
+    [
+        (f"00-{TRACE}-00f067aa0ba902b7-01", TRACE),
+        (f"01-{TRACE}-00f067aa0ba902b7-01-more", TRACE),
+        (f"ff-{TRACE}-00f067aa0ba902b7-01", None),
+        (f"00-{'0' * 32}-00f067aa0ba902b7-01", None),
+        (f"00-{TRACE}-{'0' * 16}-01", None),
+        (f"00-{TRACE.upper()}-00f067aa0ba902b7-01", None),
+        (f"00-{TRACE}", None),
+    ],
+)
+def test_a_traceparent_gives_the_log_its_trace_id(
+    rig: Rig, lines: io.StringIO, given: str, trace: str | None
+) -> None:
+    rig.http.get("/v1/channels", headers={"traceparent": given})
+    assert requests_logged(lines)[0].get("trace_id") == trace
 
 
 def test_a_response_does_not_wait_for_a_delayed_ack(rig: Rig) -> None:

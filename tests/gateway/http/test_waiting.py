@@ -1,14 +1,19 @@
+import asyncio
 import ssl
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import httpx
 import pytest
 
+from endpoints import Site
 from gateways import Rig, code, running
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.longpoll import Poller
 from sluiceway_gateway.provisioning.store import remove
 from waiting import until
 
@@ -135,3 +140,51 @@ def test_a_stopping_gateway_answers_waiting_requests(database: Database, databas
 def test_an_invalid_wait_is_refused(shared_rig: Rig, seconds: str) -> None:
     answer = shared_rig.http.get(PATH, params={"wait": seconds})
     assert (answer.status_code, code(answer)) == (422, "invalid_request")
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/endpoints", f"{PATH}/status", "/v1/status"])
+def test_a_token_that_is_revoked_during_a_wait_does_not_see_the_change(
+    flights: Site, path: str
+) -> None:
+    rig = flights.rig
+    admin, mine = rig.token("admin"), rig.token("read")
+    rig.http.headers.update(admin)
+    etag = rig.http.get(path).headers["etag"]
+    watch = rig.app.state.parts.watch
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(
+            httpx.get,
+            f"{rig.url}{path}",
+            params={"wait": 60},
+            headers=mine | {"If-None-Match": etag},
+            timeout=480,
+            verify=NOBODY_TO_TRUST,
+        )
+        until(lambda: watch.waiting == 1)
+        rig.tokens.revoke(mine["Authorization"].split("_")[1])
+        flights.attach()
+        rig.put(partitions=8)
+        answer = waiting.result(60)
+    assert (answer.status_code, code(answer)) == (401, "unauthenticated")
+
+
+class ClosedMeanwhile(Poller[str, int]):
+    """Closed by another thread when a wait was let in, and has not named its loop yet."""
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        closing = threading.Thread(target=self.close)
+        closing.start()
+        closing.join()
+        with super().slot():
+            yield
+
+
+def test_a_poller_that_is_closed_at_its_first_wait_ends_it_at_once() -> None:
+    poller = ClosedMeanwhile(lambda _keys: {}, limit=1, poll_s=60, immediate=True)
+
+    async def wait() -> bool:
+        async with asyncio.timeout(30):
+            return await poller.wait("a", lambda _state: False, timeout_s=3600)
+
+    assert asyncio.run(wait()) is False

@@ -202,3 +202,18 @@ def test_without_a_broker_every_call_fails_within_the_timeout() -> None:
         assert time.monotonic() - began < 5
     assert away.observe([]).topics == {}
     away.close()
+
+
+def test_the_outcome_of_the_last_request_is_remembered(kafka: SharedKafka) -> None:
+    client = KafkaAdmin(kafka.bootstrap_servers)
+    assert client.answered(60) is None
+    client.describe_cluster()
+    assert client.answered(60) is True
+    assert client.answered(0) is None
+    client.close()
+    (port,) = free_ports(1)
+    away = KafkaAdmin(f"127.0.0.1:{port}", timeout_s=0.1)
+    with pytest.raises(KafkaUnavailable):
+        away.describe_cluster()
+    assert away.answered(60) is False
+    away.close()

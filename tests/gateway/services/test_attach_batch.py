@@ -19,7 +19,8 @@ from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
-from sluiceway_gateway.endpoints.attach_batch import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.attach_batch import Attached
+from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
 from sluiceway_gateway.endpoints.service import AttachService, DetachSpec
 from sluiceway_gateway.errors import (

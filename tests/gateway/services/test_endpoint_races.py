@@ -15,7 +15,8 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.attach_batch import Attached, AttachSpec
+from sluiceway_gateway.endpoints.attach_batch import Attached
+from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Health, Role, State
 from sluiceway_gateway.errors import Conflict, Fenced, GoesBack, StaleGeneration

@@ -67,6 +67,9 @@ class Sampling:
         (found,) = [each for each in self.status()["groups"] if each["group"] == name]
         return found
 
+    def lines(self) -> Any:
+        return self.flights.rig.http.get("/v1/status").json()["items"]
+
     def etag(self) -> str:
         return self.flights.rig.http.get(f"{self.flights.path}/status").headers["etag"]
 
@@ -113,6 +116,16 @@ def test_lag_is_measured_from_reported_and_committed_positions(
     assert [each["position"] for each in sampling.group()["partitions"]] == [None, 4, None, 7]
 
 
+def test_a_commit_counts_before_the_next_heartbeat(flights: Site, sampling: Sampling) -> None:
+    reader = flights.member()
+    sampling.write(10)
+    flights.beat(report(reader, "started", positions=at(2, 0, 0, 0)))
+    flights.commit(reader, 1, (0, 8, 0))
+    sampling.sample()
+    first = sampling.group()["partitions"][0]
+    assert (first["committed"], first["position"], first["lag_messages"]) == (8, 8, 2)
+
+
 def test_rates_age_and_time_to_drain_are_of_the_window(flights: Site, sampling: Sampling) -> None:
     reader = flights.member()
     flights.beat(report(reader, "started", positions=at(0, 0, 0, 0)))
@@ -125,13 +138,17 @@ def test_rates_age_and_time_to_drain_are_of_the_window(flights: Site, sampling: 
     assert (group["read_rate"], group["lag_messages"], group["lag_records"]) == (2.0, 50, 50)
     assert (group["trend"], group["drain_s"]) == (2.0, None)
     # Message 30 was written between the samples at 20 and 40.
-    assert group["lag_seconds"] == 12.5
+    assert (group["lag_seconds"], group["lag_seconds_at_least"]) == (12.5, False)
     assert [each["lag_seconds"] for each in group["partitions"]] == [12.5, 0.0, 0.0, 0.0]
     for offset in (60, 70):
         flights.beat(report(reader, "started", positions=at(offset, 0, 0, 0)))
         sampling.sample()
     group = sampling.group()
-    assert (group["lag_messages"], group["trend"], group["drain_s"]) == (10, -0.4, 25.0)
+    # Since the sample at a lag of 40, 15 seconds ago.
+    assert (group["lag_messages"], group["trend"], group["drain_s"]) == (10, -2.0, 5.0)
+    flights.depart(reader, positions=at(70, 0, 0, 0))
+    sampling.sample()
+    assert sampling.group()["drain_s"] is None
     (first, *_) = status["partitions"]
     assert (first["start"], first["end"], first["stable"]) == (0, 80, None)
 
@@ -147,7 +164,13 @@ def test_an_open_reader_without_progress_is_stalled_and_a_failed_one_stopped(
     assert sampling.group()["partitions"][0]["progress"] is None
     sampling.sample()
     group = sampling.group()
-    assert (group["progress"], group["lag_messages"], group["lag_seconds"]) == ("stalled", 4, None)
+    assert (group["progress"], group["lag_messages"]) == ("stalled", 4)
+    # The messages are older than the first sample.
+    first_s = EVERY_S * (WINDOW - 1)
+    assert (group["lag_seconds"], group["lag_seconds_at_least"]) == (first_s, True)
+    assert [each["lag_seconds_at_least"] for each in group["partitions"]] == [True, *[False] * 3]
+    (line,) = [e for e in sampling.lines() if e["channel"]["uid"] == flights.uid]
+    assert (line["lag_seconds"], line["lag_seconds_at_least"]) == (first_s, True)
     assert [each["progress"] for each in sampling.status()["readers"]] == ["stalled"]
     flights.depart(reader, "error", cause="no memory")
     sampling.sample(WINDOW)
@@ -249,6 +272,7 @@ def test_without_kafka_lag_and_watermarks_are_unknown(flights: Site, sampling: S
         "end": None,
         "lag_messages": None,
         "lag_seconds": None,
+        "lag_seconds_at_least": False,
         "progress": None,
     }
 

@@ -135,21 +135,25 @@ def test_a_batch_changes_the_tag_of_the_status(ledger: LedgerSite, sampled: Stat
     assert etag() != before
 
 
-def test_metrics_count_open_batches_and_channels_that_wait(ledger: LedgerSite) -> None:
+def test_metrics_name_the_owner_of_the_batch_that_holds_readers_back(
+    ledger: LedgerSite, sampled: Status
+) -> None:
     def metrics() -> dict[str, float]:
-        text = ledger.rig.http.get("/metrics").text
-        lines = [line.split() for line in text.splitlines() if not line.startswith("#")]
-        return {name: float(number) for name, number, *_ in lines if "{" not in name}
+        lines = ledger.rig.http.get("/metrics").text.splitlines()
+        found = (line.rsplit(" ", 1) for line in lines if line.startswith("sluiceway_channel_"))
+        return {name: float(number) for name, number in found}
 
-    assert metrics()["sluiceway_open_batches"] == 0
-    assert metrics()["sluiceway_oldest_open_batch_seconds"] == 0
-    ledger.open("slow", partitions=[0])
-    ledger.rig.clock.advance(timedelta(seconds=7))
-    assert metrics()["sluiceway_held_back_channels"] == 0
+    opened_at = ledger.rig.clock().timestamp()
+    ledger.open("slow", "nightly", partitions=[0])
+    sampled()
+    before = metrics()
     ledger.commit(ledger.open("k1"), {0: [(0, 130)]})
-    found = metrics()
+    sampled()
+    after = metrics()
 
-    assert found["sluiceway_open_batches"] == 1
-    assert found["sluiceway_oldest_open_batch_seconds"] == 7
-    assert found["sluiceway_held_back_channels"] == 1
-    assert found["sluiceway_halted_channels"] == 0
+    batch = '{channel="flights",owner="nightly"}'
+    assert before['sluiceway_channel_open_batches{channel="flights"}'] == 1
+    assert before['sluiceway_channel_halted{channel="flights"}'] == 0
+    assert not any("held_back" in name for name in before)
+    assert after[f"sluiceway_channel_held_back_messages{batch}"] == 130
+    assert after[f"sluiceway_channel_held_back_since_timestamp_seconds{batch}"] == opened_at

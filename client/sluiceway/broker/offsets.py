@@ -1,0 +1,165 @@
+"""Offset requests: committed offsets of groups, of members and without membership."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluiceway.broker.connection import RequestHandler
+from sluiceway.broker.exceptions import (
+    IllegalGeneration,
+    OffsetMetadataTooLarge,
+    OffsetOutOfRangeError,
+    ProtocolClientError,
+    RebalanceInProgress,
+    UnknownTopicOrPartition,
+    group_refusal,
+)
+from sluiceway.broker.groups import JoinedMember, group_state, joined_member
+from sluiceway.broker.requests import ByName, checked_generation, each_once, in_bytes, in_text
+from sluiceway.broker.responses import (
+    OffsetCommitPartitionResponse,
+    OffsetCommitResponse,
+    OffsetFetchPartitionResponse,
+    OffsetFetchResponse,
+)
+from sluiceway.endpoint.committer import StandaloneCommitter
+from sluiceway.errors import OptionError, SluicewayError
+from sluiceway.rest.endpoint_models import Position
+
+__all__ = ["OffsetRequests"]
+
+_MAX_METADATA = 4096
+
+
+class OffsetRequests:
+    """Offset requests of groups by one Broker; `Broker` documents each of them."""
+
+    def __init__(self, handler: RequestHandler) -> None:
+        self.handler = handler
+        self._calls = handler.control.endpoints
+
+    def commit(
+        self, group: Any, generation: Any, consumer_id: Any, requests: Any
+    ) -> OffsetCommitResponse:
+        """Commit, each channel's partitions together."""
+        name, id_ = in_text(group, "group"), in_text(consumer_id, "member")
+        checked_generation(generation)
+        by_topic: dict[bytes, dict[int, Any]] = {}
+        for each in each_once(requests):
+            topic = in_bytes(each.topic_name, "topic")
+            by_topic.setdefault(topic, {})[each.partition_id] = each
+        topics: ByName[dict[int, OffsetCommitPartitionResponse]] = ByName()
+        for topic, asked in by_topic.items():
+            answers = topics[topic] = dict.fromkeys(asked, OffsetCommitPartitionResponse(0))
+            refusals: dict[int, ProtocolClientError] = {}
+            try:
+                self._commit(topic, asked, name, generation, id_, refusals)
+            except SluicewayError as error:
+                refusals = dict.fromkeys(asked, group_refusal(error)) | refusals
+            for partition, each in refusals.items():
+                answers[partition] = OffsetCommitPartitionResponse(each.ERROR_CODE).because(each)
+            if refusals:
+                # The name may belong to another channel by now.
+                self.handler.forget(topic)
+        return OffsetCommitResponse(topics)
+
+    def fetch(self, group: Any, requests: Any) -> OffsetFetchResponse:
+        """Return committed offsets."""
+        name = in_text(group, "group")
+        topics: ByName[dict[int, OffsetFetchPartitionResponse]] = ByName()
+        known: dict[bytes, Mapping[int, Position]] = {}
+        for each in each_once(requests):
+            topic = in_bytes(each.topic_name, "topic")
+            try:
+                connection = self.handler.locate(topic, each.partition_id)
+                if topic not in known:
+                    known[topic] = group_state().committer(connection, name).fetch(self._calls)
+                at = known[topic].get(each.partition_id)
+                metadata = (at.metadata or "").encode() if at else b""
+                answer = OffsetFetchPartitionResponse(at.offset if at else -1, metadata, 0)
+            except SluicewayError as error:
+                refusal = group_refusal(error)
+                answer = OffsetFetchPartitionResponse(-1, b"", refusal.ERROR_CODE).because(refusal)
+            topics.setdefault(topic, {})[each.partition_id] = answer
+        return OffsetFetchResponse(topics)
+
+    def _commit(
+        self,
+        topic: bytes,
+        asked: Mapping[int, Any],
+        group: str,
+        generation: int,
+        id_: str,
+        refusals: dict[int, ProtocolClientError],
+    ) -> None:
+        """Commit the valid offsets of one channel, all or none; put others into `refusals`."""
+        committer: JoinedMember | StandaloneCommitter
+        if id_ or generation >= 0:
+            committer = _committing_member(topic, group, generation, id_)
+            topic_id, known = committer.topic_id, committer.known
+        else:
+            connection = self.handler.connection(topic)
+            committer = group_state().committer(connection, group)
+            topic_id, known = connection.topic_id, committer.known(self._calls)
+        fetched = group_state().fetched(topic_id)
+        positions = {}
+        for partition, each in asked.items():
+            at = known.get(partition)
+            furthest = max(fetched.get(partition, 0), at.offset if at else 0)
+            try:
+                self._check(topic, each, furthest)
+                positions[partition] = Position(offset=each.offset, metadata=_metadata(each))
+            except ProtocolClientError as refusal:
+                refusals[partition] = refusal
+        if positions:
+            committer.commit(self._calls, positions)
+
+    def _check(self, topic: bytes, asked: Any, furthest: int) -> None:
+        """Raise the refusal of a commit beyond `furthest`, or of no partition's offset."""
+        self.handler.locate(topic, asked.partition_id)
+        if type(asked.offset) is not int:
+            raise OptionError(f"offset is {asked.offset!r} in {asked!r}; it takes a number")
+        if asked.offset < 0:
+            raise OffsetOutOfRangeError(f"{asked.offset} is not an offset")
+        if asked.offset > furthest:
+            raise OffsetOutOfRangeError(
+                f"{asked.offset} is past what this process has fetched of the partition, which is "
+                f"up to {furthest}; fetch from there on first, or move the group with "
+                "channel.reset()"
+            )
+
+
+def _metadata(asked: Any) -> str | None:
+    """Return the text to store with an offset. Raises OffsetMetadataTooLarge, OptionError."""
+    given = getattr(asked, "metadata", None)
+    if not given:
+        return None
+    try:
+        text = given if isinstance(given, str) else given.decode()
+        text.encode()
+    except (AttributeError, UnicodeError) as error:
+        raise OptionError(f"metadata is {given!r} in {asked!r}; it takes UTF-8 text") from error
+    if "\0" in text:
+        raise OptionError(f"metadata is {given!r} in {asked!r}; it takes text without NUL")
+    if len(text) > _MAX_METADATA:
+        raise OffsetMetadataTooLarge(
+            f"the metadata have {len(text)} characters, and the gateway stores up to "
+            f"{_MAX_METADATA} with an offset; shorten them"
+        )
+    return text
+
+
+def _committing_member(topic: bytes, group: str, generation: int, id_: str) -> JoinedMember:
+    """Return the member that may commit under this generation. Raises ProtocolClientError."""
+    member = joined_member(id_, group)
+    if topic != member.channel.encode():
+        raise UnknownTopicOrPartition(
+            f"the member {member.id!r} joined the group for {member.channel!r} only"
+        )
+    if generation == member.generation:
+        return member
+    if generation == member.joined:
+        raise RebalanceInProgress("the member has not synced in this generation yet")
+    raise IllegalGeneration(
+        f"the generation is {generation}, but the member's assignment has {member.generation}: "
+        "join and sync again, and continue from the group's committed offsets"
+    )

@@ -1,0 +1,37 @@
+"""`sluiceway tail` of an exactly-once channel."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from processes import Run, Sluiceway
+from sluiceway import Channel, Gateway
+
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+
+Command = Callable[..., Run]
+
+
+@pytest.fixture
+def command(sluiceway: Sluiceway, gateway_url: str) -> Command:
+    """Run a command against the gateway."""
+    return lambda *arguments: sluiceway(*arguments, url=gateway_url)
+
+
+@pytest.fixture
+def channel(gateway_url: str) -> Iterator[Channel]:
+    with Gateway(gateway_url) as gateway:
+        yield gateway.channel("committed-cli", schema=SCHEMA, delivery="exactly_once")
+
+
+def test_tail_prints_committed_records_only(command: Command, channel: Channel) -> None:
+    with channel.writer(group="job") as writer:
+        with writer.batch("day-1"):
+            writer.write([{"id": each} for each in range(3)])
+        with writer.batch("day-2"):
+            writer.write([{"id": 3}])
+            writer.flush()
+
+            shown = command("tail", channel.name, "--no-follow")
+            assert [json.loads(line)["id"] for line in shown.out.splitlines()] == [0, 1, 2]

@@ -1,0 +1,111 @@
+"""Commands that wait say for what, end in time, and are interrupted without a traceback."""
+
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from processes import Sluiceway, process
+
+COMMANDS = [
+    ("channels", "list"),
+    ("channels", "show", "a"),
+    ("channels", "status"),
+    ("channels", "status", "a", "--watch"),
+    ("channels", "create", "a", "--format", "bytes"),
+    ("tail", "a"),
+]
+
+
+@pytest.fixture
+def silent_url() -> Iterator[str]:
+    """A server that accepts connections and answers nothing."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_says_what_it_waits_for_and_gives_up_with_advice(
+    sluiceway: Sluiceway,
+    silent_url: str,
+    command: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluiceway_gateway.cli.entry.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("sluiceway_gateway.cli.entry.NOTICE_S", 0.1)
+    begun_s = time.monotonic()
+    run = sluiceway(*command, "--url", silent_url)
+    assert time.monotonic() - begun_s < 10
+    assert (run.status, run.out) == (1, "")
+    waiting, failure = run.err.splitlines()
+    assert waiting.startswith(f"sluiceway: waiting for the gateway at {silent_url}")
+    assert "does not answer within 1 s" in failure
+    assert "--url or SLUICEWAY_URL" in failure
+
+
+def test_ctrl_c_ends_a_waiting_command_without_a_traceback(silent_url: str) -> None:
+    with process("channels", "list", "--url", silent_url) as running:
+        running.until("(waiting for the gateway)")
+        assert running.end(signal.SIGINT) == 130
+        assert running.text.split("\n", 1)[1].strip() == ""
+
+
+@pytest.mark.parametrize("command", [("migrate",), ("token", "list"), ("serve",)])
+def test_a_command_says_that_it_waits_for_the_database(
+    silent_url: str, command: tuple[str, ...]
+) -> None:
+    address = silent_url.removeprefix("http://")
+    with process(*command, SLUICEWAY_DATABASE_URL=f"postgresql://u@{address}/d") as running:
+        running.until("(waiting for the database)")
+
+
+TABLE = """
+from sluiceway_gateway.cli.entry import print_table
+print_table(("WRITER", "CAUSE"), [("load[0]", "one two three " * 10 + "x" * 50), ("b", "none")])
+"""
+
+
+def in_terminal(columns: int) -> list[str]:
+    """Return what a terminal of this width gets."""
+    ours, theirs = pty.openpty()
+    try:
+        subprocess.run(
+            [sys.executable, "-c", TABLE],
+            stdout=theirs,
+            check=True,
+            env=os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"},
+        )
+        os.close(theirs)
+        text = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:
+                # Linux reports the end of a terminal so.
+                break
+            if not part:
+                break
+            text += part
+    finally:
+        os.close(ours)
+    return text.decode().replace("\r", "").splitlines()
+
+
+@pytest.mark.parametrize(("columns", "widest"), [(60, 60), (20, 40)])
+def test_a_long_cause_wraps_in_its_column_and_nothing_is_cut(columns: int, widest: int) -> None:
+    lines = in_terminal(columns)
+    assert max(map(len, lines)) <= widest
+    cause = [line[9:].strip() for line in lines[1:-1]]
+    assert " ".join(cause[:-2]).split()[:3] == ["one", "two", "three"]
+    assert "".join(cause).count("x") == 50
+    assert all(re.match(r"load|  ", line) for line in lines[1:-1])
+    assert lines[-1].split() == ["b", "none"]

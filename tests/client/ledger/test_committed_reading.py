@@ -1,0 +1,269 @@
+"""Reading exactly-once channels through a gateway: groups, ports, ends, snapshots."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from ledger_view import LedgerView
+from sluiceway import Channel, Heartbeat
+from sluiceway.errors import Conflict, OffsetOutOfRange, OptionError, WriterFailed
+from sluiceway.ports import InputPort, OutputPort
+from sluiceway.rest.endpoint_models import Position
+from topics import Topics, readings
+from waiting import until
+
+NewChannel = Callable[..., Channel]
+BOTH = pytest.mark.usefixtures("each_stream")
+
+
+def ids(records: Any) -> list[int]:
+    return [each["id"] for each in records]
+
+
+def fail_after(channel: Channel, count: int, first: int) -> None:
+    """Write records and fail, so that they stay in the topic without a commit."""
+    writer = channel.writer(group="failing")
+    with suppress(ZeroDivisionError), writer, writer.batch("failing"):
+        writer.write(readings(count, first))
+        writer.flush()
+        _fail()
+
+
+def _fail() -> None:
+    raise ZeroDivisionError
+
+
+@BOTH
+def test_each_format_and_kind_of_reading_gives_committed_records_once(
+    new_ledgered: NewChannel, each_format: str
+) -> None:
+    channel = new_ledgered(partitions=3, format=each_format)
+    with channel.writer() as writer:
+        writer.write(readings(100))
+        writer.flush()
+    fail_after(channel, 50, 1000)
+    with channel.writer() as writer:
+        writer.write(readings(100, 100))
+    with channel.reader(until="now") as reader:
+        assert sorted(ids(reader)) == [*range(200)]
+    with channel.reader(until="now") as reader:
+        found = [row for batch in reader.batches() for row in batch.to_pylist()]
+        assert sorted(ids(found)) == [*range(200)]
+    with channel.reader(until="now") as reader:
+        assert sorted(ids(reader.read(1000, timeout=None))) == [*range(200)]
+        assert reader.lag() == dict.fromkeys(range(3), 0)
+        assert reader.finished
+
+
+@BOTH
+def test_reading_until_finished_ends_although_failed_records_are_last(
+    new_ledgered: NewChannel,
+) -> None:
+    channel = new_ledgered(partitions=1)
+    with channel.reader() as reader:
+        with channel.writer() as writer:
+            writer.write(readings(100))
+        fail_after(channel, 50, 1000)
+        channel.dismiss(*[each.id for each in channel.endpoints() if each.state == "error"])
+        assert ids(reader) == [*range(100)]
+        assert reader.finished
+
+
+def test_a_failed_writer_is_raised_after_what_is_committed(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered(partitions=1, heartbeat=Heartbeat(interval_ms=200, timeout_ms=1000))
+    with channel.reader() as reader:
+        with channel.writer(group="failing") as writer:
+            writer.write(readings(100))
+        fail_after(channel, 50, 1000)
+        assert ids(reader.read(100, timeout=None)) == [*range(100)]
+        with pytest.raises(WriterFailed):
+            reader.read(1, timeout=None)
+
+
+@BOTH
+def test_members_of_a_group_divide_committed_records_and_resume(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered(partitions=2)
+    writer = channel.writer()
+    writer.write(readings(100))
+    writer.flush()
+    writer.write(readings(100, 100))
+    seen: list[int] = []
+    for index in (1, 0):
+        with channel.reader(group="g", index=index, size=2, until="now", writers=1) as reader:
+            seen += ids(reader.read(30, timeout=None))
+            reader.commit()
+    writer.close()
+    for index in (1, 0):
+        with channel.reader(group="g", index=index, size=2, until="now") as reader:
+            seen += ids(reader)
+            reader.commit()
+    assert sorted(seen) == [*range(200)]
+
+
+def test_members_of_a_dynamic_group_read_committed_records_once(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered(partitions=4)
+    seen: list[int] = []
+    with channel.reader(group="g", dynamic=True) as first:
+        with channel.writer() as writer:
+            for start in range(0, 400, 100):
+                writer.write(readings(100, start))
+                writer.flush()
+                seen += ids(first.read(50, timeout=None))
+            fail_after(channel, 50, 1000)
+            channel.dismiss(*[each.id for each in channel.endpoints() if each.state == "error"])
+        first.commit()
+        with channel.reader(group="g", dynamic=True) as second:
+            finished: list[int] = []
+            thread = threading.Thread(target=lambda: finished.extend(ids(second)))
+            thread.start()
+            seen += ids(first)
+            first.close()
+            thread.join(60)
+            seen += finished
+    assert sorted(set(seen)) == [*range(400)]
+
+
+def test_members_of_a_broadcast_group_all_read_what_is_committed(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered(partitions=2)
+    with channel.writer() as writer:
+        writer.write(readings(100))
+    fail_after(channel, 10, 1000)
+    for index in (1, 0):
+        with channel.reader(
+            group="all", index=index, size=2, mode="broadcast", until="now"
+        ) as reader:
+            assert sorted(ids(reader)) == [*range(100)]
+
+
+def test_ports_read_what_is_committed(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered(partitions=2)
+    with InputPort(channel, group="in", writers=1) as inputs:
+        with OutputPort([channel]) as outputs:
+            outputs.write(readings(100))
+            outputs.flush()
+            assert sorted(ids(inputs.read(100, timeout=10))) == [*range(100)]
+            outputs.write(readings(100, 100))
+        assert sorted(ids(inputs)) == [*range(100, 200)]
+
+
+def test_waiting_readers_see_a_commit_soon(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered(partitions=2)
+    with channel.writer() as writer, channel.reader(until=None) as reader:
+        delays_s = []
+        for first in range(0, 300, 10):
+            writer.write(readings(10, first))
+            began_s = time.monotonic()
+            writer.flush()
+            assert sorted(ids(reader.read(10, timeout=None))) == [*range(first, first + 10)]
+            delays_s.append(time.monotonic() - began_s)
+    assert sorted(delays_s)[len(delays_s) // 2] < 1.0
+
+
+def test_an_open_batch_hides_what_is_committed_behind_it_until_it_ends(
+    new_ledgered: NewChannel,
+) -> None:
+    channel = new_ledgered(partitions=1)
+    with channel.writer() as early, channel.writer() as late:
+        with early.batch("early"):
+            early.write(readings(10))
+            late.write(readings(10, 10))
+            late.flush()
+            with channel.reader(until="now") as reader:
+                assert reader.end_offsets() == {0: 0}
+                assert reader.read(1, timeout=0.3) == []
+                assert not reader.finished
+        with channel.reader(until="now") as reader:
+            assert sorted(ids(reader)) == [*range(20)]
+
+
+def test_latest_and_times_are_those_of_committed_records(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered(partitions=1)
+    with channel.writer() as writer:
+        writer.write(readings(10))
+    fail_after(channel, 10, 1000)
+    with channel.reader(until=None, start="latest") as reader:
+        assert reader.position() == {0: Position(offset=10)}
+        reader.seek_to_time(datetime(2000, 1, 1, tzinfo=UTC))
+        assert reader.position() == {0: Position(offset=0)}
+        reader.seek_to_time(datetime(2999, 1, 1, tzinfo=UTC))
+        assert reader.position() == {0: Position(offset=10)}
+        with pytest.raises(OffsetOutOfRange):
+            reader.seek({0: 11})
+
+
+def test_a_snapshot_reads_the_channel_as_it_was_after_a_commit(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered(partitions=2)
+    moments = []
+    with channel.writer() as writer:
+        for first in (0, 10, 20):
+            writer.write(readings(10, first))
+            writer.flush()
+            until(lambda: datetime.now(UTC) > channel.commits().events[0].at)
+            moments.append(datetime.now(UTC))
+    numbers = [each.number for each in reversed(channel.commits().events)]
+    assert len(numbers) == 3
+    for count, (number, moment) in enumerate(zip(numbers, moments, strict=True), 1):
+        for snapshot in (number, moment):
+            with channel.reader(snapshot=snapshot) as reader:
+                assert sorted(ids(reader)) == [*range(10 * count)]
+                assert reader.finished
+    with channel.reader(snapshot=datetime(2000, 1, 1, tzinfo=UTC)) as reader:
+        assert ids(reader) == []
+    with pytest.raises(Conflict, match="no commit 99"):
+        channel.reader(snapshot=99)
+    with pytest.raises(OptionError, match="snapshot and group exclude"):
+        channel.reader(snapshot=1, group="g")
+    with pytest.raises(OptionError, match="an end of its own"):
+        channel.reader(snapshot=1, until=None)
+
+
+def test_a_channel_without_commits_has_no_snapshots(new_channel: NewChannel) -> None:
+    with pytest.raises(OptionError, match="at_least_once"):
+        new_channel().reader(snapshot=1)
+
+
+def test_committed_positions_are_acknowledged(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered(partitions=1)
+    fail_after(channel, 10, 1000)
+    with channel.writer() as writer:
+        writer.write(readings(10))
+        writer.flush()
+        with channel.reader(group="g", until=None) as reader:
+            assert ids(reader.read(10, timeout=None)) == [*range(10)]
+            reader.commit()
+            writer.wait_acknowledged(["g"], timeout_s=10)
+
+
+def test_partitions_that_are_added_are_read(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered(partitions=1)
+    with channel.reader(until=None) as reader:
+        with channel.writer() as writer:
+            writer.write(readings(10))
+        assert len(reader.read(10, timeout=None)) == 10
+        channel.update(partitions=2)
+        with channel.writer(partition=1) as writer:
+            writer.write(readings(10, 10))
+        assert reader.read(1, timeout=0.2) == []
+        assert reader.discover_partitions() == (1,)
+        assert ids(reader.read(10, timeout=None)) == [*range(10, 20)]
+
+
+def test_foreign_records_stay_invisible(
+    new_ledgered: NewChannel, topics: Topics, ledger: LedgerView
+) -> None:
+    channel = new_ledgered(partitions=1)
+    topics.produce(channel.status.topic.name, 0, [b"foreign"])
+    with channel.writer() as writer:
+        writer.write(readings(10))
+        writer.flush()
+        topics.produce(channel.status.topic.name, 0, [b"foreign"] * 3)
+        writer.write(readings(10, 10))
+    with channel.reader(until="now") as reader:
+        assert ids(reader) == [*range(20)]
+        assert reader.corrupt_messages == 0
+    assert ledger.ids(channel) == [*range(20)]

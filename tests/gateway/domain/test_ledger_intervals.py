@@ -1,0 +1,99 @@
+import hashlib
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway_gateway.errors import InvalidManifest
+from sluiceway_gateway.ledger.intervals import (
+    Interval,
+    clip,
+    digest_of,
+    first_overlap,
+    manifest_of,
+    merge_runs,
+    slice_runs,
+    visible_below,
+)
+
+OFFSETS = st.sets(st.integers(0, 60))
+
+
+def runs_of(offsets: set[int]) -> tuple[Interval, ...]:
+    return merge_runs(Interval(each, each + 1) for each in offsets)
+
+
+def offsets_of(runs: tuple[Interval, ...]) -> set[int]:
+    return {each for run in runs for each in range(run.first, run.end)}
+
+
+@given(OFFSETS, OFFSETS)
+def test_merged_runs_hold_the_same_offsets_and_are_apart(stored: set[int], added: set[int]) -> None:
+    merged = merge_runs(runs_of(stored), runs_of(added))
+
+    assert offsets_of(merged) == stored | added
+    assert all(before.end < after.first for before, after in pairwise(merged))
+
+
+@given(OFFSETS, st.integers(0, 70), st.integers(0, 70))
+def test_visible_runs_are_the_offsets_below_stable(
+    offsets: set[int], stable: int, start: int
+) -> None:
+    runs = runs_of(offsets)
+
+    assert offsets_of(clip(runs, start)) == {each for each in offsets if each >= start}
+    visible = visible_below(runs, stable, start)
+    assert offsets_of(visible) == {each for each in offsets if start <= each < stable}
+    assert all(each.first < each.end for each in visible)
+
+
+@given(OFFSETS, OFFSETS)
+def test_an_overlap_is_found_where_there_is_one(stored: set[int], added: set[int]) -> None:
+    overlap = first_overlap(runs_of(stored), runs_of(added))
+
+    assert (overlap is not None) == bool(stored & added)
+    if overlap is not None:
+        assert offsets_of((overlap,)) & stored
+
+
+@given(st.dictionaries(st.integers(0, 3), OFFSETS), st.integers(0, 70), st.integers(1, 5))
+def test_slices_of_one_answer_hold_all_of_it(
+    offsets: dict[int, set[int]], stable: int, limit: int
+) -> None:
+    runs = {at: runs_of(each) for at, each in offsets.items()}
+    ends = dict.fromkeys(offsets, stable)
+    found: dict[int, set[int]] = {at: set() for at in offsets}
+    starts = dict.fromkeys(offsets, 0)
+    while starts:
+        part = slice_runs(runs, ends, starts, limit)
+        assert sum(map(len, part.runs.values())) <= limit
+        for at, some in part.runs.items():
+            found[at] |= offsets_of(some)
+        starts = dict(part.truncated)
+
+    assert found == {at: {o for o in each if o < stable} for at, each in offsets.items()}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ([(3, 3)], "holds no offsets"),
+        ([(4, 2)], "holds no offsets"),
+        ([(-1, 2)], "holds no offsets"),
+        ([(0, 3), (2, 5)], "overlap or are not sorted"),
+        ([(5, 6), (0, 1)], "overlap or are not sorted"),
+        ([(5, 6, 7)], "not \\[first, end\\]"),
+    ],
+)
+def test_a_manifest_of_other_intervals_is_refused(pairs: list[tuple[int, ...]], words: str) -> None:
+    with pytest.raises(InvalidManifest, match=words):
+        manifest_of({0: pairs})
+
+
+def test_a_digest_is_that_of_the_json_sorted_by_partition() -> None:
+    manifest = manifest_of({10: [(1, 2)], 2: [(5, 9), (9, 12)]})
+
+    text = b'{"2":[[5,9],[9,12]],"10":[[1,2]]}'
+    assert digest_of(manifest) == hashlib.sha256(text).hexdigest()
+    assert digest_of({}) == hashlib.sha256(b"{}").hexdigest()

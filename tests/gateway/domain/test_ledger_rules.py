@@ -1,0 +1,477 @@
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway_gateway.errors import (
+    BatchAborted,
+    BatchCommitted,
+    BatchFenced,
+    BatchKeyTaken,
+    BatchOpen,
+    BeyondWatermark,
+    InvalidManifest,
+    LedgerHalted,
+    ManifestConflict,
+    StaleBatch,
+    UnknownPartition,
+)
+from sluiceway_gateway.ledger.committing import (
+    CommitDecision,
+    CommitRequest,
+    commit_batch,
+    require_written,
+)
+from sluiceway_gateway.ledger.intervals import Interval, Manifest, digest_of
+from sluiceway_gateway.ledger.model import (
+    BATCH_TRANSITIONS,
+    AbortDecision,
+    Batch,
+    BatchState,
+    Ending,
+    Ledger,
+    Owner,
+    abort_batch,
+    expired,
+    grow,
+    halt,
+    reap,
+    renew,
+    reused_offsets,
+    stable_of,
+)
+from sluiceway_gateway.ledger.opening import OpenDecision, OpenRequest, open_batch
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LEASE = timedelta(seconds=30)
+HOUR = timedelta(hours=1)
+
+
+@dataclass
+class Channel:
+    """A channel's ledger, changed by the decisions."""
+
+    ledger: Ledger = field(
+        default_factory=lambda: Ledger(channel_uid="c", topic_id="t", partitions=2)
+    )
+    owners: dict[str, Owner] = field(default_factory=dict)
+    batches: dict[str, Batch] = field(default_factory=dict)
+    runs: dict[int, set[Interval]] = field(default_factory=dict)
+    now: datetime = NOW
+
+    @property
+    def open_batches(self) -> list[Batch]:
+        return [each for each in self.batches.values() if each.state is BatchState.OPEN]
+
+    def open(self, key: str, instance: str = "i1", owner: str = "job", **more: Any) -> OpenDecision:
+        of_key = [each for each in self.batches.values() if each.key == key]
+        epochs = [each.epoch for each in self.batches.values() if each.instance == instance]
+        decision = open_batch(
+            self.ledger,
+            self.owners.get(owner),
+            of_key[-1] if of_key else None,
+            self.open_batches,
+            OpenRequest(key=key, owner=owner, instance=instance, lease=LEASE, **more),
+            self.now,
+            new_id=f"b{len(self.batches)}",
+            max_age=HOUR,
+            instance_epoch=max(epochs, default=None),
+        )
+        self.owners[owner] = decision.owner
+        self.store(decision.ledger, *decision.aborted, decision.batch)
+        return decision
+
+    def commit(self, batch: Batch, manifest: Manifest, **more: Any) -> CommitDecision:
+        counts = {at: sum(e.end - e.first for e in each) for at, each in manifest.items()}
+        values: dict[str, Any] = {
+            "batch": batch.id,
+            "instance": batch.instance,
+            "digest": digest_of(manifest),
+            "manifest": manifest,
+            "records": sum(counts.values()),
+            "counts": counts,
+        }
+        decision = commit_batch(
+            self.ledger,
+            self.owners[batch.owner],
+            self.batches[batch.id],
+            self.open_batches,
+            {at: sorted(each) for at, each in self.runs.items()},
+            CommitRequest(**(values | more)),
+            self.now,
+        )
+        self.owners[batch.owner] = decision.owner
+        for at, added in decision.runs_added.items():
+            self.runs[at] = self.runs.get(at, set()) - {*decision.runs_removed[at]} | {*added}
+        self.store(decision.ledger, decision.batch)
+        return decision
+
+    def abort(self, batch: Batch, instance: str | None = None) -> AbortDecision:
+        current = self.batches[batch.id]
+        decision = abort_batch(self.ledger, current, self.open_batches, "Why.", self.now, instance)
+        self.store(decision.ledger, *decision.aborted)
+        return decision
+
+    def store(self, ledger: Ledger, *batches: Batch) -> None:
+        self.ledger = ledger
+        self.batches |= {each.id: each for each in batches}
+
+
+def manifest(*intervals: tuple[int, int], at: int = 0) -> Manifest:
+    return {at: tuple(Interval(*each) for each in intervals)}
+
+
+@pytest.fixture
+def channel() -> Channel:
+    return Channel()
+
+
+def test_every_task_of_an_instance_gets_the_same_batch(channel: Channel) -> None:
+    first = channel.open("k")
+    again = channel.open("k")
+
+    assert not first.replayed
+    assert again.replayed
+    assert again.batch == first.batch
+    assert first.batch.begin == {0: 0, 1: 0}
+
+
+def test_a_batch_begins_at_the_visible_ends_of_the_partitions_that_it_names(
+    channel: Channel,
+) -> None:
+    channel.commit(channel.open("a").batch, manifest((0, 5), at=1))
+
+    assert channel.open("b").batch.begin == {0: 0, 1: 5}
+    assert channel.open("c", partitions=(1,)).batch.begin == {1: 5}
+
+
+def test_an_open_batch_holds_back_only_the_partitions_that_it_names(channel: Channel) -> None:
+    channel.open("held", "i2", partitions=(1,))
+    batch = channel.open("k").batch
+    channel.commit(batch, {0: (Interval(0, 4),), 1: (Interval(0, 7),)})
+
+    assert channel.ledger.visible_end == {0: 4, 1: 7}
+    assert channel.ledger.stable == {0: 4, 1: 0}
+
+
+def test_a_committed_key_answers_with_its_commit(channel: Channel) -> None:
+    batch = channel.open("k").batch
+    channel.commit(batch, manifest((0, 3)))
+    decision = channel.open("k", "i2")
+
+    assert decision.replayed
+    assert decision.batch.state is BatchState.COMMITTED
+    assert (decision.batch.number, decision.batch.records) == (1, 3)
+
+
+def test_the_same_commit_has_the_same_answer(channel: Channel) -> None:
+    batch = channel.open("k").batch
+    first = channel.commit(batch, manifest((0, 3)))
+    again = channel.commit(batch, manifest((0, 3)))
+
+    assert again.repeated
+    assert again.batch == first.batch
+    assert channel.ledger.number == 1
+    with pytest.raises(BatchCommitted, match="with another manifest"):
+        channel.commit(batch, manifest((0, 4)))
+
+
+def test_an_empty_batch_is_committed_and_numbered(channel: Channel) -> None:
+    decision = channel.commit(channel.open("k").batch, {})
+
+    assert decision.batch.state is BatchState.COMMITTED
+    assert decision.ledger.number == 1
+    assert decision.ledger.visible_end == {}
+
+
+def test_a_key_of_another_owner_is_refused(channel: Channel) -> None:
+    channel.open("k")
+
+    with pytest.raises(BatchKeyTaken, match="belongs to 'job', not to 'other'"):
+        channel.open("k", "i2", owner="other")
+
+
+def test_another_instance_waits_for_the_lease(channel: Channel) -> None:
+    batch = channel.open("k").batch
+    with pytest.raises(BatchOpen, match="open in another instance") as raised:
+        channel.open("k", "i2")
+    assert raised.value.retriable
+
+    channel.now += LEASE
+    decision = channel.open("k", "i2")
+
+    assert [each.id for each in decision.aborted] == [batch.id]
+    assert decision.batch.epoch == 2
+    with pytest.raises(BatchAborted):
+        channel.commit(batch, manifest((0, 1)))
+
+
+def test_other_keys_of_an_owner_are_independent_without_a_takeover(channel: Channel) -> None:
+    first = channel.open("monday").batch
+    second = channel.open("tuesday", "i2").batch
+    channel.commit(second, manifest((0, 1)))
+    channel.commit(first, manifest((1, 2)))
+
+    assert channel.ledger.stable == {0: 2}
+
+
+def test_a_takeover_ends_all_batches_of_the_previous_instance_at_once(channel: Channel) -> None:
+    first = channel.open("s:1", takeover=True, ordinal=1).batch
+    other = channel.open("other", "x", owner="other").batch
+    decision = channel.open("s:1", "i2", takeover=True, ordinal=1)
+
+    assert [(each.id, each.number, each.ending) for each in decision.aborted] == [
+        (first.id, 1, Ending.ABORT)
+    ]
+    assert channel.batches[other.id].state is BatchState.OPEN
+    with pytest.raises(BatchFenced, match="Instance 2 of 'job' has replaced"):
+        channel.open("s:2", takeover=True, ordinal=2)
+
+
+def test_a_commit_of_a_fenced_instance_is_refused_though_its_batch_is_open(
+    channel: Channel,
+) -> None:
+    batch = channel.open("k", takeover=True).batch
+    channel.owners["job"] = replace(channel.owners["job"], epoch=5, fence=5)
+
+    with pytest.raises(BatchFenced, match="Instance 5"):
+        channel.commit(batch, manifest((0, 1)))
+
+
+def test_a_replaced_instance_cannot_take_the_key_back(channel: Channel) -> None:
+    channel.open("k")
+    channel.now += LEASE
+    channel.open("k", "i2")
+    channel.now += LEASE
+
+    with pytest.raises(BatchFenced):
+        channel.open("k")
+
+
+def test_an_aborted_key_needs_another_instance(channel: Channel) -> None:
+    batch = channel.open("k").batch
+    channel.abort(batch, "i1")
+
+    with pytest.raises(BatchAborted, match=r"was aborted: Why\. Nothing"):
+        channel.open("k")
+    assert channel.open("k", "i2").batch.epoch == 2
+
+
+def test_an_instance_goes_on_with_new_keys_after_an_abort(channel: Channel) -> None:
+    channel.abort(channel.open("flush-1").batch)
+
+    assert channel.open("flush-2").batch.state is BatchState.OPEN
+
+
+def test_an_older_batch_of_a_stream_is_refused(channel: Channel) -> None:
+    channel.commit(channel.open("s:7", takeover=True, ordinal=7).batch, manifest((0, 1)))
+
+    with pytest.raises(StaleBatch, match="restored from an older copy"):
+        channel.open("s:6", "i2", takeover=True, ordinal=6)
+    with pytest.raises(StaleBatch):
+        channel.open("renamed:7", "i2", takeover=True, ordinal=7)
+    assert channel.open("s:7", "i2", takeover=True, ordinal=7).replayed
+
+
+def test_an_abort_after_the_commit_changes_nothing(channel: Channel) -> None:
+    batch = channel.open("k").batch
+    channel.commit(batch, manifest((0, 1)))
+
+    with pytest.raises(BatchCommitted, match="The abort changed nothing"):
+        channel.abort(batch, "i1")
+
+
+def test_a_repeated_abort_changes_nothing(channel: Channel) -> None:
+    batch = channel.open("k").batch
+    channel.abort(batch, "i1")
+
+    assert channel.abort(batch, "i1").aborted == ()
+    assert channel.ledger.number == 1
+
+
+def test_only_the_instance_of_a_batch_ends_it(channel: Channel) -> None:
+    batch = channel.open("k").batch
+
+    with pytest.raises(BatchFenced, match="Only the instance that opened a batch ends it"):
+        channel.abort(batch, "i2")
+    with pytest.raises(BatchFenced):
+        channel.commit(batch, manifest((0, 1)), instance="i2")
+
+
+def test_offsets_from_before_the_batch_are_refused(channel: Channel) -> None:
+    channel.commit(channel.open("a").batch, manifest((0, 5)))
+    batch = channel.open("b").batch
+
+    with pytest.raises(ManifestConflict, match=r"lists the offset 4 .* begins at 5"):
+        channel.commit(batch, manifest((4, 6)))
+
+
+def test_offsets_of_another_commit_are_refused(channel: Channel) -> None:
+    first, second = channel.open("a").batch, channel.open("b", "i2").batch
+    channel.commit(first, manifest((0, 5)))
+
+    with pytest.raises(ManifestConflict, match=r"\[4, 6\).* committed by another batch"):
+        channel.commit(second, manifest((4, 6)))
+
+
+def test_partitions_that_a_batch_did_not_open_are_refused(channel: Channel) -> None:
+    batch = channel.open("k", partitions=(0,)).batch
+
+    with pytest.raises(UnknownPartition, match="opened without partition 1"):
+        channel.commit(batch, manifest((0, 1), at=1))
+    with pytest.raises(UnknownPartition, match="has 2 partitions"):
+        channel.open("other", partitions=(2,))
+
+
+def test_a_batch_does_not_get_the_partitions_of_later_growth(channel: Channel) -> None:
+    batch = channel.open("k").batch
+    channel.ledger = grow(channel.ledger, 3)
+
+    with pytest.raises(UnknownPartition):
+        channel.commit(batch, manifest((0, 1), at=2))
+    assert channel.open("later", "i2").batch.begin == {0: 0, 1: 0, 2: 0}
+    assert grow(channel.ledger, 1).partitions == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"digest": "0" * 64},
+        {"records": 4},
+        {"counts": {0: 2, 1: 1}},
+        {"counts": {0: 4, 1: -1}},
+    ],
+)
+def test_counts_and_digest_must_fit_the_manifest(channel: Channel, wrong: dict[str, Any]) -> None:
+    batch = channel.open("k").batch
+
+    with pytest.raises(InvalidManifest):
+        channel.commit(batch, manifest((0, 3)), **wrong)
+
+
+def test_messages_may_hold_many_records(channel: Channel) -> None:
+    batch = channel.open("k").batch
+    decision = channel.commit(batch, manifest((0, 3)), records=900, counts={0: 900})
+
+    assert decision.batch.records == 900
+
+
+def test_adjacent_runs_become_one(channel: Channel) -> None:
+    channel.commit(channel.open("a").batch, manifest((0, 5)))
+    decision = channel.commit(channel.open("b").batch, manifest((5, 7), (9, 12)))
+
+    assert decision.runs_removed == {0: (Interval(0, 5),)}
+    assert decision.runs_added == {0: (Interval(0, 7), Interval(9, 12))}
+
+
+def test_a_lease_is_renewed_up_to_the_batchs_age(channel: Channel) -> None:
+    batch = channel.open("k").batch
+
+    assert renew(batch, NOW + LEASE / 2, LEASE).lease_until == NOW + LEASE * 1.5
+    assert renew(batch, NOW - LEASE, LEASE).lease_until == batch.lease_until
+    assert renew(batch, NOW + HOUR, LEASE).lease_until == NOW + HOUR
+    aborted = channel.abort(batch).aborted[0]
+    assert renew(aborted, NOW, LEASE) == aborted
+
+
+def test_vanished_writers_are_reaped_and_release_readers(channel: Channel) -> None:
+    vanished = channel.open("a").batch
+    channel.now += LEASE / 2
+    living = channel.open("b", "i2").batch
+    third = channel.open("c", "i3").batch
+    channel.commit(third, manifest((0, 4)))
+    decision = reap(channel.ledger, channel.open_batches, NOW + LEASE)
+
+    assert [(each.id, each.ending) for each in decision.aborted] == [(vanished.id, Ending.REAP)]
+    assert decision.ledger.number == 2
+    assert decision.ledger.stable == {0: 0}
+    assert not expired(living, NOW + LEASE)
+    final = reap(decision.ledger, [living], NOW + HOUR)
+    assert final.ledger.stable == {0: 4}
+
+
+def test_a_manifest_beyond_the_watermark_may_be_repeated() -> None:
+    require_written(manifest((0, 5)), {0: 5})
+    with pytest.raises(BeyondWatermark, match=r"ends at 5 .* watermark is 4") as raised:
+        require_written(manifest((0, 5)), {0: 4})
+    assert raised.value.retriable
+    with pytest.raises(BeyondWatermark):
+        require_written(manifest((0, 5), at=9), {0: 4})
+
+
+def test_reused_offsets_stop_the_ledger(channel: Channel) -> None:
+    batch = channel.open("k").batch
+    channel.commit(batch, manifest((0, 5)))
+    open_batch_ = channel.open("open").batch
+    assert reused_offsets(channel.ledger, {0: 5}) is None
+    reason = reused_offsets(channel.ledger, {0: 4})
+
+    assert reason is not None
+    channel.ledger = halt(channel.ledger, reason)
+    assert halt(channel.ledger, "Another.").halted == reason
+    with pytest.raises(LedgerHalted, match="up to 4 only"):
+        channel.open("more")
+    with pytest.raises(LedgerHalted):
+        channel.commit(open_batch_, manifest((5, 6)))
+
+
+def test_ends_are_final() -> None:
+    assert not BATCH_TRANSITIONS[BatchState.COMMITTED]
+    assert not BATCH_TRANSITIONS[BatchState.ABORTED]
+
+
+ENDS = st.dictionaries(st.integers(0, 3), st.integers(0, 50))
+
+
+@given(ENDS, st.lists(ENDS))
+def test_stable_is_the_lowest_begin_or_the_visible_end(
+    visible_end: Mapping[int, int], begins: Sequence[Mapping[int, int]]
+) -> None:
+    stable = stable_of(visible_end, begins)
+
+    for at, end in visible_end.items():
+        assert stable[at] == min([end, *(each[at] for each in begins if at in each)])
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["open", "commit", "abort", "reap", "grow"]),
+        st.integers(0, 5),
+        st.integers(0, 9),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_stable_and_visible_end_never_fall(steps: list[tuple[str, int, int]]) -> None:
+    channel, written = Channel(), 0
+    for count, (step, which, offset) in enumerate(steps):
+        before = channel.ledger
+        living = channel.open_batches
+        batch = living[which % len(living)] if living else None
+        if step == "open":
+            channel.now += LEASE / 10
+            channel.open(f"k{count}", f"i{count}", takeover=which == 0, owner=f"o{which % 2}")
+        elif step == "grow":
+            channel.ledger = grow(channel.ledger, 2 + which)
+        elif step == "reap":
+            decision = reap(channel.ledger, living, channel.now)
+            channel.store(decision.ledger, *decision.aborted)
+        elif batch is not None and step == "commit":
+            at = [*batch.begin][offset % len(batch.begin)]
+            first = max(written, batch.begin[at])
+            written = first + 1 + offset
+            channel.commit(batch, manifest((first, written), at=at))
+        elif batch is not None:
+            channel.abort(batch)
+        after = channel.ledger
+        assert after.number >= before.number
+        for at, end in before.visible_end.items():
+            assert after.visible_end[at] >= end
+            assert after.stable[at] >= before.stable.get(at, 0)
+            assert after.stable[at] <= after.visible_end[at]

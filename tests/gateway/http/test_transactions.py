@@ -1,0 +1,133 @@
+"""Positions of a reader that are committed together with a batch."""
+
+from typing import Any
+
+import pytest
+
+from endpoints import TOPIC_ID, Site, site
+from gateways import code
+from ledger_sites import LedgerSite
+
+
+@pytest.fixture
+def source(ledger: LedgerSite) -> Site:
+    """The channel that is read."""
+    return site(ledger.rig, "source", partitions=2)
+
+
+@pytest.fixture
+def reader(source: Site) -> Any:
+    return source.attach(group="copy", index=0, size=1)
+
+
+def positions(
+    source: Site,
+    reader: Any,
+    number: int,
+    moved: dict[int, tuple[int | None, int]],
+    **change: Any,
+) -> dict[str, Any]:
+    """Return positions of a commit: by partition the offsets before and after."""
+    asked = {
+        "channel": source.name,
+        "uid": source.uid,
+        "topic_id": TOPIC_ID,
+        "group": "copy",
+        "id": reader["id"],
+        "epoch": reader["epoch"],
+        "generation": reader["generation"],
+        "number": number,
+        "positions": [
+            {
+                "partition": partition,
+                "from": None if before is None else {"offset": before, "record": 0},
+                "to": {"offset": after, "record": 0},
+            }
+            for partition, (before, after) in moved.items()
+        ],
+    }
+    return asked | change
+
+
+def stored(source: Site) -> dict[int, int]:
+    path = f"{source.path}/groups/copy/offsets"
+    found = source.rig.http.get(path).json()["positions"]
+    return {each["partition"]: each["offset"] for each in found}
+
+
+def test_output_and_positions_are_committed_together(
+    ledger: LedgerSite, source: Site, reader: Any
+) -> None:
+    first = positions(source, reader, 1, {0: (None, 5), 1: (None, 3)})
+    done = ledger.commit(ledger.open("k1"), {0: [(0, 8)]}, positions=first)
+    assert stored(source) == {0: 5, 1: 3}
+    second = positions(source, reader, 2, {0: (5, 9)})
+    ledger.commit(ledger.open("k2"), {0: [(8, 12)]}, positions=second)
+    assert stored(source) == {0: 9, 1: 3}
+    again = ledger.open("k1")
+    assert ledger.commit(again, {0: [(0, 8)]}, positions=first) == done
+    assert stored(source) == {0: 9, 1: 3}
+
+
+@pytest.mark.parametrize(
+    ("moved", "change", "expected"),
+    [
+        ({0: (4, 9)}, {}, "position_moved"),
+        ({0: (None, 9)}, {}, "position_moved"),
+        ({0: (5, 9)}, {"number": 1}, "position_moved"),
+        ({0: (5, 3)}, {}, "goes_back"),
+        ({0: (5, 9)}, {"epoch": 2}, "fenced"),
+        ({0: (5, 9)}, {"generation": 2}, "stale_generation"),
+        ({0: (5, 9)}, {"topic_id": "b3RoZXI"}, "topic_changed"),
+        ({0: (5, 9)}, {"id": "0" * 32}, "endpoint_not_found"),
+    ],
+)
+def test_nothing_is_committed_if_a_position_is_refused(
+    ledger: LedgerSite,
+    source: Site,
+    reader: Any,
+    moved: dict[int, tuple[int | None, int]],
+    change: dict[str, Any],
+    expected: str,
+) -> None:
+    first = positions(source, reader, 1, {0: (None, 5)})
+    ledger.commit(ledger.open("k1"), {0: [(0, 8)]}, positions=first)
+    before = ledger.committed()
+    batch = ledger.open("k2")
+    asked = positions(source, reader, 2, moved) | change
+    answer = ledger.ask_commit(batch, {0: [(8, 12)]}, positions=asked)
+    assert (answer.status_code // 100, code(answer)) == (4, expected)
+    assert stored(source) == {0: 5}
+    assert ledger.committed() == {**before, "open": ledger.committed()["open"]}
+    good = positions(source, reader, 2, {0: (5, 9)})
+    ledger.commit(batch, {0: [(8, 12)]}, positions=good)
+    assert stored(source) == {0: 9}
+
+
+def test_no_position_moves_if_the_batch_is_refused(
+    ledger: LedgerSite, source: Site, reader: Any
+) -> None:
+    batch = ledger.open()
+    ledger.ask_abort(batch)
+    asked = positions(source, reader, 1, {0: (None, 5)})
+    answer = ledger.ask_commit(batch, {0: [(0, 8)]}, positions=asked)
+    assert code(answer) == "batch_aborted"
+    assert stored(source) == {}
+
+
+def test_a_channel_that_is_read_is_named_with_its_uid(
+    ledger: LedgerSite, source: Site, reader: Any
+) -> None:
+    asked = positions(source, reader, 1, {0: (None, 5)}, uid=None)
+    answer = ledger.ask_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
+    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+
+
+def test_a_token_that_may_not_read_the_source_commits_nothing(
+    ledger: LedgerSite, source: Site, reader: Any
+) -> None:
+    headers = ledger.rig.token("write:flights")
+    ledger.rig.http.headers.update(headers)
+    asked = positions(source, reader, 1, {0: (None, 5)})
+    answer = ledger.ask_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
+    assert (answer.status_code, code(answer)) == (403, "forbidden")

@@ -1,0 +1,239 @@
+"""Random concurrent requests to one ledger, on SQLite and PostgreSQL."""
+
+import random
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ledger_sites import LedgerSite
+from sluiceway_gateway.auth.service import LOOPBACK
+from sluiceway_gateway.errors import Conflict, SluicewayGatewayError
+from sluiceway_gateway.ledger import batch_store, store
+from sluiceway_gateway.ledger.committing import CommitRequest
+from sluiceway_gateway.ledger.intervals import Interval, Manifest, digest_of, merge_runs
+from sluiceway_gateway.ledger.model import BatchState, reap
+from sluiceway_gateway.ledger.opening import OpenRequest
+from sluiceway_gateway.ledger.reading import CommittedQuery, LedgerReads
+from sluiceway_gateway.ledger.service import Ledgers, save_aborted
+
+WRITERS, READERS, BATCHES = 6, 2, 12
+LEASE = timedelta(seconds=10)
+ALL = CommittedQuery(limit=10_000)
+
+
+def offsets(runs: Any) -> set[tuple[int, int]]:
+    """Return partition and offset of everything in the runs."""
+    return {
+        (partition, offset)
+        for partition, intervals in runs.items()
+        for first, end in intervals
+        for offset in range(first, end)
+    }
+
+
+class Log:
+    """The offsets that Kafka would give to writers: each once, in order."""
+
+    def __init__(self, partitions: int, records: int) -> None:
+        self._next = [0] * partitions
+        self._records = records
+        self._lock = threading.Lock()
+
+    def append(self, partition: int, count: int) -> Interval | None:
+        with self._lock:
+            first = self._next[partition]
+            if first + count > self._records:
+                return None
+            self._next[partition] = first + count
+            return Interval(first, first + count)
+
+
+class Writers:
+    """Writers that open, write, repeat, vanish and take over at random."""
+
+    def __init__(self, ledger: LedgerSite, seed: int) -> None:
+        self._site = ledger
+        self._ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
+        self._log = Log(ledger.topic.partitions, ledger.topic.records)
+        self._seed = seed
+        self._lock = threading.Lock()
+        self.committed: dict[str, Manifest] = {}
+        """By key, what a commit was answered for."""
+
+    def run(self, number: int) -> None:
+        chance = random.Random(self._seed * 1000 + number)  # noqa: S311
+        for count in range(BATCHES):
+            # Two writers share each owner, so they take over and meet each other's keys.
+            owner = f"owner-{number // 2}"
+            with suppress(Conflict):
+                self._write(chance, owner, f"{owner}/{count}", count)
+
+    def _write(self, chance: random.Random, owner: str, key: str, ordinal: int) -> None:
+        request = OpenRequest(
+            key=key,
+            owner=owner,
+            instance=uuid.uuid4().hex,
+            takeover=chance.random() < 0.5,
+            ordinal=ordinal if chance.random() < 0.3 else None,
+            partitions=chance.choice([None, (0, 1), (1, 2)]),
+            lease=LEASE,
+        )
+        name, uid = self._site.name, self._site.uid
+        batch = self._ledgers.open(name, request, uid=uid).batch
+        again = self._ledgers.open(name, request, uid=uid).batch
+        # Another instance may have taken over and committed the key meanwhile.
+        assert again.id == batch.id or again.state is BatchState.COMMITTED
+        if batch.number is not None:
+            return
+        manifest: dict[int, tuple[Interval, ...]] = {}
+        for partition in sorted(chance.sample(sorted(batch.begin), k=2)):
+            written = [self._log.append(partition, chance.randint(1, 4)) for _ in range(3)]
+            # What another attempt wrote is listed by nobody.
+            listed = [each for each in written if each is not None and chance.random() < 0.8]
+            manifest[partition] = merge_runs(listed)
+        end = chance.random()
+        if end < 0.15:
+            return
+        if end < 0.3:
+            self._ledgers.abort(name, batch.id, uid=uid, instance=batch.instance, cause="chance")
+            return
+        commit = CommitRequest(
+            batch=batch.id,
+            instance=batch.instance,
+            digest=digest_of(manifest),
+            manifest=manifest,
+            records=len(offsets(manifest)),
+            counts={at: len(offsets({at: found})) for at, found in manifest.items()},
+        )
+        answers = [self._commit(commit) for _ in range(chance.choice([1, 2]))]
+        assert all(each == answers[0] for each in answers)
+        with self._lock:
+            assert key not in self.committed, "a key is committed once"
+            self.committed[key] = manifest
+
+    def _commit(self, request: CommitRequest) -> tuple[int | None, Any]:
+        done = self._ledgers.commit(
+            self._site.name,
+            request,
+            uid=self._site.uid,
+            slices=0,
+            positions=None,
+            principal=LOOPBACK,
+        )
+        return done.batch.number, done.stable
+
+
+class Reader:
+    """Reads again and again; what was final stays as it was."""
+
+    def __init__(self, ledger: LedgerSite) -> None:
+        self._site = ledger
+        self._reads: LedgerReads = ledger.rig.app.state.parts.ledger_reads
+        self.states: dict[int, tuple[Any, Any]] = {}
+
+    def run(self, done: threading.Event) -> None:
+        stable: dict[int, int] = {}
+        seen: set[tuple[int, int]] = set()
+        while True:
+            last = done.is_set()
+            found = self._reads.committed(self._site.name, ALL, uid=self._site.uid)
+            for partition, before in stable.items():
+                assert found.stable.get(partition, 0) >= before, "stable never goes back"
+            visible = offsets(found.runs)
+            final = {each for each in visible if each[1] < stable.get(each[0], 0)}
+            assert final == seen, "what is below stable never changes"
+            stable, seen = dict(found.stable), visible
+            self.states[found.number] = (found.stable, found.runs)
+            if last:
+                return
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_concurrent_batches_are_visible_once_or_never(ledger: LedgerSite, seed: int) -> None:
+    writers, readers = Writers(ledger, seed), [Reader(ledger) for _ in range(READERS)]
+    done = threading.Event()
+    with ThreadPoolExecutor(WRITERS + READERS) as pool:
+        reading = [pool.submit(each.run, done) for each in readers]
+        writing = [pool.submit(writers.run, number) for number in range(WRITERS)]
+        for each in writing:
+            each.exception()
+        done.set()
+        for each in (*writing, *reading):
+            each.result()
+    # Whoever vanished is reaped, and nothing is held back any more.
+    ledger.rig.clock.advance(LEASE)
+    with ledger.rig.database.write() as tx:
+        was = store.hold_existing(tx, ledger.uid)
+        assert was is not None
+        ended = reap(was, batch_store.open_batches(tx, ledger.uid), ledger.rig.clock())
+        save_aborted(tx, ended, was=was, now=ledger.rig.clock())
+    reads: LedgerReads = ledger.rig.app.state.parts.ledger_reads
+    found = reads.committed(ledger.name, ALL, uid=ledger.uid)
+    assert found.open == ()
+    assert dict(found.stable) == dict(found.visible_end)
+    expected = [each for manifest in writers.committed.values() for each in offsets(manifest)]
+    assert len(expected) == len(set(expected)) > 0
+    assert offsets(found.runs) == set(expected)
+    for reader in readers:
+        for number, (stable, runs) in reader.states.items():
+            if number:
+                again = reads.committed(
+                    ledger.name, CommittedQuery(limit=10_000, number=number), uid=ledger.uid
+                )
+                assert (again.stable, offsets(again.runs)) == (stable, offsets(runs))
+
+
+def test_one_of_many_concurrent_openings_makes_the_batch(ledger: LedgerSite) -> None:
+    ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
+    request = OpenRequest(key="k", owner="o", instance="i", lease=LEASE)
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(ledgers.open, ledger.name, request, uid=ledger.uid) for _ in range(24)]
+    assert len({each.result().batch.id for each in asked}) == 1
+
+
+def test_a_commit_and_an_abort_at_once_have_one_outcome(ledger: LedgerSite) -> None:
+    ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
+    name, uid = ledger.name, ledger.uid
+    for count in range(15):
+        manifest = {0: (Interval(count, count + 1),)}
+        request = OpenRequest(key=f"k{count}", owner="o", instance="i", lease=LEASE)
+        batch = ledgers.open(name, request, uid=uid).batch
+        commit = CommitRequest(
+            batch=batch.id,
+            instance="i",
+            digest=digest_of(manifest),
+            manifest=manifest,
+            records=1,
+            counts={0: 1},
+        )
+        both = threading.Barrier(2)
+
+        def end(
+            how: str,
+            batch_id: str = batch.id,
+            commit: CommitRequest = commit,
+            both: threading.Barrier = both,
+        ) -> str:
+            both.wait()
+            try:
+                if how == "abort":
+                    ledgers.abort(name, batch_id, uid=uid, instance="i", cause="c")
+                else:
+                    ledgers.commit(
+                        name, commit, uid=uid, slices=0, positions=None, principal=LOOPBACK
+                    )
+            except SluicewayGatewayError as error:
+                return error.code
+            return "done"
+
+        with ThreadPoolExecutor(2) as pool:
+            outcomes = list(pool.map(end, ("abort", "commit")))
+        visible = (0, count) in offsets(
+            ledger.rig.app.state.parts.ledger_reads.committed(name, ALL, uid=uid).runs
+        )
+        assert outcomes == (["batch_committed", "done"] if visible else ["done", "batch_aborted"])

@@ -1,0 +1,276 @@
+"""The metrics for Prometheus, as its own parser reads them."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import event
+
+from endpoints import Site, report, site
+from gateways import Rig, running
+from sluiceway import __version__
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.endpoints.model import Mode
+from sluiceway_gateway.kafka.client import Client
+from sluiceway_gateway.provisioning.store import remove
+from sluiceway_gateway.status import sample_store
+from sluiceway_gateway.status.lag import Sample, group_lag, write_rate
+from sluiceway_gateway.status.progress import WINDOW, ReaderProgress, offset_tracks, partitions_read
+from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
+
+EVERY_S = 5.0
+OPERATING = Path(__file__).parents[3] / "docs/operating.md"
+
+
+def scraped(rig: Rig, headers: Mapping[str, str] | None = None) -> dict[str, Metric]:
+    answer = rig.http.get("/metrics", headers=headers)
+    assert answer.status_code == 200, answer.text
+    return {each.name: each for each in text_string_to_metric_families(answer.text)}
+
+
+def values(
+    rig: Rig, name: str, headers: Mapping[str, str] | None = None
+) -> dict[tuple[str, ...], float]:
+    """Return the values of a metric by the values of its labels, in the order of their names."""
+    found = scraped(rig, headers).get(name)
+    samples = found.samples if found is not None else ()
+    return {tuple(each.labels.values()): each.value for each in samples}
+
+
+def reader(group: str, position: int, index: int = 0, mode: Mode = Mode.SHARED) -> ReaderProgress:
+    return ReaderProgress(
+        group=group,
+        index=index,
+        size=1,
+        mode=mode,
+        epoch=1,
+        alive=True,
+        positions={0: position},
+    )
+
+
+def sample(flights: Site, *passes: tuple[int, list[ReaderProgress]]) -> None:
+    """Store samples as the sampler does: ends of partition 0, and readers."""
+    window: list[Sample] = []
+    for number, (end, readers) in enumerate(passes, 1):
+        flights.rig.clock.advance(timedelta(seconds=EVERY_S))
+        tracks = offset_tracks(readers, [], partitions=1)
+        window.append(Sample(at=flights.rig.clock(), starts=[0], ends=[end], tracks=tracks))
+        history = [(each.at.timestamp(), each.ends) for each in window]
+        alive = partitions_read(readers, partitions=1)
+        lags = {key: group_lag(key, window, history, alive=alive[key]) for key in tracks}
+        stored = StoredSample(
+            number=number, sample=window[-1], lags=lags, write_rate=write_rate(window)
+        )
+        taken = SampleWrite(
+            channel_uid=flights.uid, stored=stored, is_new=True, changes_status=True
+        )
+        with flights.rig.database.write() as tx:
+            assert sample_store.write(tx, [taken]) == 1
+
+
+def test_lag_rates_progress_and_members_of_groups_are_metrics(rig: Rig) -> None:
+    flights = site(rig, partitions=1)
+    member = flights.member(group="delays")
+    flights.member(0, 2, group="load", role="writer")
+    flights.depart(flights.member(1, 2, group="load", role="writer"), "error", cause="x")
+    flights.beat(report(member, "started"))
+    sample(flights, *((100 + 50 * n, [reader("delays", 100 + 10 * n)]) for n in range(4)))
+    key = ("flights", "delays")
+    assert values(rig, "sluiceway_group_lag_messages") == {key: 120}
+    assert values(rig, "sluiceway_group_read_messages_per_second") == {key: 2}
+    # Message 130 came between the first two samples.
+    assert values(rig, "sluiceway_group_lag_seconds") == {key: 12}
+    assert values(rig, "sluiceway_group_lag_seconds_at_least") == {key: 0}
+    assert values(rig, "sluiceway_channel_written_messages_per_second") == {("flights",): 10}
+    sampled_at_s = rig.clock().timestamp()
+    assert values(rig, "sluiceway_channel_sampled_timestamp_seconds") == {
+        ("flights",): sampled_at_s
+    }
+    members = values(rig, "sluiceway_group_members")
+    assert {key for key, number in members.items() if number} == {
+        ("flights", "delays", "healthy", "reader"),
+        ("flights", "load", "healthy", "writer"),
+        ("flights", "load", "failed", "writer"),
+    }
+    assert members["flights", "delays", "lost", "reader"] == 0
+    assert values(rig, "sluiceway_metrics_omitted_channels") == {(): 0}
+
+
+def test_the_age_of_messages_older_than_the_samples_is_marked_as_a_lower_bound(rig: Rig) -> None:
+    flights = site(rig, partitions=1)
+    flights.member(group="delays")
+    sample(flights, *((100, [reader("delays", 10)]) for _ in range(3)))
+    key = ("flights", "delays")
+    assert values(rig, "sluiceway_group_lag_seconds") == {key: 2 * EVERY_S}
+    assert values(rig, "sluiceway_group_lag_seconds_at_least") == {key: 1}
+    assert values(rig, "sluiceway_group_progress") == {}
+
+
+def test_unknown_figures_have_no_series(rig: Rig) -> None:
+    flights = site(rig, partitions=1)
+    flights.member(group="delays")
+    assert values(rig, "sluiceway_group_members")["flights", "delays", "healthy", "reader"] == 1
+    assert values(rig, "sluiceway_group_lag_messages") == {}
+    # Without a position the lag is unknown.
+    sample(flights, (100, [ReaderProgress(**{**vars(reader("delays", 0)), "positions": {}})]))
+    assert values(rig, "sluiceway_group_lag_messages") == {}
+    assert values(rig, "sluiceway_group_lag_seconds") == {}
+    assert values(rig, "sluiceway_channel_written_messages_per_second") == {}
+
+
+def test_a_broadcast_group_has_the_lag_of_its_last_member(rig: Rig) -> None:
+    flights = site(rig, partitions=1)
+    flights.member(group="all", mode="broadcast")
+    readers = [reader("all", 90, 0, Mode.BROADCAST), reader("all", 40, 1, Mode.BROADCAST)]
+    sample(flights, (100, readers))
+    assert values(rig, "sluiceway_group_lag_messages") == {("flights", "all"): 60}
+
+
+def test_series_of_deleted_channels_and_of_groups_that_left_disappear(rig: Rig) -> None:
+    kept, gone = site(rig, "kept", partitions=1), site(rig, "gone", partitions=1)
+    for each in (kept, gone):
+        each.member(group="a")
+        sample(each, (9, [reader("a", 5), reader("b", 5)]))
+    groups = {("gone", "a"), ("gone", "b"), ("kept", "a"), ("kept", "b")}
+    assert values(rig, "sluiceway_group_lag_messages").keys() == groups
+    with rig.database.write() as tx:
+        assert remove(tx, gone.uid, from_phases=tuple(Phase))
+    assert values(rig, "sluiceway_group_lag_messages").keys() == {("kept", "a"), ("kept", "b")}
+    text = rig.http.get("/metrics").text
+    assert "gone" not in text
+    left = site(rig, "left", partitions=1)
+    left.depart(left.member(group="a"))
+    left.member(group="c")
+    sample(left, (9, [reader("a", 5), reader("c", 5)]), (9, [reader("c", 5)]))
+    of_left = {key for key in values(rig, "sluiceway_group_lag_messages") if key[0] == "left"}
+    assert of_left == {("left", "c")}
+    assert {key[1] for key in values(rig, "sluiceway_group_members") if key[0] == "left"} == {"c"}
+
+
+def test_a_channel_without_endpoints_and_positions_has_no_series(rig: Rig) -> None:
+    # The sampler does not sample it any more, so its last figures would stay for ever.
+    flights = site(rig, partitions=1)
+    sample(flights, (9, [reader("a", 5)]))
+    assert values(rig, "sluiceway_group_lag_messages") == {}
+    assert values(rig, "sluiceway_channel_sampled_timestamp_seconds") == {}
+
+
+def test_the_number_of_series_is_limited_and_what_is_left_out_is_counted(
+    database: Database, database_url: str
+) -> None:
+    with running(database, database_url, metrics_groups=3) as rig:
+        for name in ("a", "b", "c", "d"):
+            each = site(rig, name, partitions=1)
+            each.member(group="x")
+            each.member(group="y")
+            sample(each, (9, [reader("x", 5), reader("y", 5)]))
+        found = values(rig, "sluiceway_group_lag_messages")
+        assert list(found) == [("a", "x"), ("a", "y"), ("b", "x")]
+        members = values(rig, "sluiceway_group_members")
+        assert {key[:2] for key in members} == set(found)
+        assert values(rig, "sluiceway_metrics_omitted_channels") == {(): 3}
+
+
+def test_only_channels_that_the_token_may_see_have_series(rig: Rig) -> None:
+    for name in ("flights", "secret"):
+        each = site(rig, name, partitions=1)
+        each.member(group="g")
+        sample(each, (9, [reader("g", 5)]))
+    hers, every = rig.token("read:fl"), rig.token("admin")
+    assert values(rig, "sluiceway_group_lag_messages", hers).keys() == {("flights", "g")}
+    assert values(rig, "sluiceway_metrics_omitted_channels", hers) == {(): 0}
+    assert "secret" not in rig.http.get("/metrics", headers=hers).text
+    assert len(values(rig, "sluiceway_group_lag_messages", every)) == 2
+
+
+@contextmanager
+def selects(database: Database) -> Iterator[list[str]]:
+    """Record the statements that read channels, endpoints or samples."""
+    found: list[str] = []
+
+    def record(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if any(f"FROM {table}" in statement for table in ("channels", "endpoints", "samples")):
+            found.append(statement)
+
+    event.listen(database.engine, "before_cursor_execute", record)
+    try:
+        yield found
+    finally:
+        event.remove(database.engine, "before_cursor_execute", record)
+
+
+def test_a_scrape_reads_the_database_once_and_sends_nothing_to_kafka(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(*_arguments: object) -> None:
+        raise AssertionError("asked Kafka")
+
+    monkeypatch.setattr(Client, "results", asked)
+    numbers = []
+    for number in range(3):
+        each = site(rig, f"channel-{number}", partitions=1)
+        each.member(group="g")
+        sample(each, (9, [reader("g", 5)]))
+        with selects(rig.app.state.parts.database) as found:
+            assert len(values(rig, "sluiceway_group_lag_messages")) == number + 1
+        numbers.append(len(found))
+    # Channels with their samples, members, and the numbers by phase, for any number of channels.
+    assert numbers == [3, 3, 3]
+
+
+def test_the_state_of_the_gateway_and_its_process_are_metrics(rig: Rig) -> None:
+    found = scraped(rig)
+    (build,) = found["sluiceway_build_info"].samples
+    assert (build.labels["version"], build.value) == (__version__, 1)
+    assert found["process_resident_memory_bytes"].samples[0].value > 1_000_000
+    assert found["process_start_time_seconds"].samples[0].value > 0
+    # A lease of the test holds off the loops.
+    assert values(rig, "sluiceway_leader") == {(): 0}
+    # Nobody has asked Kafka yet.
+    assert values(rig, "sluiceway_kafka_up") == {}
+    assert rig.http.get("/readyz").status_code == 503
+    assert values(rig, "sluiceway_kafka_up") == {(): 0}
+    assert values(rig, "sluiceway_database_up") == {(): 1}
+
+
+def test_names_help_texts_and_labels_are_prometheus_style(rig: Rig) -> None:
+    flights = site(rig, partitions=1)
+    flights.member(group="g")
+    sample(flights, (9, [reader("g", 5)]))
+    text = rig.http.get("/metrics").text
+    assert "_created" not in text
+    for each in scraped(rig).values():
+        assert each.name.startswith(("sluiceway_", "process_")), each.name
+        assert each.documentation
+        assert not each.name.endswith(("_ms", "_bytes_total_total"))
+        for found in each.samples:
+            if each.type == "counter":
+                assert found.name.endswith("_total")
+            keys = (found.name, tuple(found.labels.items()))
+            assert [(s.name, tuple(s.labels.items())) for s in each.samples].count(keys) == 1
+
+
+def test_every_metric_is_documented_and_a_group_has_at_most_nine_series(rig: Rig) -> None:
+    flights = site(rig, partitions=1)
+    flights.member(group="delays")
+    sample(flights, *((100, [reader("delays", 10)]) for _ in range(WINDOW)))
+    rig.app.state.parts.metrics.set_loop_failures("sample", 0)
+    rig.app.state.parts.metrics.count_reconciled({"checked": 1})
+    assert rig.http.get("/readyz").status_code == 503
+    found = scraped(rig)
+    names = {
+        f"{each.name}_total" if each.type == "counter" else each.name
+        for each in found.values()
+        if each.name.startswith("sluiceway_")
+    }
+    assert names == set(re.findall(r"^\| `(sluiceway_\w+)`", OPERATING.read_text(), re.MULTILINE))
+    of_group = [s for each in found.values() for s in each.samples if "group" in s.labels]
+    assert len(of_group) == 9

@@ -1,0 +1,101 @@
+"""Command of the model: `python -m tests.model`, or `make model`.
+
+Runs schedules of consecutive seeds and reports how many records were lost or duplicated, how many
+schedules did not end, and how often `stable` went back. It fails if any did. `--seed` runs one
+schedule and prints its trace; `--mutants` shows at which seed the model notices each mutant.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any
+
+from tests.model.mutants import MUTANTS, Mutant
+from tests.model.schedule import Outcome, run_schedule
+
+KINDS = {
+    "lost": "lost",
+    "duplicated": "duplicated",
+    "stuck": "stuck",
+    "stable back": "stable_back",
+    "fenced": "not_fenced",
+}
+"""The kinds of violations, as the report names them."""
+
+
+def noticed(mutant: Mutant, schedules: int) -> Outcome | None:
+    """Return the first schedule in which the model notices a mutant."""
+    with mutant.applied():
+        outcomes = (run_schedule(seed) for seed in range(schedules))
+        return next((each for each in outcomes if each.violation is not None), None)
+
+
+def summary(outcomes: list[Outcome]) -> dict[str, Any]:
+    """Return the report of many schedules."""
+    faults: Counter[str] = Counter()
+    for each in outcomes:
+        faults.update(each.faults)
+    violations = Counter(each.violation for each in outcomes if each.violation is not None)
+    return {
+        "schedules": len(outcomes),
+        **{name: violations[kind] for kind, name in KINDS.items()},
+        "ended_batches": sum(each.ended_batches for each in outcomes),
+        "faults": faults.total(),
+        "faults_by_kind": dict(sorted(faults.items())),
+        "violations": [
+            {"seed": each.seed, "text": each.text} for each in outcomes if each.violation
+        ][:20],
+    }
+
+
+def _without_trace(seed: int) -> Outcome:
+    return run_schedule(seed, keep_trace=False)
+
+
+def _print_mutants(schedules: int, processes: int) -> int:
+    survivors = 0
+    with ProcessPoolExecutor(processes) as pool:
+        found = pool.map(partial(_noticed_by_index, schedules=schedules), range(len(MUTANTS)))
+        for each, outcome in zip(MUTANTS, found, strict=True):
+            survivors += outcome is None
+            seen = "SURVIVED" if outcome is None else f"seed {outcome.seed}, {outcome.text}"
+            sys.stdout.write(f"{each.name}: {seen}\n")
+    sys.stdout.write(f"{len(MUTANTS)} mutants, {survivors} survived\n")
+    return survivors
+
+
+def _noticed_by_index(index: int, schedules: int) -> Outcome | None:
+    return noticed(MUTANTS[index], schedules)
+
+
+def main() -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    parser.add_argument("--schedules", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, help="run this one, and print its trace")
+    parser.add_argument("--mutants", action="store_true")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    asked = parser.parse_args()
+    if asked.seed is not None:
+        outcome = run_schedule(asked.seed)
+        sys.stdout.write("\n".join((*outcome.trace, outcome.digest, outcome.text, "")))
+        return int(outcome.violation is not None)
+    if asked.mutants:
+        return int(_print_mutants(asked.schedules, asked.processes) > 0)
+    start = time.monotonic()
+    seeds = range(asked.first, asked.first + asked.schedules)
+    with ProcessPoolExecutor(asked.processes) as pool:
+        outcomes = list(pool.map(_without_trace, seeds, chunksize=50))
+    report = summary(outcomes) | {"seconds": round(time.monotonic() - start, 1)}
+    sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    return int(any(each.violation is not None for each in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

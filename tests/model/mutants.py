@@ -1,0 +1,488 @@
+"""Mutants: defects of the rules and of the protocol, each of which the model must notice.
+
+A mutant replaces a function or two of the real code, or of a writer or reader of the model, for
+as long as its patches are in place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from tests.model import readers
+from tests.model.gateway import Gateway, Move
+from tests.model.jobs import BatchJob, DeliveryReports, Work
+from tests.model.readers import StreamReader
+from tests.model.world import Record, Steps
+
+from sluiceway_gateway.errors import PositionMoved
+from sluiceway_gateway.ledger import committing, intervals, model, opening
+from sluiceway_gateway.ledger.committing import commit_batch
+from sluiceway_gateway.ledger.model import AbortDecision, Batch, BatchState, Ledger, stable_of
+from sluiceway_gateway.ledger.opening import open_batch
+
+Patch = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """A defect: what is broken, by which patches."""
+
+    name: str
+    patches: Callable[[], list[Patch]]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Break the code for a while."""
+        with ExitStack() as stack:
+            for target, name, broken in self.patches():
+                stack.enter_context(mock.patch.object(target, name, broken))
+            yield
+
+
+MUTANTS: list[Mutant] = []
+
+
+def mutant(name: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
+    """Register the patches of a mutant."""
+
+    def register(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+        MUTANTS.append(Mutant(name=name, patches=patches))
+        return patches
+
+    return register
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Do nothing, in place of a check."""
+
+
+# --- opening
+
+
+@mutant("a committed key is opened again")
+def _() -> list[Patch]:
+    def reopen(ledger: Ledger, owner: Any, found: Batch | None, *rest: Any, **more: Any) -> Any:
+        if found is not None and found.state is BatchState.COMMITTED:
+            return open_batch(ledger, replace(owner, ordinal=None), None, *rest, **more)
+        return open_batch(ledger, owner, found, *rest, **more)
+
+    return [(opening, "open_batch", reopen), (Gateway, "_check_opened", nothing)]
+
+
+@mutant("a takeover leaves old batches open, and commits do not look at the epoch")
+def _() -> list[Patch]:
+    return [
+        (opening, "_displaced", lambda *_, **__: []),
+        (Gateway, "_check_opened", nothing),
+        (committing, "commit_batch", _unfenced_commit),
+    ]
+
+
+def _unfenced_commit(ledger: Ledger, owner: Any, *rest: Any) -> Any:
+    decision = commit_batch(ledger, replace(owner, fence=0), *rest)
+    return replace(decision, owner=replace(decision.owner, fence=owner.fence))
+
+
+@mutant("a takeover leaves the previous instance's batches open")
+def _() -> list[Patch]:
+    return [(opening, "_displaced", lambda *_, **__: [])]
+
+
+@mutant("a replaced instance takes over again")
+def _() -> list[Patch]:
+    def forget(*args: Any, **more: Any) -> Any:
+        return open_batch(*args, **{**more, "instance_epoch": None})
+
+    return [(opening, "open_batch", forget)]
+
+
+@mutant("a batch job ends the batch of one that is alive")
+def _() -> list[Patch]:
+    return [(opening, "expired", lambda *_: True)]
+
+
+@mutant("an aborted batch goes on in the same instance")
+def _() -> list[Patch]:
+    def reopen(ledger: Ledger, owner: Any, found: Batch | None, *rest: Any, **more: Any) -> Any:
+        if found is not None and found.state is BatchState.ABORTED:
+            found = None
+        return open_batch(ledger, owner, found, *rest, **more)
+
+    return [(opening, "open_batch", reopen)]
+
+
+@mutant("another owner uses the same key")
+def _() -> list[Patch]:
+    return [(opening, "_require_key", nothing)]
+
+
+@mutant("yesterday's batch is opened after its key was pruned")
+def _() -> list[Patch]:
+    return [(opening, "_require_order", nothing)]
+
+
+@mutant("committed keys are pruned")
+def _() -> list[Patch]:
+    return [(Gateway, "needed", lambda *_: False), (opening, "_require_order", nothing)]
+
+
+@mutant("begin is above what may come")
+def _() -> list[Patch]:
+    real = opening._begin
+
+    def above(*args: Any) -> Mapping[int, int]:
+        return {at: begin + 2 for at, begin in real(*args).items()}
+
+    return [(opening, "_begin", above), (Work, "_bogus", _sound), *_unchecked_begin()]
+
+
+@mutant("begin is taken anew at each open")
+def _() -> list[Patch]:
+    def refreshed(ledger: Ledger, *rest: Any, **more: Any) -> Any:
+        decision = open_batch(ledger, *rest, **more)
+        begin = {at: ledger.visible_end.get(at, 0) for at in decision.batch.begin}
+        return replace(decision, batch=replace(decision.batch, begin=begin), replayed=False)
+
+    others = [(Gateway, "_check_opened", nothing), (Work, "_bogus", _sound), *_unchecked_begin()]
+    return [(opening, "open_batch", refreshed), *others]
+
+
+@mutant("there is no begin")
+def _() -> list[Patch]:
+    real = opening._begin
+    return [(opening, "_begin", lambda *args: dict.fromkeys(real(*args), 0))]
+
+
+@mutant("decisions use what was read before the lock")
+def _() -> list[Patch]:
+    ledgers: dict[Gateway, Ledger] = {}
+
+    def read(gateway: Gateway) -> Ledger:
+        earlier = ledgers.get(gateway, gateway.ledger)
+        ledgers[gateway] = gateway.ledger
+        return earlier
+
+    return [(Gateway, "locked_ledger", read)]
+
+
+# --- commits
+
+
+@mutant("abort after commit")
+def _() -> list[Patch]:
+    real = model.abort_batch
+
+    def abort(ledger: Ledger, batch: Batch, *rest: Any) -> AbortDecision:
+        if batch.state is BatchState.COMMITTED:
+            batch = replace(batch, state=BatchState.OPEN)
+        return real(ledger, batch, *rest)
+
+    return [(model, "abort_batch", abort)]
+
+
+@mutant("an aborted batch is committed")
+def _() -> list[Patch]:
+    def commit(ledger: Ledger, owner: Any, batch: Batch, *rest: Any) -> Any:
+        if batch.state is BatchState.ABORTED:
+            batch = replace(batch, state=BatchState.OPEN)
+        return _unfenced_commit(ledger, owner, batch, *rest)
+
+    return [(committing, "commit_batch", commit)]
+
+
+@mutant("both attempts of a task are listed")
+def _() -> list[Patch]:
+    return [(Work, "chosen", lambda work: list(work.reports))]
+
+
+@mutant("a task writes before its batch is open")
+def _() -> list[Patch]:
+    return [(Work, "_before_writing", _early), (Work, "_bogus", _sound), *_unchecked_begin()]
+
+
+def _early(work: Work, task: int, reports: DeliveryReports) -> Steps:
+    """Write a record that only later belongs to the batch."""
+    offset = work.world.log.append(0, Record(work.tasks[task][0], work.request.key))
+    batch = yield from work.world.call("open", work._open)
+    if 0 not in batch.begin:
+        return batch, 0
+    reports.delivered(0, offset)
+    return batch, 1
+
+
+def _sound(work: Work, batch: Batch) -> Steps:
+    """Send no bogus manifest, where a mutant is to be found by what it does to sound ones."""
+    yield
+
+
+def _unchecked_begin() -> list[Patch]:
+    real = committing._require_own
+
+    def own(batch: Batch, *rest: Any) -> None:
+        real(replace(batch, begin=dict.fromkeys(batch.begin, 0)), *rest)
+
+    return [(committing, "_require_own", own)]
+
+
+@mutant("manifests below the batch's begin are accepted")
+def _() -> list[Patch]:
+    return _unchecked_begin()
+
+
+@mutant("manifests over visible runs are accepted")
+def _() -> list[Patch]:
+    return [(committing, "first_overlap", nothing)]
+
+
+@mutant("manifests in partitions that the batch did not open are accepted")
+def _() -> list[Patch]:
+    real = committing._require_own
+
+    def own(batch: Batch, manifest: intervals.Manifest, runs: Any) -> None:
+        begin = dict.fromkeys(manifest, 0) | dict(batch.begin)
+        real(replace(batch, begin=begin), manifest, runs)
+
+    return [(committing, "_require_own", own)]
+
+
+@mutant("manifests beyond the watermark are accepted")
+def _() -> list[Patch]:
+    return [(committing, "require_written", nothing)]
+
+
+@mutant("a manifest that lacks slices is accepted")
+def _() -> list[Patch]:
+    real = committing._require_sound
+
+    def sound(request: Any) -> None:
+        if request.digest == intervals.digest_of(request.manifest):
+            real(request)
+
+    return [(committing, "_require_sound", sound)]
+
+
+@mutant("batches write to partitions that they did not open")
+def _() -> list[Patch]:
+    real = opening._begin
+
+    def hidden(ledger: Ledger, request: Any) -> Mapping[int, int]:
+        return real(ledger, replace(request, partitions=None))
+
+    def narrow(visible_end: Mapping[int, int], begins: Any) -> Mapping[int, int]:
+        lowest = [{at: begin for at, begin in each.items() if at == 0} for each in begins]
+        return stable_of(visible_end, lowest)
+
+    return [
+        (opening, "_begin", hidden),
+        (model, "stable_of", narrow),
+        (committing, "stable_of", narrow),
+    ]
+
+
+@mutant("merged runs cover what is between them")
+def _() -> list[Patch]:
+    def merge(runs: Any, added: Any = ()) -> tuple[intervals.Interval, ...]:
+        every = sorted((*runs, *added))
+        return (intervals.Interval(every[0].first, every[-1].end),) if every else ()
+
+    return [(committing, "merge_runs", merge)]
+
+
+@mutant("a job that got no answer to its commit writes under another key")
+def _() -> list[Patch]:
+    real = BatchJob.work
+
+    def fresh(job: BatchJob, key: str, instance: str, *rest: Any, **more: Any) -> Work:
+        return real(job, f"{key}/{instance}", instance, *rest, **more)
+
+    return [(BatchJob, "work", fresh)]
+
+
+@mutant("a replay is drained whatever it holds")
+def _() -> list[Patch]:
+    return [(Work, "same_count", lambda *_: True)]
+
+
+@mutant("a reader's position is stored before the commit")
+def _() -> list[Patch]:
+    real = Gateway.commit
+
+    def commit(gateway: Gateway, request: Any, slices: bool = False, move: Any = None) -> Batch:
+        if move is not None and gateway.positions.get(move.reader, 0) == move.start:
+            gateway.positions[move.reader] = move.end
+        return real(gateway, request, slices)
+
+    return [(Gateway, "commit", commit)]
+
+
+@mutant("a reader's position is stored after the commit")
+def _() -> list[Patch]:
+    def move(gateway: Gateway, asked: Move) -> None:
+        if gateway.positions.get(asked.reader, 0) != asked.start:
+            raise PositionMoved("Another instance has moved the position.")
+        if gateway.world.fault("crash before the position is stored", 0.1):
+            return
+        gateway.positions[asked.reader] = asked.end
+
+    return [(Gateway, "_move", move)]
+
+
+@mutant("a reader's position is stored without a look at where it was")
+def _() -> list[Patch]:
+    def move(gateway: Gateway, asked: Move) -> None:
+        gateway.positions[asked.reader] = asked.end
+
+    return [(Gateway, "_move", move)]
+
+
+# --- delivery reports
+
+
+@mutant("an unacknowledged record counts as written")
+def _() -> list[Patch]:
+    return [(DeliveryReports, "failed", nothing)]
+
+
+@mutant("offsets that do not increase are taken")
+def _() -> list[Patch]:
+    def delivered(reports: DeliveryReports, partition: int, offset: int) -> None:
+        reports.offsets.setdefault(partition, []).append(max(offset, 0))
+
+    return [
+        (DeliveryReports, "delivered", delivered),
+        (Work, "_bogus", _sound),
+        *_unchecked_begin(),
+    ]
+
+
+# --- stable
+
+
+@mutant("there is no stable: everything committed is read at once")
+def _() -> list[Patch]:
+    def ends(visible_end: Mapping[int, int], begins: Any) -> Mapping[int, int]:
+        return dict(visible_end)
+
+    return [(model, "stable_of", ends), (committing, "stable_of", ends)]
+
+
+@mutant("stable is Kafka's watermark where no batch is open")
+def _() -> list[Patch]:
+    real = Gateway._write_ledger
+
+    def write(gateway: Gateway, ledger: Ledger, *, number_moved: bool) -> None:
+        if not gateway.open_batches():
+            ledger = replace(ledger, stable=gateway.world.log.watermarks())
+        real(gateway, ledger, number_moved=number_moved)
+
+    return [(Gateway, "_write_ledger", write)]
+
+
+@mutant("a batch holds back partitions that it did not open")
+def _() -> list[Patch]:
+    def zero(visible_end: Mapping[int, int], begins: Any) -> Mapping[int, int]:
+        return stable_of(
+            visible_end, [{at: each.get(at, 0) for at in visible_end} for each in begins]
+        )
+
+    return [(model, "stable_of", zero), (committing, "stable_of", zero)]
+
+
+@mutant("visible_end is the end of the runs that are left")
+def _() -> list[Patch]:
+    real = Gateway.clip
+
+    def clip(gateway: Gateway) -> None:
+        real(gateway)
+        ends = {at: runs[-1].end if runs else 0 for at, runs in gateway.runs.items()}
+        gateway.ledger = replace(gateway.ledger, visible_end=ends)
+
+    return [(Gateway, "clip", clip)]
+
+
+@mutant("snapshots keep the visible ends")
+def _() -> list[Patch]:
+    return [(Gateway, "snapshot_of", lambda _, ledger: ledger.visible_end)]
+
+
+@mutant("aborts and reaps have no number, so that readers do not wake")
+def _() -> list[Patch]:
+    real = model.end_batches
+
+    def silent(ledger: Ledger, *rest: Any) -> AbortDecision:
+        decision = real(ledger, *rest)
+        return replace(decision, ledger=replace(decision.ledger, number=ledger.number))
+
+    return [(model, "end_batches", silent), (opening, "end_batches", silent)]
+
+
+@mutant("nobody reaps")
+def _() -> list[Patch]:
+    return [(model, "expired", lambda *_: False), (opening, "expired", lambda *_: False)]
+
+
+@mutant("the living are reaped")
+def _() -> list[Patch]:
+    return [(model, "expired", lambda batch, _: batch.state is BatchState.OPEN)]
+
+
+@mutant("a lease is renewed without end")
+def _() -> list[Patch]:
+    real = model.renew
+
+    def endless(batch: Batch, now: Any, lease: Any) -> Batch:
+        return real(replace(batch, max_until=now + 2 * lease), now, lease)
+
+    return [(model, "renew", endless)]
+
+
+@mutant("the channel goes on after Kafka lost committed records")
+def _() -> list[Patch]:
+    return [(model, "reused_offsets", lambda *_: None)]
+
+
+# --- reading
+
+
+@mutant("runs are read before stable")
+def _() -> list[Patch]:
+    real = StreamReader._answer
+
+    def torn(reader: StreamReader, known: int | None) -> Steps:
+        answer = yield from real(reader, known)
+        if answer is None:
+            return None
+        yield from (None for _ in range(3))
+        return replace(answer, stable=reader.gateway.ledger.stable)
+
+    return [(StreamReader, "_answer", torn)]
+
+
+@mutant("the slices of an answer have a stable each")
+def _() -> list[Patch]:
+    real = Gateway.more
+
+    def more(gateway: Gateway, starts: Mapping[int, int], limit: int, first: Any) -> Any:
+        return real(gateway, starts, limit, replace(first, stable=gateway.ledger.stable))
+
+    return [(Gateway, "more", more), (StreamReader, "joined", lambda _, __, further: further)]
+
+
+@mutant("a bounded read ends at stable")
+def _() -> list[Patch]:
+    return [(readers, "bounds", lambda first: first.stable)]
+
+
+@mutant("readers read up to visible_end")
+def _() -> list[Patch]:
+    def ends(reader: StreamReader, answer: Any) -> Mapping[int, int]:
+        return answer.visible_end
+
+    return [(StreamReader, "ends", ends)]
+
+
+@mutant("expired records are skipped without a word")
+def _() -> list[Patch]:
+    return [(StreamReader, "tell", nothing)]

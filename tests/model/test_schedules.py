@@ -1,0 +1,97 @@
+"""The model finds nothing in the real rules, and every mutant of them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.model.__main__ import main, noticed, summary
+from tests.model.mutants import MUTANTS, Mutant
+from tests.model.schedule import run_schedule
+
+ROOT = Path(__file__).parents[2]
+CLEAN = {"lost": 0, "duplicated": 0, "stuck": 0, "stable_back": 0, "not_fenced": 0}
+
+
+def test_schedules_lose_duplicate_and_block_nothing() -> None:
+    report = summary([run_schedule(seed) for seed in range(150)])
+
+    assert {name: report[name] for name in CLEAN} == CLEAN, report["violations"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_ten_thousand_schedules_lose_duplicate_and_block_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["model", "--schedules", "10000", "--processes", "2"])
+
+    assert main() == 0, capsys.readouterr().out
+
+
+def test_schedules_meet_every_kind_of_fault() -> None:
+    report = summary([run_schedule(seed) for seed in range(150)])
+
+    assert set(report["faults_by_kind"]) >= {
+        "answer lost",
+        "bogus manifest",
+        "clock ahead",
+        "commit log entry deleted",
+        "driver declared dead",
+        "foreign record",
+        "growth",
+        "late abort",
+        "offsets reused",
+        "process killed",
+        "reader crashed",
+        "record not acknowledged",
+        "record not written",
+        "report counts up from -1",
+        "request lost",
+        "request repeated",
+        "speculation",
+        "truncation",
+    }
+
+
+def trace_in_own_process(seed: int, hash_seed: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.model", "--seed", str(seed)],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+
+
+def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
+    first = trace_in_own_process(7, "1")
+
+    assert len(first.splitlines()) > 20
+    assert trace_in_own_process(7, "2") == first
+    assert run_schedule(7).digest in first
+
+
+def test_other_seeds_give_other_traces() -> None:
+    assert len({run_schedule(seed).digest for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+def test_the_model_notices(mutant: Mutant) -> None:
+    assert noticed(mutant, schedules=1000) is not None
+
+
+def test_a_mutant_leaves_the_rules_as_they_were() -> None:
+    before = run_schedule(3)
+    for mutant in MUTANTS:
+        with mutant.applied():
+            pass
+
+    assert run_schedule(3) == before
+
+
+def test_no_two_mutants_have_one_name() -> None:
+    assert len({each.name for each in MUTANTS}) == len(MUTANTS) >= 20

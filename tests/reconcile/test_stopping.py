@@ -1,0 +1,48 @@
+"""The end of the background loops."""
+
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from sluiceway_gateway.clock import system_clock
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.loops import Leader, Loops
+from sluiceway_gateway.settings import Settings
+
+TIMEOUT_S = 1.0
+
+
+def test_the_time_to_stop_is_that_of_all_loops_together(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go_on = threading.Semaphore(0), threading.Event()
+
+    def leads(_self: Leader) -> bool:
+        entered.release()
+        go_on.wait(60)
+        return False
+
+    monkeypatch.setattr(Leader, "leads", leads)
+    before = set(threading.enumerate())
+    with closing(KafkaAdmin("127.0.0.1:1", {}, timeout_s=0.1)) as kafka:
+        loops = Loops(
+            database=database,
+            kafka=kafka,
+            settings=Settings(database_url=database_url),
+            clock=system_clock,
+        )
+        loops.start()
+        try:
+            running = [each for each in threading.enumerate() if each not in before]
+            assert len(running) > 4
+            for _ in running:
+                assert entered.acquire(timeout=60)
+            begun_s = time.monotonic()
+            assert not loops.stop(TIMEOUT_S)
+            assert time.monotonic() - begun_s < 3 * TIMEOUT_S
+        finally:
+            go_on.set()
+        assert loops.stop()
