@@ -176,7 +176,7 @@ class ReadOptions:
     max_messages: int | None
     max_offsets_per_trigger: int | None
     group: str | None
-    snapshot: int | datetime | None
+    snapshot: int | datetime | None = None
     on_corrupt: Literal["raise", "skip"]
     fail_on_data_loss: bool
     include_headers: bool

@@ -96,6 +96,7 @@ class ReadableOffsets:
         )
         self._channel = connection.channel_name
         self._control: Control | None = None
+        self._visibility: Visibility | None = None
         self._asked_s = self._retry_at_s = float("-inf")
         try:
             self._visibility = self._open(
@@ -104,10 +105,15 @@ class ReadableOffsets:
         except BaseException:
             self.close()
             raise
+        if self._visibility is not None:
+            self._visibility.acquire()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; nothing is waited for any more."""
         self.stream.close()
+        found, self._visibility = self._visibility, None
+        if found is not None:
+            found.release()
         if self._control is not None:
             self._control.close()
 
