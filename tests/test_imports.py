@@ -20,7 +20,7 @@ GATEWAY_LAYERS = (
 )
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
-    *("model", "topic", "change", "etag", "lag", "progress"),
+    *("model", "topic", "change", "etag", "lag", "progress", "held_back"),
     *("provisioning.status", "ledger.intervals", "ledger.opening", "ledger.committing"),
 }
 #: Modules of the layer `http` outside of the package of that name.

@@ -130,6 +130,7 @@ class Scrape(Collector):
             (((str(phase),), number) for phase, number in self.overview.phases.items()),
         )
         yield from _channel_metrics(self.overview.channels)
+        yield from _ledger_metrics(self.overview.channels)
         yield from _group_metrics(
             [(each, group) for each in self.overview.channels for group in each.groups]
         )
@@ -151,6 +152,36 @@ def _channel_metrics(channels: Sequence[ChannelOverview]) -> Iterator[Metric]:
         "Messages written to a channel per second, over the last 15 seconds or so.",
         ("channel",),
         (((c.name,), c.write_rate) for c in channels),
+    )
+
+
+def _ledger_metrics(channels: Sequence[ChannelOverview]) -> Iterator[Metric]:
+    found = [(each.name, each.ledger) for each in channels if each.ledger is not None]
+    holders = [(name, each.held_back_by) for name, each in found]
+    held = [(name, each) for name, each in holders if each is not None]
+    yield _family(
+        "sluiceway_channel_open_batches",
+        "Open batches of an exactly-once channel.",
+        ("channel",),
+        (((name,), ledger.open_batches) for name, ledger in found),
+    )
+    yield _family(
+        "sluiceway_channel_halted",
+        "1 if an exactly-once channel waits for a repair, else 0.",
+        ("channel",),
+        (((name,), int(ledger.halted is not None)) for name, ledger in found),
+    )
+    yield _family(
+        "sluiceway_channel_held_back_messages",
+        "Committed messages that wait for the end of an open batch, by the owner of that batch.",
+        ("channel", "owner"),
+        (((name, batch.owner), batch.held_messages) for name, batch in held),
+    )
+    yield _family(
+        "sluiceway_channel_held_back_since_timestamp_seconds",
+        "Unix time at which the open batch that holds readers back was opened.",
+        ("channel", "owner"),
+        (((name, batch.owner), batch.since) for name, batch in held),
     )
 
 

@@ -61,6 +61,30 @@ def test_a_channels_status_is_shown_as_tables(
     assert reader[:4] == ["delays[0]", "reader", "started", "healthy"]
 
 
+def test_the_status_names_the_batch_that_holds_readers_back(
+    sluiceway: Sluiceway, gateway_url: str
+) -> None:
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel("status-held-back", SCHEMA, delivery="exactly_once")
+        with channel.writer() as slow, slow.batch("monday", owner="nightly"):
+            with channel.writer() as writer:
+                writer.write([{"a": each} for each in range(5)])
+            report = channel.report()
+            while report.ledger is None or report.ledger.held_back_by is None:
+                found = channel._control.status(channel.name, seen=report.etag, wait_s=20)
+                report = report if found is None else found
+            shown = run(sluiceway, gateway_url, channel.name)
+    holder = report.ledger.held_back_by
+    assert (holder.key, holder.owner, holder.held_messages) == ("monday", "nightly", 5)
+    assert (report.partitions[0].stable, report.partitions[0].visible_end) == (0, 5)
+    _, commits, held, *_ = shown.out.splitlines()
+    assert commits == "commit 1, open batches: 1, 0 messages of no commit"
+    assert held.startswith(
+        "readers are held back by the batch 'monday' of 'nightly', open since 20"
+    )
+    assert held.endswith(": 5 committed messages wait")
+
+
 def test_the_list_has_a_line_per_channel(sluiceway: Sluiceway, gateway_url: str, name: str) -> None:
     lines = run(sluiceway, gateway_url).out.splitlines()
     assert lines[0].split()[:4] == ["NAME", "PHASE", "WRITERS", "READERS"]

@@ -9,10 +9,12 @@ from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.rest.parsing import JsonPath
 
 __all__ = [
+    "BatchReport",
     "ChannelSummary",
     "EndpointCounts",
     "GroupPartition",
     "GroupReport",
+    "LedgerReport",
     "PartitionReport",
     "ReaderReport",
     "StatusPage",
@@ -22,11 +24,48 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionReport:
-    """The first offset of a partition, and the offset after its last message."""
+    """The first offset of a partition, and the offset after its last message.
+
+    In an exactly-once channel readers read up to `stable`, and what is committed ends at
+    `visible_end`.
+    """
 
     partition: int
     start: int | None
     end: int | None
+    stable: int | None = None
+    visible_end: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReport:
+    """An open batch; `held_messages` committed messages wait for its end."""
+
+    key: str
+    owner: str
+    since: datetime
+    held_messages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerReport:
+    """The commits of an exactly-once channel: the last one's `number`, and the open batches.
+
+    `batches` has at most 20 of them, those first for which the most messages wait.
+    `uncommitted_messages` are in Kafka but in no commit: of open batches, of failed attempts, or
+    of foreign producers. `halted` is why nothing may be read or written.
+    """
+
+    number: int
+    halted: str | None
+    uncommitted_messages: int | None
+    open_batches: int
+    batches: tuple[BatchReport, ...]
+
+    @property
+    def held_back_by(self) -> BatchReport | None:
+        """The open batch for which the most committed messages wait, or None."""
+        return next((each for each in self.batches if each.held_messages), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +145,7 @@ class StatusReport:
     groups: tuple[GroupReport, ...]
     partitions: tuple[PartitionReport, ...]
     write_rate: float | None
+    ledger: LedgerReport | None = None
     document: Annotated[Mapping[str, Any], JsonPath()] = field(repr=False, compare=False)
     etag: str | None = field(default=None, repr=False, compare=False)
 

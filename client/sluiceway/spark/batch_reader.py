@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NoReturn
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -14,9 +14,16 @@ from pyspark.sql.types import StructType
 
 from sluiceway.codecs import Corrupt
 from sluiceway.codecs.decoder import corrupt_error, decoder_for
-from sluiceway.errors import GatewayUnavailable, KafkaUnavailable, OffsetOutOfRange
+from sluiceway.errors import (
+    GatewayUnavailable,
+    KafkaUnavailable,
+    OffsetOutOfRange,
+    SluicewayTimeout,
+)
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import FetchedMessages, MessageStream, OwnStream
+from sluiceway.kafka.consumer import FetchedMessages, OwnStream, PartitionStream
+from sluiceway.ledger.committed_stream import CommittedStream
+from sluiceway.rest.ledger_models import Interval
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice
@@ -25,16 +32,20 @@ from sluiceway.spark.offsets import (
     DEFAULT_MAX_MESSAGES,
     LossHandler,
     OffsetRange,
+    awaited_ends,
     resolve_ranges,
     split_ranges,
 )
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.pushdown import OffsetFilter
+from sluiceway.spark.readable_offsets import ReadableOffsets, ShippedRuns, consumer_properties
 from sluiceway.spark.task_heartbeats import reporting
 from sluiceway.spark.types import ColumnSelection, selected_schema, spark_transform
 from sluiceway.spark.worker import ClientPool, RefreshableConnection, Shipped, prepare_worker
 
 LOGGER = logging.getLogger(__name__)
+
+_GATEWAY_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +59,8 @@ class InputSplit:
     connection: Connection
     current: bool
     offsets: OffsetRange
+    visible: tuple[Interval, ...] | None = None
+    """What is committed of the offsets, in an exactly-once channel; None: everything is visible."""
     task: TaskSlice | None = None
     """Set if the read is an endpoint, to which tasks report."""
 
@@ -57,40 +70,75 @@ def plan_splits(
 ) -> list[InputSplit]:
     """Plan a batch read, one split per task; messages that arrive later are not read.
 
-    Offsets that do not pass the filter are left out.
+    Offsets that do not pass the filter are left out. Of an exactly-once channel everything is read
+    that is committed now, also if batches that began before it must end first.
 
-    Raises TopicGone, KafkaUnavailable, OffsetOutOfRange, OptionError.
+    Raises TopicGone, KafkaUnavailable, OffsetOutOfRange, OptionError, SluicewayTimeout.
     """
     connection = source.connection
     partitions = range(connection.partitions)
-    timeout_s = _request_timeout_s(options)
     with closing(source):
-        with closing(OwnStream(connection, options.kafka, timeout_s=timeout_s)) as stream:
+        readable = ReadableOffsets(
+            connection,
+            options.kafka,
+            gateway_url=source.gateway_url,
+            timeout_s=_request_timeout_s(options),
+            gateway_timeout_s=_GATEWAY_TIMEOUT_S,
+            options=options,
+        )
+        with closing(readable):
+            stream = readable.stream
             stream.verify()
+            ends = readable.final_ends(partitions)
+            readable.await_stable(
+                awaited_ends(options.ending, ends),
+                timeout_s=options.poll_timeout_ms / 1000,
+                on_timeout=held_back,
+            )
             ranges = resolve_ranges(
                 options.starting,
                 options.ending,
-                stream.watermarks(partitions),
+                readable.watermarks(partitions, ends),
                 lambda timestamp_ms: stream.offsets_at(timestamp_ms, partitions),
                 loss_handler(options),
             )
             ranges = offset_filter.narrow(ranges, stream.offsets_at)
-        return input_splits(source, ranges, options)
+            return input_splits(source, ranges, options, readable)
+
+
+def held_back(reason: str) -> NoReturn:
+    """Raise SluicewayTimeout for committed records that an open batch holds back."""
+    raise SluicewayTimeout(
+        f"{reason}. Nothing was read. Run the job again when that batch has ended, or wait longer "
+        'with .option("kafkaConsumer.pollTimeoutMs", ...). `sluiceway channels commits` lists open '
+        "batches; a batch job can read what is readable now with the option snapshot"
+    )
 
 
 def input_splits(
-    source: RefreshableConnection, ranges: tuple[OffsetRange, ...], options: ReadOptions
+    source: RefreshableConnection,
+    ranges: tuple[OffsetRange, ...],
+    options: ReadOptions,
+    readable: ReadableOffsets,
 ) -> list[InputSplit]:
-    """Split ranges for tasks, with a Connection that is requested after their ends."""
+    """Split ranges for tasks, with a Connection that is requested after their ends.
+
+    Each split of an exactly-once channel gets the committed part of its offsets; one without is
+    left out.
+    """
     current = source.refresh()
     connection = source.connection
     max_messages = options.max_messages or DEFAULT_MAX_MESSAGES[connection.format]
-    return [
-        InputSplit(connection=connection, current=current, offsets=offsets)
-        for offsets in split_ranges(
-            ranges, max_messages=max_messages, min_splits=options.min_splits
-        )
-    ]
+    splits = []
+    for offsets in split_ranges(ranges, max_messages=max_messages, min_splits=options.min_splits):
+        visible = readable.visible(offsets)
+        if visible:
+            offsets = replace(offsets, start=visible[0].first, end=visible[-1].end)
+        if visible is None or visible:
+            splits.append(
+                InputSplit(connection=connection, current=current, offsets=offsets, visible=visible)
+            )
+    return splits
 
 
 def _request_timeout_s(options: ReadOptions) -> float:
@@ -136,9 +184,11 @@ class RangeFetcher:
     Skips offsets without a message, such as compacted ones and transaction markers. Raises
     TopicGone, and KafkaUnavailable when nothing arrives for `poll_timeout_ms`. Offsets that Kafka
     no longer holds raise OffsetOutOfRange; without `fail_on_data_loss` they are skipped and logged.
+    A committed record that Kafka does not have, although the log begins before it, raises
+    RecordsLost in any case.
     """
 
-    def __init__(self, stream: MessageStream, split: InputSplit, options: ReadOptions) -> None:
+    def __init__(self, stream: PartitionStream, split: InputSplit, options: ReadOptions) -> None:
         self._stream = stream
         self._offsets = split.offsets
         self._topic = split.connection.topic_name
@@ -289,6 +339,8 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """Return a split's records in order, with `columns`; others are not decoded if possible.
 
+    Of an exactly-once channel these are the committed ones.
+
     Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for a message with an unknown schema
     if the split's Connection is not current, GatewayUnavailable.
     """
@@ -310,11 +362,15 @@ def read_split(
     transform = spark_transform(target)
     selection = ColumnSelection(columns)
     metadata = MetadataColumns(options)
-    config = {**_TUNING, **options.kafka}
+    config = consumer_properties(connection, _TUNING, options.kafka)
     properties = MaskedProperties(connection.kafka).over(config)
     key = (connection.topic_name, connection.topic_id, properties)
     timeout_s = _request_timeout_s(options)
-    with STREAMS.borrow(key, lambda: OwnStream(connection, config, timeout_s=timeout_s)) as stream:
+    with STREAMS.borrow(key, lambda: OwnStream(connection, config, timeout_s=timeout_s)) as own:
+        stream: PartitionStream = own
+        if split.visible is not None:
+            runs = ShippedRuns(connection, split.offsets, split.visible)
+            stream = CommittedStream(own, runs)
         for messages in RangeFetcher(stream, split, options):
             decoded = decoder.decode([message.value() for message in messages])
             if decoded.corrupt:

@@ -3,7 +3,8 @@
 The only module that depends on the version of Spark's streaming API.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
@@ -14,16 +15,26 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sluiceway.errors import OptionError
-from sluiceway.kafka.consumer import OwnStream
-from sluiceway.spark.batch_reader import InputSplit, input_splits, loss_handler, read_split
+from sluiceway.rest.models import Connection
+from sluiceway.spark.batch_reader import (
+    InputSplit,
+    held_back,
+    input_splits,
+    loss_handler,
+    read_split,
+)
 from sluiceway.spark.offsets import StreamOffset, ranges_between, resolve_bound
 from sluiceway.spark.options import ReadOptions
+from sluiceway.spark.readable_offsets import ReadableOffsets
 from sluiceway.spark.worker import RefreshableConnection, Shipped
 
 __all__ = ["ChannelStreamReader", "limit_batch", "require_supported", "stream_reader"]
 
+LOGGER = logging.getLogger(__name__)
+
 _REFRESH_EVERY_S: Final = 5.0
 _VERIFY_EVERY_S: Final = 5.0
+_GATEWAY_TIMEOUT_S: Final = 3.0
 _TUNING: Final[dict[str, object]] = {
     # librdkafka's default of 10 s delays a query after a broker's restart.
     "reconnect.backoff.max.ms": 1000,
@@ -36,15 +47,23 @@ class MicroBatchPlanner:
     An idle query asks for the end offsets every few milliseconds, which takes one request to the
     brokers for all partitions. New partitions and the topic's identity are checked every 5 s.
     While Kafka does not answer, a call waits for up to `poll_timeout_ms`, then raises
-    KafkaUnavailable.
+    KafkaUnavailable. An exactly-once channel ends at `stable`, which never goes back and below
+    which nothing changes, so a batch that is planned again has the same records.
     """
 
     def __init__(self, source: RefreshableConnection, options: ReadOptions) -> None:
         self._source = source
         self._options = options
-        config = {**_TUNING, **options.kafka}
-        timeout_s = options.poll_timeout_ms / 1000
-        self._stream = OwnStream(source.connection, config, timeout_s=timeout_s)
+        self._timeout_s = options.poll_timeout_ms / 1000
+        self._readable = ReadableOffsets(
+            source.connection,
+            {**_TUNING, **options.kafka},
+            gateway_url=source.gateway_url,
+            timeout_s=self._timeout_s,
+            gateway_timeout_s=_GATEWAY_TIMEOUT_S,
+            options=options,
+        )
+        self._stream = self._readable.stream
         self._discovered = source.connection.partitions
 
     def start(self) -> StreamOffset:
@@ -55,7 +74,8 @@ class MicroBatchPlanner:
         connection, options, stream = self._source.connection, self._options, self._stream
         stream.verify()
         partitions = range(connection.partitions)
-        marks = stream.watermarks(partitions)
+        self._readable.refresh()
+        marks = self._readable.watermarks(partitions)
         starts = resolve_bound(
             "startingOffsets",
             options.starting,
@@ -69,18 +89,37 @@ class MicroBatchPlanner:
 
     def end(self) -> StreamOffset:
         """Return the end of every partition. Raises TopicGone, KafkaUnavailable, Conflict."""
+        connection = self._current()
+        self._readable.follow()
+        ends = self._readable.ends(range(connection.partitions))
+        return StreamOffset.of(connection, ends, self._options.group)
+
+    def final_end(self, on_timeout: Callable[[str], None]) -> StreamOffset:
+        """Return the end of everything that is committed now, once all of it is readable.
+
+        After `poll_timeout_ms`, `on_timeout` is called with the reason why it is not; if it
+        returns, the end is that of what is readable. Raises what `end` raises, and GatewayError.
+        """
+        connection = self._current()
+        partitions = range(connection.partitions)
+        ends = self._readable.final_ends(partitions)
+        self._readable.await_stable(ends, timeout_s=self._timeout_s, on_timeout=on_timeout)
+        ends = self._readable.ends(partitions)
+        return StreamOffset.of(connection, ends, self._options.group)
+
+    def _current(self) -> Connection:
         self._source.refresh(max_age_s=_REFRESH_EVERY_S)
         connection = self._source.connection
         if connection.partitions > self._discovered:
             self._discovered = self._stream.discover_partitions()
         self._stream.verify(max_age_s=_VERIFY_EVERY_S)
-        ends = self._stream.ends(range(connection.partitions))
-        return StreamOffset.of(connection, ends, self._options.group)
+        return connection
 
     def splits(self, start: StreamOffset, end: StreamOffset) -> list[InputSplit]:
         """Return the splits of the batch from `start` to `end`; new partitions begin at 0.
 
-        Raises CheckpointMismatch for offsets of another topic and OffsetOutOfRange.
+        Raises CheckpointMismatch for offsets of another topic, or beyond what is committed, and
+        OffsetOutOfRange.
         """
         for offset in (start, end):
             offset.require_topic_of(self._source.connection)
@@ -88,13 +127,13 @@ class MicroBatchPlanner:
         ends = {p: offset for p, offset in end.next_offsets.items() if offset != starts.get(p, 0)}
         if not ends:
             return []
-        marks = self._stream.watermarks(ends)
+        marks = self._readable.checkpoint_watermarks(ends)
         ranges = ranges_between(starts, ends, marks, loss_handler(self._options))
-        return input_splits(self._source, ranges, self._options)
+        return input_splits(self._source, ranges, self._options, self._readable)
 
     def close(self) -> None:
         """Close the connections to Kafka and to the gateway."""
-        self._stream.close()
+        self._readable.close()
         self._source.close()
 
 
@@ -191,11 +230,24 @@ def limit_batch(start: Mapping[int, int], end: Mapping[int, int], limit: int) ->
 
 
 class UnlimitedStreamReader(ChannelStreamReader):
-    """Reads everything available in each micro-batch, for Spark 4.1."""
+    """Reads everything available in each micro-batch, for Spark 4.1.
+
+    It does not know the trigger, so the first batch of any run waits for what is committed.
+    """
+
+    _settled = False
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the available messages."""
-        return self.planner.end().to_json()
+        if self._settled:
+            return self.planner.end().to_json()
+        end = self.planner.final_end(_read_later)
+        self._settled = True
+        return end.to_json()
+
+
+def _read_later(reason: str) -> None:
+    LOGGER.warning("%s. They are read by a later batch, or by the next run of the query", reason)
 
 
 if limits is not None:
@@ -215,7 +267,7 @@ if limits is not None:
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
             """Fix the end of the query at the messages available now."""
-            self._last = self.planner.end()
+            self._last = self.planner.final_end(held_back)
 
         def latestOffset(  # type: ignore[override]  # noqa: N802 - Spark's name
             self, start: Mapping[str, Any], limit: Any

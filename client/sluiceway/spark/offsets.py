@@ -111,6 +111,17 @@ def resolve_ranges(
     return ranges
 
 
+def awaited_ends(ending: OffsetBound, ends: Mapping[int, int]) -> dict[int, int]:
+    """Return how far a read may reach in partitions with these `ends`."""
+    if isinstance(ending, AtTime) or ending == LATEST:
+        return dict(ends)
+    if isinstance(ending, int):
+        return {}
+    # EARLIEST needs nothing; what lies behind the ends is refused later.
+    wanted = {p: ends[p] if ending[p] == LATEST else ending[p] for p in ending.keys() & ends.keys()}
+    return {p: min(offset, ends[p]) for p, offset in wanted.items()}
+
+
 def ranges_between(
     starts: Mapping[int, int],
     ends: Mapping[int, int],

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 
 from sluiceway.errors import OptionError
@@ -24,7 +25,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "includeMetadata",
         "kafkaConsumer.pollTimeoutMs",
     ),
-    "batch read": ("endingOffsets", "endingTimestamp"),
+    "batch read": ("endingOffsets", "endingTimestamp", "snapshot"),
     "streaming read": ("maxOffsetsPerTrigger", "group"),
     "write": (
         *("key", "group", "create", "format", "partitions", "replication", "delivery"),
@@ -135,6 +136,22 @@ class OptionParser:
             group_path("any", group)  # raises OptionError
         return group
 
+    def snapshot(self) -> int | datetime | None:
+        """Return the number or the time of a commit, or None."""
+        text = self.text("snapshot")
+        if text is None or (text.strip().isascii() and text.strip().isdigit()):
+            return self.number("snapshot", 0, _MAX_LONG)
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise OptionError(
+                f"snapshot is {text!r}; it takes the number of a commit, or a time with its zone "
+                "such as 2026-11-24T08:00:00Z"
+            )
+        return moment
+
     def bound(self, edge: str, channel: str, default: OffsetBound) -> OffsetBound:
         """Return the bound set by the offsets or the timestamp of `edge`."""
         offsets, timestamp = f"{edge}Offsets", f"{edge}Timestamp"
@@ -154,6 +171,7 @@ class ReadOptions:
     `max_messages` limits the messages per task (None: by the channel's format), and
     `max_offsets_per_trigger` those per micro-batch (None: no limit). The read fails when Kafka
     sends nothing for `poll_timeout_ms`. `group` is a query's group (None: its name, or its id).
+    `snapshot` is the number or the time of a commit after which an exactly-once channel is read.
     """
 
     channel: str
@@ -163,6 +181,7 @@ class ReadOptions:
     max_messages: int | None
     max_offsets_per_trigger: int | None
     group: str | None
+    snapshot: int | datetime | None = None
     on_corrupt: Literal["raise", "skip"]
     fail_on_data_loss: bool
     include_headers: bool
@@ -192,6 +211,7 @@ class ReadOptions:
             max_messages=parser.number("maxRecordsPerPartition", 1, _MAX_LONG),
             max_offsets_per_trigger=parser.number("maxOffsetsPerTrigger", 1, _MAX_LONG),
             group=parser.group(),
+            snapshot=parser.snapshot(),
             on_corrupt=parser.choice("onCorrupt", {"raise": "raise", "skip": "skip"}, "raise"),
             fail_on_data_loss=parser.flag("failOnDataLoss", default=True),
             include_headers=parser.flag("includeHeaders", default=False),

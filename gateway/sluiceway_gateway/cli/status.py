@@ -13,7 +13,7 @@ import click
 
 from sluiceway.channel import Channel
 from sluiceway.rest.channels import Control, watch_status, watch_summaries
-from sluiceway.rest.status import ChannelSummary, EndpointCounts, StatusReport
+from sluiceway.rest.status import ChannelSummary, EndpointCounts, LedgerReport, StatusReport
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import entry
 from sluiceway_gateway.cli.entry import format_time, gateway_at, print_table, waiting_for
@@ -108,6 +108,8 @@ def _print_report(report: StatusReport) -> None:
     when = "not sampled yet" if sampled is None else f"as of {format_time(sampled)}"
     written = f"{_number(report.write_rate)} messages written/s"
     click.echo(f"channel {report.name} is {report.phase}, {written}, {when}")
+    if report.ledger is not None:
+        _print_ledger(report.ledger)
     if report.groups:
         click.echo()
         print_table(
@@ -148,6 +150,21 @@ def _print_report(report: StatusReport) -> None:
                 )
                 for each, lag, progress in endpoints
             ],
+        )
+
+
+def _print_ledger(ledger: LedgerReport) -> None:
+    click.echo(
+        f"commit {ledger.number}, open batches: {ledger.open_batches}, "
+        f"{_number(ledger.uncommitted_messages)} messages of no commit"
+    )
+    if ledger.halted is not None:
+        click.echo(f"the channel is stopped: {ledger.halted}")
+    holder = ledger.held_back_by
+    if holder is not None:
+        click.echo(
+            f"readers are held back by the batch {holder.key!r} of {holder.owner!r}, open since "
+            f"{format_time(holder.since)}: {_number(holder.held_messages)} committed messages wait"
         )
 
 

@@ -185,6 +185,7 @@ class Ledgers:
             was = store.hold(tx, channel)
             require_topic(channel.topic.id, was.topic_id)
             batch = _require_batch(tx, channel, request.batch)
+            now = self._clock()
             decision = commit_batch(
                 was,
                 batch_store.owner(tx, uid, batch.owner) or Owner(name=batch.owner),
@@ -192,7 +193,7 @@ class Ledgers:
                 batch_store.open_batches(tx, uid),
                 store.runs_from(tx, uid, _begins(batch, request.manifest)),
                 request,
-                self._clock(),
+                now,
             )
             stable = decision.ledger.stable
             if decision.repeated:
@@ -204,7 +205,8 @@ class Ledgers:
                 store.replace_runs(
                     tx, uid, removed=decision.runs_removed, added=decision.runs_added
                 )
-                store.save(tx, decision.ledger, was=was, now=self._clock())
+                # The commit's own time, by which a snapshot finds it.
+                store.save(tx, decision.ledger, was=was, now=now)
                 if positions is not None:
                     self._commit_positions(tx, positions, principal)
         self._notify()

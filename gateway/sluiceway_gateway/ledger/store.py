@@ -5,7 +5,7 @@ made one after another. Every UPDATE names what it expects to find, and checks t
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, or_, select, update
@@ -292,9 +292,13 @@ def snapshot(tx: ReadTransaction, uid: str, number: int) -> Mapping[int, int] | 
 
 
 def number_at(tx: ReadTransaction, uid: str, at: datetime) -> int:
-    """Return the number of the last end up to this time; 0 before the first."""
+    """Return the number of the last end up to this time; 0 before the first.
+
+    Times are shown in milliseconds, so an end counts within its own one.
+    """
     table = ledger_snapshots.c
-    statement = select(func.max(table.number)).where(table.channel_uid == uid, table.at <= at)
+    until = at + timedelta(milliseconds=1)
+    statement = select(func.max(table.number)).where(table.channel_uid == uid, table.at < until)
     return tx.execute(statement).scalar_one() or 0
 
 

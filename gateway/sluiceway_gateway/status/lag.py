@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
+from sluiceway_gateway.status.held_back import LedgerSample
 from sluiceway_gateway.status.progress import (
     WINDOW,
     Offsets,
@@ -28,12 +29,16 @@ History = Sequence[tuple[float, Offsets]]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Kafka's watermarks and the readers' positions of a channel at one moment."""
+    """Bounds of what can be read, and the readers' positions of a channel at one moment."""
 
     at: datetime
     starts: Offsets = ()
     ends: Offsets = ()
-    """Watermarks; empty where Kafka gave none."""
+    """Kafka's watermarks, and in exactly-once channels `stable`; empty where Kafka gave none."""
+    log_ends: Offsets = ()
+    """Kafka's watermarks in exactly-once channels; empty in others."""
+    ledger: LedgerSample | None = None
+    """Only of exactly-once channels."""
     tracks: Mapping[str, OffsetTrack] = field(default_factory=dict)
 
     def lag(self, track: OffsetTrack, partition: int) -> int | None:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.endpoints.model import Role
+from sluiceway_gateway.status.held_back import LedgerSample
 from sluiceway_gateway.status.lag import GroupSummary
 
 FAILED = "failed"
@@ -31,6 +32,8 @@ class ChannelOverview:
     name: str
     sampled_at: datetime | None
     write_rate: float | None
+    ledger: LedgerSample | None = None
+    """Of an exactly-once channel, at the last sample."""
     groups: tuple[GroupOverview, ...]
 
 

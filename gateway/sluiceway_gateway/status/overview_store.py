@@ -13,7 +13,7 @@ from sluiceway_gateway.db.statements import chunks, starts_with
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.status.lag import GroupSummary
 from sluiceway_gateway.status.model import FAILED, ChannelOverview, GroupOverview, Overview
-from sluiceway_gateway.status.sample_store import group_summaries_of
+from sluiceway_gateway.status.sample_store import group_summaries_of, ledger_of
 
 
 def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int) -> Overview:
@@ -47,6 +47,7 @@ def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int)
         select(
             *(in_use.c.uid, in_use.c.name, in_use.c.total, samples.c.at),
             samples.c.document["groups"].label("groups"),
+            samples.c.document["ledger"].label("ledger"),
             samples.c.document["summary"]["write_rate"].label("write_rate"),
         )
         .select_from(in_use)
@@ -63,6 +64,7 @@ def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int)
                 name=row.name,
                 sampled_at=row.at,
                 write_rate=row.write_rate,
+                ledger=ledger_of(row.ledger),
                 groups=groups[:left],
             )
         )

@@ -25,12 +25,13 @@ from sqlalchemy import (
     update,
 )
 
-from sluiceway_gateway.channels.model import READABLE
+from sluiceway_gateway.channels.model import READABLE, Delivery
 from sluiceway_gateway.channels.store import hold_channels, in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, chunks
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
+from sluiceway_gateway.status.held_back import LedgerSample, OpenBatch
 from sluiceway_gateway.status.lag import (
     GroupLag,
     GroupSummary,
@@ -59,6 +60,7 @@ _CHANNELS = select(
     channels.c.topic_name.label("topic"),
     channels.c.topic_id,
     channels.c.topic_partitions.label("partitions"),
+    (channels.c.delivery == str(Delivery.EXACTLY_ONCE)).label("exactly_once"),
 ).where(
     in_phases(READABLE),
     channels.c.topic_partitions.is_not(None),
@@ -98,6 +100,7 @@ class SampledChannel:
     topic: str
     topic_id: str | None
     partitions: int
+    exactly_once: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +213,8 @@ def sample_of(row: Row[Any]) -> StoredSample:
             at=row.at,
             starts=document["starts"],
             ends=document["ends"],
+            log_ends=document["log_ends"],
+            ledger=ledger_of(document["ledger"]),
             tracks={key: OffsetTrack(**each) for key, each in document["tracks"].items()},
         ),
         endpoints_digest=document["endpoints_digest"],
@@ -224,6 +229,8 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
     document = {
         "starts": sample.starts,
         "ends": sample.ends,
+        "log_ends": sample.log_ends,
+        "ledger": None if sample.ledger is None else asdict(sample.ledger),
         # asdict would copy every number.
         "tracks": {
             key: {"position": t.position, "committed": t.committed, "holder": t.holder}
@@ -240,6 +247,13 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
         "at": sample.at,
         "document": document,
     }
+
+
+def ledger_of(document: Mapping[str, Any] | None) -> LedgerSample | None:
+    """Return the ledger of a sample's document."""
+    if document is None:
+        return None
+    return LedgerSample(**{**document, "batches": [OpenBatch(**e) for e in document["batches"]]})
 
 
 def _summary_of(document: Mapping[str, Any]) -> LagSummary:

@@ -15,8 +15,11 @@ from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
-from sluiceway_gateway.status import sample_store
+from sluiceway_gateway.ledger.model import Ledger
+from sluiceway_gateway.status import ledger_store, sample_store
+from sluiceway_gateway.status.held_back import LedgerSample, ledger_sample
 from sluiceway_gateway.status.lag import Sample, group_lag, write_rate
+from sluiceway_gateway.status.ledger_store import LedgerRows
 from sluiceway_gateway.status.progress import WINDOW, Offsets, offset_tracks, partitions_read
 from sluiceway_gateway.status.sample_store import (
     ReaderSnapshot,
@@ -69,6 +72,8 @@ class _ChannelHistory:
             each.endpoints_digest == endpoints_digest
             and each.sample.ends == sample.ends
             and each.sample.starts == sample.starts
+            and each.sample.log_ends == sample.log_ends
+            and each.sample.ledger == sample.ledger
             and each.sample.tracks == sample.tracks
             for each in self.window
         )
@@ -159,6 +164,7 @@ class Sampler:
     ) -> list[SampleWrite]:
         """Read the channels' positions and return their samples."""
         uids = [each.uid for each in chunk]
+        ledgered = [each.uid for each in chunk if each.exactly_once]
         with self._database.scan() as tx:
             snapshots = sample_store.reader_snapshots(tx, chunk)
             numbers = sample_store.last_numbers(tx, uids)
@@ -168,21 +174,45 @@ class Sampler:
                     self._histories[uid] = _ChannelHistory()
                     for stored in sample_store.of_channel(tx, uid):
                         self._histories[uid].append(stored)
-        return [
-            self._sample_channel(each, watermarks.get(each.topic, {}), snapshots[each.uid])
-            for each in chunk
-        ]
+            rows = ledger_store.of_channels(tx, ledgered)
+            counts = ledger_store.committed_messages(tx, rows.keys())
+        samples = []
+        for each in chunk:
+            ledger = None
+            if each.exactly_once:
+                found = rows.get(each.uid) or _unused(each)
+                ledger = ledger_sample(
+                    found.ledger,
+                    found.batches,
+                    partitions=each.partitions,
+                    committed_messages=counts.get(each.uid, 0),
+                )
+            marks = watermarks.get(each.topic, {})
+            samples.append(self._sample_channel(each, marks, snapshots[each.uid], ledger))
+        return samples
 
     def _sample_channel(
-        self, channel: SampledChannel, marks: TopicWatermarks, snapshot: ReaderSnapshot
+        self,
+        channel: SampledChannel,
+        marks: TopicWatermarks,
+        snapshot: ReaderSnapshot,
+        ledger: LedgerSample | None,
     ) -> SampleWrite:
         partitions = channel.partitions
         history = self._histories[channel.uid]
         known = [marks.get(each) for each in range(partitions)] if not _is_unknown(marks) else []
+        ends = log_ends = [None if each is None else each.end_offset for each in known]
+        if ledger is not None and known:
+            ends = [
+                None if mark is None else stable
+                for mark, stable in zip(known, ledger.stable, strict=True)
+            ]
         sample = Sample(
             at=self._clock(),
             starts=[None if each is None else each.begin_offset for each in known],
-            ends=[None if each is None else each.end_offset for each in known],
+            ends=ends,
+            log_ends=[] if ledger is None else log_ends,
+            ledger=ledger,
             tracks=offset_tracks(snapshot.readers, snapshot.committed, partitions=partitions),
         )
         if history.is_unchanged(sample, snapshot.endpoints_digest):
@@ -193,16 +223,24 @@ class Sampler:
                 channel_uid=channel.uid, stored=again, is_new=False, changes_status=grows
             )
         window = [*(each.sample for each in history.window), sample][-WINDOW:]
-        ends = [*history.ends, (sample.at.timestamp(), sample.ends)]
+        past = [*history.ends, (sample.at.timestamp(), sample.ends)]
         alive = partitions_read(snapshot.readers, partitions=partitions)
         stored = StoredSample(
             number=history.number + 1,
             sample=sample,
             endpoints_digest=snapshot.endpoints_digest,
-            lags={key: group_lag(key, window, ends, alive=alive[key]) for key in sample.tracks},
+            lags={key: group_lag(key, window, past, alive=alive[key]) for key in sample.tracks},
             write_rate=write_rate(window),
         )
         return SampleWrite(channel_uid=channel.uid, stored=stored, is_new=True, changes_status=True)
+
+
+def _unused(channel: SampledChannel) -> LedgerRows:
+    """Return the ledger of a channel in which no batch was opened yet."""
+    ledger = Ledger(
+        channel_uid=channel.uid, topic_id=channel.topic_id or "", partitions=channel.partitions
+    )
+    return LedgerRows(ledger=ledger, batches=())
 
 
 def _is_unknown(marks: TopicWatermarks) -> bool:

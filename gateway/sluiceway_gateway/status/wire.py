@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -51,6 +51,7 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
         "partitions": fragments.of(
             ("partitions", channel.uid), (last,), lambda: _bounds_json(last)
         ),
+        "ledger": fragments.of(("ledger", channel.uid), (last,), lambda: _ledger_json(last)),
         "write_rate": text_of(None if last is None else _rounded(last.write_rate)),
     }
     return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
@@ -87,11 +88,39 @@ def _channel_json(channel: Channel) -> dict[str, Any]:
 def _bounds_json(last: StoredSample | None) -> list[dict[str, Any]]:
     if last is None:
         return []
-    starts, ends = last.sample.starts, last.sample.ends
+    sample, ledger = last.sample, last.sample.ledger
+    ends = sample.ends if ledger is None else sample.log_ends
     return [
-        {"partition": number, "start": start, "end": end}
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True))
+        {
+            "partition": number,
+            "start": start,
+            "end": end,
+            "stable": None if ledger is None else offset_at(ledger.stable, number),
+            "visible_end": None if ledger is None else offset_at(ledger.visible_end, number),
+        }
+        for number, (start, end) in enumerate(zip(sample.starts, ends, strict=True))
     ]
+
+
+def _ledger_json(last: StoredSample | None) -> dict[str, Any] | None:
+    if last is None or last.sample.ledger is None:
+        return None
+    sample, ledger = last.sample, last.sample.ledger
+    return {
+        "number": ledger.number,
+        "halted": ledger.halted,
+        "uncommitted_messages": ledger.uncommitted_messages(sample.starts, sample.log_ends),
+        "open_batches": ledger.open_batches,
+        "batches": [
+            {
+                "key": each.key,
+                "owner": each.owner,
+                "since": time_json(datetime.fromtimestamp(each.since, UTC)),
+                "held_messages": each.held_messages,
+            }
+            for each in ledger.batches
+        ],
+    }
 
 
 def _reader_text(
@@ -153,7 +182,7 @@ def _lag_json(channel: Channel, lag: GroupLag | None, last: StoredSample | None)
         return {**dict.fromkeys((*names, "progress")), "lag_seconds_at_least": False}
     return {
         "lag_messages": lag.lag_messages,
-        "lag_records": lag.lag_messages if _has_record_per_message(channel) else None,
+        "lag_records": lag.lag_messages if _has_record_per_message(channel, last) else None,
         "lag_seconds": _age(last.sample.at, lag.behind_since, lag.lag_messages),
         "lag_seconds_at_least": lag.behind_or_before,
         "read_rate": _rounded(lag.read_rate),
@@ -187,12 +216,16 @@ def _partitions_json(
     ]
 
 
-def _has_record_per_message(channel: Channel) -> bool:
+def _has_record_per_message(channel: Channel, last: StoredSample) -> bool:
     """Whether every offset is a record.
 
     Not in Arrow, whose messages are batches, nor in a compacted topic. An adopted topic may have
-    gaps, or messages that are not the channel's.
+    gaps, or messages that are not the channel's. In an exactly-once channel, some may be of no
+    committed batch.
     """
+    ledger = last.sample.ledger
+    if ledger is not None and not ledger.is_gapless(last.sample.starts):
+        return False
     compacted = "compact" in channel.spec.config.get("cleanup.policy", "")
     return channel.spec.format is not Format.ARROW and not channel.adopted and not compacted
 
@@ -231,11 +264,36 @@ class StatusChannel(BaseModel):
 
 
 class StatusPartition(BaseModel):
-    """The watermarks of a partition."""
+    """The watermarks of a partition, and how far it is committed."""
 
     partition: int
     start: int | None
     end: int | None
+    stable: int | None = Field(description="Readers read up to here; null if delivery has no say")
+    visible_end: int | None = Field(description="The end of the last committed record")
+
+
+class StatusBatch(BaseModel):
+    """An open batch."""
+
+    key: str
+    owner: str
+    since: datetime
+    held_messages: int = Field(description="Committed messages that wait for its end")
+
+
+class StatusLedger(BaseModel):
+    """Commits of an exactly-once channel, and what holds its readers back."""
+
+    number: int = Field(description="Of the last batch that ended")
+    halted: str | None = Field(description="Why nothing may be read or written")
+    uncommitted_messages: int | None = Field(
+        description="Messages in Kafka of open batches, failed attempts and foreign producers"
+    )
+    open_batches: int
+    batches: list[StatusBatch] = Field(
+        description="Open batches, those first for which the most messages wait; at most 20"
+    )
 
 
 class StatusReader(EndpointBody):
@@ -254,7 +312,7 @@ class StatusGroupPartition(BaseModel):
         description="The next offset to read: as its reader reports, or as committed if that is "
         "later or the reader reports none"
     )
-    end: int | None
+    end: int | None = Field(description="The watermark, or `stable`")
     lag_messages: int | None = Field(description="Offsets to read")
     lag_seconds: float | None = Field(description="Age of the next message to read")
     lag_seconds_at_least: bool = Field(description=_AT_LEAST)
@@ -296,6 +354,7 @@ class StatusBody(BaseModel):
     readers: list[StatusReader]
     groups: list[StatusGroup]
     partitions: list[StatusPartition]
+    ledger: StatusLedger | None = Field(description="null for at_least_once")
     write_rate: float | None = Field(description="Messages per second over the last seconds")
 
 

@@ -80,8 +80,8 @@ def test_the_status_has_writers_readers_groups_and_partitions(flights: Site) -> 
     assert status["sampled_at"] == "2030-01-01T00:00:05.000Z"
     assert status["write_rate"] == 1.0
     assert status["partitions"] == [
-        {"partition": 0, "start": 0, "end": 9},
-        {"partition": 1, "start": 0, "end": 0},
+        {"partition": 0, "start": 0, "end": 9, "stable": None, "visible_end": None},
+        {"partition": 1, "start": 0, "end": 0, "stable": None, "visible_end": None},
     ]
     (group,) = status["groups"]
     assert group == {

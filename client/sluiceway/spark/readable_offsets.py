@@ -1,0 +1,253 @@
+"""Readable offsets: what planning may read of a channel, by Kafka or by the channel's commits."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import Final
+
+from sluiceway.errors import CheckpointMismatch, GatewayUnavailable, OptionError
+from sluiceway.kafka.config import MaskedProperties
+from sluiceway.kafka.consumer import OwnStream, Watermarks
+from sluiceway.ledger.visibility import CommittedRuns, Visibility, visibility_of
+from sluiceway.rest.channels import Control
+from sluiceway.rest.ledger_models import Committed, Interval
+from sluiceway.rest.models import Connection
+from sluiceway.rest.transport import Transport
+from sluiceway.spark.offsets import OffsetRange
+from sluiceway.spark.options import ReadOptions
+
+__all__ = ["ReadableOffsets", "ShippedRuns", "consumer_properties"]
+
+LOGGER = logging.getLogger(__name__)
+
+_FOLLOWED_S: Final = 1.0
+"""Time between two calls within which a background request finds commits."""
+_RETRY_AFTER_S: Final = 15.0
+_GRACE_S: Final = 60.0
+
+
+def consumer_properties(connection: Connection, *given: Mapping[str, object]) -> MaskedProperties:
+    """Return a consumer's properties, of which later ones take precedence.
+
+    Consumers of exactly-once channels read past open transactions of foreign producers, which
+    would hold committed records back.
+    """
+    properties = MaskedProperties()
+    for each in given:
+        properties = properties.over(each)
+    if connection.delivery == "exactly_once":
+        return properties.over({"isolation.level": "read_uncommitted"})
+    return properties
+
+
+class ShippedRuns(Visibility):
+    """The visible offsets of a split, which planning ships with it."""
+
+    def __init__(
+        self, connection: Connection, offsets: OffsetRange, visible: tuple[Interval, ...]
+    ) -> None:
+        super().__init__(connection)
+        ends = {offsets.partition: offsets.end}
+        answer = Committed(
+            uid=connection.channel_uid,
+            topic_id=connection.topic_id,
+            number=0,
+            stable=ends,
+            visible_end=ends,
+            runs={offsets.partition: visible},
+        )
+        self.runs.add(answer)
+        self.number, self.visible_end = 0, ends
+
+    def refresh(self) -> None:
+        """Do nothing: planning has decided."""
+
+    def wait(self, number: int, timeout_s: float) -> bool:
+        """Return False: there is never more."""
+        del number, timeout_s
+        return False
+
+    def held_back_by(self) -> None:
+        """Return None: nothing is waited for."""
+
+
+class ReadableOffsets:
+    """The offsets of a channel that a read may plan.
+
+    Of an exactly-once channel they end at `stable`, and `visible` tells which of them are
+    committed. Of other channels they are Kafka's. The ledger is asked before Kafka's first offsets,
+    since the gateway forgets commits of records that Kafka has deleted.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        config: Mapping[str, object],
+        *,
+        gateway_url: str | None,
+        timeout_s: float,
+        gateway_timeout_s: float,
+        options: ReadOptions,
+    ) -> None:
+        """Raise OptionError, GatewayError, TopicGone."""
+        self.stream = OwnStream(
+            connection, consumer_properties(connection, config), timeout_s=timeout_s
+        )
+        self._channel = connection.channel_name
+        self._control: Control | None = None
+        self._visibility: Visibility | None = None
+        self._asked_s = self._retry_at_s = float("-inf")
+        try:
+            self._visibility = self._open(
+                connection, gateway_url, options.snapshot, gateway_timeout_s
+            )
+        except BaseException:
+            self.close()
+            raise
+        if self._visibility is not None:
+            self._visibility.acquire()
+
+    def close(self) -> None:
+        """Close the connections; nothing is waited for any more."""
+        self.stream.close()
+        found, self._visibility = self._visibility, None
+        if found is not None:
+            found.release()
+        if self._control is not None:
+            self._control.close()
+
+    def refresh(self) -> None:
+        """Take everything committed until now. Raises GatewayError, TopicGone."""
+        if self._visibility is not None:
+            self._visibility.refresh()
+
+    def follow(self) -> None:
+        """Take what is committed, for a query that asks again and again.
+
+        A query that asks every few milliseconds learns of commits from a request that waits for
+        them in the background; others ask at each call. While the gateway does not answer, nothing
+        can be committed, and what is known stays.
+        """
+        if self._visibility is None:
+            return
+        now_s = time.monotonic()
+        followed = now_s - self._asked_s < _FOLLOWED_S
+        self._asked_s = now_s
+        try:
+            if followed or now_s < self._retry_at_s:
+                self._visibility.wait(self._visibility.number, 0.0)
+            else:
+                self._visibility.refresh()
+        except GatewayUnavailable as error:
+            self._retry_at_s = now_s + _RETRY_AFTER_S
+            LOGGER.warning(
+                "channel %r: %s. The query waits for further commits", self._channel, error
+            )
+
+    def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the ends of everything committed, which `stable` may not have reached yet."""
+        if self._visibility is None:
+            return self.stream.ends(partitions)
+        self._visibility.refresh()
+        return {p: self._visibility.visible_end.get(p, 0) for p in partitions}
+
+    def await_stable(
+        self, ends: Mapping[int, int], *, timeout_s: float, on_timeout: Callable[[str], None]
+    ) -> None:
+        """Wait until `stable` has reached these ends, or give `on_timeout` the reason why not.
+
+        Committed records are not readable while a batch that was opened before them is open.
+        """
+        found = self._visibility
+        if found is None:
+            return
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            # First the number: a change in between ends the wait.
+            number = found.number
+            if all(found.runs.stable_of(p) >= end for p, end in ends.items()):
+                return
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                holder = found.held_back_by() or "a batch"
+                on_timeout(
+                    f"records of the channel {self._channel!r} that are committed are not readable "
+                    f"after {timeout_s:g} s, as {holder} began before them and has not ended"
+                )
+                return
+            found.wait(number, left_s)
+
+    def watermarks(
+        self, partitions: Collection[int], ends: Mapping[int, int] | None = None
+    ) -> dict[int, Watermarks]:
+        """Return the first offsets in Kafka, and `ends`; by default, what is readable now."""
+        if self._visibility is None:
+            if ends is None:
+                return self.stream.watermarks(partitions)
+        else:
+            ends = self._stable(partitions) if ends is None else ends
+        begins = self.stream.begins(partitions)
+        # Everything committed may have expired, and messages of failed attempts behind it.
+        return {p: Watermarks(begin=begins[p], end=max(begins[p], ends[p])) for p in partitions}
+
+    def ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the offsets up to which a query may read now, as far as is known."""
+        if self._visibility is None:
+            return self.stream.ends(partitions)
+        return {p: mark.end for p, mark in self.watermarks(partitions).items()}
+
+    def checkpoint_watermarks(self, offsets: Mapping[int, int]) -> dict[int, Watermarks]:
+        """Return the watermarks of partitions that a query reads up to these offsets.
+
+        Raises CheckpointMismatch for a checkpoint that is ahead of the channel's commits.
+        """
+        found = self._visibility
+        if found is not None and any(
+            end > found.runs.stable_of(partition) for partition, end in offsets.items()
+        ):
+            found.refresh()
+        marks = self.watermarks(offsets)
+        for partition, end in offsets.items() if found is not None else ():
+            if end > marks[partition].end:
+                raise CheckpointMismatch(
+                    f"the checkpoint has read partition {partition} of the channel "
+                    f"{self._channel!r} up to {end}, but it is committed up to "
+                    f"{marks[partition].end} only: the gateway's database was restored from an "
+                    "earlier state. Restore the checkpoint of that time, too, or give the query a "
+                    "new checkpointLocation"
+                )
+        return marks
+
+    def visible(self, offsets: OffsetRange) -> tuple[Interval, ...] | None:
+        """Return what is committed of a range; None if everything is visible at once."""
+        if self._visibility is None:
+            return None
+        return self._visibility.runs.between(offsets.partition, offsets.start, offsets.end)
+
+    def _stable(self, partitions: Collection[int]) -> dict[int, int]:
+        assert self._visibility is not None  # noqa: S101 - the callers have checked
+        return {p: self._visibility.runs.stable_of(p) for p in partitions}
+
+    def _open(
+        self,
+        connection: Connection,
+        gateway_url: str | None,
+        snapshot: int | datetime | None,
+        timeout_s: float,
+    ) -> Visibility | None:
+        if connection.delivery != "exactly_once" and snapshot is None:
+            return None
+        if gateway_url is None:
+            raise OptionError(
+                f"the channel {connection.channel_name!r} is an exactly-once one, and only the "
+                'gateway knows what is committed: read it with format("channel")'
+            )
+        self._control = Control(Transport(gateway_url, timeout_s=timeout_s))
+        calls = self._control.ledger
+        if snapshot is not None:
+            return visibility_of(calls, connection, grace_s=_GRACE_S, snapshot=snapshot)
+        # Not a shared one, since its connections are closed with this.
+        runs = CommittedRuns(calls, connection, grace_s=_GRACE_S)
+        runs.refresh()
+        return runs

@@ -1,0 +1,281 @@
+"""Reads of exactly-once channels without a Spark session: plan, pickle, read."""
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import OffsetOutOfRange, OptionError, RecordsLost, SluicewayTimeout
+from sluiceway.ledger.visibility import CommittedRuns
+from sluiceway.rest.ledger_models import Interval
+from sluiceway.schema import Schema
+from sluiceway.spark.batch_reader import InputSplit
+from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.offsets import OffsetRange
+from sluiceway.spark.types import struct_of
+from sluiceway.writer import ChannelWriter
+from spark_tasks import SCHEMA, Produce, fill
+from topics import Topics
+
+Read = Callable[..., list[int]]
+
+
+@pytest.fixture
+def channel(gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(name, SCHEMA, partitions=2, delivery="exactly_once")
+
+
+def rows(*ids: int) -> list[dict[str, Any]]:
+    return [{"id": each, "s": str(each)} for each in ids]
+
+
+def abort(channel: Channel, *ids: int, partition: int = 0) -> None:
+    """Write records into Kafka that are never committed."""
+    with (
+        suppress(ZeroDivisionError),
+        channel.writer(partition=partition) as writer,
+        writer.batch("aborted"),
+    ):
+        writer.write(rows(*ids))
+        writer.flush()
+        raise ZeroDivisionError
+
+
+@contextmanager
+def open_batch(channel: Channel, partition: int = 0) -> Iterator[ChannelWriter]:
+    """Hold a batch open, to which the block may write."""
+    with channel.writer(partition=partition) as writer, writer.batch("slow", owner="nightly"):
+        yield writer
+
+
+@pytest.fixture
+def planned(gateway_url: str, channel: Channel) -> Callable[..., DataSourceReader]:
+    def planned(**options: str) -> DataSourceReader:
+        source = ChannelDataSource({"path": channel.name} | options, gateway_url=gateway_url)
+        columns = struct_of(Schema.parse(channel.connection("read").schema_definition).arrow)
+        reader: DataSourceReader = pickle.loads(pickle.dumps(source.reader(columns)))  # noqa: S301
+        return reader
+
+    return planned
+
+
+def tasks(reader: DataSourceReader) -> list[list[int]]:
+    """Return the ids that each task of a plan reads."""
+    return tasks_of(reader, *reader.partitions())
+
+
+def tasks_of(reader: DataSourceReader, *partitions: InputPartition) -> list[list[int]]:
+    return [
+        [each for batch in reader.read(split) for each in batch.column("id").to_pylist()]
+        for split in pickle.loads(pickle.dumps(partitions))  # noqa: S301
+    ]
+
+
+@pytest.fixture
+def read(planned: Callable[..., DataSourceReader]) -> Read:
+    def read(**options: str) -> list[int]:
+        return [each for ids in tasks(planned(**options)) for each in ids]
+
+    return read
+
+
+def test_only_committed_records_are_read(channel: Channel, read: Read, produce: Produce) -> None:
+    fill(channel, range(3))
+    abort(channel, 90, 91)
+    fill(channel, range(3, 5))
+    abort(channel, 92, partition=1)
+    produce(channel.connection("read"), b"from a foreign producer", partition=1)
+    with open_batch(channel, partition=1) as writer:
+        writer.write(rows(93))
+
+        assert read() == [0, 1, 2, 3, 4]
+
+
+def test_each_split_has_its_part_of_the_committed_offsets(
+    channel: Channel, planned: Callable[..., DataSourceReader]
+) -> None:
+    fill(channel, range(4))
+    abort(channel, *range(90, 94))
+    fill(channel, range(4, 8))
+
+    reader = planned(maxRecordsPerPartition="4")
+    splits: list[InputSplit] = [each.value for each in reader.partitions()]
+
+    assert [each.visible for each in splits] == [(Interval(0, 4),), (Interval(8, 12),)]
+    assert [(each.offsets.start, each.offsets.end) for each in splits] == [(0, 4), (8, 12)]
+    assert tasks(reader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_the_committed_records_are_requested_once_in_a_plan(
+    channel: Channel,
+    planned: Callable[..., DataSourceReader],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill(channel, range(4))
+    reader = planned(minPartitions="4")
+    requests: list[int] = []
+    request = CommittedRuns._request
+
+    def counted(self: CommittedRuns, *arguments: Any, **named: Any) -> None:
+        requests.append(1)
+        request(self, *arguments, **named)
+
+    monkeypatch.setattr(CommittedRuns, "_request", counted)
+
+    assert tasks(reader) == [[0], [1], [2], [3]]
+    # When it is opened, and for the end.
+    assert len(requests) == 2
+
+
+def test_a_read_waits_for_what_is_committed_behind_an_open_batch(
+    channel: Channel, read: Read
+) -> None:
+    fill(channel, range(3))
+    found: list[int] = []
+    with ExitStack() as stack:
+        writer = stack.enter_context(open_batch(channel))
+        writer.write(rows(7))
+        writer.flush()
+        fill(channel, range(3, 5))
+        reading = threading.Thread(target=lambda: found.extend(read()))
+        reading.start()
+        reading.join(0.5)
+        assert reading.is_alive(), found
+    reading.join(30)
+
+    assert found == [0, 1, 2, 7, 3, 4]
+
+
+def test_a_read_that_is_held_back_too_long_names_the_batch(channel: Channel, read: Read) -> None:
+    fill(channel, range(3))
+    with open_batch(channel):
+        fill(channel, range(3, 5))
+
+        with pytest.raises(SluicewayTimeout) as raised:
+            read(**{"kafkaConsumer.pollTimeoutMs": "1000"})
+
+        assert "the batch 'slow' of 'nightly', open since 20" in str(raised.value)
+        assert 'option("kafkaConsumer.pollTimeoutMs"' in str(raised.value)
+        # What is readable is not waited for.
+        assert read(endingOffsets='{"0": 3, "1": -2}') == [0, 1, 2]
+        with pytest.raises(SluicewayTimeout):
+            read(endingOffsets='{"0": 4, "1": -1}', **{"kafkaConsumer.pollTimeoutMs": "1000"})
+
+
+def test_an_end_beyond_what_is_committed_is_refused(channel: Channel, read: Read) -> None:
+    fill(channel, range(3))
+    abort(channel, 90, 91)
+
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 4"):
+        read(endingOffsets='{"0": 4, "1": 0}')
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 5"):
+        read(startingOffsets='{"0": 5, "1": 0}')
+
+
+def test_timestamps_and_latest_stay_within_what_is_committed(channel: Channel, read: Read) -> None:
+    fill(channel, range(3))
+    abort(channel, 90, 91)
+
+    assert read(endingTimestamp=str(2**42)) == [0, 1, 2]
+    assert read(endingTimestamp="0") == []
+    assert read(startingTimestamp="0") == [0, 1, 2]
+    assert read(startingOffsets="latest") == []
+
+
+def test_a_snapshot_is_the_channel_as_it_was_after_a_commit(channel: Channel, read: Read) -> None:
+    fill(channel, range(3))
+    first = channel.commits().events[0]
+    fill(channel, range(3, 5))
+    fill(channel, range(5, 8), partition=1)
+
+    assert read() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert read(snapshot=str(first.number)) == [0, 1, 2]
+    assert read(snapshot=first.at.isoformat()) == [0, 1, 2]
+    assert read(snapshot=datetime.now(UTC).isoformat()) == [0, 1, 2, 3, 4, 5, 6, 7]
+    with open_batch(channel):
+        fill(channel, range(8, 9))
+        # An open batch holds back nothing that was readable then.
+        assert read(snapshot=str(first.number)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("text", ["-1", "yesterday", "2026-11-24T08:00:00", "1.5"])
+def test_a_snapshot_is_a_number_or_a_time_with_a_zone(read: Read, text: str) -> None:
+    with pytest.raises(OptionError, match=r"snapshot is .*; it takes the number of a commit, or a"):
+        read(snapshot=text)
+
+
+def test_a_channel_without_commits_has_no_snapshots(gateway: Gateway, gateway_url: str) -> None:
+    channel = gateway.channel("spark-plain-snapshot", SCHEMA)
+    source = ChannelDataSource({"path": channel.name, "snapshot": "1"}, gateway_url=gateway_url)
+    with pytest.raises(OptionError, match="has no snapshots: its delivery is at_least_once"):
+        source.reader(struct_of(SCHEMA)).partitions()
+    with pytest.raises(OptionError, match="'snapshot' is an option of a batch read"):
+        source.streamReader(struct_of(SCHEMA))
+
+
+def test_an_open_transaction_of_a_foreign_producer_holds_nothing_back(
+    channel: Channel, read: Read
+) -> None:
+    connection = channel.connection("read")
+    fill(channel, range(2))
+    producer = Producer({**connection.kafka, "transactional.id": connection.topic_name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(connection.topic_name, b"foreign", partition=0)
+    producer.flush(30)
+    fill(channel, range(2, 4))
+
+    assert read(**{"kafka.isolation.level": "read_committed"}) == [0, 1, 2, 3]
+    producer.abort_transaction(30)
+
+
+def test_a_hole_in_committed_records_fails_the_task(
+    channel: Channel, planned: Callable[..., DataSourceReader], topics: Topics
+) -> None:
+    fill(channel, range(6))
+    # Lost records are skipped where the log begins behind them, and nowhere else.
+    reader = planned(failOnDataLoss="false")
+    (partition,) = reader.partitions()
+    connection = channel.connection("read")
+    for _ in range(2):
+        # The marker that ends a transaction takes an offset and is never delivered.
+        topics.produce_in_transaction(connection.topic_name, 1, [b"x"])
+    offsets = OffsetRange(partition=1, start=1, end=3)
+    partition.value = replace(partition.value, offsets=offsets, visible=(Interval(1, 3),))
+
+    with pytest.raises(RecordsLost, match="partition 1: the record at offset 1 is committed, but"):
+        tasks_of(reader, partition)
+
+
+def test_expired_records_fail_a_read_or_are_skipped_on_request(
+    channel: Channel, read: Read, topics: Topics
+) -> None:
+    fill(channel, range(6))
+    topics.truncate(channel.connection("read").topic_name, 0, 4)
+
+    assert read() == [4, 5]
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 1"):
+        read(startingOffsets='{"0": 1, "1": 0}')
+    assert read(startingOffsets='{"0": 1, "1": 0}', failOnDataLoss="false") == [4, 5]
+
+
+def test_records_that_expire_after_planning_fail_the_task(
+    channel: Channel, planned: Callable[..., DataSourceReader], topics: Topics
+) -> None:
+    fill(channel, range(6))
+    strict, lenient = planned(), planned(failOnDataLoss="false")
+    plans = [list(each.partitions()) for each in (strict, lenient)]
+    topics.truncate(channel.connection("read").topic_name, 0, 4)
+
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0"):
+        tasks_of(strict, *plans[0])
+    assert tasks_of(lenient, *plans[1]) == [[4, 5]]

@@ -1,0 +1,324 @@
+"""Streaming reads of exactly-once channels without a Spark session."""
+
+import json
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import (
+    CheckpointMismatch,
+    GatewayUnavailable,
+    OffsetOutOfRange,
+    SluicewayTimeout,
+)
+from sluiceway.ledger.visibility import CommittedRuns
+from sluiceway.spark.batch_reader import held_back
+from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.microbatch import ChannelStreamReader, UnlimitedStreamReader
+from sluiceway.spark.offsets import StreamOffset
+from sluiceway.spark.types import struct_of
+from sluiceway.writer import ChannelWriter
+from spark_tasks import SCHEMA, fill
+from topics import Topics
+from waiting import until
+
+Json = Mapping[str, Any]
+
+
+@pytest.fixture
+def channel(gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(name, SCHEMA, partitions=2, delivery="exactly_once")
+
+
+def abort(channel: Channel, *ids: int, partition: int = 0) -> None:
+    """Write records into Kafka that are never committed."""
+    with (
+        suppress(ZeroDivisionError),
+        channel.writer(partition=partition) as writer,
+        writer.batch("aborted"),
+    ):
+        writer.write([{"id": each, "s": None} for each in ids])
+        writer.flush()
+        raise ZeroDivisionError
+
+
+@contextmanager
+def open_batch(channel: Channel, partition: int = 0) -> Iterator[ChannelWriter]:
+    """Hold a batch open, to which the block may write."""
+    with channel.writer(partition=partition) as writer, writer.batch("slow", owner="nightly"):
+        yield writer
+
+
+class Query:
+    """A query's driver, which calls the reader in the same order as Spark."""
+
+    def __init__(self, url: str, channel: str, **options: str) -> None:
+        source = ChannelDataSource({"path": channel} | options, gateway_url=url)
+        reader = source.streamReader(struct_of(SCHEMA))
+        assert isinstance(reader, ChannelStreamReader)
+        self.reader = reader
+        self.planner = reader.planner
+
+    def start(self) -> Json:
+        return stored(self.reader.initialOffset())
+
+    def end(self) -> Json:
+        return stored(self.planner.end().to_json())
+
+    def batch(self, start: Json, end: Json) -> list[int]:
+        """Plan and read a micro-batch, and return its ids."""
+        splits = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))  # noqa: S301
+        return [
+            each
+            for split in splits
+            for batch in self.reader.read(split)
+            for each in batch.column("id").to_pylist()
+        ]
+
+
+def stored(offset: Json) -> Json:
+    """Return an offset after a round trip through a checkpoint."""
+    parsed: Json = json.loads(json.dumps(offset))
+    return parsed
+
+
+def offsets(offset: Json) -> dict[int, int]:
+    return dict(StreamOffset.parse(offset).next_offsets)
+
+
+@pytest.fixture
+def new_query(gateway_url: str, channel: Channel) -> Iterator[Callable[..., Query]]:
+    with ExitStack() as stack:
+
+        def new_query(**options: str) -> Query:
+            query = Query(gateway_url, channel.name, **options)
+            stack.callback(query.reader.stop)
+            return query
+
+        yield new_query
+
+
+def test_a_stream_reads_committed_records_up_to_stable(
+    channel: Channel, new_query: Callable[..., Query]
+) -> None:
+    fill(channel, range(3))
+    query = new_query()
+    start, first = query.start(), query.end()
+    abort(channel, 90, 91)
+    fill(channel, range(3, 4), partition=1)
+    with open_batch(channel) as writer:
+        writer.write([{"id": 5, "s": None}])
+        writer.flush()
+        fill(channel, range(6, 8))
+        until(lambda: offsets(query.end())[1] == 1, seconds=30)
+        second = query.end()
+    until(lambda: offsets(query.end())[0] == 8, seconds=30)
+    third = query.end()
+
+    assert [offsets(each) for each in (start, first, second, third)] == [
+        {0: 0, 1: 0},
+        {0: 3, 1: 0},
+        {0: 3, 1: 1},
+        {0: 8, 1: 1},
+    ]
+    assert query.batch(start, first) == [0, 1, 2]
+    assert query.batch(first, second) == [3]
+    assert query.batch(second, third) == [5, 6, 7]
+
+
+def test_a_replayed_batch_has_the_same_records(
+    channel: Channel, new_query: Callable[..., Query]
+) -> None:
+    fill(channel, range(3))
+    abort(channel, 90)
+    fill(channel, range(3, 5))
+    query = new_query()
+    start, end = query.start(), query.end()
+    before = query.batch(start, end)
+    fill(channel, range(5, 9))
+    abort(channel, 91)
+
+    assert before == query.batch(start, end) == new_query().batch(start, end) == [*range(5)]
+    assert query.batch(end, end) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ({"startingOffsets": "latest"}, {0: 3, 1: 0}),
+        ({"startingOffsets": '{"0": 2, "1": -1}'}, {0: 2, 1: 0}),
+        ({"startingTimestamp": str(2**42)}, {0: 3, 1: 0}),
+    ],
+)
+def test_starts_are_within_what_is_committed(
+    channel: Channel, new_query: Callable[..., Query], options: dict[str, str], start: Any
+) -> None:
+    fill(channel, range(3))
+    abort(channel, 90, 91)
+
+    assert offsets(new_query(**options).start()) == start
+
+
+def test_a_start_beyond_what_is_committed_is_refused(
+    channel: Channel, new_query: Callable[..., Query]
+) -> None:
+    fill(channel, range(3))
+    abort(channel, 90, 91)
+
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 5"):
+        new_query(startingOffsets='{"0": 5, "1": 0}').start()
+
+
+def test_a_checkpoint_ahead_of_the_commits_fails(
+    channel: Channel, new_query: Callable[..., Query]
+) -> None:
+    fill(channel, range(3))
+    abort(channel, 90, 91)
+    query = new_query()
+    end = query.end()
+    ahead = {**end, "offsets": {"0": 5, "1": 0}}
+
+    with pytest.raises(CheckpointMismatch, match="up to 5, but it is committed up to 3 only: the"):
+        query.batch(query.start(), ahead)
+
+
+def test_an_available_now_query_waits_for_what_is_committed(
+    channel: Channel, new_query: Callable[..., Query]
+) -> None:
+    fill(channel, range(3))
+    query = new_query()
+    found: list[dict[int, int]] = []
+    with open_batch(channel):
+        fill(channel, range(3, 5))
+        waiting = threading.Thread(
+            target=lambda: found.append(
+                dict(query.planner.final_end(held_back).next_offsets),
+            )
+        )
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive(), found
+    waiting.join(30)
+
+    assert found == [{0: 5, 1: 0}]
+
+
+def test_an_available_now_query_that_is_held_back_fails_with_the_batch(
+    channel: Channel, new_query: Callable[..., Query]
+) -> None:
+    with open_batch(channel):
+        fill(channel, range(5))
+        query = new_query(**{"kafkaConsumer.pollTimeoutMs": "1000"})
+
+        with pytest.raises(SluicewayTimeout, match="the batch 'slow' of 'nightly', open since"):
+            query.planner.final_end(held_back)
+
+
+def test_before_spark_4_2_the_first_batch_waits_and_later_ones_do_not(
+    channel: Channel,
+    gateway_url: str,
+    new_query: Callable[..., Query],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(channel, range(3))
+    query = new_query(**{"kafkaConsumer.pollTimeoutMs": "1000"})
+    reader = UnlimitedStreamReader(
+        query.reader._source, query.reader._options, query.reader._columns
+    )
+    with open_batch(channel):
+        fill(channel, range(3, 5))
+        first = offsets(reader.latestOffset())
+        again = offsets(reader.latestOffset())
+    until(lambda: offsets(reader.latestOffset()) == {0: 5, 1: 0}, seconds=30)
+    reader.stop()
+
+    assert first == again == {0: 3, 1: 0}
+    (warning,) = [each for each in caplog.messages if "'slow'" in each]
+    assert "They are read by a later batch, or by the next run of the query" in warning
+
+
+def test_a_query_that_asks_now_and_then_asks_the_ledger_each_time(
+    channel: Channel, new_query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.readable_offsets._FOLLOWED_S", 0.0)
+    query = new_query()
+    query.end()
+    fill(channel, range(4))
+
+    assert offsets(query.end()) == {0: 4, 1: 0}
+
+
+def test_an_idle_query_leaves_the_gateway_alone(
+    channel: Channel, new_query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(channel, range(4))
+    query = new_query()
+    query.end()
+    requests: list[int] = []
+    request = CommittedRuns._request
+
+    def counted(self: CommittedRuns, *arguments: Any, **named: Any) -> None:
+        requests.append(1)
+        request(self, *arguments, **named)
+
+    monkeypatch.setattr(CommittedRuns, "_request", counted)
+    for _ in range(100):
+        query.end()
+
+    # One that waits for commits.
+    assert len(requests) <= 1
+
+
+def test_a_query_waits_while_the_gateway_does_not_answer(
+    channel: Channel,
+    new_query: Callable[..., Query],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.readable_offsets._FOLLOWED_S", 0.0)
+    fill(channel, range(4))
+    query = new_query()
+    start, end = query.start(), query.end()
+
+    def away(self: CommittedRuns) -> None:
+        raise GatewayUnavailable("the gateway is away")
+
+    monkeypatch.setattr(CommittedRuns, "refresh", away)
+
+    assert query.end() == query.end() == end
+    assert query.batch(start, end) == [0, 1, 2, 3]
+    assert sum("waits for further commits" in each for each in caplog.messages) == 1
+
+
+def test_a_stream_goes_on_behind_expired_records_of_failed_attempts(
+    channel: Channel, new_query: Callable[..., Query], topics: Topics
+) -> None:
+    fill(channel, range(3))
+    abort(channel, 90, 91)
+    topics.truncate(channel.connection("read").topic_name, 0, 5)
+    query = new_query()
+    start, first = query.start(), query.end()
+    fill(channel, range(3, 5))
+    until(lambda: offsets(query.end())[0] == 7, seconds=30)
+
+    assert offsets(start) == offsets(first) == {0: 5, 1: 0}
+    assert query.batch(first, query.end()) == [3, 4]
+
+
+def test_expired_records_fail_a_stream(
+    channel: Channel, new_query: Callable[..., Query], topics: Topics
+) -> None:
+    fill(channel, range(6))
+    query = new_query()
+    start, end = query.start(), query.end()
+    topics.truncate(channel.connection("read").topic_name, 0, 4)
+
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0"):
+        query.batch(start, end)
+    assert new_query(failOnDataLoss="false").batch(start, end) == [4, 5]

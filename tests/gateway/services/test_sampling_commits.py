@@ -1,0 +1,159 @@
+"""Status of exactly-once channels: lag against `stable`, and what holds readers back."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from endpoints import fresh_id
+from ledger_sites import KNOWN, LedgerSite
+from shared_kafka import SharedKafka
+from sluiceway_gateway.channels.wire import time_json
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.status.sampler import Sampler
+
+Status = Callable[[], Any]
+
+
+@pytest.fixture
+def session(ledger: LedgerSite) -> str:
+    """The session of a reader of the group g, whose positions are 100 in each partition."""
+    session = fresh_id()
+    asked = {"uid": ledger.uid, "id": fresh_id(), "session": session, "role": "reader"}
+    attached = ledger.rig.http.post(
+        f"{ledger.path}/endpoints",
+        json=asked | {"group": "g", "index": 0, "size": 1},
+        headers=KNOWN,
+    )
+    assert attached.status_code == 201, attached.text
+    endpoint = attached.json()["endpoint"]
+    report = {
+        "id": endpoint["id"],
+        "epoch": endpoint["epoch"],
+        "state": "started",
+        "positions": {str(p): [100, 0] for p in range(ledger.topic.partitions)},
+    }
+    beat = {"session": session, "beat": 1, "endpoints": [report]}
+    assert ledger.rig.http.post("/v1/heartbeats", json=beat).status_code == 200
+    return session
+
+
+@pytest.fixture
+def sampled(ledger: LedgerSite, kafka: SharedKafka, session: str) -> Status:
+    """Take a sample, and return the status."""
+    now_s = 0.0
+    sampler = Sampler(
+        database=ledger.rig.database,
+        kafka=KafkaAdmin(kafka.bootstrap_servers),
+        clock=ledger.rig.clock,
+        monotonic=lambda: now_s,
+    )
+
+    def sampled() -> Any:
+        nonlocal now_s
+        now_s += 5
+        ledger.rig.clock.advance(timedelta(seconds=5))
+        sampler.run_once()
+        answer = ledger.rig.http.get(f"{ledger.path}/status")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    return sampled
+
+
+def lags(status: Any) -> list[int | None]:
+    (group,) = status["groups"]
+    return [each["lag_messages"] for each in group["partitions"]]
+
+
+def test_lag_is_measured_against_stable(ledger: LedgerSite, sampled: Status) -> None:
+    assert lags(sampled()) == [0, 0, 0, 0]
+    ledger.commit(ledger.open("k1"), {0: [(0, 130)], 1: [(0, 90)]})
+    status = sampled()
+    assert lags(status) == [30, 0, 0, 0]
+    assert status["groups"][0]["lag_messages"] == 30
+    assert status["partitions"][:2] == [
+        {"partition": 0, "start": 0, "end": 1000, "stable": 130, "visible_end": 130},
+        {"partition": 1, "start": 0, "end": 1000, "stable": 90, "visible_end": 90},
+    ]
+
+
+def test_lag_in_records_is_unknown_where_messages_are_of_no_commit(
+    ledger: LedgerSite, sampled: Status
+) -> None:
+    ledger.commit(ledger.open("k1"), {0: [(0, 130)], 1: [(0, 90)]})
+    assert sampled()["groups"][0]["lag_records"] == 30
+    ledger.commit(ledger.open("k2"), {0: [(140, 150)]})
+    (group,) = sampled()["groups"]
+    assert (group["lag_messages"], group["lag_records"]) == (50, None)
+
+
+def test_a_status_names_the_batch_that_holds_readers_back(
+    ledger: LedgerSite, sampled: Status
+) -> None:
+    opened_at = time_json(ledger.rig.clock())
+    slow = ledger.open("slow", "nightly", partitions=[0])
+    ledger.rig.clock.advance(timedelta(seconds=1))
+    ledger.open("idle", "other", partitions=[3])
+    ledger.commit(ledger.open("k1"), {0: [(0, 130)], 1: [(0, 200)]})
+    status = sampled()
+
+    assert lags(status) == [0, 100, 0, 0]
+    assert status["ledger"]["open_batches"] == 2
+    assert status["ledger"]["batches"][0] == {
+        "key": "slow",
+        "owner": "nightly",
+        "since": opened_at,
+        "held_messages": 130,
+    }
+    assert status["ledger"]["batches"][1]["held_messages"] == 0
+    assert [each["stable"] for each in status["partitions"]] == [0, 200, 0, 0]
+
+    ledger.ask_abort(slow)
+    status = sampled()
+    assert lags(status) == [30, 100, 0, 0]
+    assert [each["key"] for each in status["ledger"]["batches"]] == ["idle"]
+
+
+def test_messages_that_no_commit_lists_are_counted(ledger: LedgerSite, sampled: Status) -> None:
+    assert sampled()["ledger"]["uncommitted_messages"] == 4000
+    ledger.commit(ledger.open("k1"), {0: [(0, 130), (140, 150)], 1: [(0, 200)]})
+    status = sampled()
+    assert status["ledger"]["uncommitted_messages"] == 4000 - 340
+    assert status["ledger"]["number"] == 1
+
+
+def test_a_batch_changes_the_tag_of_the_status(ledger: LedgerSite, sampled: Status) -> None:
+    def etag() -> str:
+        return ledger.rig.http.get(f"{ledger.path}/status").headers["etag"]
+
+    sampled()
+    before = etag()
+    ledger.open("slow", partitions=[0])
+    sampled()
+    assert etag() != before
+
+
+def test_metrics_name_the_owner_of_the_batch_that_holds_readers_back(
+    ledger: LedgerSite, sampled: Status
+) -> None:
+    def metrics() -> dict[str, float]:
+        lines = ledger.rig.http.get("/metrics").text.splitlines()
+        found = (line.rsplit(" ", 1) for line in lines if line.startswith("sluiceway_channel_"))
+        return {name: float(number) for name, number in found}
+
+    opened_at = ledger.rig.clock().timestamp()
+    ledger.open("slow", "nightly", partitions=[0])
+    sampled()
+    before = metrics()
+    ledger.commit(ledger.open("k1"), {0: [(0, 130)]})
+    sampled()
+    after = metrics()
+
+    batch = '{channel="flights",owner="nightly"}'
+    assert before['sluiceway_channel_open_batches{channel="flights"}'] == 1
+    assert before['sluiceway_channel_halted{channel="flights"}'] == 0
+    assert not any("held_back" in name for name in before)
+    assert after[f"sluiceway_channel_held_back_messages{batch}"] == 130
+    assert after[f"sluiceway_channel_held_back_since_timestamp_seconds{batch}"] == opened_at
