@@ -43,6 +43,7 @@ def main() -> None:
         .write.format("channel")
         .mode("append")
         .option("create", "true")
+        .option("delivery", "exactly_once")
         .save("delays")
     )
     means = {"rows": written.get["rows"], "checksum": str(written.get["checksum"])}

@@ -37,6 +37,7 @@ def main(path: str) -> None:
         .option("create", "true")
         .option("format", "arrow")
         .option("partitions", 4)
+        .option("delivery", "exactly_once")
         .save("flights")
     )
     seconds = time.monotonic() - started_s

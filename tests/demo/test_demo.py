@@ -78,6 +78,7 @@ def test_every_count_and_checksum_agrees_and_nothing_is_left(
     assert summary.keys() >= KEYS
     assert summary["rows_written"] == summary["rows_read"] == 336_776
     assert summary["checksum_in"] == summary["checksum_out"] != "0"
+    assert summary["commits"] == 2
     delays = summary["channels"]["delays"]
     assert delays["rows_written"] == delays["rows_read"] > 200
     assert delays["checksum_in"] == delays["checksum_out"] != "0"
