@@ -57,7 +57,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
         *("--config", "segment.ms=60000", "--retention-ms", "-1", "--mirrored"),
         *("--delivery", "exactly_once"),
     )
-    assert (made.status, made.err) == (0, "")
+    made.succeeded()
     assert f"channel {name} is ready" in made.out
 
     shown = json.loads(command("channels", "show", name).out)
@@ -276,7 +276,7 @@ def test_channels_and_groups_have_the_names_that_kafka_allows(
     names = [f"{name}.Team_A", f"{name}.Team.A"]
     for each in names:
         made = command("channels", "create", each, "--schema", schema_file)
-        assert (made.status, made.err) == (0, "")
+        made.succeeded()
     groups = ["team a/billing", "100% größe", "..", "[red]x[/red]"]
     with Gateway(gateway_url) as gateway, ExitStack() as stack:
         channel = gateway.channel(names[0])
@@ -356,7 +356,7 @@ def test_close_and_delete_name_endpoints_and_unread_records(
 
 def test_a_channel_of_bytes_is_created_without_a_schema(command: Command, name: str) -> None:
     made = command("channels", "create", name, "--format", "bytes")
-    assert (made.status, made.err) == (0, "")
+    made.succeeded()
     assert json.loads(command("channels", "show", name).out)["spec"]["format"] == "bytes"
     refused = command("channels", "create", f"{name}-typed", "--format", "arrow")
     assert refused.status != 0
@@ -462,7 +462,7 @@ def test_tail_prints_every_type_as_json(command: Command, gateway_url: str, name
     with Gateway(gateway_url) as gateway, gateway.channel(name, TYPED).writer() as writer:
         writer.write([record])
     printed = command("tail", name, "--no-follow")
-    assert (printed.status, printed.err) == (0, "")
+    printed.succeeded()
     assert json.loads(printed.out) == {
         "amount": "12.50",
         "day": "2013-01-01",

@@ -102,6 +102,11 @@ class Run:
     out: str
     err: str
 
+    def succeeded(self) -> None:
+        """Assert that it ended with 0, and said at most that it waits for the gateway."""
+        said = [each for each in self.err.splitlines() if not each.endswith("; Ctrl-C stops")]
+        assert (self.status, said) == (0, []), self
+
     def failed(self, *words: str, status: int = 1) -> None:
         """Assert that it failed with one line on standard error that has these texts."""
         assert self.status == status, self
