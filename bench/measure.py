@@ -57,6 +57,14 @@ class Ratio:
         return reached <= self.goal if self.at_most else reached >= self.goal
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """A figure that was measured by itself, such as a latency, and what it is to stay below."""
+
+    value: float
+    at_most: float
+
+
 Side = Callable[[], Measured]
 
 
@@ -91,10 +99,11 @@ def report(
     title: str,
     settings: Mapping[str, Any],
     unit: str = "records",
+    others: Mapping[str, Reached] | None = None,
 ) -> dict[str, float]:
     """Print the figures, write `results/NAME.json` if there is a name, and return the ratios.
 
-    `unit` is what the sides' records are.
+    `unit` is what the sides' records are; `others` are figures beside the ratios.
     """
     medians = {
         side: statistics.median(each.records_per_s for each in turns)
@@ -104,6 +113,12 @@ def report(
         key: medians[ratio.side] / (1 if ratio.to is None else medians[ratio.to])
         for key, ratio in ratios.items()
     }
+    goals = {
+        key: Ratio(side=key, to=None, goal=found.at_most, at_most=True)
+        for key, found in (others or {}).items()
+    }
+    ratios = {**ratios, **goals}
+    reached |= {key: found.value for key, found in (others or {}).items()}
     console = Console()
     console.print(_figures(title, measured, medians, unit))
     if ratios:
@@ -169,6 +184,6 @@ def _ratios(ratios: Mapping[str, Ratio], reached: Mapping[str, float]) -> Table:
             table.add_row(key, f"{reached[key]:.2f}", "")
             continue
         style = "green" if ratio.met(reached[key]) else "red"
-        goal = f"{'at most ' if ratio.at_most else ''}{ratio.goal:.1f}"
+        goal = f"{'at most ' if ratio.at_most else ''}{ratio.goal:g}"
         table.add_row(key, f"[{style}]{reached[key]:.2f}[/]", goal)
     return table

@@ -1,0 +1,254 @@
+"""What delivery exactly_once costs beside at_least_once, and how soon commits are visible.
+
+Both sides are channels of one gateway on PostgreSQL and one broker, with the same client, the
+same Arrow batches and partitions; only `delivery` differs. Writing ends with a flush, which is a
+commit on the one side; reading ends where the channel ended when it began. Opening the channel
+and attaching the endpoint are not counted.
+
+`commit_to_visible`: from the call that commits until a reader in another process, which waits,
+has the record. `commit_10000_attempts`: a driver's part of a job of 10,000 tasks, from their
+messages to the answer of the commit; each task's records lie between those of an attempt that
+failed, so that no two of its intervals can be merged.
+"""
+
+import multiprocessing
+import statistics
+import tempfile
+import time
+import uuid
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+
+import pyarrow as pa
+from bench.measure import Measured, Ratio, Reached, in_own_process, measure, report
+from bench.python import PORTION, SCHEMA, portion
+from bench.service import Service, databases, running
+from confluent_kafka import Producer
+
+from sluiceway import Channel, Gateway
+from sluiceway.ledger.intervals import WrittenRecords
+from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
+from sluiceway.records import to_batches
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import Interval
+from sluiceway.rest.transport import Transport
+from sluiceway.schema import Schema
+from sluiceway_gateway.embedded import KafkaServer
+
+RECORDS = {"arrow": 8_000_000, "avro": 1_000_000}
+PARTITIONS = 4
+ROUNDS = 1
+COMMITS = 500
+TASKS = 10_000
+TASK_PARTITIONS = 16
+INTERVALS_OF_A_TASK = 4
+PLAIN, EXACT = "at_least_once", "exactly_once"
+RATIOS = {
+    f"{format_}_{work}_to_plain": Ratio(
+        side=f"{format_}_{work}", to=f"{format_}_{work}_plain", goal=goal
+    )
+    for format_, goal in (("arrow", 0.95), ("avro", 0.9))
+    for work in ("write", "read")
+}
+VISIBLE_P99_MS = 50
+ATTEMPTS_S = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A gateway and the broker of its channels."""
+
+    service: Service
+    bootstrap_servers: str
+
+    def gateway(self) -> Gateway:
+        """Open a client of the gateway."""
+        return Gateway(self.service.url, token=self.service.token)
+
+
+def batches() -> list[pa.RecordBatch]:
+    """Return the records that are written again and again."""
+    return to_batches(portion(), Schema.parse(SCHEMA))
+
+
+def new_channel(
+    gateway: Gateway, *, format_: str, delivery: str, partitions: int = PARTITIONS
+) -> Channel:
+    """Make an empty channel."""
+    name = f"bench-{uuid.uuid4().hex[:12]}"
+    return gateway.channel(name, SCHEMA, format=format_, delivery=delivery, partitions=partitions)
+
+
+def write_all(channel: Channel, records: int) -> float:
+    """Write so many records, and return the seconds that it took until all were flushed."""
+    data = batches()
+    with channel.writer() as writer:
+        started_s = time.perf_counter()
+        for _ in range(records // PORTION):
+            for batch in data:
+                writer.write(batch)
+        writer.flush()
+        return time.perf_counter() - started_s
+
+
+def write(site: Site, format_: str, delivery: str) -> Measured:
+    records = RECORDS[format_]
+    with site.gateway() as gateway:
+        channel = new_channel(gateway, format_=format_, delivery=delivery)
+        seconds = write_all(channel, records)
+        channel.delete(force=True)
+    return Measured(records=records, seconds=seconds)
+
+
+def fill(site: Site, format_: str, delivery: str) -> str:
+    """Make the channel that the turns of a reading side share, and return its name."""
+    with site.gateway() as gateway:
+        channel = new_channel(gateway, format_=format_, delivery=delivery)
+        write_all(channel, RECORDS[format_])
+        return channel.name
+
+
+def read(site: Site, name: str, format_: str) -> Measured:
+    total, records = 0, RECORDS[format_]
+    with site.gateway() as gateway, gateway.channel(name).reader(until="now") as reader:
+        started_s = time.perf_counter()
+        for batch in reader.batches():
+            total += int(batch.column("id").to_numpy().sum())
+        seconds = time.perf_counter() - started_s
+    expected = records // PORTION * sum(10_000_000 + i for i in range(PORTION))
+    assert total == expected, f"the sum of the ids read is {total}, not {expected}"
+    return Measured(records=records, seconds=seconds)
+
+
+def tell_arrivals(site: Site, name: str, pipe: Pipe) -> None:
+    """Read one record after the other, and send the time at which each came."""
+    with site.gateway() as gateway, gateway.channel(name).reader(until=None) as reader:
+        pipe.send(0.0)
+        for _ in range(COMMITS):
+            while not reader.read(1, timeout=60):
+                pass
+            pipe.send(time.monotonic())
+
+
+def commit_latencies(site: Site) -> list[float]:
+    """Commit one record after the other; return how long each took to be read, in ms."""
+    took_ms = []
+    with site.gateway() as gateway:
+        channel = new_channel(gateway, format_="avro", delivery=EXACT, partitions=1)
+        ours, theirs = multiprocessing.get_context("spawn").Pipe()
+        reading = multiprocessing.get_context("spawn").Process(
+            target=tell_arrivals, args=(site, channel.name, theirs)
+        )
+        reading.start()
+        ours.recv()
+        record = portion()[:1]
+        with channel.writer() as writer:
+            for number in range(COMMITS):
+                with writer.batch(f"commit-{number}"):
+                    writer.write(record)
+                    writer.flush()
+                    began_s = time.monotonic()
+                assert ours.poll(60), "a committed record was not read"
+                took_ms.append((ours.recv() - began_s) * 1000)
+        reading.join()
+        channel.delete(force=True)
+    return took_ms
+
+
+def attempts() -> list[WrittenRecords]:
+    """Return what 10,000 tasks tell their driver: every second offset is a failed attempt's."""
+    found = []
+    for task in range(TASKS):
+        partition, place = task % TASK_PARTITIONS, task // TASK_PARTITIONS
+        of_a_partition = TASKS // TASK_PARTITIONS
+        offsets = [2 * (place + number * of_a_partition) for number in range(INTERVALS_OF_A_TASK)]
+        intervals = tuple(Interval(each, each + 1) for each in offsets)
+        found.append(
+            WrittenRecords(manifest={partition: intervals}, counts={partition: len(intervals)})
+        )
+    return found
+
+
+def commit_attempts(site: Site) -> float:
+    """Commit a job of 10,000 tasks; return the seconds from their messages to the answer."""
+    with site.gateway() as gateway:
+        channel = new_channel(gateway, format_="avro", delivery=EXACT, partitions=TASK_PARTITIONS)
+        connection = channel.connection("write")
+        batch = WriteBatch(
+            LedgerCalls(Transport(site.service.url, token=site.service.token)),
+            BatchRequest(
+                channel=channel.name, uid=channel.uid, key="job", owner="job", instance="run"
+            ),
+        )
+        batch.open()
+        producer = Producer({"bootstrap.servers": site.bootstrap_servers, "linger.ms": 20})
+        for partition in range(TASK_PARTITIONS):
+            for _ in range(2 * TASKS // TASK_PARTITIONS * INTERVALS_OF_A_TASK):
+                producer.produce(connection.topic_name, b"", partition=partition)
+            assert producer.flush(60) == 0
+        told = attempts()
+        started_s = time.perf_counter()
+        result = batch.commit(WrittenRecords.merged(told))
+        seconds = time.perf_counter() - started_s
+        # The last interval of a partition ends before the last failed record.
+        assert sum(result.stable.values()) == 2 * TASKS * INTERVALS_OF_A_TASK - TASK_PARTITIONS
+        channel.delete(force=True)
+    return seconds
+
+
+def main() -> None:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        kafka = stack.enter_context(KafkaServer.start(directory / "kafka"))
+        url = stack.enter_context(databases(directory))["postgresql"]
+        service = stack.enter_context(running(url, kafka.bootstrap_servers))
+        site = Site(service=service, bootstrap_servers=kafka.bootstrap_servers)
+        sides = {}
+        for format_ in RECORDS:
+            for delivery, suffix in ((PLAIN, "_plain"), (EXACT, "")):
+                name = fill(site, format_, delivery)
+                sides[f"{format_}_write{suffix}"] = in_own_process(write, site, format_, delivery)
+                sides[f"{format_}_read{suffix}"] = in_own_process(read, site, name, format_)
+        latencies_ms = commit_latencies(site)
+        commits_s = [commit_attempts(site) for _ in range(3)]
+        # Sides that are compared follow each other.
+        ordered = sorted(sides, key=lambda side: side.removesuffix("_plain"))
+        measured = measure({side: sides[side] for side in ordered}, rounds=ROUNDS)
+        settings = {
+            "records": RECORDS,
+            "partitions": PARTITIONS,
+            "rounds": ROUNDS,
+            "brokers": 1,
+            "database": "PostgreSQL",
+            "commit_to_visible": {
+                "commits": COMMITS,
+                "median_ms": round(statistics.median(latencies_ms), 1),
+                "largest_ms": round(max(latencies_ms), 1),
+            },
+            "commit_10000_attempts": {
+                "tasks": TASKS,
+                "partitions": TASK_PARTITIONS,
+                "intervals": TASKS * INTERVALS_OF_A_TASK,
+                "seconds": [round(each, 2) for each in commits_s],
+            },
+        }
+    p99_ms = statistics.quantiles(latencies_ms, n=100)[98]
+    report(
+        "exactly_once",
+        measured,
+        RATIOS,
+        title=f"exactly_once beside at_least_once, {PARTITIONS} partitions, one broker",
+        settings=settings,
+        others={
+            "commit_to_visible_p99_ms": Reached(value=p99_ms, at_most=VISIBLE_P99_MS),
+            "commit_10000_attempts_s": Reached(
+                value=statistics.median(commits_s), at_most=ATTEMPTS_S
+            ),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
