@@ -47,12 +47,13 @@ def run(gateway_url: str, channel: Channel, tmp_path: Path) -> Job:
     """Run the job to its end."""
     shared = tmp_path / "shared"
     shared.mkdir()
+    environment = os.environ | spark_environment(tmp_path)
 
     def run(kind: str, fault: str) -> None:
         done = subprocess.run(
             [sys.executable, str(JOB), gateway_url, kind, fault, channel.name, str(shared)],
             cwd=tmp_path,
-            env=os.environ | spark_environment(tmp_path),
+            env=environment,
             capture_output=True,
             text=True,
             timeout=480,
