@@ -39,7 +39,7 @@ from sluiceway_gateway.embedded import KafkaServer
 
 RECORDS = {"arrow": 8_000_000, "avro": 1_000_000}
 PARTITIONS = 4
-ROUNDS = 1
+ROUNDS = 3
 COMMITS = 500
 TASKS = 10_000
 TASK_PARTITIONS = 16
