@@ -1,9 +1,11 @@
 """A Spark session with an executor process, as on a cluster, and channels."""
 
+import gc
 import itertools
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(_HERE):
             for each in known:
                 item.add_marker(pytest.mark.filterwarnings(each))
+
+
+@pytest.fixture(scope="package", autouse=True)
+def no_sockets_left() -> Iterator[None]:
+    """Collect what PySpark leaves unclosed, before tests that ignore no such warning."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="package")
