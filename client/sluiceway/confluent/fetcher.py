@@ -75,6 +75,7 @@ class MessageFetcher:
         self._committed: dict[str, CommittedMessages] = {}
         self._turn = 0
         self._closed = False
+        self._requests = _Requests()
         # Threads that look at a partition do not hold the consumer's lock.
         self._lock = threading.Lock()
         self.starts: dict[Partition, int] = {}
@@ -118,6 +119,8 @@ class MessageFetcher:
 
     def poll(self, timeout_s: float) -> Message | None:
         """Return a message or an event, or None after `timeout_s`."""
+        if self._requests.waiting and (timeout_s := self._requests.give_way(timeout_s)) < 0:
+            return None
         message = self._poll(timeout_s)
         if message is not None:
             if self._only_name is not None:
@@ -130,6 +133,8 @@ class MessageFetcher:
         """Return up to `limit` messages and events, fewer after `timeout_s`."""
         consumer = self._consumer
         if consumer is None:
+            return []
+        if self._requests.waiting and (timeout_s := self._requests.give_way(timeout_s)) < 0:
             return []
         if self._committed:
             messages = self._consume_all(limit, timeout_s)
@@ -236,9 +241,10 @@ class MessageFetcher:
         place = self._place(partition)
 
         def ask(left_s: float) -> tuple[int, int] | None:
-            found: tuple[int, int] | None = self._consumer.get_watermark_offsets(
-                place, timeout=left_s, cached=cached
-            )
+            with self._requests:
+                found: tuple[int, int] | None = self._consumer.get_watermark_offsets(
+                    place, timeout=left_s, cached=cached
+                )
             return found
 
         return _with_retries(ask, timeout_s)
@@ -255,7 +261,8 @@ class MessageFetcher:
         asked = [self._place(*each) for each in rest.items()]
 
         def ask(left_s: float) -> dict[Partition, int]:
-            found: list[Any] = self._consumer.offsets_for_times(asked, timeout=left_s)
+            with self._requests:
+                found: list[Any] = self._consumer.offsets_for_times(asked, timeout=left_s)
             for each in found:
                 if each.error is not None:
                     raise KafkaException(each.error)
@@ -290,7 +297,8 @@ class MessageFetcher:
                     if number < self._committed[channel].discover_partitions():
                         return
             topic = connection.topic_name
-            known = self._consumer.list_topics(topic, timeout=timeout_s)
+            with self._requests:
+                known = self._consumer.list_topics(topic, timeout=timeout_s)
             if number in known.topics[topic].partitions:
                 return
         raise refused(
@@ -370,6 +378,36 @@ class MessageFetcher:
     def _place(self, partition: Partition, offset: int = OFFSET_INVALID) -> TopicPartition:
         channel, number = partition
         return TopicPartition(self.connections[channel].topic_name, number, offset)
+
+
+class _Requests:
+    """Requests that go before polls.
+
+    confluent-kafka runs one call of a consumer at a time, whichever comes next: threads that poll
+    all the time could keep a request waiting for ever. Enter it for a request.
+    """
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self._lock = threading.Lock()
+        self._none = threading.Event()
+        self._none.set()
+
+    def give_way(self, timeout_s: float) -> float:
+        """Wait up to `timeout_s` until there is none; return the seconds left, or -1 after it."""
+        until_s = time.monotonic() + timeout_s
+        return max(0.0, until_s - time.monotonic()) if self._none.wait(timeout_s) else -1.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.waiting += 1
+            self._none.clear()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.waiting -= 1
+            if not self.waiting:
+                self._none.set()
 
 
 def _no_message(timeout_s: float) -> None:

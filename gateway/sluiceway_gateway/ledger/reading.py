@@ -36,7 +36,7 @@ class CommittedQuery:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommittedOffsets:
+class VisibleOffsets:
     """What is committed of a channel: one consistent state.
 
     `truncated` tells where to ask on, by partition. Maps without a partition count as 0.
@@ -87,7 +87,7 @@ class LedgerReads:
         """The number of waits at present."""
         return self._poller.waiting
 
-    def committed(self, name: str, query: CommittedQuery, *, uid: str) -> CommittedOffsets:
+    def committed(self, name: str, query: CommittedQuery, *, uid: str) -> VisibleOffsets:
         """Return committed offsets.
 
         Raises ChannelNotFound, UidMismatch, NoLedger, and SnapshotNotFound.
@@ -101,7 +101,7 @@ class LedgerReads:
             found = store.runs_slice(tx, uid, starts, stable=stable, limit=query.limit)
             open_batches = () if query.is_past else tuple(batch_store.open_batches(tx, uid))
         part = slice_runs(found, stable, starts, query.limit)
-        return CommittedOffsets(
+        return VisibleOffsets(
             uid=uid,
             topic_id=ledger.topic_id,
             partitions=partitions,
@@ -123,7 +123,7 @@ class LedgerReads:
             still_open = batch_store.open_batches(tx, channel.uid)
         return CommitList(ended=tuple(ended), open=tuple(still_open))
 
-    async def changed(self, seen: CommittedOffsets, *, timeout_s: float) -> bool:
+    async def changed(self, seen: VisibleOffsets, *, timeout_s: float) -> bool:
         """Wait until the ledger differs from this state; see `Poller.wait`."""
 
         def differs(tag: tuple[int, bool] | None) -> bool:
@@ -157,4 +157,4 @@ def _as_of(
     return number, stable, stable
 
 
-__all__ = ["CommitList", "CommittedOffsets", "CommittedQuery", "LedgerReads", "ledger_etag"]
+__all__ = ["CommitList", "CommittedQuery", "LedgerReads", "VisibleOffsets", "ledger_etag"]

@@ -16,7 +16,7 @@ from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Wait
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.ledger.committing import CommitRequest
-from sluiceway_gateway.ledger.reading import CommittedOffsets, CommittedQuery
+from sluiceway_gateway.ledger.reading import CommittedQuery, VisibleOffsets
 from sluiceway_gateway.ledger.wire import (
     MAX_INTERVALS,
     MAX_SLICES,
@@ -26,10 +26,10 @@ from sluiceway_gateway.ledger.wire import (
     CommitBody,
     CommitPost,
     CommitsBody,
-    CommittedBody,
     LeasesBody,
     RenewPost,
     SlicePut,
+    VisibleOffsetsBody,
     batch_json,
     checked_manifest,
     commit_json,
@@ -170,7 +170,7 @@ def renew_batches(name: Name, body: RenewPost, _writer: Writer, gateway: Gateway
 @router.get(
     "/committed",
     summary="Read what is committed",
-    response_model=CommittedBody,
+    response_model=VisibleOffsetsBody,
     response_description="One consistent state",
     responses=problems(404, 409, also={304: {"description": "Nothing was committed"}}),
 )
@@ -215,7 +215,7 @@ async def get_committed(
         at=snapshot_at,
     )
 
-    async def read() -> CommittedOffsets:
+    async def read() -> VisibleOffsets:
         return await run_in_threadpool(gateway.ledger_reads.committed, name, query, uid=uid)
 
     found = await read()
@@ -250,7 +250,7 @@ def list_commits(
     return json_response(commits_json(found))
 
 
-def _sent(found: CommittedOffsets) -> Response:
+def _sent(found: VisibleOffsets) -> Response:
     response = json_response(committed_json(found))
     response.headers["ETag"] = found.etag
     return response

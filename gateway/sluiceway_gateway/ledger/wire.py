@@ -15,7 +15,7 @@ from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.ledger.intervals import Manifest, manifest_of
 from sluiceway_gateway.ledger.model import Batch
 from sluiceway_gateway.ledger.opening import OpenRequest
-from sluiceway_gateway.ledger.reading import CommitList, CommittedOffsets
+from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets
 from sluiceway_gateway.ledger.service import CommittedBatch, PositionChange
 from sluiceway_gateway.offsets.model import Commit, Position
 
@@ -216,7 +216,7 @@ class OpenBatchBody(BaseModel):
     begin: dict[str, int]
 
 
-class CommittedBody(BaseModel):
+class VisibleOffsetsBody(BaseModel):
     """What readers may see."""
 
     uid: str
@@ -363,7 +363,7 @@ def lease_json(batch: Batch) -> dict[str, Any]:
     }
 
 
-def committed_json(found: CommittedOffsets) -> dict[str, Any]:
+def committed_json(found: VisibleOffsets) -> dict[str, Any]:
     """Return the JSON of what readers may see; with each partition of the channel."""
     nothing = dict.fromkeys(range(found.partitions), 0)
     return {
