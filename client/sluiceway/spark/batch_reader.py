@@ -77,33 +77,32 @@ def plan_splits(
     """
     connection = source.connection
     partitions = range(connection.partitions)
-    with closing(source):
-        readable = ReadableOffsets(
-            connection,
-            options.kafka,
-            gateway_url=source.gateway_url,
-            timeout_s=_request_timeout_s(options),
-            gateway_timeout_s=_GATEWAY_TIMEOUT_S,
-            options=options,
+    readable = ReadableOffsets(
+        connection,
+        options.kafka,
+        gateway_url=source.gateway_url,
+        timeout_s=_request_timeout_s(options),
+        gateway_timeout_s=_GATEWAY_TIMEOUT_S,
+        options=options,
+    )
+    with closing(readable):
+        stream = readable.stream
+        stream.verify()
+        ends = readable.final_ends(partitions)
+        readable.await_stable(
+            awaited_ends(options.ending, ends),
+            timeout_s=options.poll_timeout_ms / 1000,
+            on_timeout=held_back,
         )
-        with closing(readable):
-            stream = readable.stream
-            stream.verify()
-            ends = readable.final_ends(partitions)
-            readable.await_stable(
-                awaited_ends(options.ending, ends),
-                timeout_s=options.poll_timeout_ms / 1000,
-                on_timeout=held_back,
-            )
-            ranges = resolve_ranges(
-                options.starting,
-                options.ending,
-                readable.watermarks(partitions, ends),
-                lambda timestamp_ms: stream.offsets_at(timestamp_ms, partitions),
-                loss_handler(options),
-            )
-            ranges = offset_filter.narrow(ranges, stream.offsets_at)
-            return input_splits(source, ranges, options, readable)
+        ranges = resolve_ranges(
+            options.starting,
+            options.ending,
+            readable.watermarks(partitions, ends),
+            lambda timestamp_ms: stream.offsets_at(timestamp_ms, partitions),
+            loss_handler(options),
+        )
+        ranges = offset_filter.narrow(ranges, stream.offsets_at)
+        return input_splits(source, ranges, options, readable)
 
 
 def held_back(reason: str) -> NoReturn:

@@ -181,7 +181,7 @@ class ChannelDataSource(Shipped, DataSource):
             try:
                 sink.refresh(max_age_s=_REFRESH_EVERY_S)
             except (ChannelNotFound, Conflict):
-                _STREAM_SINKS.pop(key).close()
+                del _STREAM_SINKS[key]
             else:
                 return sink
         sink = _STREAM_SINKS[key] = self._sink(options, struct)

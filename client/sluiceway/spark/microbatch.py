@@ -134,7 +134,6 @@ class MicroBatchPlanner:
     def close(self) -> None:
         """Close the connections to Kafka and to the gateway."""
         self._readable.close()
-        self._source.close()
 
 
 class ChannelStreamReader(Shipped, DataSourceStreamReader):

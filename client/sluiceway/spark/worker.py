@@ -19,7 +19,6 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from sluiceway import __version__
-from sluiceway.channel import Channel
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.fork_guard import ForkGuard
 from sluiceway.gateway import Gateway
@@ -154,8 +153,6 @@ class RefreshableConnection:
         self._access: Access = access
         self._refreshed_s = float("-inf")
         self._retry_at_s = float("-inf")
-        self._gateway: Gateway | None = None
-        self._channel: Channel | None = None
 
     def refresh(self, *, max_age_s: float = 0.0) -> bool:
         """Request a Connection unless the present one is younger than `max_age_s`.
@@ -170,7 +167,7 @@ class RefreshableConnection:
         if now_s < self._retry_at_s:
             return False
         try:
-            found = self._open(self.gateway_url).connection(self._access)
+            found = self._requested(self.gateway_url)
         except GatewayUnavailable as error:
             LOGGER.warning(
                 "channel %r: %s. The query continues with the last known connection",
@@ -187,26 +184,14 @@ class RefreshableConnection:
         self._refreshed_s = now_s
         return True
 
-    def close(self) -> None:
-        """Close the connection to the gateway; `refresh` reopens it."""
-        if self._gateway is not None:
-            self._gateway.close()
-        self._gateway = self._channel = None
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return the state without the objects of this process."""
-        return vars(self) | {"_gateway": None, "_channel": None}
-
-    def _open(self, gateway_url: str) -> Channel:
-        if self._channel is None:
-            self._gateway = self._gateway or Gateway(gateway_url, timeout_s=_TIMEOUT_S)
-            name, uid = self.connection.channel_name, self.connection.channel_uid
-            found = self._gateway.channel(name, wait_s=_TIMEOUT_S)
+    def _requested(self, gateway_url: str) -> Connection:
+        name, uid = self.connection.channel_name, self.connection.channel_uid
+        with Gateway(gateway_url, timeout_s=_TIMEOUT_S) as gateway:
+            found = gateway.channel(name, wait_s=_TIMEOUT_S)
             if found.uid != uid:
                 raise Conflict(
                     f"the channel {name!r} was deleted and recreated while this query ran: its "
                     f"uid was {uid} and is {found.uid} now, with other records. Restart the query",
                     code="uid_mismatch",
                 )
-            self._channel = found
-        return self._channel
+            return found.connection(self._access)

@@ -142,7 +142,6 @@ def test_a_recently_refreshed_connection_is_current(
     source = RefreshableConnection(channel.connection("read"), "read", gateway_url=gateway_url)
     assert source.refresh()
     source.gateway_url = request.getfixturevalue("unavailable_url")
-    source.close()
 
     assert source.refresh(max_age_s=60.0)
     assert not source.refresh()

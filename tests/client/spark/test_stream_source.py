@@ -269,7 +269,7 @@ def test_recreating_a_channel_ends_its_query(
     channel.delete()
     gateway.channel(channel.name, SCHEMA, partitions=2)
 
-    with pytest.raises(Conflict, match=r"made anew|created again"):
+    with pytest.raises(Conflict, match="deleted and recreated"):
         query.end()
 
 
