@@ -237,7 +237,7 @@ def test_the_whole_client_loads_neither_pyspark_nor_pandas() -> None:
 
 
 def test_checks_before_serving_do_not_import_the_application() -> None:
-    program = "import sluiceway_gateway.cli.up, sluiceway_gateway.demo.command"
+    program = "import sluiceway_gateway.cli.serve, sluiceway_gateway.demo.command"
 
     assert _loaded_of({"fastapi"}, program) == set()
 

@@ -24,7 +24,7 @@ from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
-from sluiceway_gateway.http import cluster, error_codes, health, openapi
+from sluiceway_gateway.http import cluster, health, openapi
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.openapi import DESCRIPTION, document
@@ -179,7 +179,6 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         groups_routes,
         cluster,
         health,
-        error_codes,
         openapi,
     ):
         # One flat list: whatever walks over the routes sees each of them.

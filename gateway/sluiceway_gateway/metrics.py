@@ -20,8 +20,13 @@ from prometheus_client.registry import Collector
 
 from sluiceway import __version__
 from sluiceway_gateway.endpoints.model import Health, Role
-from sluiceway_gateway.status.lag import GroupSummary
-from sluiceway_gateway.status.model import FAILED, ChannelOverview, GroupOverview, Overview
+from sluiceway_gateway.status.lag import (
+    FAILED,
+    ChannelOverview,
+    GroupOverview,
+    GroupSummary,
+    Overview,
+)
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_1_0_0
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})

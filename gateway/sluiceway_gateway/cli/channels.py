@@ -14,7 +14,6 @@ from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
 from sluiceway.rest.ledger_models import LedgerEvent, OpenBatch
 from sluiceway_gateway.cli import entry
-from sluiceway_gateway.cli.dismiss import dismiss
 from sluiceway_gateway.cli.entry import (
     duration,
     format_time,
@@ -23,7 +22,7 @@ from sluiceway_gateway.cli.entry import (
     print_table,
     waiting_for,
 )
-from sluiceway_gateway.cli.status import open_channel, open_control, status
+from sluiceway_gateway.cli.status import dismiss, open_channel, open_control, status
 from sluiceway_gateway.clock import system_clock
 
 #: How often `close --wait` reports what it waits for.

@@ -19,7 +19,7 @@ from sluiceway_gateway.errors import SluicewayGatewayError
 
 #: The modules of commands, imported on use so that no command waits for the imports of another.
 COMMANDS = {
-    "up": "sluiceway_gateway.cli.up:up",
+    "up": "sluiceway_gateway.cli.serve:up",
     "serve": "sluiceway_gateway.cli.serve:serve",
     "migrate": "sluiceway_gateway.cli.serve:migrate",
     "token": "sluiceway_gateway.cli.token:token",

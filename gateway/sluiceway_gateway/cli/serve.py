@@ -1,7 +1,9 @@
-"""`sluiceway serve` and `sluiceway migrate`: the HTTP server, and the database's migrations."""
+"""`sluiceway serve`, `up` and `migrate`: the gateway, alone or with a broker, and its database."""
 
 import asyncio
+import fcntl
 import gc
+import os
 import signal
 import socket
 import ssl
@@ -10,16 +12,21 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from ipaddress import IPv6Address, ip_address
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
 import uvicorn
+from pydantic import Secret
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sluiceway_gateway.auth.service import Tokens, check_bind
 from sluiceway_gateway.cli.entry import waiting_for
 from sluiceway_gateway.db.revision import migrate as migrate_database
 from sluiceway_gateway.db.revision import open_database
+from sluiceway_gateway.embedded import KafkaServer, find_java
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.settings import Settings
 
@@ -214,3 +221,121 @@ def _tls_options(settings: Settings) -> dict[str, Any]:
             "use PEM files, one with the certificate and its chain, one with the unencrypted key"
         ) from error
     return {"ssl_certfile": certificate, "ssl_keyfile": key}
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="The gateway's address.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8900,
+    show_default=True,
+    envvar="SLUICEWAY_PORT",
+    help="The gateway's port; 0 chooses a free one.",
+)
+@click.option(
+    "--kafka-port", type=click.IntRange(1, 65535), help="The broker's port.  [default: a free one]"
+)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Data directory.  [default: ~/.local/share/sluiceway]",
+)
+def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
+    """Run a Kafka broker and the gateway until Ctrl-C.
+
+    The data are kept for the next run. Needs Java 17 or newer. The first run downloads Apache
+    Kafka.
+    """
+    console = Console(stderr=True, highlight=False)
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    directory = (data or Path(home) / "sluiceway").resolve()
+    with suppress(Interrupted), interruptible(), ExitStack() as stack:
+        find_java()
+        stack.enter_context(_locked(directory))
+        # Bound before the broker starts, to fail early if the port is in use.
+        bound = stack.enter_context(bind(host, port))
+        settings = Settings.load(
+            host=host,
+            port=port,
+            database_url=f"sqlite:///{directory / 'gateway.db'}",
+            log_format="console",
+            log_level="warning",
+        )
+        migrate_database(settings.database_url.get_secret_value())
+        check(settings)
+        kafka = stack.enter_context(_start_broker(directory / "kafka", kafka_port, console))
+        # The environment may have settings for another broker.
+        settings = settings.model_copy(
+            update={
+                "kafka_bootstrap_servers": kafka.bootstrap_servers,
+                "kafka_advertised_servers": None,
+                "kafka_properties": Secret({}),
+                "kafka_client_properties": Secret({}),
+                "kafka_listeners": Secret({}),
+                "kafka_default_listener": None,
+            }
+        )
+        configure_logs(level=settings.log_level, format=settings.log_format)
+        address = url(bound, settings)
+        run_server(
+            settings,
+            bound,
+            lambda: _welcome(console, address, kafka.bootstrap_servers, directory),
+        )
+    console.print("Stopped. The data are kept.")
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Create the data directory and lock it for this process. Raises ClickException."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = (directory / "lock").open("a")
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot keep data in {directory} ({error.strerror}): "
+            "choose another directory with --data"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise click.ClickException(
+                f"another `sluiceway up` uses the data in {directory}: "
+                "use that one, or choose another directory with --data"
+            ) from None
+        yield
+
+
+def _start_broker(directory: Path, port: int | None, console: Console) -> KafkaServer:
+    """Start the broker, with a progress bar if its jars have to be downloaded."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    progress = Progress(*columns, console=console, transient=True)
+    task = progress.add_task("Downloading Apache Kafka", total=None)
+
+    def on_progress(done: int, total: int) -> None:
+        progress.start()
+        progress.update(task, completed=done, total=total)
+
+    try:
+        with waiting_for("Kafka to start (the first run downloads it)"):
+            return KafkaServer.start(directory, port=port, on_progress=on_progress)
+    finally:
+        if progress.live.is_started:
+            progress.stop()
+
+
+def _welcome(console: Console, address: str, servers: str, directory: Path) -> None:
+    export = "" if address == "http://127.0.0.1:8900" else f"  export SLUICEWAY_URL={address}\n"
+    console.print(
+        f"[bold green]Sluiceway is up.[/] Ctrl-C stops it; the data are kept.\n"
+        f"  gateway  {address}  (API reference: {address}/docs)\n"
+        f"  Kafka    {servers}\n"
+        f"  data     {directory}\n"
+        "Try in another terminal:\n"
+        f"{export}"
+        "  sluiceway channels list\n"
+        "  sluiceway tail NAME --from-beginning",
+        soft_wrap=True,
+    )

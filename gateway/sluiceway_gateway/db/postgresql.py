@@ -1,20 +1,22 @@
-"""PostgreSQL: connections with client-side timeouts.
+"""PostgreSQL: connections with client-side timeouts, and the circuit breaker behind them.
 
 Server-side timeouts do not help when the server hangs or packets are lost.
 """
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import psycopg
+import structlog
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL
 
-from sluiceway_gateway.db.breaker import CircuitBreaker
-from sluiceway_gateway.errors import WrongEncoding
+from sluiceway_gateway.errors import DatabaseUnavailable, WrongEncoding
+
+_log = structlog.get_logger(__name__)
 
 # Transactions wait for nothing but the database. One that is idle longer belongs to a paused
 # gateway, whose locks would block the others.
@@ -74,6 +76,65 @@ def _attempts(url: URL) -> int:
 
 def _attempt_s(url: URL, wait_ms: int) -> float:
     return max(_ATTEMPT_S, _timeout_s(wait_ms) // _attempts(url))
+
+
+#: How long calls wait for the first probe, which a healthy database answers within milliseconds.
+_GRACE_S = 0.5
+_PAUSE_S = 0.1
+
+
+class CircuitBreaker:
+    """Opened by a call that timed out; a thread then probes the database until it answers.
+
+    Without a breaker each call would wait for its own timeout on one of few threads, and queued
+    calls for the sum of them.
+    """
+
+    def __init__(self, probe: Callable[[], None]) -> None:
+        """`probe` raises an error if the database does not answer in time."""
+        self._probe = probe
+        self._lock = threading.Lock()
+        self._tripped_s = 0.0
+        self._answers = threading.Event()
+        self._answers.set()
+        self._stopping = threading.Event()
+
+    def check(self) -> None:
+        """Raise DatabaseUnavailable while the breaker is open."""
+        if self._answers.is_set():
+            return
+        remaining_s = self._tripped_s + _GRACE_S - time.monotonic()
+        if not self._answers.wait(max(0.0, remaining_s)):
+            raise DatabaseUnavailable(
+                "The database does not answer, or another process has it locked; "
+                "send the request again in a moment."
+            )
+
+    def trip(self) -> None:
+        """Open the breaker after a timeout."""
+        with self._lock:
+            if self._answers.is_set() and not self._stopping.is_set():
+                self._tripped_s = time.monotonic()
+                self._answers.clear()
+                _log.warning("the database does not answer")
+                threading.Thread(target=self._run, name="database-probe", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop probing and close the breaker."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._probe()
+            except Exception as error:
+                _log.debug("the database still does not answer", reason=str(error))
+                self._stopping.wait(_PAUSE_S)
+            else:
+                _log.info("the database answers again")
+                break
+        with self._lock:
+            self._answers.set()
 
 
 class _Connection(psycopg.Connection[Any]):

@@ -24,7 +24,7 @@ from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.metrics import CONTENT_TYPE, Scrape
 from sluiceway_gateway.provisioning.status import unavailable_reason
-from sluiceway_gateway.status.model import Overview
+from sluiceway_gateway.status.lag import Overview
 
 #: Of the check of Kafka; a probe needs its answer soon.
 _TIMEOUT_S = 2.0

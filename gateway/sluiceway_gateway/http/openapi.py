@@ -1,11 +1,8 @@
-"""The OpenAPI document, Swagger UI, and the page at `/`.
+"""API reference: the OpenAPI document with its examples, and the page of error codes."""
 
-Swagger UI's files are npm's `swagger-ui-dist`, unchanged, held against the sums beside them by a
-test. The page takes them from the gateway, and its content security policy allows no other source.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +14,10 @@ from fastapi.responses import FileResponse, JSONResponse
 from starlette.routing import BaseRoute
 
 from sluiceway import __version__
-from sluiceway_gateway.errors import NotFound
+from sluiceway_gateway.errors import NotFound, SluicewayGatewayError, StartupRefused
 from sluiceway_gateway.http.auth import PUBLIC
-from sluiceway_gateway.http.examples import EXAMPLES
 from sluiceway_gateway.http.params import INT64_MAX
-from sluiceway_gateway.http.problems import Problem
+from sluiceway_gateway.http.problems import Problem, status_of
 from sluiceway_gateway.http.route import GatewayRoute
 
 router = APIRouter(route_class=GatewayRoute)
@@ -104,6 +100,26 @@ async def docs() -> Response:
     return FileResponse(_DIRECTORY / "index.html", headers=_HEADERS, media_type="text/html")
 
 
+@router.get("/docs/errors", include_in_schema=False)
+async def errors_page() -> Response:
+    """Show the error codes."""
+    rows = "".join(
+        f'<tr id="{each.code}"><td><code>{each.code}</code></td><td>{each.status}</td>'
+        f"<td>{'yes' if each.retriable else 'no'}</td>"
+        f"<td>{escape(each.meaning)}</td><td>{escape(each.advice)}</td></tr>\n"
+        for each in error_codes()
+    )
+    return page(
+        "Error codes",
+        "<p>An error response is <code>application/problem+json</code> (RFC 9457). Its "
+        "<code>code</code> is stable. <code>retriable</code> means that the same request can "
+        "succeed later. <code>detail</code> says what is wrong with this request and what to do."
+        "</p>\n<table><tr><th>code</th><th>status</th><th>retriable</th><th>meaning</th>"
+        f"<th>what to do</th></tr>\n{rows}</table>",
+        up="../",
+    )
+
+
 @router.get("/docs/{file}", include_in_schema=False)
 async def docs_file(file: Annotated[str, PathParameter(max_length=100)]) -> Response:
     """Return a file of the page; raises NotFound."""
@@ -161,3 +177,215 @@ def _restore_integers(part: Any) -> None:
             bound = part[name]
             # Rounded up; no float is as near to it.
             part[name] = INT64_MAX if bound == float(INT64_MAX) else int(bound)
+
+
+_SEE = "see `detail`"
+ADVICE: Mapping[str, str] = {
+    "batch_aborted": "run the job again; a new instance opens the key anew",
+    "batch_committed": "nothing; what is committed stays",
+    "batch_fenced": "stop; the newer instance goes on",
+    "batch_key_taken": "give each job keys of its own",
+    "batch_not_found": "open the batch's key again",
+    "batch_open": "wait until the batch ends, or stop the job that has it open",
+    "beyond_watermark": "repeat the commit; if it lasts, abort the batch",
+    "body_too_large": "send less, or raise SLUICEWAY_MAX_BODY_BYTES",
+    "channel_adopted": "change the topic in Kafka; the channel follows it",
+    "channel_closed": "write to another channel",
+    "channel_deleting": "repeat it when the channel is gone",
+    "channel_not_found": "check the name; create the channel",
+    "channel_not_ready": "wait; the channel's conditions say for what",
+    "channel_pinned": "leave the partitions as they are, or set `pinned` to false",
+    "client_outdated": "upgrade sluiceway in the program",
+    "concurrent_change": "read the channel and repeat the change",
+    "config_not_allowed": "leave the setting out; `errors` names it",
+    "conflict": _SEE,
+    "database_unavailable": "repeat it; the gateway's log has the cause",
+    "endpoint_id_reused": "attach with a new id for every instance",
+    "endpoint_not_found": "check the id; attach again",
+    "endpoints_live": "wait for them, close the channel, or use `force`",
+    "fenced": "stop; a new instance attaches with a new id",
+    "forbidden": "use a token with the scope that `detail` names",
+    "goes_back": "nothing, or a reset of the group",
+    "group_larger_than_pinned": "make the group smaller, or unpin the channel",
+    "group_mode": "attach with the mode of the living members",
+    "group_not_found": "check the name; a group begins with its first reader",
+    "group_size": "attach with the size of the living members, or resize the group",
+    "headers_too_large": "send fewer or shorter headers",
+    "idempotency_key_reused": "use a new key for every change",
+    "illegal_transition": "see `detail` for the endpoint's state",
+    "immutable_field": "leave the field as it is, or create another channel",
+    "internal_error": "report it with its request id, under which the log has the cause",
+    "invalid_manifest": "list the offsets that delivery reports named, once and sorted",
+    "invalid_request": "correct the fields that `errors` names",
+    "invalid_schema": "correct the schema as `detail` says",
+    "kafka_unavailable": "repeat it; /readyz and the gateway's log have the cause",
+    "ledger_halted": "see `detail`; an operator must repair the channel",
+    "malformed_http": "use an HTTP/1.1 client",
+    "malformed_json": "correct the body at the position that `detail` names",
+    "manifest_conflict": "abort the batch and write it again",
+    "members_open": "wait until the other members have closed",
+    "method_not_allowed": "use a method that the header Allow names",
+    "no_group": "attach with a group",
+    "no_ledger": "write and read the channel without batches",
+    "not_assigned": "commit only the endpoint's own partitions",
+    "not_found": "see /docs for the paths",
+    "partitions_shrink": "ask for as many partitions as there are, or more",
+    "patience_out_of_bounds": "request less, or raise `spec.heartbeat`",
+    "position_moved": "read the positions; continue there, or stop",
+    "precondition_failed": "read the channel and decide again",
+    "replication_exceeds_brokers": "ask for fewer replicas, or add brokers",
+    "request_timeout": "send the whole request at once, and again",
+    "schema_incompatible": "change the fields that `errors` names, or `compatibility`",
+    "snapshot_not_found": "take a number that the list of commits names",
+    "stale_batch": "start the query with a new checkpoint",
+    "stale_generation": "attach a new instance; in a dynamic group, sync",
+    "too_many_connections": "repeat it, or raise SLUICEWAY_MAX_CONNECTIONS",
+    "too_many_schemas": "use an earlier schema, or create another channel",
+    "too_many_waiters": "repeat it, or leave `wait` out",
+    "topic_changed": "reset the group to positions of the present topic",
+    "topic_not_found": "check the topic's name",
+    "topic_taken": "use the channel that has the topic",
+    "uid_mismatch": "read the channel: it was recreated",
+    "unauthenticated": "send Authorization: Bearer TOKEN; `sluiceway token create` makes one",
+    "unavailable": "repeat it after Retry-After",
+    "unknown_partition": "use the partitions that the batch was opened with",
+    "unread_data": "read it, reset the group, keep the topic, or use `force`",
+    "unsupported_media_type": "send JSON with the header Content-Type: application/json",
+    "url_too_long": "send a shorter URL",
+}
+"""What to do about each code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorCode:
+    """A code of the HTTP interface."""
+
+    code: str
+    status: int
+    retriable: bool
+    meaning: str
+    advice: str
+
+
+def error_codes() -> list[ErrorCode]:
+    """Return every code that a response can have, by name."""
+    kinds = {each.code: each for each in _tree(SluicewayGatewayError)}
+    return [
+        ErrorCode(
+            code=code,
+            status=status_of(kind("")),
+            retriable=kind.retriable,
+            meaning=kind.title,
+            advice=ADVICE[code],
+        )
+        for code, kind in sorted(kinds.items())
+    ]
+
+
+def _tree(kind: type[SluicewayGatewayError]) -> Iterator[type[SluicewayGatewayError]]:
+    """Yield the classes of errors of requests."""
+    if not issubclass(kind, StartupRefused):
+        yield kind
+        for each in kind.__subclasses__():
+            yield from _tree(each)
+
+
+_CHANNEL = "5f0c3a1e9b7d4c62a8e1f3b5d7092c46"
+_READER = "0b8e6d2f4a1c4e7f9d3b5a7c9e1f2d4b"
+_SESSION = "c3d5e7f9a1b34c5d8e6f7a9b0c1d2e3f"
+_TOPIC = "qM3Vw1pVTWuGkq0c5yq0Xg"
+_POSITION = {"partition": 0, "offset": 1200, "record": 0}
+
+#: Examples of request bodies by operation. Together they tell one story: a channel of landings, a
+#: reader of a group, a writer that ends.
+EXAMPLES: Mapping[str, Any] = {
+    "create_channel": {
+        "metadata": {"labels": {"team": "ops"}},
+        "spec": {
+            "schema": {
+                "type": "record",
+                "name": "Landing",
+                "fields": [
+                    {"name": "carrier", "type": "string"},
+                    {"name": "delay", "type": ["null", "double"], "default": None},
+                ],
+            },
+            "partitions": 4,
+            "retention": {"ms": 604_800_000},
+        },
+    },
+    "close_channel": {"uid": _CHANNEL},
+    "attach_endpoint": {
+        "uid": _CHANNEL,
+        "id": _READER,
+        "session": _SESSION,
+        "role": "reader",
+        "group": "delays",
+        "index": 0,
+        "size": 4,
+    },
+    "send_heartbeat": {
+        "session": _SESSION,
+        "beat": 1,
+        "endpoints": [
+            {
+                "id": _READER,
+                "epoch": 1,
+                "state": "started",
+                "counters": {"records": 1200},
+                "positions": {"0": [1200, 0]},
+            }
+        ],
+    },
+    "sync_endpoint": {"uid": _CHANNEL, "epoch": 1, "take": 2, "has": None},
+    "detach_endpoint": {
+        "uid": _CHANNEL,
+        "epoch": 1,
+        "state": "closed",
+        "ends": {"0": 1200, "1": 1187},
+    },
+    "commit_offsets": {
+        "uid": _CHANNEL,
+        "id": _READER,
+        "epoch": 1,
+        "generation": 1,
+        "topic_id": _TOPIC,
+        "number": 1,
+        "positions": [_POSITION],
+    },
+    "advance_offsets": {
+        "uid": _CHANNEL,
+        "topic_id": _TOPIC,
+        "before": [{"partition": 0, "offset": 1000, "record": 0}],
+        "positions": [_POSITION],
+    },
+    "reset_offsets": {
+        "uid": _CHANNEL,
+        "topic_id": _TOPIC,
+        "positions": [{"partition": 0, "offset": 0, "record": 0}],
+        "reason": "wrong exchange rates on Monday",
+    },
+    "wait_for_offsets": {"uid": _CHANNEL, "topic_id": _TOPIC, "offsets": {"0": 1200}},
+    "resize_group": {"uid": _CHANNEL, "size": 8, "generation": 1},
+    "open_batch": {
+        "uid": _CHANNEL,
+        "key": "flights-2026-11-24",
+        "owner": "import",
+        "instance": "run-1",
+    },
+    "upload_slice": {"uid": _CHANNEL, "instance": "run-1", "manifest": {"0": [[120, 140]]}},
+    "commit_batch": {
+        "uid": _CHANNEL,
+        "instance": "run-1",
+        "digest": "8102b58c615ad75b76d3a1adef5794efe679539027bad41f444cf4c69fd676d6",
+        "manifest": {"0": [[120, 140]]},
+        "records": 20,
+        "counts": {"0": 20},
+    },
+    "abort_batch": {"uid": _CHANNEL, "instance": "run-1", "cause": "the job failed"},
+    "renew_batches": {
+        "uid": _CHANNEL,
+        "batches": [{"id": "0" * 32, "instance": "run-1"}],
+        "lease_ms": 60000,
+    },
+}

@@ -1,4 +1,4 @@
-"""Lag and rates of readers over a window of samples. Pure."""
+"""Lag and rates of readers over a window of samples, and the overview of all channels. Pure."""
 
 import itertools
 from collections import defaultdict
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeVar
 
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.status.held_back import LedgerSample
 from sluiceway_gateway.status.progress import (
     WINDOW,
@@ -296,3 +298,42 @@ def _drain_s(total: int | None, trend: float | None) -> float | None:
     if total == 0:
         return 0.0
     return total / -trend if total and trend is not None and trend < 0 else None
+
+
+FAILED = "failed"
+"""In place of the health of an endpoint in the state `error`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOverview:
+    """A group of a channel."""
+
+    role: Role
+    name: str
+    members: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of members by health; closed ones do not count."""
+    lag: GroupSummary | None = None
+    """Of readers, at the last sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelOverview:
+    """A channel that is in use."""
+
+    name: str
+    sampled_at: datetime | None
+    write_rate: float | None
+    ledger: LedgerSample | None = None
+    """Of an exactly-once channel, at the last sample."""
+    groups: tuple[GroupOverview, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """The channels that are in use, by name, as far as a limit allows."""
+
+    phases: Mapping[Phase, int]
+    """Numbers of all channels by phase."""
+    channels: tuple[ChannelOverview, ...]
+    omitted: int
+    """Channels that are left out, or some groups of which are."""

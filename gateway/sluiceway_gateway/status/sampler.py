@@ -16,10 +16,10 @@ from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger.model import Ledger
-from sluiceway_gateway.status import ledger_store, sample_store
+from sluiceway_gateway.status import sample_store
+from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.held_back import LedgerSample, ledger_sample
 from sluiceway_gateway.status.lag import Sample, group_lag, write_rate
-from sluiceway_gateway.status.ledger_store import LedgerRows
 from sluiceway_gateway.status.progress import WINDOW, Offsets, offset_tracks, partitions_read
 from sluiceway_gateway.status.sample_store import (
     ReaderSnapshot,
@@ -28,6 +28,7 @@ from sluiceway_gateway.status.sample_store import (
     StoredSample,
     is_kept,
 )
+from sluiceway_gateway.status.store import LedgerRows
 
 _log = structlog.get_logger(__name__)
 
@@ -174,8 +175,8 @@ class Sampler:
                     self._histories[uid] = _ChannelHistory()
                     for stored in sample_store.of_channel(tx, uid):
                         self._histories[uid].append(stored)
-            rows = ledger_store.of_channels(tx, ledgered)
-            counts = ledger_store.committed_messages(tx, rows.keys())
+            rows = status_store.ledgers_of(tx, ledgered)
+            counts = status_store.committed_messages(tx, rows.keys())
         samples = []
         for each in chunk:
             ledger = None

@@ -8,9 +8,8 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import ChannelNotFound
-from sluiceway_gateway.status import overview_store
 from sluiceway_gateway.status import store as status_store
-from sluiceway_gateway.status.model import Overview
+from sluiceway_gateway.status.lag import Overview
 from sluiceway_gateway.status.store import ChannelSummary, StatusReport, StatusVersion
 
 
@@ -72,4 +71,4 @@ class Statuses:
     def overview(self, *, prefixes: tuple[str, ...], max_groups: int) -> Overview:
         """Return the channels in use with one of the prefixes, with up to `max_groups` groups."""
         with self._database.read() as tx:
-            return overview_store.overview(tx, prefixes=prefixes, max_groups=max_groups)
+            return status_store.overview(tx, prefixes=prefixes, max_groups=max_groups)

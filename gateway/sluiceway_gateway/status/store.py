@@ -1,26 +1,55 @@
-"""SQL of statuses."""
+"""SQL of statuses, of the ledgers in samples, and of the metrics' overview."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, null, or_, select
+from sqlalchemy import Row, bindparam, exists, func, null, or_, select
 
-from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.store import Tag, channel_of, selection, tag_of
+from sluiceway_gateway.channels.model import READABLE, Channel
+from sluiceway_gateway.channels.store import (
+    Tag,
+    channel_of,
+    count_by_phase,
+    in_phases,
+    selection,
+    tag_of,
+)
 from sluiceway_gateway.db.engine import ReadTransaction
-from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints
+from sluiceway_gateway.db.schema import (
+    channels,
+    endpoint_groups,
+    endpoints,
+    positions,
+    samples,
+    visible_runs,
+)
 from sluiceway_gateway.db.statements import CachedSelect, chunks, starts_with
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
+from sluiceway_gateway.ledger import batch_store
+from sluiceway_gateway.ledger import store as ledgers_store
+from sluiceway_gateway.ledger.model import Batch, Ledger
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag import LagSummary
+from sluiceway_gateway.status.lag import (
+    FAILED,
+    ChannelOverview,
+    GroupOverview,
+    GroupSummary,
+    LagSummary,
+    Overview,
+)
 from sluiceway_gateway.status.progress import ReaderProgress
-from sluiceway_gateway.status.sample_store import StoredSample, reader_progress_of
+from sluiceway_gateway.status.sample_store import (
+    StoredSample,
+    group_summaries_of,
+    ledger_of,
+    reader_progress_of,
+)
 
 # Without `reached`: positions are shown as of the last sample.
 _ENDPOINTS = (
@@ -182,3 +211,126 @@ def _kind(state: str, health: str) -> str:
     if state == State.ERROR:
         return "failed"
     return "lost" if health == Health.LOST else "living"
+
+
+def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int) -> Overview:
+    """Return the channels with one of the prefixes that have endpoints or positions.
+
+    They have at most `max_groups` groups in all, where a channel without groups counts as one.
+    """
+    # The sampler samples exactly these, so no figure of another channel is up to date.
+    in_use = (
+        select(channels.c.uid, channels.c.name, func.count().over().label("total"))
+        .where(
+            in_phases(READABLE),
+            or_(False, *(starts_with(channels.c.name, each) for each in prefixes)),
+            or_(
+                exists().where(endpoints.c.channel_uid == channels.c.uid, ~endpoints.c.superseded),
+                exists().where(positions.c.channel_uid == channels.c.uid),
+            ),
+        )
+        .order_by(channels.c.name)
+        .limit(max_groups)
+        .subquery()
+    )
+    older = samples.alias()
+    last = (
+        select(func.max(older.c.number))
+        .where(older.c.channel_uid == in_use.c.uid)
+        .correlate(in_use)
+        .scalar_subquery()
+    )
+    rows = tx.execute(
+        select(
+            *(in_use.c.uid, in_use.c.name, in_use.c.total, samples.c.at),
+            samples.c.document["groups"].label("groups"),
+            samples.c.document["ledger"].label("ledger"),
+            samples.c.document["summary"]["write_rate"].label("write_rate"),
+        )
+        .select_from(in_use)
+        .outerjoin(samples, (samples.c.channel_uid == in_use.c.uid) & (samples.c.number == last))
+        .order_by(in_use.c.name)
+    ).all()
+    members = _members(tx, [row.uid for row in rows])
+    found: list[ChannelOverview] = []
+    left, complete = max_groups, 0
+    for row in rows:
+        groups = _groups(members[row.uid], group_summaries_of(row.groups or {}))
+        found.append(
+            ChannelOverview(
+                name=row.name,
+                sampled_at=row.at,
+                write_rate=row.write_rate,
+                ledger=ledger_of(row.ledger),
+                groups=groups[:left],
+            )
+        )
+        complete += len(groups) <= left
+        left -= max(1, len(groups))
+        if left <= 0:
+            break
+    total = rows[0].total if rows else 0
+    return Overview(
+        phases=count_by_phase(tx), channels=tuple(found), omitted=max(0, total - complete)
+    )
+
+
+_Members = Mapping[tuple[Role, str], Mapping[str, int]]
+
+
+def _groups(members: _Members, lags: Mapping[str, GroupSummary]) -> tuple[GroupOverview, ...]:
+    keys = members.keys() | {(Role.READER, name) for name in lags}
+    return tuple(
+        GroupOverview(
+            role=role,
+            name=name,
+            members=members.get((role, name), {}),
+            lag=lags.get(name) if role is Role.READER else None,
+        )
+        for role, name in sorted(keys)
+    )
+
+
+def _members(tx: ReadTransaction, uids: Sequence[str]) -> Mapping[str, _Members]:
+    table = endpoints.c
+    by = (table.channel_uid, table.role, table.group_name, table.state, table.health)
+    statement = select(*by, func.count().label("number")).group_by(*by)
+    found: dict[str, dict[tuple[Role, str], Counter[str]]] = defaultdict(
+        lambda: defaultdict(Counter)
+    )
+    for chunk in chunks(uids):
+        open_ones = (table.channel_uid.in_(chunk), ~table.superseded, table.state != State.CLOSED)
+        for row in tx.execute(statement.where(*open_ones)):
+            health = FAILED if row.state == State.ERROR else row.health
+            found[row.channel_uid][Role(row.role), row.group_name][health] += row.number
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerRows:
+    """A channel's ledger and its open batches, the oldest first."""
+
+    ledger: Ledger
+    batches: Sequence[Batch]
+
+
+def ledgers_of(tx: ReadTransaction, uids: Collection[str]) -> dict[str, LedgerRows]:
+    """Return the ledgers of those of these channels in which a batch was opened, by uid."""
+    found = {}
+    for uid in sorted(ledgers_store.tags(tx, sorted(uids))):
+        ledger = ledgers_store.find(tx, uid)
+        if ledger is not None:
+            found[uid] = LedgerRows(ledger=ledger, batches=batch_store.open_batches(tx, uid))
+    return found
+
+
+def committed_messages(tx: ReadTransaction, uids: Collection[str]) -> Mapping[str, int]:
+    """Return how many offsets the visible runs of these channels have."""
+    runs = visible_runs.c
+    length = func.sum(runs.end_offset - runs.first_offset)
+    counted = select(runs.channel_uid, length.label("number")).group_by(runs.channel_uid)
+    found: dict[str, int] = {}
+    for part in chunks(sorted(uids)):
+        for row in tx.execute(counted.where(runs.channel_uid.in_(part))):
+            found[row.channel_uid] = int(row.number)
+    return found

@@ -13,8 +13,7 @@ from gateways import Rig, code
 from sluiceway import __version__
 from sluiceway.rest.problems import BY_CODE
 from sluiceway_gateway.http import openapi
-from sluiceway_gateway.http.error_codes import ADVICE, error_codes
-from sluiceway_gateway.http.examples import EXAMPLES
+from sluiceway_gateway.http.openapi import ADVICE, EXAMPLES, error_codes
 
 DIRECTORY = openapi._DIRECTORY
 (SUMS,) = DIRECTORY.glob("swagger-ui-dist-*.sha256")
