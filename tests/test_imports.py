@@ -115,7 +115,7 @@ def test_a_module_of_the_gateway_imports_its_own_layer_and_those_below() -> None
 
 def _client_layer(path: Path) -> str:
     parts = path.relative_to(CLIENT).with_suffix("").parts
-    if parts[0] in {"error_base", "errors", "fair_lock", "fork_guard"}:
+    if parts[0] in {"error_base", "errors", "concurrency"}:
         return "errors"
     if parts == ("kafka", "config"):
         return "config"

@@ -11,10 +11,9 @@ from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.endpoint.waiting import WaitedState, missing_endpoints, wait_for_endpoints
 from sluiceway.errors import ChannelNotFound, OptionError
-from sluiceway.group_reader import OnPartitions
+from sluiceway.group_reader import OnPartitions, open_reader
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner
-from sluiceway.open_reader import open_reader
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.channels import MIN_INTERVAL_S, Access, Control, watch_status
 from sluiceway.rest.endpoint_models import Endpoint, Membership, Mode, Position, Role, membership

@@ -11,7 +11,7 @@ from sluiceway.channel import Channel
 from sluiceway.channel_state import checked_idle, spec_json
 from sluiceway.endpoint.handle import ClosesOnExit
 from sluiceway.errors import ChannelNotFound, Conflict
-from sluiceway.ledger.transaction import Transaction
+from sluiceway.ledger.writer_batches import Transaction
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_summaries

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluiceway.codecs import codec
+from sluiceway.concurrency import FairLock
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
     CommitUnknown,
@@ -17,7 +18,6 @@ from sluiceway.errors import (
     KafkaUnavailable,
     SluicewayError,
 )
-from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.accumulator import Messages, certain_row_bytes, record_accumulator
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.partitioner import Partitioning

@@ -21,7 +21,7 @@ from sluiceway.errors import (
     UnsupportedType,
 )
 from sluiceway.kafka.errors import translate_error
-from sluiceway.rest.problems import BY_CODE
+from sluiceway.rest.parsing import BY_CODE
 from sluiceway_gateway import errors as gateway_errors
 from sluiceway_gateway.kafka.client import rejection
 from sluiceway_gateway.kafka.model import Cause

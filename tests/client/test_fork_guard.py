@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import EndpointClosed
-from sluiceway.fork_guard import ForkGuard
 
 
 class Owner:

@@ -20,8 +20,8 @@ from sluiceway import (
     OutputPort,
     Position,
 )
+from sluiceway.concurrency import FairLock
 from sluiceway.errors import CommitBeyondRead, DeliveryFailed, EndpointClosed
-from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.consumer import FetchedMessages, OwnStream
 from sluiceway.rest.models import Connection
 from topics import Topics, readings

@@ -13,8 +13,7 @@ from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import ChannelResource
-from sluiceway.rest.parsing import JsonNode, parse
-from sluiceway.rest.problems import problem
+from sluiceway.rest.parsing import JsonNode, parse, problem
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings

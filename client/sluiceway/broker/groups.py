@@ -25,9 +25,9 @@ from sluiceway.broker.responses import (
     MemberAssignment,
     SyncGroupResponse,
 )
+from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.committer import StandaloneCommitter
 from sluiceway.errors import SluicewayError, StaleGeneration
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.endpoint_models import Membership, Position, SyncResult
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Connection

@@ -23,8 +23,8 @@ from sluiceway.broker.exceptions import (
 )
 from sluiceway.broker.requests import ByName, CompressionType, in_bytes
 from sluiceway.broker.responses import ProducePartitionResponse, ProduceResponse
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import CommitUnknown, Conflict, OptionError, SluicewayError, TopicGone
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.ledger.message_batches import BatchedEndpoint, MessageBatches, ReportedOffsets

@@ -15,8 +15,8 @@ from sluiceway.broker.exceptions import (
     partition_refusal,
     topic_refusal,
 )
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import GatewayUnavailable, RecordsLost, SluicewayError
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import GATHER_S
 from sluiceway.kafka.errors import create_client, is_unavailable, with_retries

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from sluiceway.confluent.batch_commits import BatchCommits
-from sluiceway.confluent.channel_producer import ChannelProducer, reason_of
+from sluiceway.concurrency import ForkGuard
+from sluiceway.confluent.channel_producer import BatchCommits, ChannelProducer, reason_of
 from sluiceway.confluent.config import ProducerSettings
-from sluiceway.confluent.deliveries import SHORT_WAIT_S, Deliveries
 from sluiceway.confluent.errors import (
     CONFLICT,
     FAIL,
@@ -20,9 +19,8 @@ from sluiceway.confluent.errors import (
     kafka_error,
     refused,
 )
-from sluiceway.confluent.local_queue import LocalQueue, PendingMessage
+from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, LocalQueue, PendingMessage
 from sluiceway.errors import KafkaFailure, SluicewayError
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection

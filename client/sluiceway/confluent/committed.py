@@ -6,9 +6,9 @@ from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, Message
 
+from sluiceway.concurrency import FairLock
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, PARTITION_EOF, kafka_error
 from sluiceway.errors import SluicewayError
-from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import FetchedMessages
 from sluiceway.kafka.shared_stream import open_stream

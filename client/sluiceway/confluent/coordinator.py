@@ -12,6 +12,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
 
+from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.confluent.assignment import Assignment, leave_all
 from sluiceway.confluent.background import StepRunner, Steps
 from sluiceway.confluent.committer import AsyncCommitter
@@ -20,8 +21,6 @@ from sluiceway.confluent.errors import CONFLICT, STATE, kafka_error, kafka_excep
 from sluiceway.confluent.fetcher import Partition, topic_partitions
 from sluiceway.confluent.members import ChannelMember, ManualConsumer, SubscribedConsumer
 from sluiceway.errors import GatewayUnavailable, SluicewayError
-from sluiceway.fair_lock import FairLock
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.endpoint_models import Position
 
 __all__ = ["ConsumerCoordinator", "OnPartitions", "WakeupEvent"]

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.confluent.channel_producers import CLOSE_TIMEOUT_S, ChannelProducers
 from sluiceway.confluent.config import partition_of_key, producer_settings
@@ -16,7 +17,6 @@ from sluiceway.confluent.errors import INVALID_ARG, QUEUE_FULL, STATE, kafka_exc
 from sluiceway.confluent.local_queue import OnDelivery, PendingMessage, checked_headers
 from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.confluent.transactions import Transactions
-from sluiceway.fork_guard import ForkGuard
 
 __all__ = ["Producer"]
 

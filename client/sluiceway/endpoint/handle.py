@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
 from sluiceway.endpoint.metrics import EndpointMetrics
 from sluiceway.errors import (
@@ -23,7 +24,6 @@ from sluiceway.errors import (
     SluicewayTimeout,
     cause_of,
 )
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import (
     AttachResult,

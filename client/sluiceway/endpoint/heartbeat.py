@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.auth import clear_tracebacks
 from sluiceway.rest.endpoint_models import HeartbeatReply, HeartbeatResult
 from sluiceway.rest.endpoints import EndpointCalls

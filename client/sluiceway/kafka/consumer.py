@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import KafkaUnavailable, SluicewayError
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import consumer_config
 from sluiceway.kafka.errors import create_client, is_gone, is_unavailable, translate_error
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity

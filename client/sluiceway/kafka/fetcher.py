@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.decoder import corrupt_error
+from sluiceway.concurrency import FairLock
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
-from sluiceway.fair_lock import FairLock
 from sluiceway.kafka.completed_fetch import CompletedFetch
 from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, PartitionStream
 from sluiceway.rest.endpoint_models import Position

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import DeliveryFailed
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.accumulator import Messages
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.errors import create_client, translate_error

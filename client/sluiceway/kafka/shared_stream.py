@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from confluent_kafka import Message
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import EndpointClosed, OptionError
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import MessageStream, OwnStream
 from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer

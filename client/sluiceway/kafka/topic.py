@@ -18,8 +18,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import KafkaUnavailable, TopicGone
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.kafka.config import MaskedProperties, admin_config
 from sluiceway.kafka.diagnosis import ConnectionErrors
 from sluiceway.kafka.errors import (

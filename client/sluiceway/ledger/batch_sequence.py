@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 
 from sluiceway.errors import ChannelNotReady, CommitUnknown, DeliveryFailed, OptionError
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
+from sluiceway.ledger.write_batch import BatchRequest, LeaseKeeper, WriteBatch
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from sluiceway import __version__
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     EndpointClosed,
     GatewayAccessFailed,
@@ -23,10 +24,8 @@ from sluiceway.errors import (
     InvalidRequest,
     OptionError,
 )
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.auth import Token, TokenSource, certificate_fault, clear_tracebacks, speaks_tls
-from sluiceway.rest.parsing import JsonNode, Page, parse
-from sluiceway.rest.problems import problem
+from sluiceway.rest.parsing import JsonNode, Page, parse, problem
 from sluiceway.rest.request_ids import request_ids
 
 #: Told to the gateway, which refuses a client that would break a channel's guarantee.

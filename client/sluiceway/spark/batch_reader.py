@@ -27,7 +27,7 @@ from sluiceway.rest.ledger_models import Interval
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice
-from sluiceway.spark.metadata_columns import MetadataColumns
+from sluiceway.spark.metadata_columns import MetadataColumns, OffsetFilter
 from sluiceway.spark.offsets import (
     DEFAULT_MAX_MESSAGES,
     LossHandler,
@@ -37,7 +37,6 @@ from sluiceway.spark.offsets import (
     split_ranges,
 )
 from sluiceway.spark.options import ReadOptions
-from sluiceway.spark.pushdown import OffsetFilter
 from sluiceway.spark.readable_offsets import ReadableOffsets, ShippedRuns, consumer_properties
 from sluiceway.spark.task_heartbeats import reporting
 from sluiceway.spark.types import ColumnSelection, selected_schema, spark_transform

@@ -15,6 +15,7 @@ from typing import Final, Self, TypeAlias
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     ChannelNotReady,
     CommitUnknown,
@@ -22,10 +23,8 @@ from sluiceway.errors import (
     OptionError,
     SluicewayError,
 )
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.ledger.intervals import WrittenRecords
-from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
+from sluiceway.ledger.write_batch import BatchRequest, LeaseKeeper, WriteBatch
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Batch
 from sluiceway.rest.models import Connection

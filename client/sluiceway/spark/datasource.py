@@ -1,5 +1,6 @@
-"""The data source `format("channel")` and its registration."""
+"""The data source `format("channel")`, its registration, and tables of Spark's catalog."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -11,10 +12,10 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceWriter,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.gateway import Gateway
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader, FilteredDataReader
@@ -24,10 +25,50 @@ from sluiceway.spark.endpoints import Job, JobEndpoint
 from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.microbatch import require_supported, stream_reader
 from sluiceway.spark.options import ReadOptions, WriteOptions
-from sluiceway.spark.tables import keep_options, with_table_options, without_table_properties
 from sluiceway.spark.types import require_readable, require_writable, struct_of
 from sluiceway.spark.worker import RefreshableConnection, Shipped, prepare_worker
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter, TaskWriter
+
+_KEY: Final = "sluiceway.options"
+_PREFIX: Final = "option."
+_PROPERTIES: Final = frozenset(
+    {"comment", "external", "is_managed_location", "location", "owner", "provider"}
+)
+"""Properties of a table that Spark adds to its options when the table is created."""
+
+
+def without_table_properties(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options without the properties that Spark adds to those of a new table."""
+    if not {"owner", "provider"} <= {name.lower() for name in options}:
+        return dict(options)
+    return {
+        name: value
+        for name, value in options.items()
+        if name.lower() not in _PROPERTIES and not name.lower().startswith(_PREFIX)
+    }
+
+
+def keep_options(columns: StructType, options: Mapping[str, str]) -> StructType:
+    """Return the columns of a new table, with its options in the first column's metadata."""
+    first, *others = columns.fields
+    metadata = {_KEY: json.dumps(options)}
+    kept = StructField(first.name, first.dataType, first.nullable, metadata)
+    return StructType([kept, *others])
+
+
+def with_table_options(options: Mapping[str, str], columns: StructType) -> dict[str, str]:
+    """Return the options of a read or write of `columns`, with those of the table, if it is one.
+
+    Options of the statement, as in `FROM flights WITH (minPartitions 4)`, come first. A statement
+    with a path of its own is none of the table.
+    """
+    if not any(name.lower() == "path" for name in options):
+        for field in columns.fields:
+            if kept := field.metadata.get(_KEY):
+                given = {name.lower(): value for name, value in options.items()}
+                return {**json.loads(kept), **given}
+    return dict(options)
+
 
 _REFRESH_EVERY_S: Final = 5.0
 _STREAM_SINKS: Final[dict[tuple[object, ...], RefreshableConnection]] = {}

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 
 from pyspark.sql import SparkSession
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import GatewayError, SluicewayError
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.spark.endpoints import Job, control, heartbeat_session
 from sluiceway.spark.queries import Queries, is_stopped

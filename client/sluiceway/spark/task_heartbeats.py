@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 from pyspark import TaskContext
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import GatewayError, SluicewayError
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.spark.endpoints import TaskSlice, heartbeat_session
 

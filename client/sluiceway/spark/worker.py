@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from sluiceway import __version__
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import Conflict, GatewayUnavailable
-from sluiceway.fork_guard import ForkGuard
 from sluiceway.gateway import Gateway
 from sluiceway.rest.channels import Access
 from sluiceway.rest.models import Connection

@@ -111,7 +111,7 @@ def test_closing_commits_and_leaving_by_an_exception_aborts(
 def test_a_producer_commits_by_time(
     site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluiceway.confluent.batch_commits._COMMIT_EVERY_S", 0.05)
+    monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", 0.05)
     with site.producer() as producer:
         for number in range(3):
             producer.produce(name, b"%d" % number)

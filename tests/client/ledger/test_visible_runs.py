@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway.ledger.visible_runs import VisibleRuns
+from sluiceway.ledger.visibility import VisibleRuns
 from sluiceway.rest.ledger_models import Committed, Interval
 
 

@@ -14,8 +14,7 @@ from sluiceway.kafka.accumulator import Messages
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
+from sluiceway.ledger.write_batch import BatchRequest, LeaseKeeper, WriteBatch
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
 from topics import readings

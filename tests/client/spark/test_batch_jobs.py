@@ -19,8 +19,7 @@ from sluiceway.errors import (
     ReplayMismatch,
 )
 from sluiceway.rest.transport import Transport
-from sluiceway.spark.datasource import ChannelDataSource
-from sluiceway.spark.tables import keep_options
+from sluiceway.spark.datasource import ChannelDataSource, keep_options
 from sluiceway.spark.types import struct_of
 from spark_tasks import SCHEMA, messages_of
 from topics import Topics

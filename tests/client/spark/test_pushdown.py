@@ -14,8 +14,8 @@ from pyspark.sql.datasource import (
     Not,
 )
 
+from sluiceway.spark.metadata_columns import OffsetFilter
 from sluiceway.spark.offsets import OffsetRange
-from sluiceway.spark.pushdown import OffsetFilter
 
 RANGES = tuple(OffsetRange(partition=p, start=10, end=20) for p in range(3))
 PARTITION, OFFSET, TIMESTAMP = (

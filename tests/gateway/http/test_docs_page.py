@@ -11,7 +11,7 @@ import pytest
 
 from gateways import Rig, code
 from sluiceway import __version__
-from sluiceway.rest.problems import BY_CODE
+from sluiceway.rest.parsing import BY_CODE
 from sluiceway_gateway.http import openapi
 from sluiceway_gateway.http.openapi import ADVICE, EXAMPLES, error_codes
 
