@@ -40,6 +40,8 @@ from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.provisioning.reconciler import Counts
+from sluiceway_gateway.registry import routes as registry_routes
+from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status import routes as status_routes
@@ -126,6 +128,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             clock=clock,
         ),
         ledger_reads=ledger_reads,
+        registry=Registry(database),
         statuses=Statuses(database, tokens),
         rendered=ResponseCache(),
         fragments=JsonCache(),
@@ -177,6 +180,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         ledger_routes,
         status_routes,
         groups_routes,
+        registry_routes,
         cluster,
         health,
         openapi,

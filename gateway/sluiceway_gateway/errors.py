@@ -9,7 +9,7 @@
     ├── Unavailable
     │   └── DatabaseUnavailable, KafkaUnavailable, TooManyConnections, TooManyWaiters
     ├── InvalidRequest
-    │   └── InvalidSchema, ConfigNotAllowed, InvalidManifest
+    │   └── InvalidSchema, ConfigNotAllowed, InvalidManifest, RegistryError
     ├── NotFound
     │   └── ChannelNotFound, EndpointNotFound, GroupNotFound, BatchNotFound, SnapshotNotFound
     └── Conflict
@@ -159,6 +159,14 @@ class InvalidRequest(
 
 class InvalidSchema(InvalidRequest, code="invalid_schema", title="The schema cannot be used"):
     """A channel cannot have this schema."""
+
+
+class RegistryError(InvalidRequest, code="registry_error", title="Refused by the registry"):
+    """An answer of the registry; `number` is its `error_code`, an HTTP status and two digits."""
+
+    def __init__(self, detail: str, number: int = 42205) -> None:
+        super().__init__(detail)
+        self.number = number
 
 
 class ConfigNotAllowed(InvalidRequest, code="config_not_allowed", title="Configuration refused"):

@@ -3,6 +3,7 @@
 A route declares its access once, in its endpoint's signature; a route that declares none is closed.
 """
 
+from base64 import b64decode
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -22,13 +23,16 @@ PUBLIC = HEALTH | {"/", "/openapi.json", "/docs", "/docs/errors", "/docs/{file}"
 _PRINCIPAL = "sluiceway.principal"
 
 
-async def authenticate(request: Request, tokens: Tokens, *, recent: bool = False) -> Principal:
+async def authenticate(
+    request: Request, tokens: Tokens, *, recent: bool = False, basic: bool = False
+) -> Principal:
     """Return the principal of a request; raises Unauthenticated and Forbidden.
 
     Reads the database on a worker thread. With `recent`, credentials that were valid within the
-    last seconds are accepted without a read.
+    last seconds are accepted without a read. With `basic`, the token may also be the password of
+    basic authentication, with any user.
     """
-    token = _bearer_token(request.headers)
+    token = _token(request.headers, basic=basic)
     principal = tokens.recall(token) if recent else None
     if principal is None:
         principal = await to_thread.run_sync(tokens.authenticate, token)
@@ -37,14 +41,30 @@ async def authenticate(request: Request, tokens: Tokens, *, recent: bool = False
     return principal
 
 
-def _bearer_token(headers: Headers) -> str | None:
+def _token(headers: Headers, *, basic: bool) -> str | None:
     given = headers.getlist("authorization")
     if not given:
         return None
     scheme, _, text = given[0].partition(" ")
-    if len(given) > 1 or scheme.lower() != "bearer" or not text.strip():
-        raise Unauthenticated("The request needs exactly one header `Authorization: Bearer TOKEN`.")
-    return text.strip()
+    if len(given) == 1 and text.strip():
+        if scheme.lower() == "bearer":
+            return text.strip()
+        if scheme.lower() == "basic" and basic:
+            return _password(text.strip())
+    also = ", or basic authentication with the token as the password" if basic else ""
+    raise Unauthenticated(
+        f"The request needs exactly one header `Authorization: Bearer TOKEN`{also}."
+    )
+
+
+def _password(credentials: str) -> str:
+    try:
+        _user, colon, password = b64decode(credentials, validate=True).decode().partition(":")
+    except ValueError:
+        colon = password = ""
+    if not colon or not password:
+        raise Unauthenticated("Basic authentication needs USER:TOKEN in base64; any user will do.")
+    return password
 
 
 def _require_local(request: Request) -> None:
@@ -76,15 +96,17 @@ class Access:
 
     `rechecked`: the service authenticates the principal once more in the transaction of the
     request, so credentials that were valid within the last seconds are enough to get there.
+    `basic`: the token may be the password of basic authentication.
     """
 
-    def __init__(self, action: Action | None, *, rechecked: bool) -> None:
+    def __init__(self, action: Action | None, *, rechecked: bool, basic: bool = False) -> None:
         self.action = action
         self.rechecked = rechecked
+        self.basic = basic
 
     async def authorize(self, request: Request, tokens: Tokens) -> None:
         """Raise Unauthenticated or Forbidden unless the request may go on; reads no body."""
-        principal = await authenticate(request, tokens, recent=self.rechecked)
+        principal = await authenticate(request, tokens, recent=self.rechecked, basic=self.basic)
         if self.action is not None:
             principal.require(self.action, request.path_params.get("name"))
         request.scope[_PRINCIPAL] = principal
@@ -108,3 +130,4 @@ Anybody = Annotated[Principal, access(None)]
 Viewer = Annotated[Principal, access(Action.VIEW)]
 Manager = Annotated[Principal, access(Action.MANAGE)]
 Administrator = Annotated[Principal, access(Action.ADMIN)]
+RegistryClient = Annotated[Principal, Depends(Access(None, rechecked=False, basic=True))]

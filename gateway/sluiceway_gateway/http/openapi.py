@@ -14,7 +14,12 @@ from fastapi.responses import FileResponse, JSONResponse
 from starlette.routing import BaseRoute
 
 from sluiceway import __version__
-from sluiceway_gateway.errors import NotFound, SluicewayGatewayError, StartupRefused
+from sluiceway_gateway.errors import (
+    NotFound,
+    RegistryError,
+    SluicewayGatewayError,
+    StartupRefused,
+)
 from sluiceway_gateway.http.auth import PUBLIC
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.http.problems import Problem, status_of
@@ -268,8 +273,8 @@ class ErrorCode:
 
 
 def error_codes() -> list[ErrorCode]:
-    """Return every code that a response can have, by name."""
-    kinds = {each.code: each for each in _tree(SluicewayGatewayError)}
+    """Return every code that a problem can have, by name; the registry has codes of its own."""
+    kinds = {each.code: each for each in _tree(SluicewayGatewayError) if each is not RegistryError}
     return [
         ErrorCode(
             code=code,
@@ -284,7 +289,7 @@ def error_codes() -> list[ErrorCode]:
 
 def _tree(kind: type[SluicewayGatewayError]) -> Iterator[type[SluicewayGatewayError]]:
     """Yield the classes of errors of requests."""
-    if not issubclass(kind, StartupRefused):
+    if not issubclass(kind, (StartupRefused, RegistryError)):
         yield kind
         for each in kind.__subclasses__():
             yield from _tree(each)

@@ -96,15 +96,20 @@ def problem_response(
         body["request_id"] = request_id
     if error.violations:
         body["errors"] = [asdict(each) for each in error.violations]
-    own = dict(headers)
-    if isinstance(error, errors.Unauthenticated):
-        own["WWW-Authenticate"] = 'Bearer realm="sluiceway"'
-    if isinstance(error, errors.Unavailable):
-        own["Retry-After"] = str(error.retry_after_s)
-    if isinstance(error, errors.UnsupportedMediaType):
-        own["Accept"] = "application/json"
+    own = {**headers, **headers_of(error)}
     # Escaped, so that whatever a message quotes can be sent.
     return Response(json.dumps(body), status, headers=own, media_type=MEDIA_TYPE)
+
+
+def headers_of(error: SluicewayGatewayError, *, scheme: str = "Bearer") -> dict[str, str]:
+    """Return an error's headers; `scheme` is how the path takes tokens."""
+    if isinstance(error, errors.Unauthenticated):
+        return {"WWW-Authenticate": f'{scheme} realm="sluiceway"'}
+    if isinstance(error, errors.Unavailable):
+        return {"Retry-After": str(error.retry_after_s)}
+    if isinstance(error, errors.UnsupportedMediaType):
+        return {"Accept": "application/json"}
+    return {}
 
 
 _POINTER_LENGTH = 300

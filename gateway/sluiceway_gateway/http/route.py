@@ -5,10 +5,10 @@ FastAPI reads an endpoint's signature once, for the OpenAPI document and for its
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Request, Response
@@ -39,6 +39,7 @@ from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
+from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.service import Statuses
 
@@ -57,6 +58,7 @@ class Services:
     acknowledgements: Acknowledgements
     ledgers: Ledgers
     ledger_reads: LedgerReads
+    registry: Registry
     statuses: Statuses
     rendered: ResponseCache
     fragments: JsonCache
@@ -93,6 +95,11 @@ class GatewayRoute(APIRoute):
     A HEAD is served like a GET; the server sends the headers of the response and no body.
     """
 
+    media_types: ClassVar[frozenset[str]] = frozenset({"application/json"})
+    """Media types of JSON bodies."""
+    strict_query: ClassVar[bool] = True
+    """Whether unknown query parameters are refused."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.methods and "GET" in self.methods:
@@ -111,20 +118,23 @@ class GatewayRoute(APIRoute):
         self.app = self._serve
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._respond(Request(scope, receive, send))
+        response = await self.respond(Request(scope, receive, send))
         await response(scope, receive, send)
 
-    async def _respond(self, request: Request) -> Response:
+    async def respond(self, request: Request) -> Response:
+        """Return the endpoint's response, or raise the error to respond with."""
         services = services_of(request)
         if self.access is not None:
             await self.access.authorize(request, services.tokens)
         elif self.path not in PUBLIC:
             raise Forbidden("This path is not open to anybody.")
-        if request.scope["query_string"]:
+        if self.strict_query and request.scope["query_string"]:
             _check_query(request, self._arguments.query_names)
         limit_bytes = services.settings.max_body_bytes
         _check_length(request, limit_bytes)
-        body = await _read_json(request, limit_bytes) if self._takes_body else None
+        body = (
+            await _read_json(request, limit_bytes, self.media_types) if self._takes_body else None
+        )
         errors: list[Any] = []
         values = self._arguments.of(request, body, errors)
         if errors:
@@ -233,8 +243,8 @@ def _check_length(request: Request, limit_bytes: int) -> None:
         raise _too_large(limit_bytes)
 
 
-async def _read_json(request: Request, limit_bytes: int) -> Any:
-    _check_media_type(request)
+async def _read_json(request: Request, limit_bytes: int, media_types: Collection[str]) -> Any:
+    _check_media_type(request, media_types)
     body, more = b"", True
     while more:
         message = await request.receive()
@@ -247,11 +257,11 @@ async def _read_json(request: Request, limit_bytes: int) -> Any:
     return loads(body)
 
 
-def _check_media_type(request: Request) -> None:
+def _check_media_type(request: Request, media_types: Collection[str]) -> None:
     """Refuse a body that is announced as something other than JSON."""
     headers = request.headers
     given = headers.get("content-type", "").partition(";")[0].strip()
-    if given.lower() != "application/json":
+    if given.lower() not in media_types:
         if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
             raise MalformedJson(NO_BODY)
         sent = f"is {given[:100]}" if given else "is missing"

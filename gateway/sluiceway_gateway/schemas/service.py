@@ -103,9 +103,7 @@ def _require_compatible(
     schema: Schema, others: Sequence[tuple[SchemaVersion, Schema]], rule: Compatibility
 ) -> None:
     broken = [
-        Violation(pointer=_POINTER, message=reason)
-        for version, other in others
-        for reason in _broken(schema, version.version, other, rule)
+        Violation(pointer=_POINTER, message=reason) for reason in _broken(schema, others, rule)
     ]
     if not broken:
         return
@@ -120,19 +118,26 @@ def _require_compatible(
     )
 
 
-def _broken(schema: Schema, version: int, before: Schema, rule: Compatibility) -> list[str]:
-    """Return the incompatibilities of `schema` with another version."""
+def differences(given: Schema, versions: Sequence[SchemaVersion], rule: Compatibility) -> list[str]:
+    """Return how a schema breaks the rule with these versions; none for one that meets it."""
+    return _broken(given, [(each, _parsed(each.definition)) for each in versions], rule)
+
+
+def _broken(
+    schema: Schema, others: Sequence[tuple[SchemaVersion, Schema]], rule: Compatibility
+) -> list[str]:
     found = []
-    if rule in (Compatibility.BACKWARD, Compatibility.FULL):
-        found += [
-            f"records of version {version} cannot be read with it: {reason}"
-            for reason in incompatibilities(schema, before)
-        ]
-    if rule in (Compatibility.FORWARD, Compatibility.FULL):
-        found += [
-            f"its records cannot be read with version {version}: {reason}"
-            for reason in incompatibilities(before, schema)
-        ]
+    for version, before in others:
+        if rule in (Compatibility.BACKWARD, Compatibility.FULL):
+            found += [
+                f"records of version {version.version} cannot be read with it: {reason}"
+                for reason in incompatibilities(schema, before)
+            ]
+        if rule in (Compatibility.FORWARD, Compatibility.FULL):
+            found += [
+                f"its records cannot be read with version {version.version}: {reason}"
+                for reason in incompatibilities(before, schema)
+            ]
     return found
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, exists, false, or_, select
+from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, false, or_, select
 
-from sluiceway_gateway.channels.model import Format, Phase, SchemaVersion
+from sluiceway_gateway.channels.model import Compatibility, Format, Phase, SchemaVersion
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channel_schemas, channels, kept_schemas, schemas
@@ -54,12 +54,11 @@ def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | Non
     """
     statement = select(schemas.c.definition).where(schemas.c.id == schema_id)
     if prefixes is not None:
-        names = [starts_with(channels.c.name, prefix) for prefix in prefixes]
         statement = statement.where(
             exists()
             .where(channel_schemas.c.schema_id == schema_id)
             .where(channels.c.uid == channel_schemas.c.channel_uid)
-            .where(or_(false(), *names))
+            .where(_starts_with(prefixes))
         )
     definition: str | None = tx.execute(statement).scalar_one_or_none()
     return definition
@@ -73,6 +72,65 @@ def versions(tx: ReadTransaction, channel_uid: str) -> tuple[SchemaVersion, ...]
 def _version_of(row: Row[Any]) -> SchemaVersion:
     return SchemaVersion(
         id=row.id, version=row.version, definition=row.definition, created_at=row.created_at
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A channel whose messages carry the ids of schemas; `version` is the present one."""
+
+    channel_uid: str
+    channel: str
+    topic: str
+    version: int
+    compatibility: Compatibility
+
+
+_WITH_IDS = select(
+    channels.c.uid.label("channel_uid"),
+    channels.c.name.label("channel"),
+    channels.c.topic_name.label("topic"),
+    channels.c.schema_version.label("version"),
+    channels.c.compatibility,
+).where(channels.c.format == str(Format.AVRO))
+
+
+def subjects(
+    tx: ReadTransaction, *, prefixes: Collection[str], name: str | None = None
+) -> list[Subject]:
+    """Return the subjects of channels whose names start with one of `prefixes`.
+
+    With a `name`, only those of the channel and of the topic of that name.
+    """
+    statement = _WITH_IDS.where(_starts_with(prefixes))
+    if name is not None:
+        statement = statement.where(or_(channels.c.name == name, channels.c.topic_name == name))
+    return [_subject_of(row) for row in tx.execute(statement)]
+
+
+def subjects_of_schema(
+    tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str]
+) -> list[tuple[Subject, int]]:
+    """Return the subjects that have a schema, each with the number of that version."""
+    statement = (
+        _WITH_IDS.add_columns(channel_schemas.c.version.label("of_schema"))
+        .join(channel_schemas, channel_schemas.c.channel_uid == channels.c.uid)
+        .where(channel_schemas.c.schema_id == schema_id, _starts_with(prefixes))
+    )
+    return [(_subject_of(row), row.of_schema) for row in tx.execute(statement)]
+
+
+def _starts_with(prefixes: Collection[str]) -> ColumnElement[bool]:
+    return or_(false(), *(starts_with(channels.c.name, prefix) for prefix in prefixes))
+
+
+def _subject_of(row: Row[Any]) -> Subject:
+    return Subject(
+        channel_uid=row.channel_uid,
+        channel=row.channel,
+        topic=row.topic,
+        version=row.version,
+        compatibility=Compatibility(row.compatibility),
     )
 
 

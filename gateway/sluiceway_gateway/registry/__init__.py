@@ -1,0 +1,1 @@
+"""Registry: Confluent Schema Registry's read interface to the schemas of channels."""

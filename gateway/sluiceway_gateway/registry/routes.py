@@ -1,0 +1,251 @@
+"""Routes of the registry, as Confluent Schema Registry documents them.
+
+Source: https://docs.confluent.io/platform/current/schema-registry/develop/api.html. Requests that
+would change something are refused: schemas change with their channels.
+"""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from sluiceway_gateway.channels.model import SchemaVersion
+from sluiceway_gateway.errors import NotFound, RegistryError, SluicewayGatewayError
+from sluiceway_gateway.http.auth import RegistryClient
+from sluiceway_gateway.http.problems import headers_of, status_of
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.registry.service import (
+    SCHEMA_NOT_FOUND,
+    SUBJECT_NOT_FOUND,
+    SubjectVersion,
+)
+
+MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+
+
+class RegistryRoute(GatewayRoute):
+    """A route of the registry: its media types, its form of errors.
+
+    Clients send parameters that concern other registries; they are ignored.
+    """
+
+    media_types = frozenset({MEDIA_TYPE, "application/vnd.schemaregistry+json", "application/json"})
+    strict_query = False
+
+    async def respond(self, request: Request) -> Response:
+        """Respond as a registry does, to errors too."""
+        try:
+            return await super().respond(request)
+        except SluicewayGatewayError as error:
+            number = getattr(error, "number", None) or _number(status_of(error))
+            body = {"error_code": number, "message": str(error)}
+            status = number if number < 1000 else number // 100
+            return _json(body, status, headers=headers_of(error, scheme="Basic"))
+
+
+router = APIRouter(
+    prefix="/registry", route_class=RegistryRoute, include_in_schema=False, redirect_slashes=False
+)
+
+SchemaId = Annotated[int, Path(ge=1, le=2**31 - 1)]
+
+
+class SchemaText(BaseModel):
+    """A schema to look up; `schemaType` is AVRO."""
+
+    schema_: str
+    schemaType: str = "AVRO"  # noqa: N815 - the interface's name
+
+    model_config = {"alias_generator": lambda name: name.rstrip("_"), "extra": "ignore"}
+
+
+def _number(status: int) -> int:
+    """Return the error code for an HTTP status, where clients know one of five digits."""
+    return status * 100 + 1 if status in {401, 403} else status
+
+
+def _json(content: Any, status: int = 200, *, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse(content, status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _version_json(found: SubjectVersion) -> dict[str, Any]:
+    return {"subject": found.subject} | _schema_json(found.schema)
+
+
+def _schema_json(schema: SchemaVersion) -> dict[str, Any]:
+    return {"version": schema.version, "id": schema.id, "schema": schema.definition}
+
+
+@router.get("")
+@router.get("/")
+async def get_root(_client: RegistryClient) -> Response:
+    """Answer clients that check whether a registry is here."""
+    return _json({})
+
+
+@router.get("/contexts")
+async def list_contexts(_client: RegistryClient) -> Response:
+    """Return the default context; there are no others."""
+    return _json(["."])
+
+
+@router.get("/schemas/types")
+async def list_types(_client: RegistryClient) -> Response:
+    """Return the types of schemas."""
+    return _json(["AVRO"])
+
+
+@router.get("/schemas/ids/{schema_id}")
+def get_schema_by_id(schema_id: SchemaId, client: RegistryClient, gateway: Gateway) -> Response:
+    """Return the schema with the id that a message carries."""
+    return _json({"schema": gateway.registry.definition(schema_id, client)})
+
+
+@router.get("/schemas/ids/{schema_id}/schema")
+def get_definition_by_id(schema_id: SchemaId, client: RegistryClient, gateway: Gateway) -> Response:
+    """Return the schema alone."""
+    return Response(gateway.registry.definition(schema_id, client), media_type=MEDIA_TYPE)
+
+
+@router.get("/schemas/ids/{schema_id}/subjects")
+def list_subjects_of_id(schema_id: SchemaId, client: RegistryClient, gateway: Gateway) -> Response:
+    """Return the subjects that have the schema."""
+    return _json(sorted({subject for subject, _ in gateway.registry.uses(schema_id, client)}))
+
+
+@router.get("/schemas/ids/{schema_id}/versions")
+def list_versions_of_id(schema_id: SchemaId, client: RegistryClient, gateway: Gateway) -> Response:
+    """Return the subjects and versions that have the schema."""
+    return _json(
+        [
+            {"subject": subject, "version": version}
+            for subject, version in gateway.registry.uses(schema_id, client)
+        ]
+    )
+
+
+@router.get("/subjects")
+def list_subjects(
+    client: RegistryClient,
+    gateway: Gateway,
+    prefix: Annotated[str, Query(alias="subjectPrefix", max_length=300)] = "",
+) -> Response:
+    """Return the names of all subjects."""
+    # The default context may be written out.
+    return _json(gateway.registry.subjects(client, prefix=prefix.removeprefix(":*:")))
+
+
+@router.get("/subjects/{subject}/versions")
+def list_versions(subject: str, client: RegistryClient, gateway: Gateway) -> Response:
+    """Return the numbers of a subject's versions."""
+    return _json([each.version for each in gateway.registry.versions(subject, client)])
+
+
+@router.get("/subjects/{subject}/versions/{version}")
+def get_version(subject: str, version: str, client: RegistryClient, gateway: Gateway) -> Response:
+    """Return a version; `latest` is the one that writers use."""
+    return _json(_version_json(gateway.registry.version(subject, version, client)))
+
+
+@router.get("/subjects/{subject}/versions/{version}/schema")
+def get_definition(
+    subject: str, version: str, client: RegistryClient, gateway: Gateway
+) -> Response:
+    """Return the schema of a version alone."""
+    found = gateway.registry.version(subject, version, client)
+    return Response(found.schema.definition, media_type=MEDIA_TYPE)
+
+
+@router.get("/subjects/{subject}/versions/{version}/referencedby")
+def list_references(
+    subject: str, version: str, client: RegistryClient, gateway: Gateway
+) -> Response:
+    """Return no ids: schemas of channels are whole, without references."""
+    gateway.registry.version(subject, version, client)
+    return _json([])
+
+
+@router.post("/subjects/{subject}")
+def lookup_schema(
+    subject: str, client: RegistryClient, gateway: Gateway, body: SchemaText
+) -> Response:
+    """Return the version that has this schema."""
+    return _json(_version_json(gateway.registry.lookup(subject, body.schema_, client)))
+
+
+@router.post("/subjects/{subject}/versions")
+def register_schema(
+    subject: str, client: RegistryClient, gateway: Gateway, body: SchemaText
+) -> Response:
+    """Return the id of a schema that the channel has already; others are refused."""
+    try:
+        found = gateway.registry.lookup(subject, body.schema_, client)
+    except RegistryError as error:
+        if error.number not in {SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND}:
+            raise
+        raise RegistryError(
+            f"{error} Give the schema to the channel first, with `gateway.channel(NAME, "
+            "schema=…)`, `channel.update(schema=…)` or PUT /v1/channels/NAME, and set "
+            "auto.register.schemas=false in the serializer."
+        ) from error
+    return _json({"id": found.schema.id})
+
+
+@router.post("/compatibility/subjects/{subject}/versions")
+def check_all_versions(
+    subject: str, client: RegistryClient, gateway: Gateway, body: SchemaText
+) -> Response:
+    """Check a schema against all versions by the channel's rule."""
+    return _compatibility(gateway.registry.incompatibilities(subject, None, body.schema_, client))
+
+
+@router.post("/compatibility/subjects/{subject}/versions/{version}")
+def check_version(
+    subject: str, version: str, client: RegistryClient, gateway: Gateway, body: SchemaText
+) -> Response:
+    """Check a schema against one version by the channel's rule."""
+    return _compatibility(
+        gateway.registry.incompatibilities(subject, version, body.schema_, client)
+    )
+
+
+def _compatibility(reasons: list[str]) -> Response:
+    return _json({"is_compatible": not reasons, "messages": reasons})
+
+
+@router.get("/config")
+async def get_global_config(_client: RegistryClient) -> Response:
+    """Return the rule of new channels."""
+    return _json({"compatibilityLevel": "BACKWARD_TRANSITIVE"})
+
+
+@router.get("/config/{subject}")
+def get_config(subject: str, client: RegistryClient, gateway: Gateway) -> Response:
+    """Return the rule of a subject's channel, which always covers all versions."""
+    rule = str(gateway.registry.compatibility(subject, client)).upper()
+    return _json({"compatibilityLevel": rule if rule == "NONE" else f"{rule}_TRANSITIVE"})
+
+
+@router.get("/mode")
+@router.get("/mode/{subject}")
+async def get_mode(_client: RegistryClient) -> Response:
+    """Return the mode: schemas are registered with their channels, not here."""
+    return _json({"mode": "READONLY"})
+
+
+@router.api_route(
+    "/{path:path}", methods=["GET", "POST", "PUT", "DELETE", "PATCH"], response_model=None
+)
+async def refuse(request: Request, _client: RegistryClient) -> Response:
+    """Refuse changes, and paths that are not here."""
+    if request.method in {"GET", "HEAD"}:
+        raise NotFound(
+            "The registry has no such path; it has schemas, subjects, compatibility, config and "
+            "mode, as Confluent Schema Registry does."
+        )
+    raise RegistryError(
+        "The registry is read-only: schemas, their versions and their rule of compatibility belong "
+        "to channels. Change them with PUT /v1/channels/NAME, `channel.update(…)` or "
+        "`sluiceway channels update`; DELETE /v1/channels/NAME deletes a channel."
+    )

@@ -1,0 +1,159 @@
+"""Subjects of the registry: channels of the format avro, under their names and their topics' names.
+
+A message of such a channel begins with the id of its schema, as registry clients expect. Messages
+of other formats do not, so those channels have no subject.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from sluiceway.errors import SchemaError
+from sluiceway.schema import Schema
+from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.channels.model import Compatibility, SchemaVersion
+from sluiceway_gateway.db.engine import Database, ReadTransaction
+from sluiceway_gateway.errors import RegistryError
+from sluiceway_gateway.schemas import store as schemas_store
+from sluiceway_gateway.schemas.service import differences, is_same
+from sluiceway_gateway.schemas.store import Subject
+
+_SUFFIX: Final = "-value"
+
+SUBJECT_NOT_FOUND: Final = 40401
+VERSION_NOT_FOUND: Final = 40402
+SCHEMA_NOT_FOUND: Final = 40403
+INVALID_SCHEMA: Final = 42201
+INVALID_VERSION: Final = 42202
+"""Error codes of Confluent Schema Registry."""
+
+_VERSION: Final = re.compile(r"[0-9]{1,9}\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubjectVersion:
+    """A version of a subject's schema."""
+
+    subject: str
+    schema: SchemaVersion
+
+
+class Registry:
+    """Reads of subjects and schemas that a principal may see."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def subjects(self, principal: Principal, *, prefix: str = "") -> list[str]:
+        """Return the names of all subjects, in order."""
+        with self._database.read() as tx:
+            found = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW))
+        names = {name for each in found for name in _names(each)}
+        return sorted(name for name in names if name.startswith(prefix))
+
+    def definition(self, schema_id: int, principal: Principal) -> str:
+        """Return a schema by the id that messages carry. Raises RegistryError."""
+        with self._database.read() as tx:
+            definition = schemas_store.find(tx, schema_id, prefixes=_visible(principal))
+        if definition is None:
+            raise RegistryError(
+                f"No channel that this token may see has a schema with the id {schema_id}.",
+                SCHEMA_NOT_FOUND,
+            )
+        return definition
+
+    def uses(self, schema_id: int, principal: Principal) -> list[tuple[str, int]]:
+        """Return the subjects and versions of a schema. Raises RegistryError."""
+        self.definition(schema_id, principal)
+        with self._database.read() as tx:
+            found = schemas_store.subjects_of_schema(
+                tx, schema_id, prefixes=principal.prefixes(Action.VIEW)
+            )
+        return sorted({(name, version) for each, version in found for name in _names(each)})
+
+    def versions(self, subject: str, principal: Principal) -> tuple[SchemaVersion, ...]:
+        """Return all versions of a subject, the oldest first. Raises RegistryError."""
+        with self._database.read() as tx:
+            return schemas_store.versions(tx, _require(tx, subject, principal).channel_uid)
+
+    def version(self, subject: str, version: str, principal: Principal) -> SubjectVersion:
+        """Return a version, by its number, or `latest` or -1: the one that writers use.
+
+        Raises RegistryError.
+        """
+        if version not in {"latest", "-1"} and (not _VERSION.match(version) or int(version) < 1):
+            raise RegistryError(
+                f"The version {version[:100]!r} is not a number from 1, nor `latest`.",
+                INVALID_VERSION,
+            )
+        with self._database.read() as tx:
+            found = _require(tx, subject, principal)
+            number = found.version if version in {"latest", "-1"} else int(version)
+            for each in schemas_store.versions(tx, found.channel_uid):
+                if each.version == number:
+                    return SubjectVersion(subject=subject, schema=each)
+        raise RegistryError(f"The subject {subject!r} has no version {number}.", VERSION_NOT_FOUND)
+
+    def lookup(self, subject: str, definition: str, principal: Principal) -> SubjectVersion:
+        """Return the version with this schema, given as Avro JSON.
+
+        Raises RegistryError.
+        """
+        versions = self.versions(subject, principal)
+        given = _parsed(definition)
+        for each in versions:
+            if is_same(each.definition, given):
+                return SubjectVersion(subject=subject, schema=each)
+        raise RegistryError(
+            f"None of the {len(versions)} versions of {subject!r} is this schema.",
+            SCHEMA_NOT_FOUND,
+        )
+
+    def incompatibilities(
+        self, subject: str, version: str | None, definition: str, principal: Principal
+    ) -> list[str]:
+        """Return why a schema breaks the channel's rule: with a version, or with all of them.
+
+        Raises RegistryError.
+        """
+        given = _parsed(definition)
+        rule = self.compatibility(subject, principal)
+        if version is None:
+            kept = self.versions(subject, principal)
+        else:
+            kept = (self.version(subject, version, principal).schema,)
+        return differences(given, kept, rule)
+
+    def compatibility(self, subject: str, principal: Principal) -> Compatibility:
+        """Return the rule of the subject's channel. Raises RegistryError."""
+        with self._database.read() as tx:
+            return _require(tx, subject, principal).compatibility
+
+
+def _names(subject: Subject) -> set[str]:
+    return {f"{subject.channel}{_SUFFIX}", f"{subject.topic}{_SUFFIX}"}
+
+
+def _visible(principal: Principal) -> tuple[str, ...] | None:
+    return None if principal.may(Action.ADMIN) else principal.prefixes(Action.VIEW)
+
+
+def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject:
+    """Return the subject's channel; one of that name comes before one of that topic."""
+    name = subject.removesuffix(_SUFFIX)
+    if name != subject:
+        found = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW), name=name)
+        if found:
+            return min(found, key=lambda each: each.channel != name)
+    raise RegistryError(
+        f"There is no subject {subject[:300]!r} that this token may see. Subjects are "
+        "CHANNEL-value and TOPIC-value, of channels of the format avro.",
+        SUBJECT_NOT_FOUND,
+    )
+
+
+def _parsed(definition: str) -> Schema:
+    try:
+        return Schema.parse(definition)
+    except SchemaError as error:
+        raise RegistryError(f"The schema cannot be used: {error}", INVALID_SCHEMA) from error

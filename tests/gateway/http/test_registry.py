@@ -1,0 +1,235 @@
+"""The registry, as its clients see it; the HTTP interface of Confluent Schema Registry."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import Schema as RegistrySchema
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from gateways import SCHEMA, Rig
+from sluiceway.schema import Schema
+
+WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]
+OTHER = {**SCHEMA, "fields": [{"name": "z", "type": "string"}]}
+MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
+
+
+@pytest.fixture
+def client(rig: Rig) -> Iterator[SchemaRegistryClient]:
+    """A client without options, of a registry without tokens."""
+    with SchemaRegistryClient({"url": f"{rig.url}/registry"}) as client:
+        yield client
+
+
+def channel_of(rig: Rig, name: str = "flights", **spec: Any) -> dict[str, Any]:
+    """Make a channel with two versions of its schema."""
+    rig.put(name, **spec)
+    answer = rig.http.put(f"/v1/channels/{name}", json={"spec": {"schema": WIDER}})
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def topic_of(rig: Rig, name: str) -> str:
+    topic: str = rig.http.get(f"/v1/channels/{name}").json()["status"]["topic"]["name"]
+    return topic
+
+
+def registry_schema(definition: Any) -> RegistrySchema:
+    return RegistrySchema(json.dumps(definition), "AVRO")
+
+
+def test_schemas_are_found_by_the_ids_of_messages(rig: Rig, client: SchemaRegistryClient) -> None:
+    present = channel_of(rig)["status"]["schema"]["id"]
+    found = client.get_schema(present)
+    assert (found.schema_type, json.loads(found.schema_str)) == ("AVRO", WIDER)
+    raw = rig.http.get(f"/registry/schemas/ids/{present}/schema")
+    assert raw.json() == WIDER
+    assert raw.headers["content-type"] == MEDIA_TYPE
+
+
+def test_subjects_are_channels_and_their_topics(rig: Rig, client: SchemaRegistryClient) -> None:
+    channel_of(rig)
+    rig.put("rows", format="arrow")
+    rig.http.put("/v1/channels/raw", json={"spec": {"format": "bytes"}})
+    subjects = sorted(["flights-value", f"{topic_of(rig, 'flights')}-value"])
+    assert client.get_subjects() == subjects
+    assert client.get_subjects(subject_prefix="flights-v") == ["flights-value"]
+    for subject in subjects:
+        assert client.get_versions(subject) == [1, 2]
+        latest = client.get_latest_version(subject)
+        assert (latest.subject, latest.version) == (subject, 2)
+        assert json.loads(latest.schema.schema_str) == WIDER
+        first = client.get_version(subject, 1)
+        assert json.loads(first.schema.schema_str) == SCHEMA
+    raw = rig.http.get("/registry/subjects/flights-value/versions/-1/schema")
+    assert raw.json() == WIDER
+
+
+def test_a_schema_names_its_subjects_and_versions(rig: Rig) -> None:
+    second = channel_of(rig)["status"]["schema"]["id"]
+    rig.put("landings", schema=WIDER)
+    names = [
+        f"{each}-value" for name in ("flights", "landings") for each in (name, topic_of(rig, name))
+    ]
+    path = f"/registry/schemas/ids/{second}"
+    assert rig.http.get(f"{path}/subjects").json() == sorted(names)
+    versions = {
+        (each["subject"], each["version"]) for each in rig.http.get(f"{path}/versions").json()
+    }
+    assert versions == {(name, 2 if index < 2 else 1) for index, name in enumerate(names)}
+
+
+def test_after_a_return_to_an_older_version_that_one_is_the_latest(
+    rig: Rig, client: SchemaRegistryClient
+) -> None:
+    channel_of(rig)
+    rig.http.put("/v1/channels/flights", json={"spec": {"schema": SCHEMA}})
+    assert client.get_latest_version("flights-value").version == 1
+
+
+def test_lookups_find_the_version_with_a_schema(rig: Rig, client: SchemaRegistryClient) -> None:
+    channel_of(rig)
+    spaced = RegistrySchema(json.dumps(SCHEMA, indent=3), "AVRO")
+    assert client.lookup_schema("flights-value", spaced).version == 1
+    with pytest.raises(SchemaRegistryError, match="None of the 2 versions") as failure:
+        client.lookup_schema("flights-value", registry_schema(OTHER))
+    assert (failure.value.http_status_code, failure.value.error_code) == (404, 40403)
+
+
+def test_a_schema_of_the_channel_is_registered_already(
+    rig: Rig, client: SchemaRegistryClient
+) -> None:
+    present = channel_of(rig)["status"]["schema"]["id"]
+    assert client.register_schema("flights-value", registry_schema(WIDER)) == present
+
+
+@pytest.mark.parametrize("subject", ["flights-value", "unknown-value", "flights-key"])
+def test_new_schemas_are_refused_with_advice(
+    rig: Rig, client: SchemaRegistryClient, subject: str
+) -> None:
+    channel_of(rig)
+    with pytest.raises(SchemaRegistryError, match=r"channel\.update") as failure:
+        client.register_schema(subject, registry_schema(OTHER))
+    assert (failure.value.http_status_code, failure.value.error_code) == (422, 42205)
+
+
+def test_changes_are_refused_with_advice(rig: Rig, client: SchemaRegistryClient) -> None:
+    channel_of(rig)
+    for change in (
+        lambda: client.delete_subject("flights-value"),
+        lambda: client.delete_version("flights-value", 1),
+        lambda: client.set_compatibility("flights-value", "NONE"),
+    ):
+        with pytest.raises(SchemaRegistryError, match="read-only") as failure:
+            change()
+        assert (failure.value.http_status_code, failure.value.error_code) == (422, 42205)
+    assert client.get_versions("flights-value") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "code"),
+    [
+        ("/subjects/nope-value/versions", 404, 40401),
+        ("/subjects/flights/versions", 404, 40401),
+        ("/subjects/flights-key/versions/latest", 404, 40401),
+        ("/subjects/flights-value/versions/9", 404, 40402),
+        ("/subjects/flights-value/versions/0", 422, 42202),
+        ("/subjects/flights-value/versions/newest", 422, 42202),
+        ("/schemas/ids/999", 404, 40403),
+        ("/schemas/ids/x", 422, 422),
+        ("/config/nope-value", 404, 40401),
+        ("/exporters", 404, 404),
+    ],
+)
+def test_errors_have_the_form_of_the_registry(rig: Rig, path: str, status: int, code: int) -> None:
+    channel_of(rig)
+    answer = rig.http.get(f"/registry{path}")
+    assert (answer.status_code, answer.json()["error_code"]) == (status, code)
+    assert answer.json().keys() == {"error_code", "message"}
+    assert answer.headers["content-type"] == MEDIA_TYPE
+
+
+def test_a_schema_that_is_none_is_refused(rig: Rig) -> None:
+    channel_of(rig)
+    answer = rig.http.post(
+        "/registry/subjects/flights-value",
+        content=json.dumps({"schema": '{"type": "nonsense"}'}),
+        headers={"Content-Type": MEDIA_TYPE},
+    )
+    assert (answer.status_code, answer.json()["error_code"]) == (422, 42201)
+
+
+@pytest.mark.parametrize(
+    ("rule", "level", "compatible"),
+    [
+        ("backward", "BACKWARD_TRANSITIVE", False),
+        ("forward", "FORWARD_TRANSITIVE", False),
+        ("full", "FULL_TRANSITIVE", False),
+        ("none", "NONE", True),
+    ],
+)
+def test_compatibility_is_that_of_the_channel(
+    rig: Rig, client: SchemaRegistryClient, rule: str, level: str, compatible: bool
+) -> None:
+    rig.put(compatibility=rule)
+    assert rig.http.get("/registry/config/flights-value").json() == {"compatibilityLevel": level}
+    assert client.test_compatibility("flights-value", registry_schema(WIDER))
+    assert client.test_compatibility("flights-value", registry_schema(OTHER)) is compatible
+    everything = "/registry/compatibility/subjects/flights-value/versions"
+    body = {"schema": json.dumps(OTHER)}
+    answer = rig.http.post(everything, json=body, params={"verbose": "true"}).json()
+    assert answer["is_compatible"] is compatible
+    assert bool(answer["messages"]) is not compatible
+
+
+def test_parameters_for_other_registries_are_ignored(rig: Rig) -> None:
+    present = channel_of(rig)["status"]["schema"]["id"]
+    answer = rig.http.get(
+        f"/registry/schemas/ids/{present}", params={"subject": "x", "fetchMaxId": "true"}
+    )
+    assert Schema.parse(answer.json()["schema"]) == Schema.parse(WIDER)
+
+
+def test_consoles_find_what_they_probe(rig: Rig) -> None:
+    for path, body in {
+        "": {},
+        "/": {},
+        "/contexts": ["."],
+        "/schemas/types": ["AVRO"],
+        "/mode": {"mode": "READONLY"},
+        "/mode/flights-value": {"mode": "READONLY"},
+        "/config": {"compatibilityLevel": "BACKWARD_TRANSITIVE"},
+        "/subjects": [],
+    }.items():
+        assert rig.http.get(f"/registry{path}").json() == body
+
+
+def test_a_token_is_the_password_of_basic_authentication(rig: Rig) -> None:
+    channel_of(rig)
+    rig.put("secret")
+    token = rig.token("read:fl")["Authorization"].split()[1]
+    options = {"url": f"{rig.url}/registry", "basic.auth.user.info": f"console:{token}"}
+    with SchemaRegistryClient(options) as client:
+        assert "flights-value" in client.get_subjects()
+        assert not any("secret" in subject for subject in client.get_subjects())
+        with pytest.raises(SchemaRegistryError) as hidden:
+            client.get_versions("secret-value")
+        assert hidden.value.error_code == 40401
+    wrong = {"url": f"{rig.url}/registry", "basic.auth.user.info": f"console:{token[:-1]}0"}
+    with SchemaRegistryClient(wrong) as client, pytest.raises(SchemaRegistryError) as refused:
+        client.get_subjects()
+    assert (refused.value.http_status_code, refused.value.error_code) == (401, 40101)
+    assert rig.http.get("/registry/subjects", auth=("console", token)).status_code == 200
+    assert rig.http.get("/v1/channels", auth=("console", token)).status_code == 401
+
+
+@pytest.mark.parametrize("credentials", ["x", "dXNlcg==", "dXNlcjo=", "/w=="])
+def test_malformed_credentials_are_refused(rig: Rig, credentials: str) -> None:
+    rig.token("admin")
+    answer = rig.http.get("/registry/subjects", headers={"Authorization": f"Basic {credentials}"})
+    assert (answer.status_code, answer.json()["error_code"]) == (401, 40101)
+    assert answer.headers["www-authenticate"] == 'Basic realm="sluiceway"'
