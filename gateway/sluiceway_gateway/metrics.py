@@ -11,7 +11,6 @@ from prometheus_client import (
     Histogram,
     Info,
     ProcessCollector,
-    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
@@ -36,8 +35,6 @@ class Metrics:
     """The metrics of one gateway."""
 
     def __init__(self) -> None:
-        # A counter starts at 0 with its process, whose start is a metric of its own.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         Info(
@@ -87,7 +84,7 @@ class Metrics:
 
     def render(self, scrape: "Scrape") -> bytes:
         """Return all metrics as text."""
-        return generate_latest(_Joined((self._registry, scrape)))
+        return generate_latest(_Joined((_WithoutCreated(self._registry), scrape)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,3 +262,19 @@ class _Joined(Collector):
         """Yield the metrics of all parts."""
         for each in self.parts:
             yield from each.collect()
+
+
+@dataclass(frozen=True)
+class _WithoutCreated(Collector):
+    """Metrics without the `_created` series, which double the number of series.
+
+    The library's own switch for them applies to all registries of the process.
+    """
+
+    registry: Collector
+
+    def collect(self) -> Iterator[Metric]:
+        for each in self.registry.collect():
+            if each.type in ("counter", "histogram"):
+                each.samples = [s for s in each.samples if not s.name.endswith("_created")]
+            yield each

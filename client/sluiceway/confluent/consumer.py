@@ -328,6 +328,11 @@ class Consumer:
         self._coordinator.require_open()
         return cluster_metadata(self._settings, topic, timeout)
 
+    def cluster_id(self, timeout: float = -1) -> str | None:
+        """Return the id of the Kafka cluster."""
+        found: str | None = self.list_topics(timeout=timeout).cluster_id
+        return found
+
     def memberid(self) -> str | None:
         """Return the id of its endpoint at the first channel, if it has one."""
         self._coordinator.require_open()

@@ -47,15 +47,19 @@ _WITHOUT_EFFECT = frozenset(
         *("metrics_sample_window_ms", "partition_assignment_strategy", "partitioner"),
         *("receive_buffer_bytes", "request_timeout_ms", "retries", "sasl_kerberos_domain_name"),
         *("sasl_kerberos_service_name", "sasl_oauth_token_provider", "selector"),
-        *("send_buffer_bytes", "session_timeout_ms", "sock_chunk_buffer_count"),
+        *("send_buffer_bytes", "sock_chunk_buffer_count"),
         *("sock_chunk_bytes", "socket_options", "ssl_cafile", "ssl_certfile"),
         *("ssl_check_hostname", "ssl_ciphers", "ssl_context", "ssl_crlfile", "ssl_keyfile"),
         *("ssl_password", "value_deserializer", "value_serializer"),
     }
 )
 _KNOWN = frozenset(
-    {*_OWN, *_CONNECTION, *_CONSUMER, *_PRODUCER, "max_poll_records", *_WITHOUT_EFFECT}
+    {
+        *(*_OWN, *_CONNECTION, *_CONSUMER, *_PRODUCER, *_WITHOUT_EFFECT),
+        *("max_poll_records", "session_timeout_ms"),
+    }
 )
+_MIN_PATIENCE_MS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +69,14 @@ class ReaderSettings:
     max_poll_records: int = 1
     on_lost_writer: OnLostWriter = "raise"
     delete_unread: bool = False
+    session_timeout_ms: int | None = None
     kafka: Mapping[str, object] = field(default_factory=dict)
+
+    def patience_s(self, heartbeat_timeout_ms: int) -> float | None:
+        """Return how long the reader may be silent, within its channel's bounds; None: as long."""
+        if self.session_timeout_ms is None:
+            return None
+        return min(max(_MIN_PATIENCE_MS, self.session_timeout_ms), heartbeat_timeout_ms) / 1000
 
 
 def reader_settings(
@@ -76,6 +87,9 @@ def reader_settings(
     most = configuration.get("max_poll_records", 1)
     if type(most) is not int or most < 1:
         raise OptionError(f"max_poll_records is {most!r}; it takes a number from 1")
+    timeout_ms = configuration.get("session_timeout_ms")
+    if timeout_ms is not None and (type(timeout_ms) is not int or timeout_ms < 1):
+        raise OptionError(f"session_timeout_ms is {timeout_ms!r}; it takes a number from 1")
     lost = configuration.get("onLostWriter", "raise")
     if lost not in ("raise", "wait", "go_on"):
         raise OptionError(f"onLostWriter is {lost!r}; it takes 'raise', 'wait' or 'go_on'")
@@ -83,6 +97,7 @@ def reader_settings(
         max_poll_records=most,
         on_lost_writer=cast("OnLostWriter", lost),
         delete_unread=flag(configuration, "deleteUnread"),
+        session_timeout_ms=timeout_ms,
         kafka=_translated(configuration, _CONNECTION | _CONSUMER),
     )
 

@@ -356,6 +356,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             mode="broadcast" if self._context.is_in_group_mode() else "shared",
             until=None,
             close_timeout_s=_CLOSE_TIMEOUT_S,
+            patience_s=self._settings.patience_s(channel.heartbeat.timeout_ms),
             config=self._settings.kafka,
         )
         try:

@@ -127,6 +127,8 @@ class AttachBatch:
     _groups: dict[RoleGroup, Group] = field(default_factory=dict)
     _changed_groups: dict[RoleGroup, Group] = field(default_factory=dict)
     _joined: Counter[RoleGroup] = field(default_factory=Counter)
+    _added: Counter[RoleGroup] = field(default_factory=Counter)
+    """Those of `_joined` that replaced no living member."""
     _members: dict[RoleGroup, list[Endpoint]] = field(default_factory=dict)
     """Members of groups that a request wants to change."""
     _occupants: dict[tuple[str, Place], Endpoint] = field(default_factory=dict)
@@ -261,11 +263,6 @@ class AttachBatch:
         members = [each for each in self._members.get(key, ()) if each.id not in self._superseded]
         living = self._joined[key] + sum(each.lives for each in members)
         group = before.reconfigured(spec.config, living=living, now=self.now)
-        if group.dynamic and (group.size or 0) + self._joined[key] >= MAX_GROUP_SIZE:
-            raise GroupSize(
-                f"The group {group.name!r} has {MAX_GROUP_SIZE:,} members, the most that a group "
-                "can have."
-            )
         self._require_partitions(candidate)
         outcasts = [] if group is before else self._outcasts(key)
         previous = self._predecessors.get(candidate.static_key)
@@ -274,6 +271,16 @@ class AttachBatch:
         if occupant is None and previous is not None and previous.may_return:
             # It was lost, so it has no place, and must not return.
             occupant = previous
+        replaces = occupant is not None and occupant.lives
+        if (
+            group.dynamic
+            and not replaces
+            and (group.size or 0) + self._added[key] >= MAX_GROUP_SIZE
+        ):
+            raise GroupSize(
+                f"The group {group.name!r} has {MAX_GROUP_SIZE:,} members, the most that a group "
+                "can have."
+            )
         gone = [*outcasts, *([] if occupant is None else [occupant])]
         if not self.wait and any(each.id not in self._locked for each in gone):
             return None
@@ -287,6 +294,7 @@ class AttachBatch:
             self._supersede(each, endpoint, "the group changed its size or its mode", by=by)
         self._groups[key] = self._changed_groups[key] = group
         self._joined[key] += 1
+        self._added[key] += not replaces
         self.endpoints.append(endpoint)
         self._events.append(event(endpoint, by=by, at=self.now, cause=None))
         return endpoint

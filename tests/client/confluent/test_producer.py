@@ -333,7 +333,7 @@ def test_topics_are_listed_by_the_channels_names(site: Facade, name: str) -> Non
         assert name in producer.list_topics(timeout=30).topics
         absent = producer.list_topics("nowhere", timeout=30).topics["nowhere"]
         assert absent.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        assert producer.cluster_id(30) == one.cluster_id
+        assert producer.cluster_id(30) == consumer.cluster_id(30) == one.cluster_id
         assert list(consumer.list_topics(name, timeout=30).topics[name].partitions) == [0, 1]
 
 

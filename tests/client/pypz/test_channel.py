@@ -473,6 +473,7 @@ def test_a_writer_with_another_schema_registers_it_or_is_refused(bench: Bench) -
     ("config", "message"),
     [
         ({"max_poll_records": 0}, "max_poll_records is 0"),
+        ({"session_timeout_ms": "soon"}, "session_timeout_ms is 'soon'"),
         ({"onLostWriter": "cry"}, "onLostWriter is 'cry'"),
         ({"deleteUnread": "yes"}, "deleteUnread is 'yes'"),
         ({"metricsEnabled": 1}, "metricsEnabled is 1"),
@@ -486,6 +487,15 @@ def test_invalid_settings_are_refused_and_not_kept(
     with pytest.raises(OptionError, match=message):
         reader.invoke_configure_channel(config)
     assert config.keys().isdisjoint(reader.get_configuration().keys() - {"max_poll_records"})
+
+
+def test_session_timeout_is_the_readers_patience_within_the_channels(bench: Bench) -> None:
+    for asked_ms, has_ms in ((6000, 6000), (500_000, 120_000)):
+        reader = bench.reader(config={"session_timeout_ms": asked_ms})
+        assert reader.invoke_resource_creation()
+        until(reader.invoke_open_channel)
+        living = [each for each in bench.channel().endpoints() if each.lives]
+        assert [each.patience_ms for each in living] == [has_ms]
 
 
 def test_settings_without_effect_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,6 +19,7 @@ from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
+from sluiceway_gateway.endpoints import attach_batch
 from sluiceway_gateway.endpoints.attach_batch import Attached
 from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
@@ -144,6 +145,22 @@ def test_an_error_of_one_request_leaves_the_others_as_they_are(crowd: Crowd) -> 
             future.result(30)
     assert list(last.result(30).partitions) == [3]
     assert len(crowd.rows(endpoints, crowd.uid)) == 3
+
+
+def test_a_full_dynamic_group_admits_restarts_of_its_static_members_only(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach_batch, "MAX_GROUP_SIZE", 2)
+    dynamic: dict[str, Any] = {"group": "d"}
+    first = crowd.attach(**dynamic, static_id="a").endpoint
+    crowd.attach(**dynamic)
+    again, third = crowd.together(
+        crowd.request(**dynamic, static_id="a"), crowd.request(**dynamic, static_id="b")
+    )
+    assert again.result(30).endpoint.place == first.place
+    with pytest.raises(GroupSize, match="has 2 members, the most"):
+        third.result(30)
+    assert [row.size for row in crowd.rows(endpoint_groups, crowd.uid)] == [2]
 
 
 def test_a_repeated_request_returns_the_same_endpoint(crowd: Crowd) -> None:

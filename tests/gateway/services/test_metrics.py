@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Counter, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import event
 
@@ -256,6 +256,13 @@ def test_names_help_texts_and_labels_are_prometheus_style(rig: Rig) -> None:
                 assert found.name.endswith("_total")
             keys = (found.name, tuple(found.labels.items()))
             assert [(s.name, tuple(s.labels.items())) for s in each.samples].count(keys) == 1
+
+
+def test_metrics_of_other_registries_keep_their_times_of_creation(rig: Rig) -> None:
+    others = CollectorRegistry()
+    Counter("jobs", "Jobs of the program around the gateway.", registry=others).inc()
+    assert "_created" not in rig.http.get("/metrics").text
+    assert "jobs_created" in generate_latest(others).decode()
 
 
 def test_every_metric_is_documented_and_a_group_has_at_most_nine_series(rig: Rig) -> None:
