@@ -33,6 +33,7 @@ from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.ledger.wire import BatchText
 
 MAX_PAYLOAD_BYTES = 4096
 MAX_ENDPOINTS = 1000
@@ -126,6 +127,14 @@ class HeartbeatPost(Asked):
         description="The heartbeat counts for all endpoints that this session attached, and the "
         "answer's `kept` lists the open ones",
     )
+    renews: Annotated[
+        list[BatchText],
+        Field(
+            max_length=MAX_ENDPOINTS,
+            description="Instances of batches, the running jobs of this process: their open "
+            "batches are renewed",
+        ),
+    ] = Field(default_factory=list)
 
 
 class EndpointReplyBody(BaseModel):
@@ -197,6 +206,9 @@ def beat(
         keeps=body.keeps,
         client=user_agent[:CLIENT_LENGTH],
     )
+    if body.renews:
+        # In transactions of their own: they lock ledgers.
+        gateway.ledgers.renew_running(body.renews, principal)
     answer = _result_json(result)
     if body.tasks:
         answer["tasks"] = result.tasks
