@@ -16,7 +16,7 @@ from ledger_view import LedgerView
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.channel import Channel
-from sluiceway.ledger.leases import DEFAULT_LEASE_MS
+from sluiceway.ledger.write_batch import DEFAULT_LEASE_MS
 from sluiceway_gateway.embedded import free_ports
 from spark_tasks import SCHEMA, fill, messages_of, spark_environment
 from topics import Topics

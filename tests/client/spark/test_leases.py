@@ -13,7 +13,7 @@ from micro_batches import BatchJob, Query, Tasks
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict
-from sluiceway.ledger.leases import LeaseKeeper
+from sluiceway.ledger.write_batch import LeaseKeeper
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.spark import batches as batches_module
 from sluiceway.spark.batches import JobBatch
