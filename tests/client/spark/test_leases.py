@@ -168,6 +168,8 @@ def test_a_query_that_ended_is_renewed_no_more(application: Application) -> None
     event = SimpleNamespace(runId="run", exception="java.lang.Error: no", errorClassOnException="")
     application.queries.onQueryTerminated(event)  # type: ignore[arg-type]
 
+    # Also before its end is reported.
+    assert application.queries.running == []
     assert renewed(application) == ["writing"]
 
 
