@@ -243,7 +243,10 @@ class Ledgers:
     def renew(
         self, name: str, instances: Mapping[str, str], *, uid: str, lease: timedelta
     ) -> list[Batch]:
-        """Renew the leases of batches, given their instances; return those of the channel."""
+        """Renew the leases of batches, given their instances; return those of the channel.
+
+        Without a `lease`, they stay as they are.
+        """
         found = []
         with self._database.write() as tx:
             channel = self._channel(tx, name, uid)
@@ -252,7 +255,7 @@ class Ledgers:
                 batch = batch_store.batch(tx, uid, id_)
                 if batch is None or batch.instance != instance:
                     continue
-                later = renew(batch, self._clock(), lease)
+                later = renew(batch, self._clock(), lease) if lease else batch
                 if later != batch:
                     batch_store.renew(tx, uid, later)
                 found.append(later)

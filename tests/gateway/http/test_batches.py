@@ -155,6 +155,9 @@ def test_a_lease_of_0_only_asks_how_batches_stand(ledger: LedgerSite) -> None:
     assert (found["state"], found["lease_until"]) == ("open", "2030-01-01T00:00:30.000Z")
     (renewed,) = ledger.post("batches/renew", batches=named).json()["batches"]
     assert renewed["lease_until"] == "2030-01-01T00:00:40.000Z"
+    ledger.rig.clock.advance(60)
+    (over,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
+    assert over == renewed
 
 
 def beat(ledger: LedgerSite, *renews: str, number: int) -> None:
