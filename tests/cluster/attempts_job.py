@@ -1,7 +1,7 @@
-"""Writes under retries and lost executors, with two executor processes.
+"""Writes under retries, speculation, and lost executors and drivers, with two executor processes.
 
-Arguments: the gateway's URL, batch or stream, the fault, the name of the channel, and a directory
-in which processes note which faults have happened.
+Arguments: the gateway's URL, batch or stream, the fault, the name of the channel, a directory in
+which processes note which faults have happened, and perhaps the URL of Spark's master.
 """
 
 import os
@@ -60,18 +60,38 @@ def killed(batches: Rows, directory: str) -> Rows:
     yield from batches
 
 
+def held(batches: Rows, directory: str) -> Rows:
+    """Wait for the end of the driver, which the test kills."""
+    if first(directory, f"held-{number()}"):
+        signal.pause()
+    yield from batches
+
+
+def slow(batches: Rows, directory: str) -> Rows:
+    """Go on with the first attempt of one task when the speculative one has written as much."""
+    if number() == 1 and first(directory, "slow"):
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not Path(directory, "speculated").exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+    elif number() == 1:
+        Path(directory, "speculated").touch()
+    yield from batches
+
+
 def number() -> int:
     task = TaskContext.get()
     assert task is not None
     return task.partitionId()
 
 
-FAULTS = {"failing": failing, "killed": killed}
+FAULTS = {"failing": failing, "killed": killed, "held": held, "slow": slow}
+MASTER = "local-cluster[2,2,1024]"
 
 
-def spark_session(url: str) -> SparkSession:
+def spark_session(url: str, master: str) -> SparkSession:
     spark = (
-        SparkSession.builder.master("local-cluster[2,2,1024]")
+        SparkSession.builder.master(master)
         .appName("attempts")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -80,6 +100,9 @@ def spark_session(url: str) -> SparkSession:
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.speculation", str(master != MASTER).lower())
+        .config("spark.speculation.quantile", "0.5")
+        .config("spark.speculation.minTaskRuntime", "1s")
         .getOrCreate()
     )
     sluiceway.spark.register(spark, gateway=url)
@@ -102,8 +125,10 @@ def faulty(frame: DataFrame, url: str, fault: str, channel: str, directory: str)
     return shuffled.mapInArrow(fail, shuffled.schema)
 
 
-def main(url: str, kind: str, fault: str, channel: str, directory: str) -> None:
-    spark = spark_session(url)
+def main(
+    url: str, kind: str, fault: str, channel: str, directory: str, master: str = MASTER
+) -> None:
+    spark = spark_session(url, master)
     if kind == "batch":
         rows = spark.range(0, ROWS, 1, TASKS).selectExpr("id", "cast(id as string) s")
         write = faulty(rows, url, fault, channel, directory).write.format("channel").mode("append")

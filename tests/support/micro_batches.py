@@ -55,10 +55,15 @@ class Tasks:
 class Query:
     """A streaming query into a channel: its runs, micro-batches and their tasks."""
 
-    def __init__(self, channel: Channel, url: str, tasks: Tasks, **options: str) -> None:
+    def __init__(
+        self, channel: Channel, url: str, tasks: Tasks, *, renews: bool = False, **options: str
+    ) -> None:
+        """Start a query; `renews`: a session in Spark's driver is to renew its batches."""
         self.id = str(uuid.uuid4())
         self.run_id = str(uuid.uuid4())
         self._source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
+        if renews:
+            self._source.job = Job(session=uuid.uuid4().hex, title=self.id, renews=True)
         self._tasks = tasks
 
     def restart(self) -> None:
@@ -101,12 +106,15 @@ class BatchJob:
         url: str,
         tasks: Tasks,
         application: str = "night",
+        *,
+        renews: bool = False,
         **options: str,
     ) -> None:
+        """Plan a job; `renews`: a session in Spark's driver is to renew its batch."""
         source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
         self._tasks = tasks
-        # Without a heartbeat session, the write is no endpoint, but belongs to an application.
-        source.job = Job(session=uuid.uuid4().hex, title=application, application=application)
+        session = uuid.uuid4().hex
+        source.job = Job(session=session, title=application, application=application, renews=renews)
         writer = shipped(source).writer(struct_of(SCHEMA), overwrite=False)
         assert isinstance(writer, ChannelDataWriter)
         self.writer = writer

@@ -33,7 +33,8 @@ _RENEWALS_PER_LEASE = 3
 class LeaseKeeper:
     """Renews the leases of a channel's open batches, in a thread that lives while there are any.
 
-    A batch whose writer was dropped without an end is renewed no more. Thread-safe.
+    A batch whose writer was dropped without an end is renewed no more. Where another process
+    renews them, it only finds out which have ended. Thread-safe.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class LeaseKeeper:
         uid: str,
         *,
         lease_ms: int = DEFAULT_LEASE_MS,
+        renews: bool = True,
     ) -> None:
         self._calls, self._channel, self._uid = calls, channel, uid
         self.lease_ms = lease_ms
+        self._renews = renews
         self._interval_s = lease_ms / 1000 / _RENEWALS_PER_LEASE
         # Instances by batch id. Changed by single operations, also while objects are collected.
         self._held: dict[str, str] = {}
@@ -83,7 +86,7 @@ class LeaseKeeper:
                 self._channel,
                 held,
                 uid=self._uid,
-                lease_ms=self.lease_ms,
+                lease_ms=self.lease_ms if self._renews else 0,
                 timeout_s=self._interval_s,
             )
         except (ChannelNotFound, Conflict) as error:

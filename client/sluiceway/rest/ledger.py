@@ -152,7 +152,10 @@ class LedgerCalls:
         lease_ms: int | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, BatchLease]:
-        """Renew the leases of batches, given as instances by batch id; return them by id."""
+        """Renew the leases of batches, given as instances by batch id; return them by id.
+
+        With `lease_ms` 0, the leases stay as they are.
+        """
         named = [{"id": batch, "instance": instance} for batch, instance in batches.items()]
         body = {"uid": uid, "batches": named, "lease_ms": lease_ms}
         response = self._post(f"{_batches(channel)}/renew", body, timeout_s=timeout_s)

@@ -6,7 +6,6 @@ result; their commit messages say what they wrote, and the driver commits that.
 
 import logging
 import threading
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -41,9 +40,6 @@ __all__ = [
 
 LOGGER = logging.getLogger(__name__)
 
-_LEASE_MS: Final = 60_000
-"""Tasks that run renew the lease. It has to outlast the time in which none does, as when executors
-are replaced."""
 _OPEN_AFTER_S: Final = 5.0
 """A task that waits so long for its first row holds the batch of those that have ended."""
 _COMMIT_TIMEOUT_S: Final = 120.0
@@ -101,6 +97,8 @@ class JobBatch:
     request: BatchRequest | None = None
     has_key: bool = False
     """Whether the batch's key is the user's."""
+    renewed_by_tasks: bool = True
+    """Whether running tasks renew the lease; else the session in Spark's driver does."""
 
     def in_task(self) -> "TaskBatch":
         """Return the running task's batch. Raises OptionError in `foreachBatch` without a key."""
@@ -114,13 +112,15 @@ class JobBatch:
             )
         return TaskBatch(self, self.request, waits=False)
 
-    def write_batch(self, request: BatchRequest) -> WriteBatch:
-        """Return the batch of a request, in this process."""
+    def write_batch(self, request: BatchRequest, *, renews: bool = True) -> WriteBatch:
+        """Return the batch of a request, in this process, which `renews` its lease or not."""
         calls = _ledger_calls(self.gateway_url)
-        key = (ForkGuard(), self.gateway_url, request.channel, request.uid)
+        key = (ForkGuard(), self.gateway_url, request.channel, request.uid, renews)
         keeper = _KEEPERS.get(key)
         if keeper is None:
-            keeper = LeaseKeeper(calls, request.channel, request.uid, lease_ms=request.lease_ms)
+            keeper = LeaseKeeper(
+                *(calls, request.channel, request.uid), lease_ms=request.lease_ms, renews=renews
+            )
             _KEEPERS[key] = keeper
         return WriteBatch(calls, request, leases=keeper)
 
@@ -224,16 +224,17 @@ class JobBatch:
 
 
 class TaskBatch:
-    """The batch of a running task, as a context manager; its lease is renewed meanwhile.
+    """The batch of a running task, as a context manager.
 
-    A batch job's task opens it on entry. That of a stream opens it with its first row, since a
-    micro-batch without rows is no batch, or when it has waited long for that: otherwise nobody
-    would renew the batch after all tasks with early rows have ended.
+    Its lease is renewed meanwhile, unless the session in Spark's driver does that. A batch job's
+    task opens it on entry. That of a stream opens it with its first row, since a micro-batch
+    without rows is no batch, or when it has waited long for that: otherwise no task would renew
+    the batch after all those with early rows have ended.
     """
 
     def __init__(self, job: JobBatch, request: BatchRequest, *, waits: bool) -> None:
         self._partitions = job.connection.partitions
-        self._batch = job.write_batch(request)
+        self._batch = job.write_batch(request, renews=job.renewed_by_tasks)
         self._lock = threading.Lock()
         self._opened: Batch | None = None
         self._ended = False
@@ -312,14 +313,18 @@ class TaskBatch:
 
 
 def request_of_job(
-    connection: Connection, *, key: str | None, application: str | None, group: str | None
+    connection: Connection,
+    *,
+    instance: str,
+    key: str | None,
+    application: str | None,
+    group: str | None,
 ) -> BatchRequest:
     """Return the request of a new run of a batch job, which its tasks and commit share.
 
     A key belongs to the job's group, else to the application, so that jobs of others that use the
     same key are refused. Raises OptionError for a key that is too long.
     """
-    instance = uuid.uuid4().hex
     if key is None:
         key = f"job-{instance}"
     if not 1 <= len(key) <= _MAX_OWNER_CHARACTERS:
@@ -345,7 +350,6 @@ def _request(connection: Connection, key: str, owner: str, instance: str) -> Bat
         key=key,
         owner=owner,
         instance=instance,
-        lease_ms=_LEASE_MS,
         topic_id=connection.topic_id,
     )
 

@@ -1,7 +1,9 @@
 """The data source `format("channel")`, its registration, and tables of Spark's catalog."""
 
 import json
+import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -139,10 +141,15 @@ class ChannelDataSource(Shipped, DataSource):
             )
         sink = self._sink(options, schema)
         task_writer = _task_writer(sink, options, schema)
-        batch = self._batch(sink, options)
+        instance = uuid.uuid4().hex
+        batch = self._batch(sink, options, instance)
         endpoint = JobEndpoint.attach(
-            self.job, sink.gateway_url, sink.connection, "writer", options.group
+            *(self.job, sink.gateway_url, sink.connection, "writer", options.group),
+            instance=instance,
         )
+        if batch is not None and endpoint is not None:
+            # The session knows the batch by its instance, which is the endpoint's id.
+            batch = replace(batch, renewed_by_tasks=not endpoint.spec.job.renews)
         return ChannelDataWriter(task_writer, endpoint, batch)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
@@ -157,10 +164,16 @@ class ChannelDataSource(Shipped, DataSource):
         sink = self._stream_sink(options, schema)
         batch = None
         if sink.connection.delivery == "exactly_once":
-            batch = JobBatch(connection=sink.connection, gateway_url=_url(sink))
+            batch = JobBatch(
+                connection=sink.connection,
+                gateway_url=_url(sink),
+                renewed_by_tasks=self.job is None or not self.job.renews,
+            )
         return ChannelStreamWriter(_task_writer(sink, options, schema), batch)
 
-    def _batch(self, sink: RefreshableConnection, options: WriteOptions) -> JobBatch | None:
+    def _batch(
+        self, sink: RefreshableConnection, options: WriteOptions, instance: str
+    ) -> JobBatch | None:
         """Return the batch of a job, which its tasks open; None if the channel has no batches."""
         connection, key = sink.connection, options.batch_key
         if connection.delivery != "exactly_once":
@@ -173,6 +186,7 @@ class ChannelDataSource(Shipped, DataSource):
             )
         request = request_of_job(
             connection,
+            instance=instance,
             key=key,
             application=None if self.job is None else self.job.application,
             group=options.group,

@@ -13,7 +13,7 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.spark.endpoints import Job, control, heartbeat_session
-from sluiceway.spark.queries import Queries, is_stopped
+from sluiceway.spark.queries import Queries, active_jobs, is_stopped
 
 __all__ = ["Application"]
 
@@ -21,6 +21,7 @@ LOGGER = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 5.0
 _MAX_FINAL_HEARTBEATS: Final = 3
+_MAX_RENEWED: Final = 1000
 _ENDED: Final = "the Spark application ended"
 _SILENT: Final = "no task reports any more"
 
@@ -45,6 +46,9 @@ class Application:
     and the gateway closes reads when all tasks are done. A read that Spark abandons has no end:
     it is closed here when no task has reported for the heartbeat timeout. All endpoints end when
     Spark is stopped or the program exits.
+
+    The heartbeats also renew the open batches of running jobs and queries. They name the instances
+    that may have some: the endpoints of batch writes, while Spark runs jobs, and runs of queries.
     """
 
     def __init__(self, spark: SparkSession, gateway_url: str) -> None:
@@ -53,17 +57,28 @@ class Application:
         self._spark = spark
         self._control = control(gateway_url)
         self._last_reports: dict[str, tuple[str | None, float]] = {}
+        self._writes: list[str] = []
         self._ending = self._retired = False
         self._final_heartbeats = 0
         self._fork_guard = ForkGuard()
-        name, id_ = spark.conf.get("spark.app.name", "Spark"), spark.conf.get("spark.app.id", "")
-        self.job = Job(session=self.session.id, title=f"{name} ({id_})"[:200], application=name)
         self.queries = Queries(spark, self.session, self._control)
 
     @property
     def is_active(self) -> bool:
         """Whether it takes new jobs and queries."""
         return not self._ending and not self._retired
+
+    @property
+    def job(self) -> Job:
+        """What the endpoints of its jobs share, once it has started."""
+        conf = self._spark.conf
+        name, id_ = conf.get("spark.app.name", "Spark"), conf.get("spark.app.id", "")
+        return Job(
+            session=self.session.id,
+            title=f"{name} ({id_})"[:200],
+            application=name,
+            renews=self.queries.is_listening and active_jobs(self._spark) is not None,
+        )
 
     def start(self, *, replacing: "Application | None" = None) -> None:
         """Start heartbeats and follow the streaming queries that start from now on.
@@ -104,13 +119,15 @@ class Application:
         if outage or self._final_heartbeats > _MAX_FINAL_HEARTBEATS:
             self._close()
             return {}
-        return {"keeps": True}
+        renews = [] if self._ending else self._running()
+        return {"keeps": True, "renews": renews[:_MAX_RENEWED]}
 
     def on_answer(self, answer: JsonNode) -> None:
         """Detach the kept endpoints that have ended."""
         queries = self.session.ids
         answers = (each.read(_KeptEndpoint) for each in answer.items("kept"))
         kept = [each for each in answers if each.id not in queries]
+        self._writes = [each.id for each in kept if each.role == "writer"]
         now_s = time.monotonic()
         before, self._last_reports = self._last_reports, {}
         for each in kept:
@@ -132,6 +149,14 @@ class Application:
         self.retire()
         self.queries.drop()
         self._close()
+
+    def _running(self) -> list[str]:
+        """Return the instances of running writes; none once Spark's driver has ended."""
+        jobs = active_jobs(self._spark)
+        if jobs is None:
+            return []
+        # The end of a failed job may not have been reported.
+        return self.queries.running + (self._writes if jobs else [])
 
     def _detach(self, kept: _KeptEndpoint, state: str, cause: str) -> None:
         body = {"uid": kept.uid, "epoch": kept.epoch, "state": state, "cause": cause}

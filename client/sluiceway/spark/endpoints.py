@@ -50,13 +50,15 @@ def heartbeat_session(gateway_url: str) -> HeartbeatSession:
 class Job:
     """What the endpoints of a Spark application share; picklable, no secrets.
 
-    The heartbeats of `session`, in the user's driver process, keep them alive. `application` is
-    the application's name, the same in each run.
+    The heartbeats of `session`, in the user's process, keep them alive. `application` is the
+    application's name, the same in each run.
     """
 
     session: str
     title: str
     application: str | None = None
+    renews: bool = False
+    """Whether the session is in Spark's driver, so that it renews the batches of running jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +110,15 @@ class JobEndpoint:
         connection: Connection,
         role: Role,
         group: str | None = None,
+        *,
+        instance: str | None = None,
     ) -> "JobEndpoint | None":
         """Attach an endpoint for a job; None without a job, or if the gateway rejects it."""
         if job is None or gateway_url is None:
             return None
         channel, uid = connection.channel_name, connection.channel_uid
         spec = EndpointSpec(channel=channel, uid=uid, role=role, group=group, job=job)
-        instance = uuid.uuid4().hex
+        instance = instance or uuid.uuid4().hex
         try:
             with closing(control(gateway_url).endpoints) as calls:
                 attached = spec.attach(calls, instance)

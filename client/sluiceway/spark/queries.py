@@ -5,7 +5,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import WriteOptions
 
-__all__ = ["Queries", "is_stopped", "public_cause"]
+__all__ = ["Queries", "active_jobs", "is_stopped", "public_cause"]
 
 
 LOGGER = logging.getLogger(__name__)
@@ -84,10 +84,21 @@ class Queries(StreamingQueryListener):
         self._control = control
         self._lock = threading.Lock()
         self._runs: dict[str, _QueryRun] = {}
-        self._retired = False
+        self._retired = self._listening = False
         self._retry_at_s = float("-inf")
         self._failing = False
         self._advancing = threading.Lock()
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether Spark tells of the queries that start."""
+        return self._listening
+
+    @property
+    def running(self) -> list[str]:
+        """The ids of the runs that have not ended."""
+        with self._lock:
+            return [run_id for run_id, run in self._runs.items() if run.causes is None]
 
     @property
     def all_ended(self) -> bool:
@@ -104,6 +115,8 @@ class Queries(StreamingQueryListener):
                 "streaming queries are not listed as endpoints: Spark rejected the listener",
                 exc_info=True,
             )
+        else:
+            self._listening = True
 
     def retire(self) -> None:
         """Follow no query that starts from now on."""
@@ -285,6 +298,18 @@ def public_cause(exception: str, error_class: str | None) -> str:
     type_ = "the query failed" if match is None else match[0]
     known = error_class is not None and _ERROR_CLASS.fullmatch(error_class)
     return f"{type_}: {error_class}" if known else type_
+
+
+def active_jobs(spark: SparkSession) -> Sequence[int] | None:
+    """Return the ids of the jobs that Spark is running.
+
+    None over Spark Connect, and once the JVM of Spark's driver has ended.
+    """
+    try:
+        return spark.sparkContext.statusTracker().getActiveJobsIds()
+    except Exception:
+        LOGGER.debug("Spark's driver is not in this process, or has ended", exc_info=True)
+        return None
 
 
 # Below are facts about Spark that PySpark's public interface does not provide. They are read from

@@ -1,7 +1,7 @@
 """The heartbeat route and its JSON."""
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Response
@@ -33,10 +33,13 @@ from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.ledger.model import LEASE
+from sluiceway_gateway.ledger.wire import BatchText
 
 MAX_PAYLOAD_BYTES = 4096
 MAX_ENDPOINTS = 1000
 MAX_TASKS = 1000
+_RENEWAL_MS = LEASE // timedelta(milliseconds=3)
 
 router = APIRouter(prefix="/v1", tags=["endpoints"], route_class=GatewayRoute)
 
@@ -126,6 +129,14 @@ class HeartbeatPost(Asked):
         description="The heartbeat counts for all endpoints that this session attached, and the "
         "answer's `kept` lists the open ones",
     )
+    renews: Annotated[
+        list[BatchText],
+        Field(
+            max_length=MAX_ENDPOINTS,
+            description="Instances of batches, the running jobs of this process: their open "
+            "batches are renewed",
+        ),
+    ] = Field(default_factory=list)
 
 
 class EndpointReplyBody(BaseModel):
@@ -197,10 +208,15 @@ def beat(
         keeps=body.keeps,
         client=user_agent[:CLIENT_LENGTH],
     )
+    if body.renews:
+        # In transactions of their own: they lock ledgers.
+        gateway.ledgers.renew_running(body.renews, principal)
     answer = _result_json(result)
     if body.tasks:
         answer["tasks"] = result.tasks
     if body.keeps:
+        # Jobs may have opened batches that the process does not know yet.
+        answer["next_ms"] = min(answer["next_ms"], _RENEWAL_MS)
         answer["kept"] = [_kept_json(each) for each in result.kept]
     return json_response(answer)
 

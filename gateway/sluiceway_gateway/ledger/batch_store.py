@@ -3,13 +3,15 @@
 Whoever changes them holds the lock of the channel's ledger.
 """
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, select, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import batch_owners, batches, manifest_slices
+from sluiceway_gateway.db.schema import batch_owners, batches, channels, manifest_slices
 from sluiceway_gateway.db.statements import by_dialect
 from sluiceway_gateway.ledger.intervals import Manifest, manifest_of
 from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Owner
@@ -90,6 +92,15 @@ _RENEW = (
     .where(_OF_CHANNEL, batches.c.id == bindparam("batch"), _IS_OPEN)
     .values(lease_until=bindparam("until", type_=batches.c.lease_until.type))
 )
+_DUE = (
+    select(channels.c.name, batches.c.channel_uid, batches.c.id, batches.c.instance)
+    .join(channels, channels.c.uid == batches.c.channel_uid)
+    .where(
+        _IS_OPEN,
+        batches.c.instance.in_(bindparam("instances", expanding=True)),
+        batches.c.lease_until < bindparam("before", type_=batches.c.lease_until.type),
+    )
+)
 _WITH_EXPIRED = (
     select(batches.c.channel_uid)
     .where(_IS_OPEN, batches.c.lease_until <= bindparam("now", type_=batches.c.lease_until.type))
@@ -126,6 +137,28 @@ def ended(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> list[Bat
     """Return batches by their numbers, the last one first."""
     rows = tx.execute(_ENDED, {"uid": uid, "before": before, "most": limit})
     return [_batch_of(row) for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DueRenewals:
+    """Open batches of one channel: their instances, by their ids."""
+
+    channel: str
+    uid: str
+    instances: Mapping[str, str]
+
+
+def due_renewals(
+    tx: ReadTransaction, instances: Collection[str], *, before: datetime
+) -> list[DueRenewals]:
+    """Return the open batches of these instances whose leases end before a time."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in tx.execute(_DUE, {"instances": list(instances), "before": before}):
+        found.setdefault((row.name, row.channel_uid), {})[row.id] = row.instance
+    return [
+        DueRenewals(channel=name, uid=uid, instances=named)
+        for (name, uid), named in sorted(found.items())
+    ]
 
 
 def with_expired(tx: ReadTransaction, now: datetime) -> list[str]:

@@ -16,6 +16,9 @@ from sluiceway_gateway.errors import (
     LedgerHalted,
 )
 
+LEASE = timedelta(seconds=30)
+"""How long a batch stays open without renewal, unless its writer asks for another time."""
+
 
 class BatchState(StrEnum):
     """State of a batch."""

@@ -4,8 +4,9 @@ Each change locks the channel's ledger, reads, decides by `ledger/model.py` and 
 transaction. Kafka is asked before.
 """
 
+import contextlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -19,17 +20,21 @@ from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.errors import (
     BatchNotFound,
     ChannelClosed,
+    ChannelNotFound,
+    ChannelNotReady,
     InvalidManifest,
     KafkaUnavailable,
     NoLedger,
     PositionMoved,
     SluicewayGatewayError,
+    UidMismatch,
 )
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.committing import CommitRequest, commit_batch, require_written
 from sluiceway_gateway.ledger.intervals import Interval, Manifest
 from sluiceway_gateway.ledger.model import (
+    LEASE,
     AbortDecision,
     Batch,
     BatchState,
@@ -45,6 +50,9 @@ from sluiceway_gateway.ledger.opening import OpenRequest, open_batch
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Commit, Position, require_topic
+
+_RENEWED_BELOW = LEASE * 2 / 3
+"""What is left of a lease when a heartbeat renews it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +243,10 @@ class Ledgers:
     def renew(
         self, name: str, instances: Mapping[str, str], *, uid: str, lease: timedelta
     ) -> list[Batch]:
-        """Renew the leases of batches, given their instances; return those of the channel."""
+        """Renew the leases of batches, given their instances; return those of the channel.
+
+        Without a `lease`, they stay as they are.
+        """
         found = []
         with self._database.write() as tx:
             channel = self._channel(tx, name, uid)
@@ -244,11 +255,29 @@ class Ledgers:
                 batch = batch_store.batch(tx, uid, id_)
                 if batch is None or batch.instance != instance:
                     continue
-                later = renew(batch, self._clock(), lease)
+                later = renew(batch, self._clock(), lease) if lease else batch
                 if later != batch:
                     batch_store.renew(tx, uid, later)
                 found.append(later)
         return found
+
+    def renew_running(self, instances: Collection[str], principal: Principal) -> int:
+        """Renew the open batches of running jobs, given their instances; return how many.
+
+        Leases that are long enough stay as they are, since heartbeats are frequent. Batches of
+        channels that the principal may not write are left out.
+        """
+        with self._database.read() as tx:
+            before = self._clock() + _RENEWED_BELOW
+            due = batch_store.due_renewals(tx, instances, before=before)
+        renewed = 0
+        for each in due:
+            if principal.may(Action.WRITE, each.channel):
+                # A channel may be deleted at any time.
+                with contextlib.suppress(ChannelNotFound, ChannelNotReady, UidMismatch):
+                    found = self.renew(each.channel, each.instances, uid=each.uid, lease=LEASE)
+                    renewed += len(found)
+        return renewed
 
     def _channel(self, tx: WriteTransaction, name: str, uid: str) -> Channel:
         """Return the channel, which is not deleted until `tx` ends."""

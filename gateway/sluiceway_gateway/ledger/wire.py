@@ -13,7 +13,7 @@ from sluiceway_gateway.endpoints.wire import Count, GroupName, PartitionText
 from sluiceway_gateway.errors import InvalidManifest, InvalidRequest, Violation
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.ledger.intervals import Manifest, manifest_of
-from sluiceway_gateway.ledger.model import Batch
+from sluiceway_gateway.ledger.model import LEASE, Batch
 from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets
 from sluiceway_gateway.ledger.service import CommittedBatch, PositionChange
@@ -22,7 +22,8 @@ from sluiceway_gateway.offsets.model import Commit, Position
 MAX_INTERVALS = 10_000
 """Intervals in one request; larger manifests are uploaded in slices."""
 MAX_SLICES = 1_000
-MIN_LEASE_MS, DEFAULT_LEASE_MS, MAX_LEASE_MS = 1_000, 60_000, 3_600_000
+MIN_LEASE_MS, MAX_LEASE_MS = 1_000, 3_600_000
+_LEASE_MS = LEASE // timedelta(milliseconds=1)
 
 BatchText = Annotated[str, Field(min_length=1, max_length=200)]
 Slices = Annotated[int, Field(ge=0, le=MAX_SLICES)]
@@ -31,8 +32,15 @@ LeaseMs = Annotated[
     Field(
         ge=MIN_LEASE_MS,
         le=MAX_LEASE_MS,
-        description=f"Time without renewal after which the batch may be aborted; null: "
-        f"{DEFAULT_LEASE_MS}",
+        description=f"Time without renewal after which the batch may be aborted; null: {_LEASE_MS}",
+    ),
+]
+RenewedLeaseMs = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=MAX_LEASE_MS,
+        description=f"From now on; 0: the leases stay as they are; null: {_LEASE_MS}",
     ),
 ]
 _Offset = Annotated[int, Field(ge=0, le=INT64_MAX)]
@@ -162,7 +170,7 @@ class RenewPost(Asked):
 
     uid: Uid = Field(description="Of the channel")
     batches: list[BatchInstance] = Field(min_length=1, max_length=1000)
-    lease_ms: LeaseMs = None
+    lease_ms: RenewedLeaseMs = None
 
 
 class BatchBody(BaseModel):
@@ -254,7 +262,7 @@ class CommitsBody(BaseModel):
 
 def lease_of(lease_ms: int | None) -> timedelta:
     """Return the asked lease, or the default."""
-    return timedelta(milliseconds=DEFAULT_LEASE_MS if lease_ms is None else lease_ms)
+    return LEASE if lease_ms is None else timedelta(milliseconds=lease_ms)
 
 
 def checked_manifest(intervals: Mapping[str, list[list[int]]]) -> Manifest:

@@ -148,6 +148,23 @@ def test_a_replayed_batch_has_the_same_records(
     assert query.batch(end, end) == []
 
 
+def test_the_checkpoint_of_a_recreated_channel_is_refused(
+    gateway: Gateway, channel: Channel, new_query: Callable[..., Query]
+) -> None:
+    fill(channel, range(3))
+    query = new_query()
+    start, end = query.start(), query.end()
+    channel.delete(force=True)
+    recreated = gateway.channel(channel.name, SCHEMA, partitions=2, delivery="exactly_once")
+    fill(recreated, range(10, 15))
+    restarted = new_query()
+
+    with pytest.raises(CheckpointMismatch, match="was deleted and recreated since the checkpoint"):
+        restarted.batch(start, end)
+    with pytest.raises(CheckpointMismatch, match="a new checkpointLocation to start over"):
+        restarted.batch(end, restarted.end())
+
+
 @pytest.mark.parametrize(
     ("options", "start"),
     [

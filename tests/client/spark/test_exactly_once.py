@@ -1,9 +1,13 @@
 """Spark jobs and queries into exactly-once channels, with an executor process."""
 
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -14,8 +18,10 @@ from sluiceway import Gateway
 from sluiceway.channel import Channel
 from spark_tasks import SCHEMA, fill
 from topics import Topics
+from waiting import until
 
 TIMEOUT_S = 300
+AGE = timedelta(seconds=38)
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +152,43 @@ def test_micro_batches_whose_rows_are_all_dropped_are_no_batches(
     assert writer.trigger(availableNow=True).start(sink.name).awaitTermination(TIMEOUT_S)
 
     assert ledger.kinds(sink) == []
+
+
+@pytest.mark.long
+def test_the_driver_holds_batches_that_take_longer_than_their_leases(
+    spark: SparkSession, source: Channel, sink: Channel, ledger: LedgerView, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        while not gate.exists():
+            time.sleep(0.05)
+
+    def delayed(frame: DataFrame) -> DataFrame:
+        return frame.mapInArrow(wait, frame.schema)
+
+    def are_old() -> bool:
+        """Whether the batches of both are older than a lease and its reaper."""
+        open_ = ledger.calls.commits(sink.name).open
+        return len(open_) == 2 and all(datetime.now(UTC) - each.since > AGE for each in open_)
+
+    def watch() -> None:
+        try:
+            until(are_old)
+        finally:
+            gate.touch()
+
+    fill(source, range(10))
+    frame = delayed(spark.readStream.format("channel").load(source.name))
+    writer = frame.writeStream.format("channel")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start(sink.name)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(watch)
+        save(delayed(numbers(spark, 10, tasks=1)), sink)
+        waiting.result()
+    assert query.awaitTermination(TIMEOUT_S)
+
+    assert ledger.ids(sink) == sorted([*range(10)] * 2)
+    assert ledger.kinds(sink) == ["commit", "commit"]

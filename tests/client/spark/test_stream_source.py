@@ -4,7 +4,7 @@ import json
 import logging
 import pickle
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pyarrow as pa
@@ -356,11 +356,17 @@ def test_a_query_survives_a_broker_restart(
 def test_an_unavailable_broker_fails_a_query_within_the_timeout(
     fragile_kafka: Relay, fragile: Connection
 ) -> None:
-    options = ReadOptions.parse({"path": "t", "kafkaConsumer.pollTimeoutMs": "1000"})
-    planner = MicroBatchPlanner(RefreshableConnection(fragile, "read"), options)
-    planner.end()
-    fragile_kafka.cut()
+    def planner(**options: str) -> MicroBatchPlanner:
+        parsed = ReadOptions.parse({"path": "t", **options})
+        return MicroBatchPlanner(RefreshableConnection(fragile, "read"), parsed)
 
-    with pytest.raises(KafkaUnavailable):
-        planner.end()
-    planner.close()
+    # It connects without a hurry. Planners of a process share the connection.
+    with closing(planner()) as connected:
+        connected.end()
+        fragile_kafka.cut()
+
+        with (
+            closing(planner(**{"kafkaConsumer.pollTimeoutMs": "1000"})) as hasty,
+            pytest.raises(KafkaUnavailable),
+        ):
+            hasty.end()

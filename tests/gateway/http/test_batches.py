@@ -3,6 +3,7 @@
 import threading
 import time
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -144,6 +145,62 @@ def test_leases_are_renewed_and_ended_batches_named(ledger: LedgerSite) -> None:
     renewed = next(each for each in answer["batches"] if each["id"] == first["id"])
     assert renewed["lease_until"] == "2030-01-01T00:00:15.000Z"
     assert ledger.post("batches/renew", batches=[strange]).json() == {"batches": []}
+
+
+def test_a_lease_of_0_only_asks_how_batches_stand(ledger: LedgerSite) -> None:
+    batch = ledger.open()
+    named = [{"id": batch["id"], "instance": "run-1"}]
+    ledger.rig.clock.advance(10)
+    (found,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
+    assert (found["state"], found["lease_until"]) == ("open", "2030-01-01T00:00:30.000Z")
+    (renewed,) = ledger.post("batches/renew", batches=named).json()["batches"]
+    assert renewed["lease_until"] == "2030-01-01T00:00:40.000Z"
+    ledger.rig.clock.advance(60)
+    (over,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
+    assert over == renewed
+
+
+def beat(ledger: LedgerSite, *renews: str, number: int) -> None:
+    """Send a heartbeat of a process that runs these instances."""
+    body = {"session": "5" * 32, "beat": number, "endpoints": [], "renews": renews}
+    assert ledger.rig.http.post("/v1/heartbeats", json=body).status_code == 200
+
+
+def lease_of(ledger: LedgerSite, batch: Any) -> str:
+    named = [{"id": batch["id"], "instance": "run-1"}]
+    (found,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
+    lease: str = found["lease_until"]
+    return lease
+
+
+def test_a_heartbeat_renews_the_open_batches_of_running_jobs(ledger: LedgerSite) -> None:
+    batch = ledger.open()
+    ledger.rig.clock.advance(9)
+    beat(ledger, "run-1", number=1)
+    # Enough of it is left.
+    assert lease_of(ledger, batch) == "2030-01-01T00:00:30.000Z"
+    ledger.rig.clock.advance(2)
+    beat(ledger, "run-2", number=2)
+    assert lease_of(ledger, batch) == "2030-01-01T00:00:30.000Z"
+    beat(ledger, "run-2", "run-1", number=3)
+    assert lease_of(ledger, batch) == "2030-01-01T00:00:41.000Z"
+
+
+def test_a_heartbeat_renews_only_batches_of_channels_that_may_be_written(
+    ledger: LedgerSite,
+) -> None:
+    def become(*scopes: str) -> None:
+        ledger.rig.http.headers.update(ledger.rig.token(*scopes))
+
+    batch = ledger.open()
+    ledger.rig.clock.advance(20)
+    for number, scope in enumerate(("write:other", "read:flights"), 1):
+        become(scope)
+        beat(ledger, "run-1", number=number)
+    become("write:flights")
+    assert lease_of(ledger, batch) == "2030-01-01T00:00:30.000Z"
+    beat(ledger, "run-1", number=3)
+    assert lease_of(ledger, batch) == "2030-01-01T00:00:50.000Z"
 
 
 def test_a_long_answer_is_read_in_slices_of_one_state(ledger: LedgerSite) -> None:

@@ -258,6 +258,14 @@ def test_a_keeping_session_has_the_shortest_heartbeat_interval_of_its_channels(r
     assert Worker(hasty).send(task(endpoint, 0)).json()["next_ms"] == 300
 
 
+def test_a_keeping_session_beats_often_enough_to_renew_batches(rig: Rig) -> None:
+    calm = site(rig, heartbeat={"interval_ms": 60_000, "timeout_ms": 240_000})
+    writer = calm.attach("writer")
+
+    assert calm.send(report(writer)).json()["next_ms"] == 60_000
+    assert keep(calm)["next_ms"] == 10_000
+
+
 def test_a_heartbeat_without_keeps_returns_no_kept_endpoints(flights: Site) -> None:
     endpoint = flights.attach("writer")
 

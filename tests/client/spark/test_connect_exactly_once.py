@@ -1,0 +1,60 @@
+"""Exactly-once channels over Spark Connect."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_tasks import spark_environment
+
+pytestmark = pytest.mark.long
+
+JOB = Path(__file__).with_name("connect_exactly_once_job.py")
+
+
+@pytest.fixture(scope="module")
+def found(gateway_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Results of connect_exactly_once_job.py."""
+    directory = tmp_path_factory.mktemp("connect")
+    done = subprocess.run(
+        [sys.executable, str(JOB), gateway_url, "found.json"],
+        cwd=directory,
+        env=os.environ | spark_environment(directory),
+        capture_output=True,
+        text=True,
+        timeout=480,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer: dict[str, Any] = json.loads((directory / "found.json").read_text())
+    return answer
+
+
+def test_a_job_that_runs_again_with_its_batch_key_writes_once(found: dict[str, Any]) -> None:
+    assert found["session"] == "pyspark.sql.connect.session"
+    assert found["all"] == [*range(150)]
+    assert found["keys"] == ["tuesday", "monday"]
+    assert "committed with 100 records, and now has 99" in found["another"]
+
+
+def test_a_snapshot_is_the_channel_as_it_was_after_a_commit(found: dict[str, Any]) -> None:
+    assert found["snapshot"] == [*range(100)]
+
+
+def test_a_replayed_micro_batch_that_was_committed_writes_nothing(found: dict[str, Any]) -> None:
+    assert found["copy"] == [*range(160)]
+    assert found["commits"] == [1, 1, 2]
+
+
+def test_foreach_batch_writes_each_batch_once_by_its_key(found: dict[str, Any]) -> None:
+    assert found["connect-once-keyed"] == 1
+
+
+def test_spark_does_not_say_that_a_write_without_a_key_is_in_foreach_batch(
+    found: dict[str, Any],
+) -> None:
+    assert found["connect-once-forgetful"] == 2

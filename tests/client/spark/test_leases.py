@@ -1,0 +1,187 @@
+"""Leases of Spark's batches: renewed by the driver's session, or by tasks where there is none."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+
+from ledger_view import LedgerView
+from micro_batches import BatchJob, Query, Tasks
+from sluiceway import Gateway
+from sluiceway.channel import Channel
+from sluiceway.errors import Conflict
+from sluiceway.ledger.write_batch import LeaseKeeper
+from sluiceway.rest.parsing import JsonNode
+from sluiceway.spark import batches as batches_module
+from sluiceway.spark.batches import JobBatch
+from sluiceway.spark.driver import Application
+from spark_tasks import SCHEMA
+from topics import Topics
+
+
+@pytest.fixture(scope="module")
+def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
+    with closing(LedgerView(gateway_url, topics)) as view:
+        yield view
+
+
+@pytest.fixture
+def channel(gateway: Gateway, name: str) -> Channel:
+    return gateway.channel(name, SCHEMA, partitions=2, delivery="exactly_once")
+
+
+@pytest.fixture
+def keepers(monkeypatch: pytest.MonkeyPatch) -> dict[Any, LeaseKeeper]:
+    """The lease keepers of this process, which keep leases when the test says so."""
+    kept: dict[Any, LeaseKeeper] = {}
+    monkeypatch.setattr(batches_module, "_KEEPERS", kept)
+    return kept
+
+
+@pytest.fixture
+def plan(
+    channel: Channel, gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, bool], JobBatch]:
+    """Plan a job or a query whose only task is this process."""
+    tasks = Tasks(monkeypatch)
+
+    def plan(kind: str, renews: bool) -> JobBatch:
+        if kind == "batch":
+            writer = BatchJob(channel, gateway_url, tasks, renews=renews).writer
+            batch = writer._batch
+        else:
+            query = Query(channel, gateway_url, tasks, renews=renews)
+            query.attempt(0, 0)
+            batch = query.sink()._batch
+        assert batch is not None
+        return batch
+
+    return plan
+
+
+@pytest.mark.parametrize("renews", [True, False], ids=["session", "no-session"])
+@pytest.mark.parametrize("kind", ["batch", "stream"])
+def test_tasks_renew_a_batch_only_where_no_session_does(
+    plan: Callable[[str, bool], JobBatch],
+    channel: Channel,
+    ledger: LedgerView,
+    keepers: dict[Any, LeaseKeeper],
+    kind: str,
+    renews: bool,
+) -> None:
+    with plan(kind, renews).in_task() as task:
+        task.open()
+        part = task.result(0).part
+        assert part is not None
+        named = {part.batch.id: part.request.instance}
+        (keeper,) = keepers.values()
+        before = ledger.calls.renew(channel.name, named, uid=channel.uid, lease_ms=0)
+        assert keeper.run_once() == 1
+        after = ledger.calls.renew(channel.name, named, uid=channel.uid, lease_ms=0)
+
+    assert (after == before) == renews
+
+
+@pytest.mark.parametrize("kind", ["batch", "stream"])
+def test_a_task_that_does_not_renew_its_batch_finds_out_that_it_ended(
+    plan: Callable[[str, bool], JobBatch], keepers: dict[Any, LeaseKeeper], kind: str
+) -> None:
+    job = plan(kind, True)
+    with job.in_task() as task:
+        task.open()
+        (keeper,) = keepers.values()
+        job.abort([task.result(0)], "the driver says so")
+        keeper.run_once()
+
+        with pytest.raises(Conflict, match="is aborted: its lease or its time ended"):
+            task.check()
+
+
+def test_the_session_knows_a_job_by_its_endpoint(
+    channel: Channel, gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = BatchJob(channel, gateway_url, Tasks(monkeypatch), renews=True).writer
+
+    assert writer._batch is not None
+    assert writer._batch.request is not None
+    assert writer._endpoint is not None
+    assert writer._batch.request.instance == writer._endpoint.id
+    assert not writer._batch.renewed_by_tasks
+
+
+class Spark:
+    """The parts of a Spark session that an application uses; `jobs` is None without a driver."""
+
+    def __init__(self, jobs: list[int] | None) -> None:
+        self.jobs = jobs
+        self.conf: dict[str, str] = {}
+        self.is_stopped = False
+        self.streams = SimpleNamespace(addListener=lambda _: None, get=lambda _: None)
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802 - Spark's name
+        if self.jobs is None:
+            raise Py4JNetworkError("the JVM has ended")
+        return SimpleNamespace(statusTracker=lambda: self)
+
+    def getActiveJobsIds(self) -> list[int]:  # noqa: N802 - Spark's name
+        assert self.jobs is not None
+        return self.jobs
+
+
+@pytest.fixture
+def application(gateway_url: str) -> Iterator[Application]:
+    """An application that runs a job and a query; the test sends its heartbeats."""
+    application = Application(Spark([7]), gateway_url)  # type: ignore[arg-type]
+    application.queries.listen()
+    event = SimpleNamespace(id="query", runId="run", name=None)
+    application.queries.onQueryStarted(event)  # type: ignore[arg-type]
+    kept = {"channel": {"name": "c", "uid": "0" * 32}, "epoch": 1, "heartbeat_timeout_ms": 30_000}
+    kept |= {"reported_at": None}
+    ids = [("reading", "reader"), ("writing", "writer")]
+    answer = {"kept": [kept | {"id": id_, "role": role} for id_, role in ids]}
+    application.on_answer(JsonNode(answer))
+    yield application
+    application._close()
+
+
+def renewed(application: Application) -> object:
+    return application.fields()["renews"]
+
+
+def test_heartbeats_of_the_driver_renew_running_writes(application: Application) -> None:
+    assert application.job.renews
+    assert renewed(application) == ["run", "writing"]
+
+
+def test_writes_are_renewed_no_more_when_spark_runs_no_job(application: Application) -> None:
+    """As in a notebook, after a job whose end the gateway was not told."""
+    application._spark.jobs = []  # type: ignore[attr-defined]
+
+    assert renewed(application) == ["run"]
+
+
+def test_a_query_that_ended_is_renewed_no_more(application: Application) -> None:
+    event = SimpleNamespace(runId="run", exception="java.lang.Error: no", errorClassOnException="")
+    application.queries.onQueryTerminated(event)  # type: ignore[arg-type]
+
+    # Also before its end is reported.
+    assert application.queries.running == []
+    assert renewed(application) == ["writing"]
+
+
+def test_nothing_is_renewed_after_the_driver_has_ended(application: Application) -> None:
+    application._spark.jobs = None  # type: ignore[attr-defined]
+
+    assert renewed(application) == []
+
+
+def test_a_session_outside_of_the_driver_leaves_leases_to_tasks(gateway_url: str) -> None:
+    """As over Spark Connect."""
+    application = Application(Spark(None), gateway_url)  # type: ignore[arg-type]
+    application.queries.listen()
+
+    assert not application.job.renews
