@@ -24,7 +24,7 @@ MODELS = {
     *("provisioning.status", "ledger.intervals", "ledger.opening", "ledger.committing"),
 }
 #: Modules of the layer `http` outside of the package of that name.
-VIEWS = {"wire", "connection"}
+VIEWS = {"wire"}
 #: Routes and JSON that take values of a store's rows; their statements stay in the store.
 ROWS_IN_HTTP = {
     ("endpoints/heartbeat_routes.py", "endpoints.session_store"),

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Self
 
 from sluiceway import offsets
-from sluiceway.channel_state import ChannelState, ResourceField, spec_json
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.endpoint.waiting import WaitedState, missing_endpoints, wait_for_endpoints
@@ -15,7 +14,15 @@ from sluiceway.group_reader import OnPartitions, open_reader
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.channels import MIN_INTERVAL_S, Access, Control, watch_status
+from sluiceway.rest.channels import (
+    MIN_INTERVAL_S,
+    Access,
+    ChannelState,
+    Control,
+    ResourceField,
+    spec_json,
+    watch_status,
+)
 from sluiceway.rest.endpoint_models import Endpoint, Membership, Mode, Position, Role, membership
 from sluiceway.rest.ledger_models import CommitPage
 from sluiceway.rest.models import (
@@ -159,11 +166,7 @@ class Channel:
 
         Raises SluicewayTimeout with what is missing, and ChannelNotFound if it was deleted.
         """
-        self._state.wait_until(
-            lambda resource: resource.status.phase == "closed",
-            time.monotonic() + wait_s,
-            f"the channel {self.name!r} is not closed yet",
-        )
+        self._state.wait_until_closed(time.monotonic() + wait_s)
         return self
 
     def wait_until_gone(self, wait_s: float = 60.0) -> None:

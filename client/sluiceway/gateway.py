@@ -8,13 +8,18 @@ from datetime import timedelta
 from typing import Any
 
 from sluiceway.channel import Channel
-from sluiceway.channel_state import checked_idle, spec_json
 from sluiceway.endpoint.handle import ClosesOnExit
 from sluiceway.errors import ChannelNotFound, Conflict
 from sluiceway.ledger.writer_batches import Transaction
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.auth import Token
-from sluiceway.rest.channels import MIN_INTERVAL_S, Control, watch_summaries
+from sluiceway.rest.channels import (
+    MIN_INTERVAL_S,
+    Control,
+    checked_idle,
+    spec_json,
+    watch_summaries,
+)
 from sluiceway.rest.models import ChannelResource, Heartbeat, Retention, require_readable
 from sluiceway.rest.status import ChannelSummary
 from sluiceway.rest.transport import Transport, check_seconds

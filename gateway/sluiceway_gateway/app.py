@@ -12,7 +12,6 @@ from starlette.routing import BaseRoute
 
 from sluiceway import __version__
 from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.channels import connection
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.clock import Clock, system_clock
@@ -173,7 +172,6 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     for part in (
         channels_routes,
         schemas_routes,
-        connection,
         endpoints_routes,
         heartbeat_routes,
         offsets_routes,

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from sluiceway_gateway.channels.connection import Connection
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
     MAX_HEARTBEAT_TIMEOUT_MS,
@@ -14,6 +13,7 @@ from sluiceway_gateway.channels.model import (
     Channel,
     Heartbeat,
 )
+from sluiceway_gateway.channels.routes import Connection
 from sluiceway_gateway.channels.wire import Asked, Uid, time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Endpoint, Event
 from sluiceway_gateway.groups.model import GROUP_LENGTH, check_group, check_static_id
