@@ -132,12 +132,6 @@ class LocalQueue:
         self._pop(message.topic, found)
         return True
 
-    def put_back(self, message: PendingMessage) -> None:
-        """Make a message the oldest of its channel again."""
-        self._by_channel.setdefault(message.topic, collections.deque()).appendleft(message)
-        self._bytes += message.size_bytes
-        self.waiting += 1
-
     def explain(self, channel: str, cause: str) -> None:
         """Note why the messages of a channel wait."""
         self._causes[channel] = cause
