@@ -85,6 +85,16 @@ class ChannelHistory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scan:
+    """What a job found wrong in a channel that it read in whole."""
+
+    channel: str
+    twice: int
+    gone: int
+    """Of the records that it had found before."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Hold:
     """How long the batch of a vanished driver held readers back."""
 
@@ -105,6 +115,7 @@ class History:
 
     entries: Sequence[Entry] = ()
     channels: Sequence[ChannelHistory] = ()
+    scans: Sequence[Scan] = ()
     holds: Sequence[Hold] = ()
     unfinished: Sequence[str] = ()
 
@@ -142,6 +153,10 @@ def check(history: History) -> list[Finding]:
             findings += _missing(f"{name}, once read by {reader}", read, final)
         for found in (*each.seen.values(), *each.reads.values()):
             findings += _early(name, found, units)
+    for scan in history.scans:
+        text = f"{scan.channel}: read by Spark"
+        findings += [Finding(kind="duplicated", text=text)] * scan.twice
+        findings += [Finding(kind="lost", text=text)] * scan.gone
     return findings + list(_stuck(history))
 
 

@@ -11,6 +11,7 @@ from tests.chaos.checker import (
     History,
     Hold,
     Record,
+    Scan,
     Seen,
     check,
 )
@@ -147,6 +148,12 @@ def test_a_copy_has_each_record_of_its_source_once(
     ready = Entry(kind="ready", unit="t", at_s=10, attempt="a")
 
     assert found(channel(*WHOLE), copy, entries=[*JOURNAL, ready]) == expected
+
+
+def test_a_scan_finds_what_is_there_twice_or_no_more() -> None:
+    scans = [Scan(channel="jobs", twice=0, gone=0), Scan(channel="jobs", twice=2, gone=1)]
+
+    assert counts(check(History(scans=scans))) == {"duplicated": 2, "lost": 1}
 
 
 def test_what_did_not_end_is_stuck() -> None:

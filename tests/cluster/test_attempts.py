@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from environments import spark_environment
 from ledger_view import LedgerView
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.channel import Channel
-from spark_tasks import SCHEMA, fill, messages_of, spark_environment
+from spark_tasks import SCHEMA, fill, messages_of
 from topics import Topics
 
 pytestmark = pytest.mark.long

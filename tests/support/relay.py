@@ -115,7 +115,8 @@ class Relay:
                     self._start(listener, near)
 
     def _carry(self, listener: socket.socket, near: socket.socket) -> None:
-        with near, self._server() as far:
+        # A server that is away refuses.
+        with contextlib.suppress(OSError), near, self._server() as far:
             with self._lock:
                 if self._listener is not listener:
                     return
