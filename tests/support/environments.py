@@ -1,7 +1,7 @@
 """Virtual environments with the wheel and its requirements, and the variables of a local Spark.
 
-An environment is created within a second: the requirements are linked from the packages that the tests run on, or copied for an environment
-that is packed.
+An environment is created within a second: the requirements are linked from the packages that the
+tests run on, or copied for an environment that is packed.
 """
 
 import shutil
