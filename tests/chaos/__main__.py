@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     memory = _MEMORY if _MEMORY.is_dir() else None
     directory = asked.keep or Path(tempfile.mkdtemp(prefix="sluiceway-chaos-", dir=memory))
     # So that an interrupted run ends its processes, too.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         outcomes = []
         for plan in rounds_of(
@@ -95,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"chaos: {plan.brokers} broker(s), {plan.seconds:.0f} s of faults\n")
             outcomes.append(run(plan))
     finally:
+        signal.signal(signal.SIGTERM, before)
         if asked.keep is None:
             shutil.rmtree(directory, ignore_errors=True)
     report = {"seed": seed, "minutes": asked.minutes, "delivery": asked.delivery}

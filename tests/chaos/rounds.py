@@ -5,15 +5,15 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.chaos.checker import ChannelHistory, Finding, History, Hold, Scan, check
+from tests.chaos.checker import ChannelHistory, Finding, History, Hold, Record, Scan, check
 from tests.chaos.faults import FAULTS, SPARK_LEASE_S, Scene, Schedule
 from tests.chaos.jobs import Job, Tender, spark_cluster
 from tests.chaos.journal import SCHEMA, Journal, Task, entries, reads
 from tests.chaos.watching import Watch
-from tests.chaos.world import World, world
+from tests.chaos.world import World, wait_for, world
 from tests.support.environments import spark_environment
 
 from sluiceway import Gateway
@@ -23,6 +23,7 @@ PARTITIONS = 2
 SOURCES = {"direct": None, "jobs": None, "piped": "direct", "streamed": "direct"}
 """Channels, and those whose records they get."""
 _LOCAL = "local[2,4]"
+_START_S = 120.0
 _SETTLE_S = SPARK_LEASE_S + 120
 _WRITING = ("write", "flush", "spark-write")
 
@@ -69,41 +70,33 @@ class Outcome:
 def tasks_of(plan: Plan, place: World, cluster: str) -> list[tuple[str, Task]]:
     """Return the jobs of a round, with their modules."""
     urls = [each.relay.url for each in place.gateways]
-    shared = {"directory": str(plan.directory), "delivery": plan.delivery}
-    python = "tests.chaos.python_jobs"
-    copy = {"kind": "copy", "channel": "piped", "source": "direct", "size": 2}
+    python, spark = "tests.chaos.python_jobs", "tests.chaos.spark_jobs"
+    write = Task(
+        kind="write",
+        name="write",
+        url=urls[0],
+        directory=str(plan.directory),
+        delivery=plan.delivery,
+        channel="direct",
+    )
+    copy = replace(write, kind="copy", channel="piped", source="direct", size=2)
     found = [
-        (python, Task(kind="write", name="write", url=urls[0], channel="direct", **shared)),
-        (python, Task(kind="flush", name="flush", url=urls[1], channel="direct", **shared)),
-        (python, Task(kind="read", name="read", url=urls[0], channel="direct", **shared)),
-        *(
-            (python, Task(name=f"copy-{index}", url=urls[index], index=index, **copy, **shared))
-            for index in range(2)
-        ),
+        (python, write),
+        (python, replace(write, kind="flush", name="flush", url=urls[1])),
+        (python, replace(write, kind="read", name="read")),
+        (python, replace(copy, name="copy-0")),
+        (python, replace(copy, name="copy-1", url=urls[1], index=1)),
     ]
     if plan.spark:
-        module = "tests.chaos.spark_jobs"
         masters = [cluster, _LOCAL]
         if plan.seed % 2:
             masters.reverse()
-        write = Task(
-            kind="spark-write",
-            name="spark-write",
-            url=urls[1],
-            channel="jobs",
-            master=masters[0],
-            **shared,
-        )
-        stream = Task(
-            kind="spark-copy",
-            name="spark-copy",
-            url=urls[0],
-            channel="streamed",
-            source="direct",
-            master=masters[1],
-            **shared,
-        )
-        found += [(module, write), (module, stream)]
+        job = replace(write, kind="spark-write", name="spark-write", url=urls[1], channel="jobs")
+        query = replace(write, kind="spark-copy", name="spark-copy", source="direct")
+        found += [
+            (spark, replace(job, master=masters[0])),
+            (spark, replace(query, channel="streamed", master=masters[1])),
+        ]
     return found
 
 
@@ -132,6 +125,12 @@ def run(plan: Plan) -> Outcome:
             jobs={job.name: job for job in jobs},
             watch=watch,
             directory=plan.directory,
+        )
+        # Faults meet jobs that work.
+        wait_for(
+            lambda: all(watch.count(name) for name in plan.channels()),
+            "not all channels have records",
+            seconds=_START_S,
         )
         names, skipped = _possible(plan, scene)
         schedule = Schedule(scene, names, plan.seed)
@@ -242,7 +241,7 @@ def _no_open_batches(scene: Scene, channel: str, unfinished: list[str]) -> None:
         time.sleep(0.2)
 
 
-def _final(scene: Scene, channel: str, unfinished: list[str]) -> dict[int, list]:
+def _final(scene: Scene, channel: str, unfinished: list[str]) -> dict[int, list[Record]]:
     try:
         return scene.watch.final(channel)
     except SluicewayError as error:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.chaos.__main__ import main
@@ -9,7 +10,7 @@ from tests.chaos.faults import FAULTS
 from tests.chaos.rounds import rounds_of
 
 
-def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, object]]:
+def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Return the exit status and the report of a short run with jobs in Python."""
     report = tmp_path / "report.json"
     given = ["--no-spark", "--seed", "2", "--faults", "kill_jobs", "--report", str(report)]

@@ -144,6 +144,10 @@ class GatewayProcess:
 
     def start(self) -> None:
         """Start it, and return when it is ready."""
+        self._launch()
+        wait_for(self._ready, f"the gateway {self.number} is not ready")
+
+    def _launch(self) -> None:
         self._process = subprocess.Popen(
             [*COMMAND, "serve"],
             env=os.environ | self._variables,
@@ -152,7 +156,6 @@ class GatewayProcess:
             stderr=self._log,
             start_new_session=True,
         )
-        wait_for(self._ready, f"the gateway {self.number} is not ready")
 
     def kill(self) -> None:
         """End it at once."""
@@ -166,6 +169,9 @@ class GatewayProcess:
         self._log.close()
 
     def _ready(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            # It found no database, and ended; a service manager starts it again.
+            self._launch()
         with suppress(httpx.HTTPError):
             return httpx.get(f"{self.url}/readyz", timeout=2).is_success
         return False
