@@ -115,9 +115,8 @@ class Journal:
                     except ValueError:
                         continue
 
-    def next_batch(self, *, keyed: bool) -> int:
-        """Return the first batch that was not committed; without keys, that was not begun."""
-        done = "committed" if keyed else "begun"
+    def next_batch(self, done: str) -> int:
+        """Return the number after that of the last batch that was `begun`, or `committed`."""
         return max((line["batch"] + 1 for line in self.lines() if line["kind"] == done), default=0)
 
 

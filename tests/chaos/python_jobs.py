@@ -44,9 +44,9 @@ def write_slowly(writer: ChannelWriter, records: Sequence[dict[str, Any]], *, fl
 
 def write_batches(task: Task, channel: Channel) -> None:
     """Write batches by their keys; another process of the job repeats what was not committed."""
-    number = task.journal.next_batch(keyed=True)
+    number, begun = (task.journal.next_batch(done) for done in ("committed", "begun"))
     with channel.writer(group=task.name) as writer:
-        while not task.stopping():
+        while number < begun or not task.stopping():
             unit, attempt = f"{task.name}-{number}", attempt_name()
             records = records_of(task.name, number, unit, attempt)
             where = {"channel": task.channel, "job": task.name, "batch": number}
@@ -65,7 +65,7 @@ def write_batches(task: Task, channel: Channel) -> None:
 
 def write_flushes(task: Task, channel: Channel) -> None:
     """Write units that are committed by `flush`, and never repeat one."""
-    number = task.journal.next_batch(keyed=False)
+    number = task.journal.next_batch("begun")
     # Not by time, which would commit a part of a unit.
     with channel.writer(commit_every_s=3600) as writer:
         task.journal.write({"kind": "owner", "owner": writer.handle.id})

@@ -6,7 +6,7 @@
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -60,7 +60,7 @@ def spark_session(task: Task) -> SparkSession:
 def stamped(frame: DataFrame, task: Task, unit: str | None) -> DataFrame:
     """Return the rows as an attempt of a task writes them: shuffled, numbered, and faulty."""
 
-    def stamp(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def stamp(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         part, attempt = context.partitionId(), attempt_name()
@@ -96,9 +96,9 @@ _ARROW = pa.schema(
 
 def run_batches(task: Task, spark: SparkSession) -> None:
     """Write one job after the other, each with its key, and read the channel now and then."""
-    number = task.journal.next_batch(keyed=True)
+    number, begun = (task.journal.next_batch(done) for done in ("committed", "begun"))
     known: set[tuple[str, int, int]] = set()
-    while not task.stopping():
+    while number < begun or not task.stopping():
         unit, rows = f"{task.name}-{number}", rows_of(task.name, number)
         where = {"channel": task.channel, "job": task.name, "batch": number}
         task.journal.note("begun", unit, rows=rows, **where)
@@ -137,7 +137,7 @@ def run_query(task: Task, spark: SparkSession) -> None:
         .start(task.channel)
     )
     while not task.stopping():
-        if query.awaitTermination(0.5):
+        if query.awaitTermination(1):
             raise RuntimeError("the query ended")
     query.stop()
 
