@@ -93,7 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             directory=directory.resolve(),
         ):
             sys.stderr.write(f"chaos: {plan.brokers} broker(s), {plan.seconds:.0f} s of faults\n")
-            outcomes.append(run(plan))
+            outcome = run(plan)
+            outcomes.append(outcome)
+            done = f"{sum(outcome.faults.values())} faults, {len(outcome.findings)} violations"
+            sys.stderr.write(f"chaos: {done}, after {outcome.seconds:.0f} s\n")
     finally:
         signal.signal(signal.SIGTERM, before)
         if asked.keep is None:

@@ -20,6 +20,7 @@ TASKS = 3
 _SCHEMA = "job string, batch bigint, row bigint, unit string, part int, attempt string, seq bigint"
 _CHUNK = 8
 _PAUSE_S = 0.05
+_PAUSES = 10
 _SLOW_S = 8.0
 _SCAN_EVERY = 4
 _OPTIONS = {
@@ -76,7 +77,8 @@ def stamped(frame: DataFrame, task: Task, unit: str | None) -> DataFrame:
                 for at, row in enumerate(rows[first : first + _CHUNK])
             ]
             yield pa.RecordBatch.from_pylist([each._asdict() for each in portion], _ARROW)
-            time.sleep(_PAUSE_S)
+            if first < _PAUSES * _CHUNK:
+                time.sleep(_PAUSE_S)
         if task.forced("slow"):
             time.sleep(_SLOW_S)
         if task.forced("retry"):

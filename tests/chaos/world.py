@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 GATEWAYS = 2
 _DISK_BYTES = 192 << 20
 _RESERVE_BYTES = 16 << 10
-_START_S = 60.0
+_START_S = 120.0
 #: Below the ports that the kernel gives to connections, so that a server finds its own again.
 _PORTS = range(15_000, 30_000)
 _JAVA = (
