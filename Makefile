@@ -10,7 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # The number of schedules of `make model`.
 N ?= 10000
-.PHONY: help demo up test test-all model test-spark test-floors lint format bench lock clean
+CHAOS_MINUTES ?= 15
+.PHONY: help demo up test test-all model chaos test-spark test-floors lint format bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -31,6 +32,9 @@ test-all: test ## run the tests, then long ones, and property tests with many ex
 
 model: $(READY) ## run seeded schedules of exactly-once delivery against its rules: N=100000
 	@$(BIN)/python -m tests.model --schedules $(N)
+
+chaos: $(READY) ## run jobs under faults, and check that each record becomes visible once: CHAOS_MINUTES=60 SEED=7
+	@$(BIN)/python -W ignore -m tests.chaos --minutes $(CHAOS_MINUTES) $(if $(SEED),--seed $(SEED))
 
 SPARK ?= 4.3.0
 test-spark: .venv-spark-$(SPARK)/.ready ## run the Spark tests on another version: SPARK=4.2.1

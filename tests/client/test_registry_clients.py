@@ -14,8 +14,8 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from environments import spark_environment
 from sluiceway import Channel
-from spark_tasks import spark_environment
 from topics import readings
 
 FROM_AVRO = Path(__file__).with_name("from_avro_job.py")

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from environments import spark_environment
 from ledger_view import LedgerView
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.ledger.write_batch import DEFAULT_LEASE_MS
 from sluiceway_gateway.embedded import free_ports
-from spark_tasks import SCHEMA, fill, messages_of, spark_environment
+from spark_tasks import SCHEMA, fill, messages_of
 from topics import Topics
 from waiting import until
 

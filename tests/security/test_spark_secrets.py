@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from environments import spark_environment
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway import Gateway
-from spark_tasks import spark_environment
 
 pytestmark = pytest.mark.long
 

@@ -1,7 +1,7 @@
-"""Virtual environments with the wheel and its requirements, created within a second.
+"""Virtual environments with the wheel and its requirements, and the variables of a local Spark.
 
-The requirements are linked from the packages that the tests run on, or copied for an environment
-that is packed.
+An environment is created within a second: the requirements are linked from the packages that the
+tests run on, or copied for an environment that is packed.
 """
 
 import shutil
@@ -16,6 +16,8 @@ from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
+
+from sluiceway_gateway.demo.environment import spark_home
 
 ROOT = Path(__file__).parents[2]
 _PIP = [sys.executable, "-m", "pip"]
@@ -116,3 +118,13 @@ def _put(package: Distribution, packages: Path, *, links: bool) -> None:
             shutil.copytree(here, there, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(here, there)
+
+
+def spark_environment(directory: Path) -> dict[str, str]:
+    """Return variables for a Spark on this machine alone, with all its files below `directory`."""
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(spark_home(directory / "home")),
+        "SPARK_LOCAL_DIRS": str(directory / "local"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }

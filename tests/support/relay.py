@@ -84,6 +84,10 @@ class Relay:
         """Lose, in the same way, the next connection that sends `word`, delivered or not."""
         self._lose_at = (word, arrives)
 
+    def lose_nothing(self) -> None:
+        """Wait no more for the word of `lose_at`."""
+        self._lose_at = None
+
     @property
     def waits_to_lose(self) -> bool:
         """Whether no connection has sent the word of `lose_at` yet."""
@@ -115,7 +119,8 @@ class Relay:
                     self._start(listener, near)
 
     def _carry(self, listener: socket.socket, near: socket.socket) -> None:
-        with near, self._server() as far:
+        # A server that is away refuses.
+        with contextlib.suppress(OSError), near, self._server() as far:
             with self._lock:
                 if self._listener is not listener:
                     return
@@ -142,8 +147,9 @@ class Relay:
                 if answers and self.deaf:
                     break
                 arrives = source not in self._lost
-                if not answers and self._lose_at is not None and self._lose_at[0] in data:
-                    (_, arrives), self._lose_at = self._lose_at, None
+                lose_at = self._lose_at
+                if not answers and lose_at is not None and lose_at[0] in data:
+                    arrives, self._lose_at = lose_at[1], None
                     with self._lock:
                         self._lost |= {source, sink}
                 if arrives:

@@ -1,8 +1,6 @@
-"""Helpers for tests of Spark: the environment, connections, and records of channels."""
+"""Helpers for tests of Spark: connections, and records of channels."""
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -10,7 +8,6 @@ from confluent_kafka import Message
 from sluiceway.channel import Channel
 from sluiceway.rest.models import Connection, SchemaVersion
 from sluiceway.schema import Schema
-from sluiceway_gateway.demo.environment import spark_home
 from topics import Topics
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
@@ -67,13 +64,3 @@ def messages_of(connection: Connection) -> list[Message]:
     """Return a topic's raw messages, partition by partition."""
     found = Topics(connection.kafka["bootstrap.servers"]).messages(connection)
     return [message for messages in found.values() for message in messages]
-
-
-def spark_environment(directory: Path) -> dict[str, str]:
-    """Return variables for a Spark on this machine alone, with all its files below `directory`."""
-    return {
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_HOME": str(spark_home(directory / "home")),
-        "SPARK_LOCAL_DIRS": str(directory / "local"),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }

@@ -15,9 +15,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import sluiceway.spark
+from environments import spark_environment
 from relay import Relay
 from sluiceway.rest.models import Connection
-from spark_tasks import Measure, Produce, connection_at, spark_environment
+from spark_tasks import Measure, Produce, connection_at
 from topics import Topics, make
 
 _numbers = itertools.count(1)

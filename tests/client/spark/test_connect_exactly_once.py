@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_tasks import spark_environment
+from environments import spark_environment
 
 pytestmark = pytest.mark.long
 

@@ -1,0 +1,116 @@
+"""Run jobs on exactly-once channels under faults, and check what became visible."""
+
+import argparse
+import json
+import math
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.checker import KINDS, Hold
+from tests.chaos.faults import FAULTS
+from tests.chaos.rounds import Outcome, rounds_of, run
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - made names within
+_VIOLATIONS = 20
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return the report of a run's rounds."""
+    findings = [each for outcome in outcomes for each in outcome.findings]
+    counts = Counter(each.kind for each in findings)
+    holds = [each for outcome in outcomes for each in outcome.holds]
+    return {
+        "batches_committed": _sum(outcome.committed for outcome in outcomes),
+        "records_checked": _sum(outcome.records for outcome in outcomes),
+        **{kind: counts[kind] for kind in KINDS},
+        "unblock_p99_s": _p99(holds),
+        "unblock_allowed_s": max((each.allowed_s for each in holds), default=None),
+        "unblocked": [
+            {"driver": each.driver, "held_s": round(each.held_s, 1), "allowed_s": each.allowed_s}
+            for each in holds
+        ],
+        "faults": _sum(outcome.faults for outcome in outcomes),
+        "without_occasion": _sum(outcome.missed for outcome in outcomes),
+        "skipped": {name: why for outcome in outcomes for name, why in outcome.skipped.items()},
+        "starts_of_jobs": _sum(outcome.starts for outcome in outcomes),
+        "watchers_opened_again": sum(outcome.watcher_failures for outcome in outcomes),
+        "rounds": [{"brokers": each.brokers, "seconds": each.seconds} for each in outcomes],
+        "violations": [f"{each.kind}: {each.text}" for each in findings[:_VIOLATIONS]],
+        "errors": [each for outcome in outcomes for each in outcome.errors],
+    }
+
+
+def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(sorted(total.items()))
+
+
+def _p99(holds: Sequence[Hold]) -> float | None:
+    if not holds:
+        return None
+    ordered = sorted(each.held_s for each in holds)
+    return round(ordered[math.ceil(0.99 * len(ordered)) - 1], 1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a report as JSON; return the exit status: 1 after a violation, 2 after an error."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=15, help="time with faults, in all rounds")
+    parser.add_argument("--seed", type=int, default=None, help="by default a random one")
+    parser.add_argument("--faults", default=",".join(FAULTS), help="comma-separated, of these")
+    parser.add_argument(
+        "--delivery", choices=["exactly_once", "at_least_once"], default="exactly_once"
+    )
+    parser.add_argument("--no-spark", action="store_true", help="only jobs in Python")
+    parser.add_argument("--keep", type=Path, help="keep logs and journals in this directory")
+    parser.add_argument("--report", type=Path, help="write the report into this file, too")
+    asked = parser.parse_args(arguments)
+    faults = asked.faults.split(",")
+    if unknown := sorted(set(faults) - FAULTS.keys()):
+        parser.error(f"unknown faults: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+    seed = secrets.randbits(31) if asked.seed is None else asked.seed
+    memory = _MEMORY if _MEMORY.is_dir() else None
+    directory = asked.keep or Path(tempfile.mkdtemp(prefix="sluiceway-chaos-", dir=memory))
+    # So that an interrupted run ends its processes, too.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        outcomes = []
+        for plan in rounds_of(
+            minutes=asked.minutes,
+            seed=seed,
+            delivery=asked.delivery,
+            faults=faults,
+            spark=not asked.no_spark,
+            directory=directory.resolve(),
+        ):
+            sys.stderr.write(f"chaos: {plan.brokers} broker(s), {plan.seconds:.0f} s of faults\n")
+            outcome = run(plan)
+            outcomes.append(outcome)
+            done = f"{sum(outcome.faults.values())} faults, {len(outcome.findings)} violations"
+            sys.stderr.write(f"chaos: {done}, after {outcome.seconds:.0f} s\n")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if asked.keep is None:
+            shutil.rmtree(directory, ignore_errors=True)
+    report = {"seed": seed, "minutes": asked.minutes, "delivery": asked.delivery}
+    report |= summary(outcomes)
+    text = json.dumps(report, indent=2) + "\n"
+    sys.stdout.write(text)
+    if asked.report is not None:
+        asked.report.write_text(text)
+    if any(report[kind] for kind in KINDS):
+        return 1
+    return 2 if report["errors"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+"""A round of a chaos run: a world, its jobs, faults for a time, and what came of it."""
+
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tests.chaos.checker import ChannelHistory, Finding, History, Hold, Record, Scan, check
+from tests.chaos.faults import FAULTS, SPARK_LEASE_S, Scene, Schedule
+from tests.chaos.jobs import Job, Tender, spark_cluster
+from tests.chaos.journal import SCHEMA, Journal, Task, entries, reads
+from tests.chaos.watching import Watch
+from tests.chaos.world import World, wait_for, world
+from tests.support.environments import spark_environment
+
+from sluiceway import Gateway
+from sluiceway.errors import SluicewayError
+
+PARTITIONS = 2
+SOURCES = {"direct": None, "jobs": None, "piped": "direct", "streamed": "direct"}
+"""Channels, and those whose records they get."""
+_LOCAL = "local[2,4]"
+_START_S = 120.0
+_SETTLE_S = SPARK_LEASE_S + 120
+_WRITING = ("write", "flush", "spark-write")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a round is."""
+
+    brokers: int
+    seed: int
+    seconds: float
+    delivery: str
+    faults: Sequence[str]
+    spark: bool
+    directory: Path
+
+    @property
+    def exactly_once(self) -> bool:
+        return self.delivery == "exactly_once"
+
+    def channels(self) -> dict[str, str | None]:
+        without = () if self.spark else ("jobs", "streamed")
+        return {name: source for name, source in SOURCES.items() if name not in without}
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What came of a round."""
+
+    brokers: int
+    seconds: float
+    findings: list[Finding]
+    faults: dict[str, int]
+    missed: dict[str, int]
+    skipped: dict[str, str]
+    holds: list[Hold]
+    errors: list[str]
+    starts: dict[str, int]
+    watcher_failures: int
+    records: dict[str, int]
+    committed: dict[str, int] = field(default_factory=dict)
+
+
+def tasks_of(plan: Plan, place: World, cluster: str) -> list[tuple[str, Task]]:
+    """Return the jobs of a round, with their modules."""
+    urls = [each.relay.url for each in place.gateways]
+    python, spark = "tests.chaos.python_jobs", "tests.chaos.spark_jobs"
+    write = Task(
+        kind="write",
+        name="write",
+        url=urls[0],
+        directory=str(plan.directory),
+        delivery=plan.delivery,
+        channel="direct",
+    )
+    copy = replace(write, kind="copy", channel="piped", source="direct", size=2)
+    found = [
+        (python, write),
+        (python, replace(write, kind="flush", name="flush", url=urls[1])),
+        (python, replace(write, kind="read", name="read")),
+        (python, replace(copy, name="copy-0")),
+        (python, replace(copy, name="copy-1", url=urls[1], index=1)),
+    ]
+    if plan.spark:
+        masters = [cluster, _LOCAL]
+        if plan.seed % 2:
+            masters.reverse()
+        job = replace(write, kind="spark-write", name="spark-write", url=urls[1], channel="jobs")
+        query = replace(write, kind="spark-copy", name="spark-copy", source="direct")
+        found += [
+            (spark, replace(job, master=masters[0])),
+            (spark, replace(query, channel="streamed", master=masters[1])),
+        ]
+    return found
+
+
+def run(plan: Plan) -> Outcome:
+    """Run a round to its end."""
+    shutil.rmtree(plan.directory, ignore_errors=True)
+    for name in ("journal", "stop"):
+        (plan.directory / name).mkdir(parents=True)
+    began_s = time.monotonic()
+    with ExitStack() as stack:
+        place = stack.enter_context(world(plan.directory, brokers=plan.brokers))
+        variables = dict(place.variables)
+        cluster = ""
+        if plan.spark:
+            variables |= spark_environment(plan.directory)
+            cluster = stack.enter_context(spark_cluster(plan.directory, variables))
+        with Gateway(place.gateways[0].url) as gateway:
+            for name in plan.channels():
+                gateway.channel(name, SCHEMA, partitions=PARTITIONS, delivery=plan.delivery)
+        urls = [each.url for each in place.gateways]
+        watch = stack.enter_context(closing(Watch(urls, [*plan.channels()], PARTITIONS)))
+        jobs = [Job(module, task, variables) for module, task in tasks_of(plan, place, cluster)]
+        stack.enter_context(closing(Tender(jobs)))
+        scene = Scene(
+            world=place,
+            jobs={job.name: job for job in jobs},
+            watch=watch,
+            directory=plan.directory,
+        )
+        # Faults meet jobs that work. A slow machine may take longer.
+        with suppress(TimeoutError):
+            wait_for(
+                lambda: all(watch.count(name) for name in plan.channels()),
+                "not all channels have records",
+                seconds=_START_S,
+            )
+        names, skipped = _possible(plan, scene)
+        schedule = Schedule(scene, names, plan.seed)
+        schedule.run(plan.seconds)
+        history = _settle(plan, scene)
+        idle = [each.name for each in history.channels if not any(each.final.values())]
+        return Outcome(
+            brokers=plan.brokers,
+            seconds=round(time.monotonic() - began_s, 1),
+            findings=check(history),
+            faults=dict(schedule.counts),
+            missed=dict(schedule.missed),
+            skipped=skipped,
+            holds=scene.holds,
+            errors=schedule.errors + [f"the channel {name} has no records" for name in idle],
+            starts={job.name: job.starts for job in jobs},
+            watcher_failures=watch.failures(),
+            records={
+                each.name: sum(len(records) for records in each.final.values())
+                for each in history.channels
+            },
+            committed={
+                each.name: len({one.unit for records in each.final.values() for one in records})
+                for each in history.channels
+            },
+        )
+
+
+def _possible(plan: Plan, scene: Scene) -> tuple[list[str], dict[str, str]]:
+    """Return the faults that can happen here, and why others cannot."""
+    found, skipped = [], {}
+    for name in plan.faults:
+        fault = FAULTS[name]
+        if fault.ledger and not plan.exactly_once:
+            skipped[name] = "the channels have no batches"
+        elif not fault.targets(scene):
+            skipped[name] = "there is no job that it could happen to"
+        elif name == "full_disk" and scene.world.no_disk is not None:
+            skipped[name] = f"a small disk could not be mounted: {scene.world.no_disk}"
+        else:
+            found.append(name)
+    return found, skipped
+
+
+def _settle(plan: Plan, scene: Scene) -> History:
+    """Let all jobs end, without faults, and return the history of the round."""
+    unfinished: list[str] = []
+    _end(scene, _WRITING, unfinished)
+    if plan.exactly_once:
+        for name in plan.channels():
+            _no_open_batches(scene, name, unfinished)
+    finals = {
+        name: _final(scene, name, unfinished)
+        for name, source in plan.channels().items()
+        if source is None
+    }
+    for name, source in plan.channels().items():
+        if source is not None:
+            total = sum(len(records) for records in finals[source].values())
+            _reached(scene, name, total, unfinished)
+    _end(scene, ("copy", "spark-copy", "read"), unfinished)
+    for name, source in plan.channels().items():
+        if source is not None:
+            finals[name] = _final(scene, name, unfinished)
+    for name, final in finals.items():
+        _reached(scene, name, sum(len(records) for records in final.values()), unfinished)
+    scans = [
+        Scan(channel="jobs", twice=line["twice"], gone=line["gone"])
+        for line in Journal(plan.directory, "spark-write").lines()
+        if line["kind"] == "scan"
+    ]
+    return History(
+        entries=entries(plan.directory),
+        channels=[
+            ChannelHistory(
+                name=name,
+                source=source,
+                final=finals[name],
+                seen=scene.watch.seen(name),
+                reads={"read": reads(plan.directory, "read")} if name == "direct" else {},
+            )
+            for name, source in plan.channels().items()
+        ],
+        scans=scans,
+        holds=scene.holds,
+        unfinished=unfinished,
+    )
+
+
+def _end(scene: Scene, kinds: Sequence[str], unfinished: list[str]) -> None:
+    for kind in kinds:
+        (scene.directory / "stop" / kind).touch()
+    jobs = [job for job in scene.jobs.values() if job.task.kind in kinds]
+    deadline_s = time.monotonic() + _SETTLE_S
+    while not all(job.done for job in jobs) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    unfinished += [f"the job {job.name} did not end" for job in jobs if not job.done]
+
+
+def _no_open_batches(scene: Scene, channel: str, unfinished: list[str]) -> None:
+    deadline_s = time.monotonic() + _SETTLE_S
+    if SOURCES[channel] is not None:
+        return
+    while (found := scene.watch.open_batches(channel)) != ():
+        if time.monotonic() > deadline_s:
+            keys = [each.key for each in found or ()]
+            unfinished.append(f"batches of the channel {channel} are open: {keys}")
+            return
+        time.sleep(0.2)
+
+
+def _final(scene: Scene, channel: str, unfinished: list[str]) -> dict[int, list[Record]]:
+    try:
+        return scene.watch.final(channel)
+    except SluicewayError as error:
+        unfinished.append(f"the channel {channel} could not be read: {error}")
+        return {}
+
+
+def _reached(scene: Scene, channel: str, records: int, unfinished: list[str]) -> None:
+    """Wait until the watchers of a channel have so many records."""
+    deadline_s = time.monotonic() + _SETTLE_S
+    while scene.watch.count(channel) < records:
+        if time.monotonic() > deadline_s:
+            found = scene.watch.count(channel)
+            unfinished.append(f"readers of the channel {channel} have {found} of {records} records")
+            return
+        time.sleep(0.1)
+
+
+def rounds_of(
+    *, minutes: float, seed: int, delivery: str, faults: Sequence[str], spark: bool, directory: Path
+) -> list[Plan]:
+    """Return the rounds of a run: in turn with one broker and with three, at most 8 minutes each.
+
+    A run of less than two minutes has one round, with one broker or three by its seed.
+    """
+    count = 1 if minutes < 2 else max(2, round(minutes / 8))
+    generator = random.Random(seed)  # noqa: S311 - a schedule
+    first = generator.randrange(2)
+    return [
+        Plan(
+            brokers=(1, 3)[(first + number) % 2],
+            seed=generator.randrange(1 << 32) * 2 + (first + number // 2 + number) % 2,
+            seconds=minutes * 60 / count,
+            delivery=delivery,
+            faults=faults,
+            spark=spark,
+            directory=directory / f"round-{number}",
+        )
+        for number in range(count)
+    ]

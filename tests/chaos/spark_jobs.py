@@ -1,0 +1,155 @@
+"""Drivers of Spark: batch jobs with keys, and a streaming query, whose tasks fail on demand.
+
+`python -m tests.chaos.spark_jobs TASK`. As with the jobs in Python, a driver that fails exits.
+"""
+
+import random
+import sys
+import time
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from tests.chaos.checker import Record
+from tests.chaos.journal import Task, attempt_name, record_of, rows_of
+
+import sluiceway.spark
+
+TASKS = 3
+_SCHEMA = "job string, batch bigint, row bigint, unit string, part int, attempt string, seq bigint"
+_CHUNK = 8
+_PAUSE_S = 0.05
+_PAUSES = 10
+_SLOW_S = 8.0
+_SCAN_EVERY = 4
+_OPTIONS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+    "spark.locality.wait": "0",
+    "spark.log.level": "ERROR",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(_CHUNK),
+    "spark.sql.shuffle.partitions": str(TASKS),
+    "spark.sql.streaming.minBatchesToRetain": "20",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.speculation": "true",
+    "spark.speculation.efficiency.enabled": "false",
+    "spark.speculation.interval": "200ms",
+    "spark.speculation.minTaskRuntime": "1500ms",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.quantile": "0.5",
+}
+
+
+def spark_session(task: Task) -> SparkSession:
+    builder = SparkSession.builder.master(task.master).appName(task.name)
+    for name, value in _OPTIONS.items():
+        builder = builder.config(name, value)
+    # By which the executors of this job are found.
+    builder = builder.config("spark.executor.extraJavaOptions", f"-Dchaos.job={task.name}")
+    spark = builder.getOrCreate()
+    sluiceway.spark.register(spark, gateway=task.url)
+    return spark
+
+
+def stamped(frame: DataFrame, task: Task, unit: str | None) -> DataFrame:
+    """Return the rows as an attempt of a task writes them: shuffled, numbered, and faulty."""
+
+    def stamp(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        part, attempt = context.partitionId(), attempt_name()
+        named = unit or "-".join(
+            str(context.getLocalProperty(name))
+            for name in ("sql.streaming.queryId", "streaming.sql.batchId")
+        )
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        random.shuffle(rows)
+        for first in range(0, len(rows), _CHUNK):
+            portion = [
+                record_of(row)._replace(unit=named, part=part, attempt=attempt, seq=first + at)
+                for at, row in enumerate(rows[first : first + _CHUNK])
+            ]
+            yield pa.RecordBatch.from_pylist([each._asdict() for each in portion], _ARROW)
+            if first < _PAUSES * _CHUNK:
+                time.sleep(_PAUSE_S)
+        if task.forced("slow"):
+            time.sleep(_SLOW_S)
+        if task.forced("retry"):
+            raise RuntimeError("forced")
+        task.journal.note("ready", named, part=part, parts=TASKS, attempt=attempt)
+
+    return frame.repartition(TASKS, "job", "row").mapInArrow(stamp, _SCHEMA)
+
+
+_ARROW = pa.schema(
+    [
+        pa.field(name, {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32()}[type_])
+        for name, type_ in (each.split(" ") for each in _SCHEMA.split(", "))
+    ]
+)
+
+
+def run_batches(task: Task, spark: SparkSession) -> None:
+    """Write one job after the other, each with its key, and read the channel now and then."""
+    number, begun = (task.journal.next_batch(done) for done in ("committed", "begun"))
+    known: set[tuple[str, int, int]] = set()
+    while number < begun or not task.stopping():
+        unit, rows = f"{task.name}-{number}", rows_of(task.name, number)
+        where = {"channel": task.channel, "job": task.name, "batch": number}
+        task.journal.note("begun", unit, rows=rows, **where)
+        records = [Record(task.name, number, row, "", 0, "", 0) for row in range(rows)]
+        frame = stamped(spark.createDataFrame(records, _SCHEMA), task, unit)
+        write = frame.write.format("channel").mode("append")
+        if task.exactly_once:
+            write = write.option("batchKey", unit)
+        write.save(task.channel)
+        task.journal.note("committed", unit, batch=number)
+        number += 1
+        if number % _SCAN_EVERY == 0:
+            known = scan(task, spark, known)
+
+
+def scan(
+    task: Task, spark: SparkSession, known: set[tuple[str, int, int]]
+) -> set[tuple[str, int, int]]:
+    """Read the whole channel, and note what is there twice, or no more; return what is there."""
+    rows = spark.read.format("channel").load(task.channel).select("job", "batch", "row").collect()
+    found = [(row.job, row.batch, row.row) for row in rows]
+    there = set(found)
+    line = {"kind": "scan", "records": len(found), "twice": len(found) - len(there)}
+    task.journal.write(line | {"gone": len(known - there)})
+    return there
+
+
+def run_query(task: Task, spark: SparkSession) -> None:
+    """Copy a channel by a streaming query."""
+    frame = spark.readStream.format("channel").load(task.source)
+    query = (
+        stamped(frame, task, None)
+        .writeStream.format("channel")
+        .option("checkpointLocation", f"{task.directory}/checkpoint")
+        .trigger(processingTime="1 second")
+        .start(task.channel)
+    )
+    while not task.stopping():
+        if query.awaitTermination(1):
+            raise RuntimeError("the query ended")
+    query.stop()
+
+
+def main(text: str) -> None:
+    task = Task.of(text)
+    spark = spark_session(task)
+    (run_batches if task.kind == "spark-write" else run_query)(task, spark)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,61 @@
+"""The chaos run finds what it is there to find: duplicates, where nothing prevents them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.chaos.__main__ import main
+from tests.chaos.faults import FAULTS
+from tests.chaos.rounds import rounds_of
+
+
+def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit status and the report of a short run with jobs in Python."""
+    report = tmp_path / "report.json"
+    given = ["--no-spark", "--seed", "2", "--faults", "kill_jobs", "--report", str(report)]
+    status = main([*given, *arguments])
+    return status, json.loads(report.read_text())
+
+
+@pytest.mark.long
+def test_killed_jobs_write_no_duplicates_with_exactly_once_delivery(tmp_path: Path) -> None:
+    status, report = run(tmp_path, "--minutes", "0.3")
+
+    assert (status, report["violations"]) == (0, [])
+
+
+@pytest.mark.long
+def test_killed_jobs_write_duplicates_with_at_least_once_delivery(tmp_path: Path) -> None:
+    status, report = run(tmp_path, "--minutes", "0.5", "--delivery", "at_least_once")
+
+    assert status == 1
+    assert report["duplicated"] > 0
+
+
+@pytest.mark.parametrize("minutes", [0.5, 3, 15, 60])
+def test_a_run_has_rounds_with_one_broker_and_with_three(tmp_path: Path, minutes: float) -> None:
+    rounds = rounds_of(
+        minutes=minutes, seed=1, delivery="exactly_once", faults=[], spark=True, directory=tmp_path
+    )
+
+    assert sum(each.seconds for each in rounds) == pytest.approx(minutes * 60)
+    assert {each.brokers for each in rounds} == ({1, 3} if minutes > 2 else {rounds[0].brokers})
+    assert len({each.directory for each in rounds}) == len(rounds)
+
+
+def test_the_guarantees_name_every_fault() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
+
+    assert {each for each in FAULTS if f"`tests/chaos/faults.py::{each}`" not in page} == set()
+
+
+def test_an_unknown_fault_is_refused_with_those_that_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--faults", "kill_jobs,meteor"])
+
+    said = capsys.readouterr().err
+    assert "unknown faults: meteor" in said
+    assert all(name in said for name in FAULTS)

@@ -1,0 +1,105 @@
+"""Committed readers that watch the channels while faults happen, and read them at the end."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tests.chaos.checker import Record, Seen
+from tests.chaos.journal import record_of
+
+from sluiceway import Gateway
+from sluiceway.errors import SluicewayError
+from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.ledger_models import OpenBatch
+
+_READ = 200
+_POLL_S = 0.2
+_PAUSE_S = 0.5
+_FINAL_S = 120.0
+
+
+class Watcher:
+    """Reads a partition from its beginning, once, whatever happens to gateways and brokers."""
+
+    def __init__(self, urls: Sequence[str], channel: str, partition: int) -> None:
+        self.channel, self.partition = channel, partition
+        self.seen: list[Seen] = []
+        self.failures = 0
+        self._urls = urls
+        self._position: Position | int = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            url = self._urls[self.failures % len(self._urls)]
+            try:
+                with Gateway(url, timeout_s=5, control_grace_s=10) as gateway:
+                    self._read(gateway)
+            except SluicewayError:
+                self.failures += 1
+                self._ended.wait(_PAUSE_S)
+
+    def _read(self, gateway: Gateway) -> None:
+        at = {self.partition: self._position}
+        channel = gateway.channel(self.channel)
+        with channel.reader(until=None, partitions=[self.partition], start=at) as reader:
+            while not self._ended.is_set():
+                found = reader.read(_READ, timeout=_POLL_S)
+                now_s = time.monotonic()
+                self.seen += [Seen(record_of(row), now_s) for row in found]
+                self._position = reader.position()[self.partition]
+
+
+class Watch:
+    """Watchers of all partitions of some channels, and what the gateway says about these."""
+
+    def __init__(self, urls: Sequence[str], channels: Sequence[str], partitions: int) -> None:
+        self._urls = urls
+        self._partitions = partitions
+        self._watchers: dict[str, list[Watcher]] = defaultdict(list)
+        for channel in channels:
+            for partition in range(partitions):
+                self._watchers[channel].append(Watcher(urls, channel, partition))
+
+    def count(self, channel: str) -> int:
+        """Return how many records of a channel were seen so far."""
+        return sum(len(each.seen) for each in self._watchers[channel])
+
+    def seen(self, channel: str) -> dict[int, list[Seen]]:
+        return {each.partition: each.seen for each in self._watchers[channel]}
+
+    def failures(self) -> int:
+        """Return how often watchers had to be opened again."""
+        return sum(each.failures for found in self._watchers.values() for each in found)
+
+    def final(self, channel: str) -> dict[int, list[Record]]:
+        """Return what a new reader finds, by partition."""
+        found = {}
+        with Gateway(self._urls[0]) as gateway:
+            for partition in range(self._partitions):
+                opened = gateway.channel(channel)
+                with opened.reader(until="now", partitions=[partition]) as reader:
+                    found[partition] = [record_of(row) for row in reader]
+        return found
+
+    def open_batches(self, channel: str) -> tuple[OpenBatch, ...] | None:
+        """Return a channel's open batches, or None while no gateway answers."""
+        for url in self._urls:
+            try:
+                with Gateway(url, timeout_s=1) as gateway:
+                    return gateway.channel(channel).commits(limit=1).open
+            except SluicewayError:
+                continue
+        return None
+
+    def close(self) -> None:
+        for found in self._watchers.values():
+            for each in found:
+                each.close()
