@@ -13,7 +13,7 @@ from sluiceway.codecs.decoder import decoder_for
 from sluiceway.endpoint.committer import OffsetCommitter
 from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter, StopCondition, WhenFinished
-from sluiceway.errors import EndpointClosed, OptionError, SluicewayError
+from sluiceway.errors import EndpointClosed, OptionError, SchemaMismatch, SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import PartitionStream
 from sluiceway.kafka.fetcher import Fetcher
@@ -24,6 +24,7 @@ from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
+from sluiceway.schema.types import find_union
 
 __all__ = ["ChannelReader"]
 
@@ -178,8 +179,17 @@ class ChannelReader(ChannelEndpoint):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records as RecordBatches of `schema.arrow`, as large as they arrive.
 
-        A batch is handed out when it is yielded.
+        A batch is handed out when it is yielded. Raises SchemaMismatch, before it reads anything,
+        for a schema with a union of several types.
         """
+        if path := find_union(self.schema.record):
+            raise SchemaMismatch(
+                f"the field {path!r} is a union of several types, which Arrow's batches do not "
+                "have here: read records instead, by iteration or with read()"
+            )
+        return self._batches()
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
         while (batch := self._next(self._fetcher.batch)) is not None:
             yield batch
 

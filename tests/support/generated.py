@@ -30,7 +30,9 @@ from sluiceway.schema.types import (
     Record,
     Scalar,
     Type,
+    Union,
     Uuid,
+    branch_name,
 )
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
@@ -81,24 +83,39 @@ FAST: Leaves = st.one_of(
 )
 
 
-def types(leaves: Leaves = LEAVES, depth: int = 2) -> st.SearchStrategy[Type]:
+def types(
+    leaves: Leaves = LEAVES, depth: int = 2, *, with_unions: bool = False
+) -> st.SearchStrategy[Type]:
     present = leaves
     if depth:
-        below = st.deferred(lambda: types(leaves, depth - 1))
+        below = st.deferred(lambda: types(leaves, depth - 1, with_unions=with_unions))
         present = st.one_of(
             leaves,
             below.map(lambda type_: Array(items=type_)),
             below.map(lambda type_: Map(values=type_)),
-            records(leaves, depth - 1, most=3),
+            records(leaves, depth - 1, most=3, with_unions=with_unions),
         )
-    nullable = st.builds(lambda i, n: Nullable(item=i, null_first=n), present, st.booleans())
-    return st.one_of(present, nullable)
+    nullable = st.builds(lambda i, n: Nullable(item=i, null_at=n), present, st.integers(0, 1))
+    if not with_unions:
+        return st.one_of(present, nullable)
+    return st.one_of(present, nullable, unions(st.one_of(leaves, leaves, present)))
 
 
 @st.composite
-def records(draw, leaves=LEAVES, depth=2, most=5, name="nested"):
+def unions(draw, branches):
+    several = draw(st.lists(branches, min_size=1, max_size=3, unique_by=branch_name))
+    union = Union(branches=tuple(several))
+    null_at = draw(st.integers(-1, len(several)))
+    return union if null_at < 0 or len(several) == 1 else Nullable(item=union, null_at=null_at)
+
+
+@st.composite
+def records(draw, leaves=LEAVES, depth=2, most=5, name="nested", *, with_unions=False):
+    most = min(most, 2) if with_unions else most
     names = draw(st.lists(NAMES, min_size=1, max_size=most, unique=True))
-    fields = tuple(Field(name=n, type=draw(types(leaves, depth))) for n in names)
+    fields = tuple(
+        Field(name=n, type=draw(types(leaves, depth, with_unions=with_unions))) for n in names
+    )
     return Record(name=name, fields=fields)
 
 
@@ -112,6 +129,9 @@ def _named(type_: Type, path: str, *, dotted: bool = False) -> Type:
     match type_:
         case Nullable(item=item):
             return replace(type_, item=_named(item, path, dotted=dotted))
+        case Union(branches=branches):
+            steps = [type(b).__name__ if dotted else n for n, b in enumerate(branches)]
+            return Union(branches=tuple(map(within, branches, steps)))
         case Array(items=items):
             return Array(items=within(items, "items"))
         case Map(values=values):
@@ -129,8 +149,9 @@ def _named(type_: Type, path: str, *, dotted: bool = False) -> Type:
     return type_
 
 
-def schemas(leaves=LEAVES, depth=2) -> st.SearchStrategy[Schema]:
-    return records(leaves, depth).map(lambda record: Schema(_named(record, "root")))
+def schemas(leaves=LEAVES, depth=2, *, with_unions=False) -> st.SearchStrategy[Schema]:
+    found = records(leaves, depth, with_unions=with_unions)
+    return found.map(lambda record: Schema(_named(record, "root")))
 
 
 def _ticking(instants, nanoseconds):
@@ -194,6 +215,8 @@ def values(type_: Type) -> st.SearchStrategy[object]:
             return st.sampled_from(symbols)
         case Nullable(item=item):
             return st.one_of(st.none(), values(item))
+        case Union(branches=branches):
+            return st.one_of([st.tuples(st.just(branch_name(b)), values(b)) for b in branches])
         case Array(items=items):
             return st.lists(values(items), max_size=3)
         case Map(values=items):
@@ -203,8 +226,22 @@ def values(type_: Type) -> st.SearchStrategy[object]:
     raise AssertionError(type_)
 
 
-def with_rows(leaves=LEAVES, least=0, most=6) -> st.SearchStrategy[tuple[Schema, list]]:
-    return schemas(leaves).flatmap(
+def without_branches(value: object) -> object:
+    """The value as it is read: those of unions are drawn as tuples with the branch's name."""
+    match value:
+        case tuple():
+            return without_branches(value[1])
+        case list():
+            return [*map(without_branches, value)]
+        case dict():
+            return {key: without_branches(item) for key, item in value.items()}
+    return value
+
+
+def with_rows(
+    leaves=LEAVES, least=0, most=6, *, with_unions=False
+) -> st.SearchStrategy[tuple[Schema, list]]:
+    return schemas(leaves, with_unions=with_unions).flatmap(
         lambda schema: st.tuples(
             st.just(schema), st.lists(values(schema.record), min_size=least, max_size=most)
         )
@@ -228,6 +265,13 @@ PLAIN = st.one_of(
     LETTER_ENUMS,
 )
 """Leaves of which Avro's rules say all: no logical types."""
+
+UNION_LEAVES = st.one_of(
+    *[st.just(Scalar(kind=kind)) for kind in Kind if kind not in LOGICAL and kind != Kind.FLOAT],
+    FIXED,
+    LETTER_ENUMS,
+)
+"""Those of `PLAIN` whose values show as which branch fastavro has read them."""
 
 _KNOWN = [Scalar(kind=kind) for kind in Kind if "nanos" not in kind]
 KNOWN_LEAVES = st.one_of(
@@ -254,21 +298,46 @@ def evolved(draw, type_: Type, leaves=KNOWN_LEAVES) -> Type:
             present = Map(values=draw(evolved(items, leaves)))
         case Record() as record:
             present = draw(evolved_records(record, leaves))
+        case Union(branches=branches):
+            present = _as_fastavro_prefers(
+                [
+                    *[draw(evolved_branches(each, leaves)) for each in branches],
+                    *draw(st.lists(leaves, max_size=2)),
+                ]
+            )
         case leaf:
             present = draw(st.sampled_from([leaf] * 4 + [draw(leaves)]))
     if draw(st.sampled_from((nullable, nullable, nullable, True, False))):
-        return Nullable(item=present, null_first=draw(st.booleans()))
+        return Nullable(item=present, null_at=draw(st.integers(0, 1)))
     return present
 
 
 @st.composite
-def evolved_records(draw, record: Record, leaves=KNOWN_LEAVES) -> Record:
+def evolved_branches(draw, branch: Type, leaves) -> Type:
+    found = draw(evolved(branch, leaves))
+    return found.item if isinstance(found, Nullable) else found
+
+
+_PREFERRED = {"int": 0, "long": 1, "double": 2, "string": 3, "bytes": 4}
+
+
+def _as_fastavro_prefers(branches: list[Type]) -> Union:
+    """The union of `branches` in an order in which the first that can read a value is its own."""
+    distinct = {branch_name(branch): branch for branch in branches}
+    if "string" in distinct:
+        distinct.pop("bytes", None)
+    names = sorted(distinct, key=lambda name: _PREFERRED.get(name, 5))
+    return Union(branches=tuple(distinct[name] for name in names))
+
+
+@st.composite
+def evolved_records(draw, record: Record, leaves=KNOWN_LEAVES, *, with_unions=False) -> Record:
     kept = draw(st.lists(st.sampled_from(record.fields), unique=True, max_size=8))
     fields = [Field(name=f.name, type=draw(evolved(f.type, leaves))) for f in kept]
     taken = {field.name for field in record.fields}
     new = st.sampled_from([name for name in ("new", "Newer", "_newest") if name not in taken])
     for name in draw(st.lists(new, unique=True, min_size=0 if kept else 1, max_size=2)):
-        type_ = draw(types(leaves, 1))
+        type_ = draw(types(leaves, 1, with_unions=with_unions))
         fields.append(Field(name=name, type=type_, default=draw(defaults(type_))))
     return Record(name=record.name, fields=tuple(draw(st.permutations(fields))))
 
@@ -281,15 +350,15 @@ def defaults(draw, type_: Type) -> str | None:
     try:
         return default_text(default_from_python(draw(values(type_)), type_), type_, "")
     except InvalidSchema:  # NaN, or a value where null comes first
-        null_first = isinstance(type_, Nullable) and type_.null_first
+        null_first = isinstance(type_, Nullable) and type_.null_at == 0
         return "null" if null_first else None
 
 
 @st.composite
-def pairs(draw, leaves=KNOWN_LEAVES, depth=2) -> tuple[Schema, Schema]:
+def pairs(draw, leaves=KNOWN_LEAVES, depth=2, *, with_unions=False) -> tuple[Schema, Schema]:
     """A writer's schema and a reader's that grew out of it."""
-    writer = draw(records(leaves, depth))
-    reader = draw(evolved_records(writer, leaves))
+    writer = draw(records(leaves, depth, with_unions=with_unions))
+    reader = draw(evolved_records(writer, leaves, with_unions=with_unions))
     return Schema(_named(writer, "root", dotted=True)), Schema(_named(reader, "root", dotted=True))
 
 
@@ -315,6 +384,12 @@ def _fitted(value: object, type_: Type) -> object:
             return {key: _fitted(item, items) for key, item in value.items()}
         case Record(fields=fields):
             return {field.name: _fitted(value[field.name], field.type) for field in fields}
+        case Union(branches=branches):
+            for branch in branches:
+                if (isinstance(branch, Array) and isinstance(value, list)) or (
+                    isinstance(branch, Map | Record) and isinstance(value, dict)
+                ):
+                    return _fitted(value, branch)
         case Scalar(kind=Kind.FLOAT):
             return float(np.float32(value))
         case Scalar(kind=Kind.BYTES) | Fixed() | Decimal() | Uuid(fixed=Fixed()):

@@ -77,7 +77,7 @@ class AvroCodec:
         """Encode each row of the physical `batch` with fastavro."""
         write, parsed, prefix = fastavro.schemaless_writer, self._parsed, self._prefix
         values = []
-        for row in to_records(batch):
+        for row in to_records(batch, with_branches=True):
             sink = io.BytesIO(prefix)
             sink.seek(len(prefix))
             write(sink, parsed, row)

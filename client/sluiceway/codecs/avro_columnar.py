@@ -46,7 +46,7 @@ _runtime_owner: int | None = None
 def _stand_in(record: t.Record) -> t.Record:
     """Return the physical `record` with the types under which pyruhvro moves its leaves."""
 
-    def convert(leaf: t.Leaf) -> t.Present:
+    def convert(leaf: t.Leaf) -> t.Branch:
         if leaf == t.Scalar(kind=t.Kind.BYTES):
             return t.Scalar(kind=t.Kind.STRING)
         if isinstance(leaf, t.Fixed) and _is_converted(leaf):
@@ -103,6 +103,8 @@ def _from_numbers(array: pa.Array, leaf: t.Leaf) -> pa.Array:
 
 def supports(record: t.Record) -> bool:
     """Return whether the physical `record` has only types that are tested with pyruhvro."""
+    if t.find_union(record) is not None:
+        return False
     leaves = (type_ for type_ in t.walk(_stand_in(record)) if isinstance(type_, t.Leaf))
     return all(isinstance(leaf, t.Scalar) and leaf.kind in _KINDS for leaf in leaves)
 

@@ -26,6 +26,8 @@ def width(type_: t.Type) -> int:
     match type_:
         case t.Nullable(item=item):
             return 1 + width(item)
+        case t.Union(branches=branches):
+            return 1 + sum(1 + width(branch) for branch in branches)
         case t.Record(fields=fields):
             return 1 + sum(width(field.type) for field in fields)
         case t.Fixed(size=size) | t.Uuid(fixed=t.Fixed(size=size)):
@@ -47,6 +49,8 @@ def expansion(type_: t.Type) -> int:
     match type_:
         case t.Nullable(item=item):
             return expansion(item)
+        case t.Union(branches=branches):
+            return sum(map(expansion, branches))
         case t.Record(fields=fields):
             return sum(expansion(field.type) for field in fields)
         case t.Array(items=item):
@@ -62,6 +66,8 @@ def widest(type_: t.Type) -> int:
     match type_:
         case t.Nullable(item=item):
             return widest(item)
+        case t.Union(branches=branches):
+            return max(map(widest, branches))
         case t.Record(fields=fields):
             return max(widest(field.type) for field in fields)
         case t.Array(items=item) | t.Map(values=item):
@@ -170,8 +176,12 @@ class StrictReader:
 
 def _reader(type_: t.Type, path: str) -> _Reader:
     match type_:
-        case t.Nullable(item=item, null_first=null_first):
-            return _nullable(_reader(item, path), null_first, path)
+        case t.Nullable(item=t.Union(branches=branches), null_at=null_at):
+            return _union(branches, null_at, path)
+        case t.Union(branches=branches):
+            return _union(branches, None, path)
+        case t.Nullable(item=item, null_at=null_at):
+            return _nullable(_reader(item, path), null_at, path)
         case t.Record(fields=fields):
             readers = [(f.name, _reader(f.type, t.join_path(path, f.name))) for f in fields]
             return lambda cursor: {name: read(cursor) for name, read in readers}
@@ -269,14 +279,45 @@ def _scalar(kind: t.Kind, path: str) -> _Reader:
             return lambda cursor: cursor.take(cursor.number(path), path)
 
 
-def _nullable(read: _Reader, null_first: bool, path: str) -> _Reader:
+def _nullable(read: _Reader, null_at: int, path: str) -> _Reader:
     def nullable(cursor: _Cursor) -> Any:
         branch = cursor.number(path)
         if branch not in (0, 1):
             raise MalformedMessage(f"field {path!r} has the branch {branch} of a union of two")
-        return None if (branch == 0) is null_first else read(cursor)
+        return None if branch == null_at else read(cursor)
 
     return nullable
+
+
+def _union(branches: tuple[t.Branch, ...], null_at: int | None, path: str) -> _Reader:
+    """Return the reader of a union's values in their Arrow form: a dict of the present branch."""
+    readers: list[tuple[str, _Reader] | None] = [
+        (str(number), _branch(branch, path)) for number, branch in enumerate(branches)
+    ]
+    if null_at is not None:
+        readers.insert(null_at, None)
+
+    def union(cursor: _Cursor) -> Any:
+        number = cursor.number(path)
+        if not 0 <= number < len(readers):
+            raise MalformedMessage(
+                f"field {path!r} has the branch {number} of a union of {len(readers)}"
+            )
+        found = readers[number]
+        if found is None:
+            return None
+        name, read = found
+        return {name: read(cursor)}
+
+    return union
+
+
+def _branch(branch: t.Branch, path: str) -> _Reader:
+    read = _reader(branch, path)
+    if not isinstance(branch, t.Enum):
+        return read
+    symbols = branch.symbols  # an enum in a union keeps its symbols in the physical form
+    return lambda cursor: symbols[read(cursor)]
 
 
 def _blocks(read: _Reader, cells: int, path: str) -> _Reader:

@@ -72,6 +72,14 @@ class BatchTransform:
             case t.Array(items=item):
                 values = self._array(array.values, item)
                 return with_items(array, values, pa.list_(values.type))
+            case t.Union(branches=branches):
+                children = [
+                    child if isinstance(branch, t.Enum) else self._array(child, branch)
+                    for child, branch in zip(array.flatten(), branches, strict=True)
+                ]
+                names = [field.name for field in array.type]
+                mask = array.is_null() if array.null_count else None
+                return pa.StructArray.from_arrays(children, names, mask=mask)
             case t.Map(values=item):
                 items = self._array(array.items, item)
                 entries = pa.StructArray.from_arrays([array.keys, items], ["key", "value"])
@@ -110,11 +118,12 @@ class PhysicalForm:
 def avro_form(record: t.Record) -> PhysicalForm:
     """Return the form in which Avro stores `record`: no logical types and no defaults.
 
-    An enum is an int, the number of its symbol. Each named type has a name of its own.
+    An enum is an int, the number of its symbol, unless it is a branch of a union. Each named type
+    has a name of its own.
     """
     names = (f"r{number}" for number in count())
 
-    def stored(leaf: t.Leaf) -> t.Present:
+    def stored(leaf: t.Leaf) -> t.Branch:
         match leaf:
             case t.Scalar(kind=kind):
                 return t.Scalar(kind=t.LOGICAL.get(kind, kind))

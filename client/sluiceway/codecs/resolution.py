@@ -17,7 +17,7 @@ from sluiceway.records.from_python import column
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
-from sluiceway.schema.compatibility import incompatibilities
+from sluiceway.schema.compatibility import branches_of, incompatibilities, matching_branch
 from sluiceway.schema.defaults import default_to_python
 
 _Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
@@ -114,6 +114,8 @@ def _conversion(written: t.Type, read: t.Type, path: str) -> _Conversion:
     written = written.item if isinstance(written, t.Nullable) else written
     read = read.item if isinstance(read, t.Nullable) else read
     match written, read:
+        case (t.Union(), _) | (_, t.Union()):
+            return _Branches(written, read, path, target).convert
         case t.Record(), t.Record():
             return partial(_struct, columns=_Columns(written, read, path), target=target)
         case t.Array(), t.Array():
@@ -127,6 +129,52 @@ def _conversion(written: t.Type, read: t.Type, path: str) -> _Conversion:
         case t.Scalar(kind=t.Kind.BYTES), t.Scalar(kind=t.Kind.STRING):
             return partial(_text, path=path)
     return partial(_cast, target=target)
+
+
+class _Branches:
+    """Conversion of values of `written` to values of `read`, at least one of which is a union.
+
+    The form of a union is that of `sluiceway.schema.arrow`.
+    """
+
+    def __init__(self, written: t.Present, read: t.Present, path: str, target: pa.DataType) -> None:
+        self._from_union = isinstance(written, t.Union)
+        self._to_union = isinstance(read, t.Union)
+        self._target = target
+        reads = branches_of(read)
+        self._types = [arrow_type(branch) for branch in reads]
+        self._conversions = []
+        for branch in branches_of(written):
+            number = matching_branch(read, branch, path)
+            self._conversions.append((number, _conversion(branch, reads[number], path)))
+
+    def convert(self, array: pa.Array) -> pa.Array:
+        # `flatten` makes all branches null below a null.
+        children = array.flatten() if self._from_union else [array]
+        parts: list[list[pa.Array]] = [[] for _ in self._types]
+        for child, (number, convert) in zip(children, self._conversions, strict=True):
+            parts[number].append(convert(child))
+        made = [
+            _first_valid(arrays, len(array), type_)
+            for arrays, type_ in zip(parts, self._types, strict=True)
+        ]
+        if not self._to_union:
+            return made[0]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(made, fields=list(self._target), mask=mask)
+
+
+def _first_valid(arrays: list[pa.Array], length: int, type_: pa.DataType) -> pa.Array:
+    """Return the value that is not null of those at each position; at most one is."""
+    if not arrays:
+        return pa.nulls(length, type_)
+    if len(arrays) == 1:
+        return arrays[0]
+    places = np.arange(length)
+    for number, array in enumerate(arrays[1:], 1):
+        valid = np.asarray(array.is_valid())
+        places[valid] = np.flatnonzero(valid) + number * length
+    return pa.concat_arrays(arrays).take(pa.array(places))
 
 
 def _unchanged(array: pa.Array) -> pa.Array:

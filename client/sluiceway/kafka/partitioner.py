@@ -14,6 +14,7 @@ import pyarrow as pa
 from sluiceway.errors import OptionError
 from sluiceway.records import to_records
 from sluiceway.schema import Schema
+from sluiceway.schema.types import find_union
 
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -163,6 +164,11 @@ class _ByField(Partitioning):
         names = schema.arrow.names
         if field not in names:
             raise OptionError(f"key is {field!r}; the channel has the fields {', '.join(names)}")
+        if find_union(schema.select([field]).record):
+            raise OptionError(
+                f"key is {field!r}, a field with a union of several types; give a function that "
+                "makes a string, bytes or an int of a record"
+            )
         kind = schema.arrow.field(field).type
         self._field = field
         if pa.types.is_int32(kind):

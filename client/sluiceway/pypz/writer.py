@@ -60,7 +60,29 @@ def _completion(type_: t.Type) -> Completion | None:
             return _each_value(_completion(values))
         case t.Record():
             return completion(type_)
+        case t.Union(branches=branches):
+            return _one_of(branches)
     return None
+
+
+def _one_of(branches: tuple[t.Branch, ...]) -> Completion | None:
+    """Return the completion of a union's values, as far as their type decides the branch."""
+    dicts: list[t.Branch] = [branch for branch in branches if isinstance(branch, t.Map | t.Record)]
+    certain = t.Array if t.Scalar(kind=t.Kind.BOOLEAN) in branches else t.Scalar | t.Array
+    decided: list[t.Branch] = [branch for branch in branches if isinstance(branch, certain)]
+    decided += dicts if len(dicts) == 1 else []
+    found = [complete for complete in map(_completion, decided) if complete is not None]
+    if not found:
+        return None
+
+    def completed(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return value  # it may name a branch
+        for complete in found:
+            value = complete(value)
+        return value
+
+    return completed
 
 
 def _each_item(complete: Completion | None) -> Completion | None:

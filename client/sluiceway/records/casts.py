@@ -98,7 +98,7 @@ def cast(array: pa.Array, type_: t.Type, path: str) -> pa.Array:
         raise ValueMismatch(int(np.flatnonzero(array.is_null())[0]), path, NULL)
     if types.is_null(array.type):
         return pa.nulls(len(array), target)
-    if not isinstance(present, t.Record | t.Array | t.Map):
+    if not isinstance(present, t.Record | t.Array | t.Map | t.Union):
         return _leaves(array, present, path)
     if not array.null_count:
         return _nested(array, present, path)

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from datetime import date, datetime, time
+from datetime import datetime, time
 from decimal import Decimal as Number
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -20,11 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluiceway.records.unions import LISTS, assign, branch_mismatch
 from sluiceway.records.validation import (
+    INTEGERS,
     NULL,
     TOO_LARGE,
     ArrayOverflow,
     ValueMismatch,
+    accepts,
     describe,
     expected,
     invalid_values,
@@ -35,20 +38,6 @@ from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.defaults import default_to_python, symbol
 
 _FLOAT: Final = t.Scalar(kind=t.Kind.FLOAT)
-_FLOATS: Final = (float, np.floating)
-_INTEGERS: Final = (int, np.integer)
-_ALLOWED: Final[dict[t.Kind, tuple[type, ...]]] = {
-    t.Kind.BOOLEAN: (bool, np.bool_),
-    **dict.fromkeys((t.Kind.INT, t.Kind.LONG), _INTEGERS),
-    **dict.fromkeys((t.Kind.FLOAT, t.Kind.DOUBLE), _FLOATS + _INTEGERS),
-    t.Kind.STRING: (str,),
-    t.Kind.BYTES: (bytes, bytearray, memoryview),
-    t.Kind.DATE: (date,),
-    **dict.fromkeys(t.TIMES, (time,)),
-    **dict.fromkeys(t.INSTANTS | t.LOCALS, (datetime,)),
-}
-_REFUSED: Final[dict[type, tuple[type, ...]]] = {int: (bool,), date: (datetime,)}
-"""Subclasses of allowed types that are not accepted."""
 
 _ERRORS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 
@@ -58,10 +47,8 @@ def scalars(values: Sequence[Any], kinds: set[type], leaf: t.Leaf, path: str) ->
 
     Raises ValueMismatch for a value that does not fit, and ArrayOverflow.
     """
-    allowed = _allowed(leaf)
-    refused = tuple(chain.from_iterable(_REFUSED.get(type_, ()) for type_ in allowed))
     for type_ in kinds:
-        if not issubclass(type_, allowed) or issubclass(type_, refused):
+        if not accepts(type_, leaf):
             position = list(map(type, values)).index(type_)
             raise _mismatch_of(position, path, leaf, values[position])
     match leaf:
@@ -70,7 +57,7 @@ def scalars(values: Sequence[Any], kinds: set[type], leaf: t.Leaf, path: str) ->
         case t.Uuid():
             values = _uuids(values, kinds, leaf, path)
         case t.Decimal() if kinds - {Number, int}:
-            values = [int(value) if isinstance(value, _INTEGERS) else value for value in values]
+            values = [int(value) if isinstance(value, INTEGERS) else value for value in values]
         case t.Enum() if kinds - {str}:
             values = [symbol(value) if isinstance(value, enum.Enum) else value for value in values]
     array = _converted(values, leaf, path)
@@ -79,20 +66,6 @@ def scalars(values: Sequence[Any], kinds: set[type], leaf: t.Leaf, path: str) ->
     elif isinstance(leaf, t.Enum) and len(rows := invalid_values(array, leaf)):
         raise _mismatch_of(int(rows[0]), path, leaf, values[int(rows[0])])
     return array
-
-
-def _allowed(leaf: t.Leaf) -> tuple[type, ...]:
-    match leaf:
-        case t.Scalar(kind=kind):
-            return _ALLOWED[kind]
-        case t.Fixed():
-            return _ALLOWED[t.Kind.BYTES]
-        case t.Decimal():
-            return (Number, *_INTEGERS)
-        case t.Uuid():
-            return (UUID, str)
-        case t.Enum():
-            return (str, enum.Enum)
 
 
 def _converted(values: Sequence[Any], leaf: t.Leaf, path: str) -> pa.Array:
@@ -279,7 +252,6 @@ def _unknown_field(position: int, name: object, record: t.Record, path: str) -> 
     )
 
 
-_LISTS = (list, tuple, np.ndarray)
 _OFFSET_MAX = 2**31 - 1
 
 
@@ -300,6 +272,8 @@ def column(values: Sequence[Any], type_: t.Type, path: str) -> pa.Array:
             return _maps(values, kinds, map_, path)
         case t.Record() as record:
             return _records(values, kinds, record, path)
+        case t.Union() as union:
+            return _unions(values, union, path)
         case leaf:
             return scalars(values, kinds, leaf, path)
 
@@ -330,6 +304,20 @@ def _records(values: Sequence[Any], kinds: set[type], record: t.Record, path: st
     return scatter(pa.StructArray.from_arrays(arrays, fields=members), places, len(values))
 
 
+def _unions(values: Sequence[Any], union: t.Union, path: str) -> pa.Array:
+    """Convert values of a union to its Arrow form: see `sluiceway.schema.arrow.UNION`."""
+    arrays = []
+    assigned = assign(values, union, path, column)
+    for branch, (places, taken) in zip(union.branches, assigned, strict=True):
+        try:
+            array = column(taken, branch, path)
+        except ValueMismatch as error:
+            raise branch_mismatch(error, places[error.position], union, path) from error
+        arrays.append(scatter(array, places, len(values)))
+    mask = pa.array([value is None for value in values], pa.bool_())
+    return pa.StructArray.from_arrays(arrays, fields=list(arrow_type(union)), mask=mask)
+
+
 def scatter(array: pa.Array, positions: Sequence[int], length: int) -> pa.Array:
     """Return an array of `length` with the values of `array` at `positions`, else null."""
     indices = np.zeros(length, np.int64)
@@ -340,7 +328,7 @@ def scatter(array: pa.Array, positions: Sequence[int], length: int) -> pa.Array:
 
 
 def _lists(values: Sequence[Any], kinds: set[type], type_: t.Array, path: str) -> pa.Array:
-    _check_kinds(values, kinds, path, "a list", lambda kind: issubclass(kind, _LISTS))
+    _check_kinds(values, kinds, path, "a list", lambda kind: issubclass(kind, LISTS))
     offsets = list_offsets(values)
     flat: list[Any] = list(chain.from_iterable(value for value in values if value is not None))
     try:

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 
 from sluiceway.records.from_python import column
+from sluiceway.records.unions import candidates
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.defaults import default_to_python
@@ -90,7 +91,7 @@ class RowBuffer:
                 self._texts.append(index)
             elif (check := _check(present)) is not None:
                 self._checks.append((index, check))
-            if isinstance(present, t.Array | t.Map | t.Record):
+            if isinstance(present, t.Array | t.Map | t.Record | t.Union):
                 self._nested.append(index)
         self._fixed_bytes = _VALUE_BYTES * len(record.fields)
         self._lock = threading.Lock()
@@ -257,7 +258,22 @@ def _allowed(type_: t.Type) -> frozenset[type]:
             kinds = {list, tuple}
         case t.Map() | t.Record():
             kinds = {dict}
+        case t.Union() as union:
+            kinds = set(_certain_branches(union))
     return frozenset(kinds | {type(None)} if isinstance(type_, t.Nullable) else kinds)
+
+
+def _certain_branches(union: t.Union) -> dict[type, t.Branch]:
+    """Return the branch that takes values of a type, if their type decides that."""
+    found: dict[type, t.Branch] = {}
+    kinds = {kind for branch in union.branches for kind in _allowed(branch)}
+    for kind in kinds - {tuple}:  # a tuple may name a branch
+        first, *others = candidates(kind, union)
+        branch = union.branches[first]
+        # If there are several, the first one that fits takes a value, except for records.
+        if kind in _allowed(branch) and not (others and isinstance(branch, t.Map | t.Record)):
+            found[kind] = branch
+    return found
 
 
 def _check(type_: t.Present) -> _Check | None:
@@ -281,6 +297,18 @@ def _check(type_: t.Present) -> _Check | None:
             return _map_check(_item_check(items))
         case t.Record():
             return _record_check(type_)
+        case t.Union():
+            return _union_check(type_)
+
+
+def _union_check(union: t.Union) -> _Check:
+    checks = {kind: _check(branch) for kind, branch in _certain_branches(union).items()}
+
+    def check(value: Any) -> int:
+        certain = checks[type(value)]
+        return 0 if certain is None else certain(value)
+
+    return check
 
 
 def _scalar_check(kind: t.Kind) -> _Check | None:

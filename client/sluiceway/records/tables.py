@@ -17,7 +17,7 @@ from sluiceway.records.validation import TOO_LARGE, ArrayOverflow, ValueMismatch
 from sluiceway.schema import Schema
 from sluiceway.schema.arrow import any_of
 from sluiceway.schema.defaults import default_to_python
-from sluiceway.schema.types import Field, Nullable
+from sluiceway.schema.types import Field, Nullable, Record, find_union
 
 
 def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
@@ -169,6 +169,11 @@ def _column(batch: pa.RecordBatch | pa.Table, names: Collection[str], field: Fie
     if field.name not in names:
         default = default_to_python(json.loads(field.default or "null"), field.type)
         return column([default] * batch.num_rows, field.type, field.name)
+    if path := find_union(Record(name=field.name, fields=(field,))):
+        raise SchemaMismatch(
+            f"the field {path!r} is a union of several types, which tables and dataframes do not "
+            "have: write records, such as dicts, instead"
+        )
     array = batch.column(field.name)
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)

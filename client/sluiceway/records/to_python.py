@@ -17,7 +17,7 @@ from pyarrow import types
 
 from sluiceway.errors import ValueOutOfRange
 from sluiceway.records.validation import list_contents
-from sluiceway.schema.arrow import type_in_metadata
+from sluiceway.schema.arrow import type_in_metadata, union_branches
 from sluiceway.schema.types import Uuid, join_path
 
 __all__ = ["gc_paused", "to_records"]
@@ -34,16 +34,20 @@ _DAY_US: Final = 86_400_000_000
 _MICROSECONDS: Final = (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1)
 
 
-def to_records(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def to_records(batch: pa.RecordBatch, *, with_branches: bool = False) -> list[dict[str, Any]]:
     """Convert each row of `batch` to a dict.
 
     Timestamps become aware datetimes in UTC, local timestamps naive ones, maps and records dicts,
     arrays lists, enums their symbols. Raises ValueOutOfRange with the field for a date or time
     outside of the years 1 to 9999 or between two microseconds; `batches()` returns these.
+
+    A value of a union of several types is the value alone, or `with_branches` a tuple of the
+    branch's name and the value.
     """
     fields = zip(batch.columns, batch.schema, strict=True)
     with gc_paused():
-        return _dicts(batch.schema.names, [_values(c, field, field.name) for c, field in fields])
+        columns = [_values(c, field, field.name, with_branches) for c, field in fields]
+        return _dicts(batch.schema.names, columns)
 
 
 def _dicts(names: list[str], columns: list[list[Any]]) -> list[dict[str, Any]]:
@@ -62,8 +66,10 @@ def _builder(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[dict[st
     return built
 
 
-def _values(array: pa.Array, field: pa.Field, path: str) -> list[Any]:
+def _values(array: pa.Array, field: pa.Field, path: str, with_branches: bool) -> list[Any]:
     type_ = array.type
+    if field.metadata and (names := union_branches(field)) is not None:
+        return _branch_values(array, field, names, path, with_branches)
     if field.metadata and isinstance(leaf := type_in_metadata(field, field.name), Uuid):
         make = UUID if leaf.fixed is None else _uuid_of_bytes
         return [value and make(value) for value in array.to_pylist()]
@@ -71,18 +77,32 @@ def _values(array: pa.Array, field: pa.Field, path: str) -> list[Any]:
         objects: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
         return objects
     if not array.null_count:
-        return _present(array, field.type, path)
+        return _present(array, field.type, path, with_branches)
     if _is_flat(type_):
-        filled = _present(array.fill_null(pa.scalar(0).cast(type_)), field.type, path)
+        filled = array.fill_null(pa.scalar(0).cast(type_))
+        filled = _present(filled, field.type, path, with_branches)
         for place in np.flatnonzero(array.is_null()).tolist():
             filled[place] = None
         return filled
     places = np.flatnonzero(array.is_valid())
+    present = _present(array.take(pa.array(places)), field.type, path, with_branches)
     values: list[Any] = [None] * len(array)
-    for place, value in zip(
-        places.tolist(), _present(array.take(pa.array(places)), field.type, path), strict=True
-    ):
+    for place, value in zip(places.tolist(), present, strict=True):
         values[place] = value
+    return values
+
+
+def _branch_values(
+    array: pa.Array, field: pa.Field, names: list[str], path: str, with_branches: bool
+) -> list[Any]:
+    """Convert the values of a union; see `UNION` for their form."""
+    values: list[Any] = [None] * len(array)
+    # `flatten` makes all branches null below a null.
+    for name, child, member in zip(names, array.flatten(), field.type, strict=True):
+        places = np.flatnonzero(child.is_valid())
+        found = _values(child.take(pa.array(places)), member, path, with_branches)
+        for place, value in zip(places.tolist(), found, strict=True):
+            values[place] = (name, value) if with_branches else value
     return values
 
 
@@ -95,7 +115,7 @@ def _uuid_of_bytes(value: bytes) -> UUID:
     return UUID(bytes=value)
 
 
-def _present(array: pa.Array, type_: pa.DataType, path: str) -> list[Any]:
+def _present(array: pa.Array, type_: pa.DataType, path: str, with_branches: bool) -> list[Any]:
     """Convert an array without nulls."""
     if types.is_date32(type_):
         days = array.view(pa.int32()).to_numpy()
@@ -106,17 +126,18 @@ def _present(array: pa.Array, type_: pa.DataType, path: str) -> list[Any]:
     if types.is_struct(type_):
         members = list(type_)
         columns = [
-            _values(array.field(number), member, join_path(path, member.name))
+            _values(array.field(number), member, join_path(path, member.name), with_branches)
             for number, member in enumerate(members)
         ]
         return _dicts([member.name for member in members], columns)
     if types.is_list(type_):
         offsets, (items,) = list_contents(array)
-        return _cut(_values(items, type_.value_field, f"{path}[]"), offsets.tolist())
+        values = _values(items, type_.value_field, f"{path}[]", with_branches)
+        return _cut(values, offsets.tolist())
     if types.is_map(type_):
         offsets, (keys, items) = list_contents(array)
-        names = _values(keys, type_.key_field, path)
-        values = _values(items, type_.item_field, f"{path}{{}}")
+        names = _values(keys, type_.key_field, path, with_branches)
+        values = _values(items, type_.item_field, f"{path}{{}}", with_branches)
         entries = list(zip(names, values, strict=True))
         return list(map(dict, _cut(entries, offsets.tolist())))
     return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
+from datetime import date, datetime, time
 from decimal import Decimal as Number
+from itertools import chain
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +40,44 @@ _EXPECTED: Final = {
         "a datetime.datetime without a time zone, of the years 1678 to 2261"
     ),
 }
+
+
+_FLOATS: Final = (float, np.floating)
+INTEGERS: Final = (int, np.integer)
+"""The Python types of integers."""
+_ALLOWED: Final[dict[t.Kind, tuple[type, ...]]] = {
+    t.Kind.BOOLEAN: (bool, np.bool_),
+    **dict.fromkeys((t.Kind.INT, t.Kind.LONG), INTEGERS),
+    **dict.fromkeys((t.Kind.FLOAT, t.Kind.DOUBLE), _FLOATS + INTEGERS),
+    t.Kind.STRING: (str,),
+    t.Kind.BYTES: (bytes, bytearray, memoryview),
+    t.Kind.DATE: (date,),
+    **dict.fromkeys(t.TIMES, (time,)),
+    **dict.fromkeys(t.INSTANTS | t.LOCALS, (datetime,)),
+}
+_REFUSED: Final[dict[type, tuple[type, ...]]] = {int: (bool,), date: (datetime,)}
+"""Subclasses of allowed types that are not accepted."""
+
+
+def accepts(kind: type, leaf: t.Leaf) -> bool:
+    """Return whether Python values of the type `kind` may fit `leaf`."""
+    allowed = _allowed(leaf)
+    refused = tuple(chain.from_iterable(_REFUSED.get(type_, ()) for type_ in allowed))
+    return issubclass(kind, allowed) and not issubclass(kind, refused)
+
+
+def _allowed(leaf: t.Leaf) -> tuple[type, ...]:
+    match leaf:
+        case t.Scalar(kind=kind):
+            return _ALLOWED[kind]
+        case t.Fixed():
+            return _ALLOWED[t.Kind.BYTES]
+        case t.Decimal():
+            return (Number, *INTEGERS)
+        case t.Uuid():
+            return (UUID, str)
+        case t.Enum():
+            return (str, enum.Enum)
 
 
 class ValueMismatch(Exception):
@@ -125,6 +167,8 @@ def expected(type_: t.Type) -> str:
             return "a list"
         case t.Map():
             return "a dict with str keys"
+        case t.Union():
+            return f"a value of one of the union's branches {t.branch_names(type_)}"
         case t.Record():
             return "a dict or a dataclass"
 

@@ -48,6 +48,12 @@ _DIGITS_OF_128_BITS: Final = 38
 AVRO: Final = b"sluiceway.avro"
 """Metadata key of Arrow fields: Avro JSON of a type that Arrow does not fully describe."""
 
+UNION: Final = b"sluiceway.union"
+"""Metadata key of Arrow fields: the names of the branches of a union, in JSON.
+
+Its values are structs with one field for each branch, by its number; all but one are null.
+"""
+
 
 def to_arrow(record: t.Record) -> pa.Schema:
     """Return the Arrow schema of `record`; fields without null are not nullable."""
@@ -74,14 +80,35 @@ def arrow_type(type_: t.Type) -> pa.DataType:
             return pa.map_(pa.string(), _field("value", values))
         case t.Record(fields=fields):
             return pa.struct([_field(field.name, field.type) for field in fields])
+        case t.Union(branches=branches):
+            return pa.struct(
+                [
+                    _field(str(number), t.Nullable(item=branch))
+                    for number, branch in enumerate(branches)
+                ]
+            )
 
 
 def _field(name: str, type_: t.Type) -> pa.Field:
     leaf = type_.item if isinstance(type_, t.Nullable) else type_
     note = None
-    if isinstance(leaf, t.Fixed | t.Uuid | t.Enum) or (isinstance(leaf, t.Decimal) and leaf.fixed):
+    if isinstance(leaf, t.Union):
+        names = [t.branch_name(branch) for branch in leaf.branches]
+        note = {UNION: json.dumps(names, separators=(",", ":"))}
+    elif isinstance(leaf, t.Fixed | t.Uuid | t.Enum) or (
+        isinstance(leaf, t.Decimal) and leaf.fixed
+    ):
         note = {AVRO: json.dumps(avro.definition(leaf), separators=(",", ":"))}
     return pa.field(name, arrow_type(type_), nullable=isinstance(type_, t.Nullable), metadata=note)
+
+
+def union_branches(field: pa.Field) -> list[str] | None:
+    """Return the names of the branches of a field of a union; None for other types."""
+    note = (field.metadata or {}).get(UNION)
+    if note is None:
+        return None
+    names: list[str] = json.loads(note)
+    return names
 
 
 def type_in_metadata(field: pa.Field, name: str) -> t.Leaf | None:
@@ -157,6 +184,9 @@ def _fields(
 
 def _type(field: pa.Field, path: str, name: str, depth: int, limits: t.SchemaLimits) -> t.Type:
     depth += field.nullable
+    if (branches := union_branches(field)) is not None:
+        hint = "Arrow has no such type: give the schema as Avro JSON, or as a dataclass"
+        raise UnsupportedType(path=path, type_name=f"union of {', '.join(branches)}", hint=hint)
     present = type_in_metadata(field, name) or _present(field.type, path, name, depth, limits)
     return t.Nullable(item=present) if field.nullable else present
 

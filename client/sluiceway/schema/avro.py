@@ -119,7 +119,7 @@ def _require(path: str, logical: str, inner: object, *allowed: str) -> None:
 
 _PLAIN: Final = {kind.value: kind for kind in t.Kind if kind not in t.LOGICAL}
 _COMPLEX: Final = frozenset({"record", "error", "enum", "fixed", "array", "map", "union", "null"})
-_NULL_HINT: Final = "only a union of null and one other type may contain null"
+_NULL_HINT: Final = "null is only a branch of a union: give the other types of the field"
 
 
 def parse(source: str | Mapping[str, Any]) -> t.Record:
@@ -223,20 +223,24 @@ class _Parser:
             raise t.invalid_schema(path, f"the name {full!r} is taken; name each type once")
         return full
 
-    def _union(self, branches: list[object], path: str, namespace: str, depth: int) -> t.Type:
-        if len(branches) != 2 or branches.count("null") != 1:
-            names = json.dumps([b if isinstance(b, str) else "…" for b in branches])
-            raise UnsupportedType(
-                path=path,
-                type_name=f"union {names}",
-                hint="a union may only have null and one other type: make it a record with a "
-                "nullable field for each type",
-            )
-        null_first = branches[0] == "null"
-        item = self.type(branches[1 if null_first else 0], path, namespace, depth + 1)
-        if isinstance(item, t.Nullable):
-            raise t.invalid_schema(path, "a union cannot be a branch of a union")
-        return t.Nullable(item=item, null_first=null_first)
+    def _union(self, given: list[object], path: str, namespace: str, depth: int) -> t.Type:
+        if given.count("null") > 1:
+            raise t.invalid_schema(path, "the union has null twice; keep one of them")
+        sources = [source for source in given if source != "null"]
+        if len(sources) > 1:
+            self.limits.count(len(sources), depth, path)
+        branches = []
+        for source in sources:
+            branch = self.type(source, path, namespace, depth + 1)
+            if isinstance(branch, t.Nullable | t.Union):
+                raise t.invalid_schema(path, "a union cannot be a branch of a union")
+            branches.append(branch)
+        if not branches:
+            raise UnsupportedType(path=path, type_name=json.dumps(given), hint=_NULL_HINT)
+        if "null" not in given:
+            return t.checked_union(tuple(branches), path)
+        item = branches[0] if len(branches) == 1 else t.checked_union(tuple(branches), path)
+        return t.Nullable(item=item, null_at=given.index("null"))
 
     def _record(
         self, source: Mapping[str, Any], path: str, namespace: str, depth: int
@@ -299,9 +303,12 @@ def definition(type_: t.Type, named: set[str] | None = None) -> Any:
     """
     named = set() if named is None else named
     match type_:
-        case t.Nullable(item=item, null_first=null_first):
-            branch = definition(item, named)
-            return ["null", branch] if null_first else [branch, "null"]
+        case t.Nullable(item=item, null_at=null_at):
+            inner = definition(item, named)
+            branches = inner if isinstance(item, t.Union) else [inner]
+            return [*branches[:null_at], "null", *branches[null_at:]]
+        case t.Union(branches=several):
+            return [definition(branch, named) for branch in several]
         case t.Array(items=items):
             return {"type": "array", "items": definition(items, named)}
         case t.Map(values=values):

@@ -6,8 +6,11 @@ The rules are those of Avro 1.12 ("Schema Resolution"), with two additions:
 - A logical type can only be read as itself. Avro leaves undefined what a date read as an int is,
   and would take milliseconds for microseconds.
 
-Names of records, enums and fixed are ignored: with unions of null and one other type only, the
-path of a type identifies it.
+Names of records, enums and fixed are ignored, as the path of a type identifies it. Only in a union
+of several types, branches with names are matched by them, without the namespace.
+
+A value of a union is read as the reader's branch of the same type, if there is one, else as the
+first one that can read it. So a new branch does not change the type of other branches' values.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ def differences(ours: t.Type, theirs: t.Type, path: str = "") -> list[str]:
     match ours, theirs:
         case t.Nullable(), t.Nullable():
             return differences(ours.item, theirs.item, path)
+        case t.Union(), t.Union():
+            return _compare_branches(ours, theirs, path)
         case t.Record(), t.Record():
             return _compare_fields(ours, theirs, path)
         case t.Array(), t.Array():
@@ -55,6 +60,28 @@ def _compare_fields(ours: t.Record, theirs: t.Record, path: str) -> list[str]:
     return found
 
 
+def _compare_branches(ours: t.Union, theirs: t.Union, path: str) -> list[str]:
+    here, there = _by_name(ours), _by_name(theirs)
+    if here.keys() != there.keys():
+        return [f"{t.field_at(path)} is {shown(ours)} here and {shown(theirs)} there"]
+    return [
+        found for name, branch in here.items() for found in differences(branch, there[name], path)
+    ]
+
+
+def _by_name(union: t.Union) -> dict[str, t.Branch]:
+    """Return the branches by their names without the namespace, if these are distinct."""
+    found = {_short_name(branch): branch for branch in union.branches}
+    if len(found) < len(union.branches):
+        return {t.branch_name(branch): branch for branch in union.branches}
+    return found
+
+
+def _short_name(branch: t.Branch) -> str:
+    """Return the branch's name in its union without the namespace."""
+    return t.branch_name(branch).rpartition(".")[2]
+
+
 def _same_leaf(one: t.Type, other: t.Type) -> bool:
     match one, other:
         case t.Scalar(), t.Scalar():
@@ -83,6 +110,8 @@ def shown(type_: t.Type) -> str:
             return f"enum of {', '.join(symbols)}"
         case t.Nullable(item=item):
             return f"{shown(item)} or null"
+        case t.Union(branches=branches):
+            return f"union of {', '.join(map(shown, branches))}"
         case t.Array(items=items):
             return f"array of {shown(items)}"
         case t.Map(values=values):
@@ -121,6 +150,12 @@ def _broken(reader: t.Type, writer: t.Type, path: str) -> list[str]:
                 "make it nullable in both"
             ]
             return found + _broken(reader, writer.item, path)
+        case (t.Union(), _) | (_, t.Union()):
+            return [
+                reason
+                for branch in branches_of(writer)
+                for reason in _match(reader, branch, path)[1]
+            ]
         case t.Record(), t.Record():
             return _broken_fields(reader, writer, path)
         case t.Array(), t.Array():
@@ -140,6 +175,52 @@ def _broken(reader: t.Type, writer: t.Type, path: str) -> list[str]:
         f"{t.field_at(path)} is written as {shown(writer)} and cannot be read as {shown(reader)}: "
         f"{_advice(writer)}"
     ]
+
+
+def branches_of(type_: t.Type) -> tuple[t.Branch, ...]:
+    """Return the branches of a union, or the one type of a field; null is left out."""
+    present = type_.item if isinstance(type_, t.Nullable) else type_
+    return present.branches if isinstance(present, t.Union) else (present,)
+
+
+def matching_branch(reader: t.Type, written: t.Branch, path: str) -> int:
+    """Return the number of the branch, of those of `reader`, as which `written` is read."""
+    number, reasons = _match(reader, written, path)
+    assert number is not None and not reasons, reasons  # noqa: S101, PT018 - they are compatible
+    return number
+
+
+def _match(reader: t.Type, written: t.Branch, path: str) -> tuple[int | None, list[str]]:
+    """Return the branch of `reader` as which `written` is read, or why there is none."""
+    branches = branches_of(reader)
+    if not isinstance(reader, t.Union):
+        return 0, _broken(branches[0], written, path)
+    # Branches of the same name are tried first, and explain best what is wrong.
+    names = [_name_distance(branch, written) for branch in branches]
+    reasons: list[str] = []
+    for number in sorted(range(len(branches)), key=names.__getitem__):
+        branch = branches[number]
+        same_name = names[number] < _OTHER_NAME
+        if not same_name and t.own_name(branch) and t.own_name(written):
+            continue
+        broken = _broken(branch, written, path)
+        if not broken:
+            return number, []
+        if same_name:
+            reasons = broken
+    return None, reasons or [
+        f"{t.field_at(path)} is written as {shown(written)} and cannot be read as any branch of "
+        f"the {shown(reader)}: add it to the reader's union"
+    ]
+
+
+_OTHER_NAME: Final = 2
+
+
+def _name_distance(one: t.Branch, other: t.Branch) -> int:
+    if t.branch_name(one) == t.branch_name(other):
+        return 0
+    return 1 if _short_name(one) == _short_name(other) else _OTHER_NAME
 
 
 def _broken_symbols(reader: t.Enum, writer: t.Enum, path: str) -> list[str]:

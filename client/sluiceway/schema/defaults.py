@@ -173,15 +173,17 @@ def _length(ticks: int, kind: t.Kind) -> timedelta:
 def _normal(value: object, type_: t.Type, path: str) -> object:
     """Return the JSON default of a field in normal form. Raises InvalidSchema.
 
-    The default of a nullable field belongs to the first branch of the union.
+    The default of a union belongs to its first branch.
     """
     match type_:
-        case t.Nullable(null_first=True):
+        case t.Nullable(null_at=0):
             if value is not None:
                 raise _bad_default(path, "only null can be the default where null comes first")
             return None
         case t.Nullable(item=item):
             return _normal(value, item, path)
+        case t.Union(branches=branches):
+            return _normal(value, branches[0], path)
         case t.Array(items=items):
             if not isinstance(value, list):
                 raise _bad_default(path, "it must be a JSON array")
@@ -235,6 +237,8 @@ def default_from_python(value: Any, type_: t.Type) -> object:
     match type_:
         case t.Nullable(item=item):
             return None if value is None else default_from_python(value, item)
+        case t.Union(branches=branches):
+            return default_from_python(value, branches[0])
         case t.Array(items=items) if isinstance(value, list):
             return [default_from_python(item, items) for item in value]
         case t.Map(values=values) if isinstance(value, dict):
@@ -261,10 +265,12 @@ def default_from_python(value: Any, type_: t.Type) -> object:
 
 
 def default_to_python(default: Any, type_: t.Type) -> object:
-    """Return the Python value of a default in normal form."""
+    """Return the Python value of a default in normal form, that of a union with its branch."""
     match type_:
         case t.Nullable(item=item):
             return None if default is None else default_to_python(default, item)
+        case t.Union(branches=branches):
+            return t.branch_name(branches[0]), default_to_python(default, branches[0])
         case t.Array(items=items):
             return [default_to_python(item, items) for item in default]
         case t.Map(values=values):

@@ -102,16 +102,17 @@ class _DataclassParser:
         hint, words = _unwrapped(hint)
         if get_origin(hint) not in (Union, types.UnionType):
             return self.present(hint, words, path, name, depth)
-        branches = [branch for branch in get_args(hint) if branch is not type(None)]
-        if len(branches) != 1:
-            advice = "a field may have one type, or one type and None"
-            raise UnsupportedType(path=path, type_name=str(hint), hint=advice)
-        hint, inner_words = _unwrapped(branches[0])
-        return t.Nullable(item=self.present(hint, words + inner_words, path, name, depth + 1))
+        branches = tuple(
+            self.present(inner, words + inner_words, path, name, depth + 1)
+            for inner, inner_words in map(_unwrapped, get_args(hint))
+            if inner is not type(None)
+        )
+        present = branches[0] if len(branches) == 1 else t.checked_union(branches, path)
+        return t.Nullable(item=present) if type(None) in get_args(hint) else present
 
     def present(
         self, hint: object, words: tuple[str, ...], path: str, name: str, depth: int
-    ) -> t.Present:
+    ) -> t.Branch:
         if depth > t.MAX_DEPTH:
             raise t.invalid_schema(path, f"is nested deeper than {t.MAX_DEPTH} levels")
         if words or hint is decimal.Decimal:
@@ -172,11 +173,34 @@ def _field(member: dataclasses.Field[Any], type_: t.Type, path: str) -> t.Field:
         value = member.default_factory()
     if value is dataclasses.MISSING or dataclasses.is_dataclass(value):
         return t.Field(name=member.name, type=type_)
-    if isinstance(type_, t.Nullable) and value is not None:
-        # Avro wants the default's branch first.
-        type_ = t.Nullable(item=type_.item, null_first=False)
+    if value is not None:
+        type_ = _with_default_first(type_, value)
     text = defaults.default_text(defaults.default_from_python(value, type_), type_, path)
     return t.Field(name=member.name, type=type_, default=text)
+
+
+def _with_default_first(type_: t.Type, value: object) -> t.Type:
+    """Order the branches of a union as Avro wants them: that of the default first."""
+    match type_:
+        case t.Nullable(item=t.Union() as union):
+            last = len(union.branches)
+            return t.Nullable(item=_with_branch_first(union, value), null_at=last)
+        case t.Nullable(item=item):
+            return t.Nullable(item=item, null_at=1)
+        case t.Union():
+            return _with_branch_first(type_, value)
+    return type_
+
+
+def _with_branch_first(union: t.Union, value: object) -> t.Union:
+    own = _TYPES.get(type(value))
+    for branch in sorted(union.branches, key=lambda branch: branch != own):
+        try:
+            defaults.default_text(defaults.default_from_python(value, branch), branch, "")
+        except InvalidSchema:
+            continue
+        return t.Union(branches=(branch, *(each for each in union.branches if each != branch)))
+    return union
 
 
 _KINDS: Final = {

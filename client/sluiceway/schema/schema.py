@@ -137,4 +137,4 @@ def holds_messages(schema: Schema) -> bool:
 
 
 _BYTES: Final = t.Scalar(kind=t.Kind.BYTES)
-_BYTES_OR_NULL: Final = t.Nullable(item=_BYTES, null_first=False)
+_BYTES_OR_NULL: Final = t.Nullable(item=_BYTES, null_at=1)

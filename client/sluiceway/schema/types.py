@@ -133,10 +133,10 @@ class Enum:
 
 @dataclass(frozen=True, kw_only=True)
 class Nullable:
-    """A value or null: an Avro union of two branches; `null_first` is their order."""
+    """A value or null: an Avro union with null as the branch number `null_at`."""
 
     item: Present
-    null_first: bool = True
+    null_at: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +151,16 @@ class Map:
     """Values of one type under distinct string keys."""
 
     values: Type
+
+
+@dataclass(frozen=True, kw_only=True)
+class Union:
+    """A value of one of several types: an Avro union without null, which is left to `Nullable`.
+
+    No two branches have the same `branch_name`.
+    """
+
+    branches: tuple[Branch, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +183,8 @@ class Record:
 Leaf: TypeAlias = Scalar | Fixed | Decimal | Uuid | Enum
 """The types that contain no others."""
 
-Present: TypeAlias = Leaf | Array | Map | Record
+Branch: TypeAlias = Leaf | Array | Map | Record
+Present: TypeAlias = Branch | Union
 Type: TypeAlias = Present | Nullable
 
 
@@ -186,21 +197,107 @@ def walk(type_: Type) -> Iterator[Type]:
         case Record(fields=fields):
             for field in fields:
                 yield from walk(field.type)
+        case Union(branches=branches):
+            for branch in branches:
+                yield from walk(branch)
+
+
+def own_name(type_: Branch) -> str | None:
+    """Return the full Avro name of a record, an enum or a fixed; None for other types."""
+    match type_:
+        case Record(name=name) | Enum(name=name) | Fixed(name=name):
+            return name
+        case Decimal(fixed=Fixed(name=name)) | Uuid(fixed=Fixed(name=name)):
+            return name
+    return None
+
+
+def branch_name(type_: Branch) -> str:
+    """Return the name of a branch in its union, as Avro's JSON encoding has it.
+
+    It is the full name of a named type, and else the name of the physical type.
+    """
+    match type_:
+        case Scalar(kind=kind):
+            return LOGICAL.get(kind, kind).value
+        case Decimal(fixed=None):
+            return Kind.BYTES.value
+        case Uuid(fixed=None):
+            return Kind.STRING.value
+        case Array():
+            return "array"
+        case Map():
+            return "map"
+    name = own_name(type_)
+    assert name is not None  # noqa: S101 - all other types have one
+    return name
+
+
+def branch_names(union: Union) -> str:
+    """List the names of the branches of `union` in a message."""
+    return ", ".join(map(branch_name, union.branches))
+
+
+def checked_union(branches: tuple[Branch, ...], path: str) -> Union:
+    """Return the union of `branches`. Raises InvalidSchema if two have the same name."""
+    names = [branch_name(branch) for branch in branches]
+    for name in names:
+        if names.count(name) > 1:
+            problem = f"two branches of the union have the Avro type {name}; keep one of them"
+            raise invalid_schema(path, problem)
+    return Union(branches=branches)
+
+
+def find_union(record: Record) -> str | None:
+    """Return the path of the first union of several types within `record`, or None."""
+
+    def found(type_: Type, path: str) -> str | None:
+        match type_:
+            case Union():
+                return path
+            case Nullable(item=item):
+                return found(item, path)
+            case Array(items=items):
+                return found(items, f"{path}[]")
+            case Map(values=values):
+                return found(values, f"{path}{{}}")
+            case Record(fields=fields):
+                paths = (found(field.type, join_path(path, field.name)) for field in fields)
+                return next(filter(None, paths), None)
+        return None
+
+    return found(record, "")
 
 
 def map_leaves(
-    record: Record, convert: Callable[[Leaf], Present], name: Callable[[str], str] = str
+    record: Record, convert: Callable[[Leaf], Branch], name: Callable[[str], str] = str
 ) -> Record:
-    """Return `record` with converted leaves, without defaults, and with records renamed."""
+    """Return `record` with converted leaves, without defaults, and with records renamed.
+
+    Enums that are branches of a union are only renamed: as numbers they could not be told apart
+    from another branch.
+    """
 
     def mapped(type_: Type) -> Type:
         match type_:
-            case Nullable(item=item, null_first=null_first):
-                return Nullable(item=present(item), null_first=null_first)
+            case Nullable(item=item, null_at=null_at):
+                return Nullable(item=present(item), null_at=null_at)
             case _:
                 return present(type_)
 
     def present(type_: Present) -> Present:
+        match type_:
+            case Union(branches=branches):
+                return Union(branches=tuple(branch_of(each) for each in branches))
+            case _:
+                return branch(type_)
+
+    def branch_of(type_: Branch) -> Branch:
+        if isinstance(type_, Enum):
+            return Enum(name=name(type_.name), symbols=type_.symbols)
+        return branch(type_)
+
+    def branch(type_: Branch) -> Branch:
         match type_:
             case Array(items=items):
                 return Array(items=mapped(items))
@@ -211,9 +308,9 @@ def map_leaves(
             case leaf:
                 return convert(leaf)
 
-    own_name = name(record.name)  # before the names of the records within
+    new_name = name(record.name)  # before the names of the records within
     fields = tuple(Field(name=f.name, type=mapped(f.type)) for f in record.fields)
-    return Record(name=own_name, fields=fields)
+    return Record(name=new_name, fields=fields)
 
 
 def field_at(path: str) -> str:

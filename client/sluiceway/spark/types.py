@@ -13,6 +13,7 @@ from sluiceway.codecs.physical import BatchTransform
 from sluiceway.errors import SchemaMismatch, ValueOutOfRange
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
+from sluiceway.schema.arrow import union_branches
 
 _TO_SPARK: dict[pa.DataType, spark.DataType] = {
     pa.bool_(): spark.BooleanType(),
@@ -55,20 +56,24 @@ def struct_of(schema: pa.Schema) -> spark.StructType:
     with the path of a column that Spark has no type for.
     """
     for field in schema:
-        _require_supported(field.type, field.name)
+        _require_supported(field, field.name)
     return spark.StructType([_field(field) for field in schema])
 
 
-def _require_supported(type_: pa.DataType, path: str) -> None:
-    if pa.types.is_struct(type_):
-        for field in type_.fields:
-            _require_supported(field.type, f"{path}.{field.name}")
+def _require_supported(field: pa.Field, path: str) -> None:
+    type_ = field.type
+    branches = union_branches(field)
+    if branches is None and pa.types.is_struct(type_):
+        for member in type_.fields:
+            _require_supported(member, f"{path}.{member.name}")
     elif pa.types.is_list(type_):
-        _require_supported(type_.value_type, f"{path}[]")
+        _require_supported(type_.value_field, f"{path}[]")
     elif pa.types.is_map(type_):
-        _require_supported(type_.item_type, f"{path}{{}}")
+        _require_supported(type_.item_field, f"{path}{{}}")
     reason = None
-    if pa.types.is_decimal(type_) and type_.precision > _MAX_PRECISION:
+    if branches is not None:
+        reason = f"a union of several types ({', '.join(branches)}), which Spark does not have"
+    elif pa.types.is_decimal(type_) and type_.precision > _MAX_PRECISION:
         reason = f"a decimal of {type_.precision} digits; Spark's have at most {_MAX_PRECISION}"
     elif pa.types.is_timestamp(type_) and type_.unit == "ns":
         reason = "a timestamp in nanoseconds; Spark's are in microseconds"
@@ -90,6 +95,11 @@ def require_writable(struct: spark.StructType, channel: str, schema: Schema) -> 
     theirs = _columns_of(schema)
     _require_columns(struct, theirs, "the dataframe", channel, "drop or rename the column")
     for field in struct.fields:
+        if path := t.find_union(schema.select([field.name]).record):
+            raise SchemaMismatch(
+                f"the column {path!r} is a union of several types in the channel {channel!r}, "
+                "which Spark does not have: write its records in Python"
+            )
         Schema.of(spark.StructType([field]))
         _require_fits(field.dataType, theirs[field.name].dataType, field.name, channel)
     for wanted in schema.record.fields:
@@ -112,7 +122,7 @@ def require_readable(struct: spark.StructType, channel: str, schema: Schema) -> 
     _require_columns(struct, theirs, "the schema", channel, "remove it from .schema(...)")
     for field in struct.fields:
         their = theirs[field.name]
-        _require_supported(schema.arrow.field(field.name).type, field.name)
+        _require_supported(schema.arrow.field(field.name), field.name)
         if field.dataType not in (their.dataType, nullable[field.name].dataType):
             raise SchemaMismatch(
                 f"the column {field.name!r} is {their.dataType.simpleString()} in the channel "

@@ -9,6 +9,7 @@ from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
 from sluiceway.schema.schema import bytes_schema, holds_messages
+from sluiceway.schema.types import find_union
 from sluiceway_gateway.channels.model import (
     MAX_SCHEMA_CHARACTERS,
     MAX_SCHEMA_VERSIONS,
@@ -40,6 +41,12 @@ def schema_for(given: Schema | None, format_: Format) -> Schema | None:
 
     Raises InvalidSchema for a schema that the format does not allow.
     """
+    if format_ is Format.ARROW and given is not None and (path := find_union(given.record)):
+        raise InvalidSchema(
+            f"The field {path!r} is a union of several types, which only the format avro has: "
+            "give that format, or make the field a record with a nullable field for each type.",
+            (Violation(pointer=_POINTER, message=f"field {path!r}: a union of several types"),),
+        )
     if format_ is not Format.BYTES:
         return given
     if given is None:

@@ -206,7 +206,10 @@ def test_the_columnar_codec_and_the_strict_reader_agree(given_, data):
     assert repr(plain[0]) == repr(plain[1])
 
 
-@given(with_rows(least=1), st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=8))
+@given(
+    st.one_of(with_rows(least=1), with_rows(least=1, with_unions=True)),
+    st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=8),
+)
 def test_random_bytes_never_raise_and_hide_no_valid_message(given_, garbage):
     schema, rows = given_
     codec_ = AvroCodec(schema, 7)
@@ -265,6 +268,27 @@ def test_a_record_beyond_the_message_limit_is_reported():
         error = caught.value
         assert (error.index, error.size_bytes, error.limit_bytes) == (1, 107, 106)
         assert len(codec_.encode(batch.slice(0, 2), limit_bytes=107)) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"\x06\x02", "field 'x' has the branch 3 of a union of 3"),
+        (b"\x01\x02", "field 'x' has the branch -1 of a union of 3"),
+        (b"\x04\x04", "field 'x' is 2, which is not the number of a symbol"),
+        (b"\x02", "field 'x' is truncated"),
+    ],
+)
+def test_malformed_values_of_a_union_are_reported(body, says):
+    codec_ = avro(["null", "string", {"type": "enum", "name": "e", "symbols": ["A", "B"]}])
+    assert codec_.columnar is None
+    decoded = codec_.decode([PREFIX + b"\x04\x02", PREFIX + body, PREFIX + b"\x00"])
+    assert [corrupt.index for corrupt in decoded.corrupt] == [1]
+    assert says in decoded.corrupt[0].reason
+    assert [row for batch in decoded.batches for row in to_records(batch)] == [
+        {"x": "B"},
+        {"x": None},
+    ]
 
 
 def test_no_records_give_no_messages():

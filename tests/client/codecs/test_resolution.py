@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from generated import fastavro_reads, pairs, same, values
+from generated import UNION_LEAVES, fastavro_reads, pairs, same, values
 from sluiceway.codecs.resolution import Resolution
 from sluiceway.errors import SchemaMismatch
 from sluiceway.records import to_batches, to_records
@@ -30,7 +30,7 @@ def resolve(batch: pa.RecordBatch, writer: Schema, reader: Schema) -> pa.RecordB
     return resolved
 
 
-@given(pairs(), st.data())
+@given(st.one_of(pairs(), pairs(UNION_LEAVES, with_unions=True)), st.data())
 def test_records_are_resolved_as_fastavro_resolves_them(pair, data):
     writer, reader = pair
     assume(not incompatibilities(reader, writer))
@@ -60,6 +60,45 @@ def test_incompatible_schemas_are_not_resolved(pair, data):
     with pytest.raises(SchemaMismatch) as raised:
         resolve(batch, writer, reader)
     assert all(sentence in str(raised.value) for sentence in broken)
+
+
+def test_a_value_of_a_union_is_read_as_its_own_branch_or_the_first_that_can_read_it():
+    point = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}]}
+    place = {**point, "name": "Place"}
+    wide = {**point, "name": "a.Point", "fields": [{"name": "x", "type": ["double", "long"]}]}
+    writer = schema({"name": "a", "type": ["int", "string", "null", "bytes", point, place]})
+    reader = schema({"name": "a", "type": ["null", "bytes", "double", "long", place, wide]})
+    rows = [1, "a", None, b"b", ("Point", {"x": 3}), ("Place", {"x": 4})]
+    batch = one_batch([{"a": value} for value in rows], writer)
+    found = resolve(batch, writer, reader)
+    branches = [row["a"] for row in to_records(found, with_branches=True)]
+    assert same(
+        [list(branch) if branch else branch for branch in branches],
+        [
+            ["double", 1.0],
+            ["bytes", b"a"],
+            None,
+            ["bytes", b"b"],
+            ["a.Point", {"x": ("double", 3.0)}],
+            ["Place", {"x": 4}],
+        ],
+    )
+
+
+def test_a_union_is_read_as_a_single_type_and_back():
+    several = schema({"name": "a", "type": ["int", "null", "long", "float"]})
+    single = schema({"name": "a", "type": ["null", "double"]})
+    batch = one_batch([{"a": 1}, {"a": None}, {"a": 2**40}, {"a": 0.5}], several)
+    assert to_records(resolve(batch.slice(1), several, single)) == [
+        {"a": None},
+        {"a": float(2**40)},
+        {"a": 0.5},
+    ]
+    wider = schema({"name": "a", "type": ["string", "null", "double"]})
+    assert to_records(resolve(one_batch([{"a": 0.5}, {"a": None}], single), single, wider)) == [
+        {"a": 0.5},
+        {"a": None},
+    ]
 
 
 def test_the_same_schema_returns_the_batch():

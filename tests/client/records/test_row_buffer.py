@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from generated import same, schema_of, with_rows
+from generated import same, schema_of, with_rows, without_branches
 from sluiceway.codecs import codec
 from sluiceway.records import to_batches, to_records
 from sluiceway.records.row_buffer import FULL, RowBuffer
@@ -33,9 +34,11 @@ def buffer_of(schema: Schema, max_row_bytes: int = ROOMY) -> RowBuffer:
     return RowBuffer(schema, max_row_bytes=max_row_bytes)
 
 
-@given(with_rows(least=1))
-def test_accepted_records_convert_as_in_one_write_and_keep_to_their_size(given_rows):
+@given(st.one_of(with_rows(least=1), with_rows(least=1, with_unions=True)), st.booleans())
+def test_accepted_records_convert_as_in_one_write_and_keep_to_their_size(given_rows, by_value):
     schema, records = given_rows
+    if by_value:  # of unions, not by the branch's name
+        records = [without_branches(record) for record in records]
     buffer = buffer_of(schema)
     accepted = []
     for record in records:

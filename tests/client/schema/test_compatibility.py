@@ -2,11 +2,23 @@
 
 import pytest
 from hypothesis import event, given
+from hypothesis import strategies as st
 
-from generated import PLAIN, fastavro_reads, pairs
+from generated import PLAIN, UNION_LEAVES, fastavro_reads, pairs
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
-from sluiceway.schema.types import Array, Enum, Fixed, Kind, Map, Nullable, Record, Type
+from sluiceway.schema.types import (
+    Array,
+    Enum,
+    Fixed,
+    Kind,
+    Map,
+    Nullable,
+    Record,
+    Type,
+    Union,
+    branch_name,
+)
 
 
 def schema(**fields: object) -> Schema:
@@ -225,6 +237,8 @@ def witnesses(type_: Type) -> list[object]:
     match type_:
         case Nullable(item=item):
             return [None, *witnesses(item)]
+        case Union(branches=branches):
+            return [(branch_name(each), value) for each in branches for value in witnesses(each)]
         case Array(items=items):
             return [witnesses(items)]
         case Map(values=items):
@@ -251,7 +265,7 @@ _WITNESS = {
 }
 
 
-@given(pairs(PLAIN))
+@given(st.one_of(pairs(PLAIN), pairs(UNION_LEAVES, with_unions=True)))
 def test_the_rules_agree_with_fastavro(pair: tuple[Schema, Schema]) -> None:
     writer, reader = pair
     broken = incompatibilities(reader, writer)

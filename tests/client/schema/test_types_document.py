@@ -98,6 +98,22 @@ def test_supported_types_keep_their_values(row, data):
         assert found is None or type(found).__name__ == python
 
 
+@pytest.mark.parametrize("row", table("Unions of several types"), ids=lambda row: " ".join(row))
+def test_values_of_unions_take_their_branch(row):
+    ((avro,), (value,), (branch,), (read,)) = map(code, row)
+    schema = of_avro(avro)
+    codec_ = codec("avro", schema, 7)
+    (batch,) = to_batches([{"x": literal(value)}], schema)
+    (decoded,) = codec_.decode(codec_.encode(batch, limit_bytes=100)).batches
+    assert to_records(decoded, with_branches=True) == [{"x": (branch, literal(read))}]
+    (record,) = to_records(decoded)
+    assert repr(record["x"]) == repr(literal(read))
+
+
+def literal(source):
+    return eval(source, {})  # noqa: S307 - our own page
+
+
 @pytest.mark.parametrize(
     ("given_", "converted"),
     [(each, code(row[1])[0]) for row in table("Converted types") for each in code(row[0])],

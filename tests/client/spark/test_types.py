@@ -54,6 +54,22 @@ DEEP = spark.StructType(
 )
 
 
+def test_a_union_of_several_types_is_refused_where_it_is_used() -> None:
+    union = {"type": "array", "items": ["null", "int", "string"]}
+    fields = [{"name": "id", "type": "long"}, {"name": "u", "type": union, "default": []}]
+    schema = Schema.parse({"type": "record", "name": "r", "fields": fields})
+    with pytest.raises(SchemaMismatch, match=r"'u\[\]' is a union .*int, string.*\.schema"):
+        struct_of(schema.arrow)
+    ids = struct("id bigint not null")
+    require_readable(ids, "mixed", schema)
+    require_writable(ids, "mixed", schema)
+    both = spark.StructType([*ids.fields, spark.StructField("u", spark.StringType())])
+    with pytest.raises(SchemaMismatch, match=r"'u\[\]' is a union .* write its records in Python"):
+        require_writable(both, "mixed", schema)
+    with pytest.raises(SchemaMismatch, match="'u'"):
+        require_readable(both, "mixed", schema)
+
+
 def test_a_schema_survives_a_round_trip() -> None:
     assert struct_of(Schema.of(DEEP).arrow) == DEEP
 

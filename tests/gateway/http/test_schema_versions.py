@@ -229,3 +229,24 @@ def test_a_schema_is_visible_with_one_of_its_channels(rig: Rig) -> None:
 def test_a_missing_channel_has_no_schemas(shared_rig: Rig) -> None:
     answer = shared_rig.http.get("/v1/channels/absent/schemas")
     assert (answer.status_code, code(answer)) == (404, "channel_not_found")
+
+
+def test_unions_of_several_types_are_compared_by_their_branches(rig: Rig) -> None:
+    def spec(*branches: str, **more: str) -> dict[str, Any]:
+        fields = [{"name": "value", "type": ["null", *branches]}]
+        return {"schema": {"type": "record", "name": "Mixed", "fields": fields}, **more}
+
+    def put(**body: Any) -> Any:
+        return rig.http.put("/v1/channels/mixed", json={"spec": body})
+
+    refused = put(**spec("int", "string", format="arrow"))
+    assert (refused.status_code, code(refused)) == (422, "invalid_schema")
+    assert "'value' is a union of several types" in refused.json()["detail"]
+    made = put(**spec("int", "string"))
+    assert made.status_code == 201, made.text
+    assert made.json()["spec"]["schema"]["fields"][0]["type"] == ["null", "int", "string"]
+    wider = put(**spec("string", "long", "boolean"))
+    assert wider.json()["status"]["schema"]["version"] == 2, wider.text
+    narrower = put(**spec("string", "boolean"))
+    assert (narrower.status_code, code(narrower)) == (409, "schema_incompatible")
+    assert "cannot be read as any branch of the union of string, boolean" in narrower.text
