@@ -195,15 +195,15 @@ def _match(reader: t.Type, written: t.Branch, path: str) -> tuple[int | None, li
     branches = branches_of(reader)
     if not isinstance(reader, t.Union):
         return 0, _broken(branches[0], written, path)
-    # Branches of the same name are tried first, and explain best what is wrong.
-    names = [_name_distance(branch, written) for branch in branches]
+    # The branch of the same name is tried first, and explains best what is wrong.
+    distances = [_name_distance(branch, written) for branch in branches]
+    order = sorted(range(len(branches)), key=distances.__getitem__)
     reasons: list[str] = []
-    for number in sorted(range(len(branches)), key=names.__getitem__):
-        branch = branches[number]
-        same_name = names[number] < _OTHER_NAME
-        if not same_name and t.own_name(branch) and t.own_name(written):
-            continue
-        broken = _broken(branch, written, path)
+    for place, number in enumerate(order):
+        same_name = distances[number] < _OTHER_NAME
+        if t.own_name(branches[number]) and t.own_name(written) and (place or not same_name):
+            continue  # so a type with a name is compared with one other at most
+        broken = _broken(branches[number], written, path)
         if not broken:
             return number, []
         if same_name:

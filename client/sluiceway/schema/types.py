@@ -26,6 +26,9 @@ MAX_FIXED_BYTES: Final = 1024
 MAX_DIGITS: Final = 76
 """The most digits of a decimal: those of Arrow's widest."""
 
+MAX_BRANCHES: Final = 64
+"""The most types of a union: comparing two unions takes the product of theirs."""
+
 UUID_TEXT: Final = "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"
 """The regular expression of a UUID's text."""
 
@@ -239,7 +242,9 @@ def branch_names(union: Union) -> str:
 
 
 def checked_union(branches: tuple[Branch, ...], path: str) -> Union:
-    """Return the union of `branches`. Raises InvalidSchema if two have the same name."""
+    """Return the union of `branches`. Raises InvalidSchema if two have one name, or for many."""
+    if len(branches) > MAX_BRANCHES:
+        raise invalid_schema(path, f"the union has more than {MAX_BRANCHES} types")
     names = [branch_name(branch) for branch in branches]
     for name in names:
         if names.count(name) > 1:

@@ -277,3 +277,42 @@ def test_the_rules_agree_with_fastavro(pair: tuple[Schema, Schema]) -> None:
         except Exception:  # of many kinds, for one reason
             failed = True
     assert failed == bool(broken), broken
+
+
+def nullable(*branches: object) -> Schema:
+    return schema(a=["null", *branches])
+
+
+POINT = {"type": "record", "name": "geo.Point", "fields": [{"name": "x", "type": "int"}]}
+FLAT = {**POINT, "name": "flat.Point"}
+PLACE = {**POINT, "name": "Place"}
+NEW = {**POINT, "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "int"}]}
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "reason"),
+    [
+        (["int", "string"], ["string", "int"], None),
+        (["long", "bytes"], ["string", "int"], None),
+        (["string", POINT], [FLAT], None),
+        ([PLACE, POINT], [FLAT, PLACE], None),
+        (["double"], ["int", "long", "float"], None),
+        (["int", "string"], ["int", "string", "boolean"], "written as boolean and cannot be read"),
+        (["string"], ["int", "string"], "written as int and cannot be read as string"),
+        ([PLACE, "string"], [POINT], "written as record and cannot be read as any branch"),
+        ([NEW, "string"], ["string", POINT], "field 'a.y' is read but not written"),
+        ([enum("A"), "int"], [enum("A", "B"), "int"], "unknown to the reader, B"),
+        ([DATE, "string"], ["int", "string"], "written as int and cannot be read as date"),
+    ],
+)
+def test_every_branch_of_a_union_must_be_readable(
+    reader: list[object], writer: list[object], reason: str | None
+) -> None:
+    found = incompatibilities(nullable(*reader), nullable(*writer))
+    if reason is None:
+        assert found == ()
+    else:
+        (sentence,) = found
+        assert reason in sentence
+        assert "field 'a" in sentence
+        assert ": " in sentence

@@ -293,6 +293,16 @@ def definition_of(cls):
     return schema.definition["fields"]
 
 
+def test_a_union_has_64_types_at_most_and_counts_them_as_fields():
+    types = [{"type": "fixed", "name": f"f{number}", "size": 1} for number in range(65)]
+    assert len(Schema.parse(of_type(types[1:])).arrow.field("x").type.fields) == 64
+    with pytest.raises(InvalidSchema, match="field 'x': the union has more than 64 types"):
+        Schema.parse(of_type(types))
+    several = [{"name": f"u{number}", "type": ["null", "int", "string"]} for number in range(3334)]
+    with pytest.raises(InvalidSchema, match="more than 10000 fields"):
+        Schema.parse(record(*several))
+
+
 def test_a_union_has_no_arrow_type_of_its_own():
     schema = Schema.parse(of_type(["int", "null", "string"]))
     with pytest.raises(UnsupportedType, match=r"union of int, string, .* as Avro JSON") as caught:
