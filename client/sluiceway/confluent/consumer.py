@@ -349,7 +349,6 @@ class Consumer:
             self._coordinator.close()
 
     def __enter__(self) -> Self:
-        self._coordinator.require_open()
         return self
 
     def __exit__(

@@ -22,6 +22,8 @@ __all__ = ["ChannelMember", "ManualConsumer", "SubscribedConsumer", "Subscriptio
 
 
 _TIMEOUT_S = 30.0
+_ASSIGN_TIMEOUT_S = 10.0
+"""How long `assign` waits for a gateway that does not answer."""
 
 
 class ChannelMember(ABC):
@@ -33,9 +35,14 @@ class ChannelMember(ABC):
     _commits: OffsetCommitter | StandaloneCommitter
 
     def __init__(
-        self, control: Control, channel: str, settings: ConsumerSettings | None = None
+        self,
+        control: Control,
+        channel: str,
+        settings: ConsumerSettings | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> None:
-        resource = control.channel(channel)
+        resource = control.channel(channel, timeout_s=timeout_s)
         self.handle = EndpointHandle(
             control,
             channel=channel,
@@ -178,7 +185,7 @@ class ManualConsumer(ChannelMember):
     _commits: StandaloneCommitter
 
     def __init__(self, control: Control, channel: str, group: str) -> None:
-        super().__init__(control, channel)
+        super().__init__(control, channel, timeout_s=_ASSIGN_TIMEOUT_S)
         self._furthest: dict[int, int] = {}
         self._commits = StandaloneCommitter(
             channel, group, uid=self.handle.uid, topic_id=self.connection.topic_id

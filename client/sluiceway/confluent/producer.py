@@ -258,7 +258,6 @@ class Producer:
         return True
 
     def __enter__(self) -> Self:
-        self._require_open()
         return self
 
     def __exit__(

@@ -289,10 +289,11 @@ def test_a_closed_consumer_raises(site: Facade, name: str) -> None:
         lambda: reader.pause([]),
         lambda: reader.resume([]),
         lambda: reader.get_watermark_offsets(at(name)),
-        reader.__enter__,
     ):
         with pytest.raises(RuntimeError, match="Consumer closed"):
             call()
+    with reader as entered:
+        assert entered is reader
 
 
 def test_a_consumer_is_listed_with_its_positions(

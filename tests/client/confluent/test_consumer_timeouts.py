@@ -10,7 +10,7 @@ import pytest
 
 from confluent_facade import Facade, KafkaError, at, polled_until, raised, taken
 from relay import Relay
-from sluiceway.confluent import Consumer
+from sluiceway.confluent import Consumer, members
 from waiting import until
 
 EARLIEST = {"auto.offset.reset": "earliest"}
@@ -47,6 +47,19 @@ def test_polls_keep_their_timeout_and_join_when_the_gateway_answers(
             assert seconds(reader.assignment) < SLACK_S
             assert seconds(lambda: reader.position([at(name)])) < SLACK_S
         assert len(taken(reader, 20)) == 20
+
+
+def test_assign_gives_up_on_a_silent_gateway(
+    site: Facade, name: str, way: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_ASSIGN_TIMEOUT_S", 0.5)
+    with site.consumer(**EARLIEST, **{"bootstrap.servers": way.url}) as reader:
+        with way.still():
+            began_s = time.monotonic()
+            assert raised(reader.assign, [at(name)]) == KafkaError._TRANSPORT
+            assert time.monotonic() - began_s < 0.5 + SLACK_S
+        reader.assign([at(name)])
+        assert len(taken(reader, 10)) == 10
 
 
 def test_requests_keep_their_timeout(site: Facade, name: str, way: Relay) -> None:

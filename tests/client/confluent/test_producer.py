@@ -211,6 +211,8 @@ def test_invalid_messages_raise(site: Facade, name: str) -> None:
     for call in (lambda: late.produce(name, b"x"), late.poll, late.flush, late.purge):
         with pytest.raises(RuntimeError, match="Producer has been closed"):
             call()
+    with late as entered:
+        assert entered is late
     assert late.close() is True
 
 
