@@ -22,6 +22,7 @@ GATEWAY_LAYERS = (
 MODELS = {
     *("model", "topic", "change", "etag", "lag", "progress", "held_back"),
     *("provisioning.status", "ledger.intervals", "ledger.opening", "ledger.committing"),
+    "ledger.repairing",
 }
 #: Modules of the layer `http` outside of the package of that name.
 VIEWS = {"wire"}

@@ -30,8 +30,10 @@ from sluiceway_gateway.http.openapi import DESCRIPTION, document
 from sluiceway_gateway.http.route import GatewayRoute, Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
+from sluiceway_gateway.ledger import repair_routes
 from sluiceway_gateway.ledger import routes as ledger_routes
 from sluiceway_gateway.ledger.reading import LedgerReads
+from sluiceway_gateway.ledger.repairs import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
@@ -128,6 +130,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         ),
         ledger_reads=ledger_reads,
         registry=Registry(database),
+        repairs=Repairs(database, kafka, notify=ledger_reads.notify, clock=clock),
         statuses=Statuses(database, tokens),
         rendered=ResponseCache(),
         fragments=JsonCache(),
@@ -176,6 +179,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         heartbeat_routes,
         offsets_routes,
         ledger_routes,
+        repair_routes,
         status_routes,
         groups_routes,
         registry_routes,

@@ -21,7 +21,7 @@
             GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned,
             StaleGeneration, TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen,
             BatchAborted, BatchCommitted, BatchFenced, StaleBatch, ManifestConflict,
-            BeyondWatermark, UnknownPartition, LedgerHalted, NoLedger
+            BeyondWatermark, UnknownPartition, LedgerHalted, LedgerIntact, RepairChanged, NoLedger
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
@@ -258,9 +258,7 @@ class ImmutableField(Conflict, code="immutable_field", title="The field cannot b
     """The field is fixed at creation."""
 
 
-class SchemaIncompatible(
-    Conflict, code="schema_incompatible", title="The schema is not compatible"
-):
+class SchemaIncompatible(Conflict, code="schema_incompatible", title="The schema is incompatible"):
     """The schema is incompatible with the channel's versions; one violation for each rule."""
 
 
@@ -314,9 +312,7 @@ class ReplicationExceedsBrokers(
     """The replication factor exceeds the number of brokers."""
 
 
-class IdempotencyKeyReused(
-    Conflict, code="idempotency_key_reused", title="The key was used before"
-):
+class IdempotencyKeyReused(Conflict, code="idempotency_key_reused", title="The key was reused"):
     """The idempotency key was used for another request."""
 
 
@@ -378,9 +374,7 @@ class NotAssigned(Conflict, code="not_assigned", title="The partition is not the
     """The partition belongs to another member, or does not exist."""
 
 
-class StaleGeneration(
-    Conflict, code="stale_generation", title="The group is at another generation"
-):
+class StaleGeneration(Conflict, code="stale_generation", title="The group's generation is later"):
     """The group was resized or reset."""
 
 
@@ -433,7 +427,15 @@ class UnknownPartition(Conflict, code="unknown_partition", title="Not a partitio
 
 
 class LedgerHalted(Conflict, code="ledger_halted", title="The channel's offsets were reused"):
-    """Kafka lost committed records and uses their offsets again; an operator must decide."""
+    """Kafka lost committed records and uses their offsets again; a repair gives them up."""
+
+
+class LedgerIntact(Conflict, code="ledger_intact", title="The channel is not halted"):
+    """There is nothing to repair."""
+
+
+class RepairChanged(Conflict, code="repair_changed", title="Other records are lost"):
+    """The repair would give up other records than the request names."""
 
 
 class NoLedger(Conflict, code="no_ledger", title="The channel has no ledger"):

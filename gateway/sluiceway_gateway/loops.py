@@ -18,6 +18,7 @@ from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.errors import DatabaseUnavailable, SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.ledger.pruning import LedgerPruner
 from sluiceway_gateway.ledger.reaping import LeaseReaper, LedgerComparer
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.idle import TtlReaper
@@ -347,7 +348,9 @@ class Loops:
         )
         leases = LeaseReaper(database=database, clock=clock, monotonic=monotonic)
         comparer = LedgerComparer(database=database, kafka=kafka, clock=clock, monotonic=monotonic)
-        pruner = Pruner(database=database, days=settings.history_days, clock=clock)
+        days = settings.history_days
+        pruner = Pruner(database=database, days=days, clock=clock)
+        ledger_pruner = LedgerPruner(database=database, days=days, clock=clock)
 
         def reconcile() -> float:
             counts = reconciler.run_once()
@@ -363,6 +366,9 @@ class Loops:
                 ends.wake()
             return counts
 
+        def prune() -> float:
+            return min(pruner.run_once().pause_s, ledger_pruner.run_once().pause_s)
+
         self._reconcile = loop("reconcile", reconcile)
         self._drain = loop("drain", counting(drainer.run_once, lambda counts: counts.changed))
         self._idle = loop("idle", counting(ttl_reaper.run_once, lambda counts: counts.changed))
@@ -377,7 +383,7 @@ class Loops:
             loop("mirror", counting(mirror.run_once)),
             loop("batches", counting(leases.run_once, lambda each: each.reaped, on_ledger_change)),
             loop("ledger", counting(comparer.run_once, lambda each: each.halted, on_ledger_change)),
-            loop("prune", counting(pruner.run_once)),
+            loop("prune", prune),
         )
 
     def start(self) -> None:

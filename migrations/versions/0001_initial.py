@@ -319,7 +319,9 @@ def _create_ledger() -> None:
         sa.Column("partitions", sa.Integer(), nullable=False),
         sa.Column("number", sa.BigInteger(), nullable=False),
         sa.Column("halted", sa.Text()),
+        sa.Column("repaired", sa.BigInteger()),
         sa.CheckConstraint("number >= 0", name="number"),
+        sa.CheckConstraint("repaired IS NULL OR repaired BETWEEN 1 AND number", name="repaired"),
         sa.CheckConstraint("partitions BETWEEN 1 AND 10000", name="partitions"),
     )
     op.create_table(
@@ -328,8 +330,12 @@ def _create_ledger() -> None:
         sa.Column("partition", sa.Integer(), primary_key=True, autoincrement=False),
         sa.Column("visible_end", sa.BigInteger(), nullable=False),
         sa.Column("stable", sa.BigInteger(), nullable=False),
+        sa.Column("lost_from", sa.BigInteger()),
         sa.CheckConstraint("partition >= 0", name="partition"),
         sa.CheckConstraint("stable >= 0 AND stable <= visible_end", name="stable"),
+        sa.CheckConstraint(
+            "lost_from IS NULL OR lost_from >= 0 AND lost_from < visible_end", name="lost_from"
+        ),
     )
     op.create_table(
         "visible_runs",
@@ -363,6 +369,8 @@ def _create_ledger() -> None:
         sa.Column("state", WORD, nullable=False),
         sa.Column("begin", DOCUMENT, nullable=False),
         sa.Column("partitions", DOCUMENT),
+        sa.Column("own_key", sa.Boolean(), nullable=False),
+        sa.Column("brief", sa.Boolean(), nullable=False),
         sa.Column("opened_at", TIME, nullable=False),
         sa.Column("lease_until", TIME, nullable=False),
         sa.Column("max_until", TIME, nullable=False),
@@ -414,6 +422,13 @@ def _create_ledger() -> None:
         "batches",
         ["channel_uid", "owner", "instance", "epoch"],
     )
+    op.create_index(
+        "ix_batches_ended_at",
+        "batches",
+        ["ended_at"],
+        sqlite_where=sa.text("brief = 0"),
+        postgresql_where=sa.text("NOT brief"),
+    )
     op.create_table(
         "manifest_slices",
         sa.Column(
@@ -435,6 +450,17 @@ def _create_ledger() -> None:
         "ix_ledger_snapshots_channel_uid_at_number",
         "ledger_snapshots",
         ["channel_uid", "at", "number"],
+    )
+    op.create_table(
+        "ledger_repairs",
+        _channel(primary_key=True),
+        sa.Column("number", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("at", TIME, nullable=False),
+        sa.Column("by", WORD, nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("cause", sa.Text(), nullable=False),
+        sa.Column("lost", DOCUMENT, nullable=False),
+        sa.CheckConstraint("number >= 1", name="number"),
     )
 
 

@@ -7,11 +7,12 @@ from datetime import timedelta
 from tests.model.world import Violation, World, offsets
 
 from sluiceway_gateway.errors import NotFound, PositionMoved
-from sluiceway_gateway.ledger import committing, intervals, model, opening
+from sluiceway_gateway.ledger import committing, intervals, model, opening, repairing
 from sluiceway_gateway.ledger.committing import CommitRequest
 from sluiceway_gateway.ledger.intervals import Interval, Manifest
 from sluiceway_gateway.ledger.model import AbortDecision, Batch, BatchState, Ledger, Owner
 from sluiceway_gateway.ledger.opening import OpenRequest
+from sluiceway_gateway.ledger.repairing import RepairRequest
 
 MAX_AGE = timedelta(seconds=400)
 LEASE = timedelta(seconds=60)
@@ -184,10 +185,37 @@ class Gateway:
             self.runs[at] = intervals.clip(self.runs.get(at, ()), start)
 
     def watch(self) -> None:
-        """Stop the channel if Kafka lost committed records."""
-        reason = model.reused_offsets(self.ledger, self.world.log.watermarks())
-        if reason is not None:
-            self.ledger = model.halt(self.ledger, reason)
+        """Halt the channel if Kafka lost committed records."""
+        lost = model.reused_offsets(self.ledger, self.world.log.watermarks())
+        if lost:
+            self.ledger = model.halt(self.ledger, lost)
+
+    def repair(self) -> None:
+        """Repair the halted channel, as an operator does."""
+        ledger = self.locked_ledger()
+        log = self.world.log
+        for at, count in repairing.unfilled(ledger, log.watermarks()).items():
+            for _ in range(count):
+                log.append(at, None)
+        open_batches = self.open_batches()
+        decision = repairing.repair_ledger(
+            ledger,
+            [self.owners[each] for each in sorted({batch.owner for batch in open_batches})],
+            open_batches,
+            self.runs,
+            log.watermarks(),
+            RepairRequest(lost_from=ledger.lost_from, reason="a test", by="operator"),
+            self.world.now,
+        )
+        for batch in decision.aborted:
+            self.batches[batch.id] = batch
+            self.fenced.add((batch.owner, batch.instance))
+        for owner in decision.owners:
+            self.owners[owner.name] = owner
+        for at, runs in decision.runs_removed.items():
+            kept = {*self.runs.get(at, ())} - {*runs}
+            self.runs[at] = tuple(sorted(kept | {*decision.runs_added[at]}))
+        self._write_ledger(decision.ledger, number_moved=True)
 
     def prune(self) -> None:
         """Forget ended batches that no request can ask for: not the keys that are committed."""

@@ -12,15 +12,17 @@ from unittest import mock
 
 from tests.model import readers
 from tests.model.gateway import Gateway, Move
-from tests.model.jobs import BatchJob, DeliveryReports, Work
+from tests.model.jobs import BatchJob, DeliveryReports, PlainWriter, Work
 from tests.model.readers import StreamReader
 from tests.model.world import Record, Steps
 
 from sluiceway_gateway.errors import PositionMoved
-from sluiceway_gateway.ledger import committing, intervals, model, opening
+from sluiceway_gateway.ledger import committing, intervals, model, opening, repairing
 from sluiceway_gateway.ledger.committing import commit_batch
 from sluiceway_gateway.ledger.model import AbortDecision, Batch, BatchState, Ledger, stable_of
+from sluiceway_gateway.ledger.model import halt as model_halt
 from sluiceway_gateway.ledger.opening import open_batch
+from sluiceway_gateway.ledger.repairing import RepairDecision, repair_ledger
 
 Patch = tuple[Any, str, Any]
 
@@ -300,6 +302,18 @@ def _() -> list[Patch]:
     return [(BatchJob, "work", fresh)]
 
 
+@mutant("a flush that got no answer is written again")
+def _() -> list[Patch]:
+    def drive(writer: PlainWriter, instance: str) -> Steps:
+        while writer.begun < len(writer.flushes):
+            at = writer.begun
+            work = writer.work(f"{instance}:{at}", instance, [writer.flushes[at]], owner=instance)
+            yield from work.perform()
+            writer.begun = at + 1
+
+    return [(PlainWriter, "drive", drive)]
+
+
 @mutant("a replay is drained whatever it holds")
 def _() -> list[Patch]:
     return [(Work, "same_count", lambda *_: True)]
@@ -440,7 +454,41 @@ def _() -> list[Patch]:
 
 @mutant("the channel goes on after Kafka lost committed records")
 def _() -> list[Patch]:
-    return [(model, "reused_offsets", lambda *_: None)]
+    return [(model, "reused_offsets", lambda *_: {}), (Gateway, "repair", nothing)]
+
+
+def _repaired(change: Callable[[RepairDecision, Ledger], RepairDecision]) -> list[Patch]:
+    def repair(ledger: Ledger, *rest: Any) -> RepairDecision:
+        return change(repair_ledger(ledger, *rest), ledger)
+
+    return [(repairing, "repair_ledger", repair)]
+
+
+@mutant("a repair leaves batches open")
+def _() -> list[Patch]:
+    return _repaired(lambda decision, _: replace(decision, aborted=(), owners=()))
+
+
+@mutant("a repair keeps the lost runs")
+def _() -> list[Patch]:
+    return _repaired(lambda decision, _: replace(decision, runs_removed={}, runs_added={}))
+
+
+@mutant("a repair lowers what readers have passed")
+def _() -> list[Patch]:
+    def lower(decision: RepairDecision, ledger: Ledger) -> RepairDecision:
+        ends = {**ledger.visible_end, **ledger.lost_from}
+        return replace(decision, ledger=replace(decision.ledger, visible_end=ends, stable=ends))
+
+    return _repaired(lower)
+
+
+@mutant("a repair forgets the watermark at which records were lost")
+def _() -> list[Patch]:
+    def late(ledger: Ledger, lost_from: Mapping[int, int]) -> Ledger:
+        return model_halt(ledger, {at: offset + 1 for at, offset in lost_from.items()})
+
+    return [(model, "halt", late)]
 
 
 # --- reading

@@ -65,6 +65,10 @@ class StreamReader:
             self.planned, self.replayed = None, None
             known = None if replay else answer.number
 
+    def restart(self) -> None:
+        """Forget what a repair may have given up; the positions stay."""
+        self.planned = self.replayed = None
+
     def ends(self, answer: Answer) -> Mapping[int, int]:
         """Return how far an answer is read."""
         return {at: max(self.positions.get(at, 0), end) for at, end in answer.stable.items()}

@@ -15,6 +15,9 @@ from gateways import FAR, Rig
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.ledger import store
+from sluiceway_gateway.ledger.intervals import Interval
+from sluiceway_gateway.ledger.model import halt
 from sluiceway_gateway.provisioning.store import record_observation
 from topics import make
 
@@ -137,6 +140,31 @@ class LedgerSite:
         answer = self.ask_committed(**params)
         assert answer.status_code == 200, answer.text
         return answer.json()
+
+
+def lose(site: LedgerSite, ends: Mapping[int, int]) -> None:
+    """Commit up to `ends`, above what Kafka has: as if it had lost the rest of its log."""
+    with site.rig.database.write() as tx:
+        was = store.hold_existing(tx, site.uid)
+        assert was is not None
+        visible = {**was.visible_end, **ends}
+        before = {at: was.visible_end.get(at, 0) for at in ends}
+        store.replace_runs(
+            tx,
+            site.uid,
+            removed={},
+            added={at: [Interval(before[at] + 1, end)] for at, end in ends.items()},
+        )
+        later = replace(was, visible_end=visible, stable=visible)
+        store.save(tx, later, was=was, now=site.rig.clock())
+
+
+def halt_ledger(site: LedgerSite, lost_from: Mapping[int, int]) -> None:
+    """Halt the channel, as the gateway does when it finds that records are lost."""
+    with site.rig.database.write() as tx:
+        was = store.hold_existing(tx, site.uid)
+        assert was is not None
+        store.save(tx, halt(was, lost_from), was=was, now=site.rig.clock())
 
 
 def ledger_site(rig: Rig, topic: WrittenTopic, name: str = "flights", **spec: Any) -> LedgerSite:

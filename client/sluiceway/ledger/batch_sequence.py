@@ -183,6 +183,7 @@ class BatchSequence:
     def _new(self, key: str | None, owner: str | None) -> WriteBatch:
         self._count += 1
         instance, takeover = self._writer, False
+        own_key = key is None
         if key is None:
             key, owner = f"{self._writer}-{self._count}", self._writer
         else:
@@ -201,6 +202,7 @@ class BatchSequence:
                 owner=owner,
                 instance=instance,
                 takeover=takeover,
+                own_key=own_key,
                 lease_ms=self._leases.lease_ms,
                 topic_id=self._connection.topic_id,
             ),

@@ -226,6 +226,7 @@ class MessageBatches:
                 owner=self._owner or self._writer,
                 instance=self._writer,
                 takeover=self._owner is not None,
+                own_key=True,
                 lease_ms=self._leases.lease_ms,
                 topic_id=connection.topic_id,
             ),

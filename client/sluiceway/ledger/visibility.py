@@ -69,10 +69,14 @@ class VisibleRuns:
     def add(self, answer: Committed) -> None:
         """Add a whole answer that begins at or below the `stable` of each partition.
 
-        Raises IncompatibleGateway if runs are missing: `stable` is always the end of a run.
+        Raises IncompatibleGateway if runs are missing: `stable` is always the end of a run, or of
+        one that a repair gave up.
         """
         for partition, stable in answer.stable.items():
             found = answer.runs.get(partition)
+            given_up = answer.given_up.get(partition, ())
+            if any(lost.first < stable <= lost.end for lost in given_up):
+                continue
             if found and found[-1].end < stable > self.stable_of(partition):
                 raise IncompatibleGateway(
                     f"the gateway's list of committed records is not complete: partition "
@@ -141,6 +145,9 @@ class Visibility(ABC):
         self.number = -1
         self.visible_end: Mapping[int, int] = {}
         self.users = 0
+        self.outdated = False
+        """Whether a repair has removed runs that are here."""
+        self._repaired: int | None = None
 
     def acquire(self) -> None:
         """Count a reader that may wait."""
@@ -166,7 +173,7 @@ class Visibility(ABC):
         """Return a description of the open batch that `stable` waits for, or None."""
 
     def _check(self, answer: Committed) -> Committed:
-        """Return the answer, or raise for one about another topic, or a channel that is stopped."""
+        """Return the answer; raise for another topic, and a channel that is halted or repaired."""
         if answer.topic_id is not None and self._topic_id not in (None, answer.topic_id):
             raise TopicGone(
                 f"the committed records of the channel {self.channel!r} are those of the topic id "
@@ -176,10 +183,20 @@ class Visibility(ABC):
             )
         if answer.halted is not None:
             raise Conflict(
-                f"the channel {self.channel!r} is stopped, and nothing is read or written before "
-                f"an operator has repaired it: {answer.halted}",
+                f"the channel {self.channel!r} is halted, and nothing is read or written before a "
+                f"repair: {answer.halted} `sluiceway channels repair {self.channel}` shows what "
+                "is lost, and repairs it",
                 code="ledger_halted",
             )
+        if self.number >= 0 and answer.repaired != self._repaired:
+            self.outdated = True
+            raise Conflict(
+                f"the channel {self.channel!r} was repaired: Kafka had lost committed records, "
+                "which this reader may still expect. Open a new reader; it continues at the "
+                "committed positions, without them",
+                code="ledger_repaired",
+            )
+        self._repaired = answer.repaired
         return answer
 
 
@@ -418,7 +435,8 @@ def visibility_of(
         return Snapshot(calls, connection, snapshot)
     key = (ForkGuard(), calls.identity, grace_s, connection.channel_uid, connection.topic_id)
     found = _SHARED.get(key)
-    if found is None:
+    if found is None or found.outdated:
+        _SHARED.pop(key, None)
         # The caller may close its own connections before other readers of the process end.
         own = calls.clone()
         found = CommittedRuns(own, connection, grace_s=grace_s)

@@ -136,7 +136,7 @@ class BatchRequest:
     `owner` is the query or job, and the sink, that the key belongs to. `instance` is one run of
     it; with `takeover`, it ends the earlier instances of the owner at once. `ordinal` is the
     batch's place in the order of a stream, and `partitions` are those it writes to, by default
-    all.
+    all. With `own_key`, only this instance ever asks for the key, which is not kept for ever.
     """
 
     channel: str
@@ -147,6 +147,7 @@ class BatchRequest:
     takeover: bool = False
     ordinal: int | None = None
     partitions: tuple[int, ...] | None = None
+    own_key: bool = False
     lease_ms: int = DEFAULT_LEASE_MS
     topic_id: str | None = None
 
@@ -209,6 +210,7 @@ class WriteBatch:
             takeover=request.takeover,
             ordinal=request.ordinal,
             partitions=request.partitions,
+            own_key=request.own_key,
             lease_ms=request.lease_ms,
             timeout_s=timeout_s,
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from sluiceway.errors import CommitUnknown, Conflict, GatewayError, InvalidRequest
 from sluiceway.rest.ledger_models import (
+    SLICE_INTERVALS,
     Batch,
     BatchLease,
     CommitPage,
@@ -15,6 +16,8 @@ from sluiceway.rest.ledger_models import (
     Committed,
     Manifest,
     PositionAdvance,
+    Repair,
+    RepairPlan,
     manifest_digest,
     manifest_json,
     manifest_slices,
@@ -25,6 +28,9 @@ from sluiceway.rest.transport import Backoff, Transport, channel_path
 __all__ = ["LedgerCalls"]
 
 _LIMIT = 10_000
+_MAX_INTERVALS = 1_000 * SLICE_INTERVALS
+#: Even with the largest offsets, URLs that name so many have fewer than 5,000 characters.
+_PARTITIONS = 150
 _WATERMARK_TIMEOUT_S = 10.0
 _BEYOND_WATERMARK = "beyond_watermark"
 
@@ -66,12 +72,14 @@ class LedgerCalls:
         takeover: bool = False,
         ordinal: int | None = None,
         partitions: Sequence[int] | None = None,
+        own_key: bool = False,
         lease_ms: int | None = None,
         timeout_s: float | None = None,
     ) -> Batch:
         """Open the batch of a key, or return the one that was committed."""
         body: dict[str, Any] = {"uid": uid, "key": key, "owner": owner, "instance": instance}
         body |= {"takeover": takeover, "ordinal": ordinal, "lease_ms": lease_ms}
+        body["own_key"] = own_key
         body["partitions"] = None if partitions is None else sorted(partitions)
         return parse(Batch, self._post(_batches(channel), body, timeout_s=timeout_s))
 
@@ -110,6 +118,14 @@ class LedgerCalls:
         long as the leaders of the partitions do not show its records. Raises Conflict and
         InvalidRequest if it did not count, and CommitUnknown if it may have.
         """
+        intervals = sum(map(len, manifest.values()))
+        if intervals > _MAX_INTERVALS:
+            raise InvalidRequest(
+                f"the batch {batch.key!r} has {intervals:,} intervals of offsets, and a commit "
+                f"takes {_MAX_INTERVALS:,}. Nothing was committed: write less in a batch, or write "
+                "without a key, so that each task has a partition for itself",
+                code="invalid_manifest",
+            )
         slices = list(manifest_slices(manifest))
         if len(slices) > 1:
             for index, each in enumerate(slices):
@@ -208,22 +224,27 @@ class LedgerCalls:
         snapshot: int | datetime | None = None,
     ) -> Committed | None:
         """Return the same as `committed`, with all runs: the slices are of one answer."""
+        named, left = _cut(starts)
         first = self.committed(
-            channel, uid=uid, starts=starts, seen=seen, wait_s=wait_s, snapshot=snapshot
+            channel, uid=uid, starts=named, seen=seen, wait_s=wait_s, snapshot=snapshot
         )
-        if first is None or not first.truncated:
+        if first is None or not (first.truncated or left):
             return first
         runs = {partition: list(found) for partition, found in first.runs.items()}
-        left = first.truncated
+        left = {**first.truncated, **left}
         while left:
+            named, left = _cut(left)
             more = self.committed(
-                channel, uid=uid, starts=left, number=first.number, snapshot=snapshot
+                channel, uid=uid, starts=named, number=first.number, snapshot=snapshot
             )
             assert more is not None  # noqa: S101 - a request without an ETag has a response
+            if more.repaired != first.repaired:
+                # A repair in between has removed runs.
+                return self.all_committed(channel, uid=uid, starts=starts, snapshot=snapshot)
             for partition, found in more.runs.items():
-                if partition in left:
+                if partition in named:
                     runs.setdefault(partition, []).extend(found)
-            left = more.truncated
+            left = {**more.truncated, **left}
         merged = {partition: tuple(found) for partition, found in runs.items()}
         return replace(first, runs=merged, truncated={})
 
@@ -236,6 +257,20 @@ class LedgerCalls:
         path = f"{channel_path(channel)}/commits"
         response = self._transport.request("GET", path, params=params)
         return parse(CommitPage, self._transport.json(response))
+
+    def repair_plan(self, channel: str, *, uid: str) -> RepairPlan:
+        """Return what a repair of a halted channel gives up. Raises Conflict `ledger_intact`."""
+        response = self._transport.request("GET", _repair(channel), params={"uid": uid})
+        return parse(RepairPlan, self._transport.json(response))
+
+    def repair(self, channel: str, plan: RepairPlan, *, uid: str, reason: str) -> Repair:
+        """Repair a halted channel, and give up what the plan names.
+
+        May be repeated. Raises Conflict `repair_changed` if something else is lost.
+        """
+        lost_from = {str(each.partition): each.first for each in plan.lost}
+        body = {"uid": uid, "lost_from": lost_from, "reason": reason}
+        return parse(Repair, self._post(_repair(channel), body))
 
     def close(self) -> None:
         """Close the connections to the gateway."""
@@ -263,6 +298,16 @@ class LedgerCalls:
     ) -> JsonNode:
         response = self._transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
         return self._transport.json(response)
+
+
+def _cut(starts: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the first partitions, as many as a URL has room for, and the others."""
+    each = sorted(starts.items())
+    return dict(each[:_PARTITIONS]), dict(each[_PARTITIONS:])
+
+
+def _repair(channel: str) -> str:
+    return f"{channel_path(channel)}/ledger/repair"
 
 
 def _batches(channel: str) -> str:

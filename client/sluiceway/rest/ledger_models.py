@@ -19,9 +19,12 @@ __all__ = [
     "Committed",
     "Interval",
     "LedgerEvent",
+    "LostRecords",
     "Manifest",
     "OpenBatch",
     "PositionAdvance",
+    "Repair",
+    "RepairPlan",
     "manifest_digest",
     "manifest_json",
     "manifest_slices",
@@ -125,7 +128,8 @@ class Committed:
     Records below `stable` are final. Those of them in `runs` are visible, from the offsets that
     the request named. `truncated` names the partitions with more runs, and the offset to ask for.
     `visible_end` is the end of the last run, also above `stable`. `halted` is the reason why the
-    ledger takes no more commits, or None.
+    ledger takes no more commits, or None. `repaired` is the number of the last repair, or None, and
+    `given_up` what repairs have removed from the runs.
     """
 
     uid: str
@@ -137,6 +141,10 @@ class Committed:
     truncated: Mapping[int, int] = field(default_factory=dict)
     open: tuple[OpenBatch, ...] = ()
     halted: str | None = None
+    repaired: int | None = None
+    given_up: Annotated[
+        Mapping[int, tuple[Interval, ...]], JsonPath("given_up", read=_read_runs)
+    ] = field(default_factory=dict)
     etag: str | None = field(default=None, compare=False)
 
 
@@ -155,11 +163,43 @@ class LedgerEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LostRecords:
+    """Committed messages of a partition, from offset `first` on, that Kafka has lost."""
+
+    partition: int
+    first: int
+    end: int
+    messages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """A repair of a halted channel: who made it and why, and what was given up."""
+
+    number: int
+    at: datetime
+    by: str
+    reason: str
+    cause: str
+    lost: tuple[LostRecords, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairPlan:
+    """What a repair of a halted channel gives up, and the open batches that it aborts."""
+
+    cause: str
+    lost: tuple[LostRecords, ...]
+    open: tuple[OpenBatch, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommitPage:
-    """Ended batches of a channel, the newest first, and those that are open."""
+    """Ended batches and repairs of a channel, the newest first, and batches that are open."""
 
     events: Annotated[tuple[LedgerEvent, ...], JsonPath("commits")]
     open: tuple[OpenBatch, ...] = ()
+    repairs: tuple[Repair, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ class LedgerReport:
 
     `batches` has at most 20 of them, those first for which the most messages wait.
     `uncommitted_messages` are in Kafka but in no commit: of open batches, of failed attempts, or
-    of foreign producers. `halted` is why nothing may be read or written.
+    of foreign producers. `halted` is why nothing may be read or written before a repair.
     """
 
     number: int

@@ -325,6 +325,7 @@ def request_of_job(
     A key belongs to the job's group, else to the application, so that jobs of others that use the
     same key are refused. Raises OptionError for a key that is too long.
     """
+    own_key = key is None
     if key is None:
         key = f"job-{instance}"
     if not 1 <= len(key) <= _MAX_OWNER_CHARACTERS:
@@ -332,7 +333,7 @@ def request_of_job(
             f"batchKey is {key!r}; it takes a text of 1 to {_MAX_OWNER_CHARACTERS} characters"
         )
     owner = f"Spark job {group or application or key}"[:_MAX_OWNER_CHARACTERS]
-    return _request(connection, key, owner, instance)
+    return replace(_request(connection, key, owner, instance), own_key=own_key)
 
 
 def _micro_batch_request(connection: Connection) -> BatchRequest:

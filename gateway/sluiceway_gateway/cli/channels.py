@@ -12,16 +12,19 @@ import click
 from sluiceway import Gateway, Heartbeat, Retention
 from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
-from sluiceway.rest.ledger_models import LedgerEvent, OpenBatch
+from sluiceway.rest.ledger_models import CommitPage, LedgerEvent, OpenBatch, Repair
 from sluiceway_gateway.cli import entry
 from sluiceway_gateway.cli.entry import (
+    confirm,
     duration,
     format_time,
     gateway_at,
     gateway_option,
     print_table,
     waiting_for,
+    yes_option,
 )
+from sluiceway_gateway.cli.repair import repair
 from sluiceway_gateway.cli.status import dismiss, open_channel, open_control, status
 from sluiceway_gateway.clock import system_clock
 
@@ -35,7 +38,6 @@ _SCHEMA = click.option(
 _JSON_LINES = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
 )
-_YES = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 _PATIENCE = click.option(
     "--patience",
     type=click.FloatRange(0.3, 3600),
@@ -97,6 +99,7 @@ def show(name: str, url: str | None) -> None:
 
 channels.add_command(gateway_option(status))
 channels.add_command(dismiss)
+channels.add_command(repair)
 
 
 @channels.command()
@@ -264,12 +267,13 @@ def schemas(name: str, as_json: bool, url: str | None) -> None:
 def commits(name: str, limit: int, as_json: bool, url: str | None) -> None:
     """List the last commits of the channel NAME, the newest first, and its open batches.
 
-    Open batches hold readers back; the number of a commit is what `snapshot` takes.
+    Open batches hold readers back; the number of a commit is what `snapshot` takes. A repair has
+    removed records that Kafka had lost.
     """
     with open_control(url) as control:
         page = control.ledger.commits(name, limit=limit)
     if as_json:
-        shown: list[OpenBatch | LedgerEvent] = [*page.open, *page.events]
+        shown: list[OpenBatch | LedgerEvent | Repair] = [*page.open, *_by_number(page)]
         for each in shown:
             click.echo(json.dumps(asdict(each), default=datetime.isoformat))
         return
@@ -280,18 +284,26 @@ def commits(name: str, limit: int, as_json: bool, url: str | None) -> None:
             ("", "open", each.key, each.owner, "", "", _seconds(now, each.since))
             for each in page.open
         ]
-        + [
-            (
-                str(each.number),
-                "reaped" if each.kind == "reap" else each.state,
-                each.key,
-                each.owner,
-                "" if each.records is None else str(each.records),
-                format_time(each.at),
-                "" if each.opened_at is None else _seconds(each.at, each.opened_at),
-            )
-            for each in page.events
-        ],
+        + [_row_of(each) for each in _by_number(page)],
+    )
+
+
+def _by_number(page: CommitPage) -> list[LedgerEvent | Repair]:
+    return sorted([*page.events, *page.repairs], key=lambda each: -each.number)
+
+
+def _row_of(each: LedgerEvent | Repair) -> tuple[str, ...]:
+    if isinstance(each, Repair):
+        given_up = f"-{sum(lost.messages for lost in each.lost)}"
+        return (str(each.number), "repair", "", each.by, given_up, format_time(each.at), "")
+    return (
+        str(each.number),
+        "reaped" if each.kind == "reap" else each.state,
+        each.key,
+        each.owner,
+        "" if each.records is None else str(each.records),
+        format_time(each.at),
+        "" if each.opened_at is None else _seconds(each.at, each.opened_at),
     )
 
 
@@ -303,7 +315,7 @@ def _seconds(until: datetime, since: datetime) -> str:
 @click.argument("name")
 @click.option("--wait", is_flag=True, help="Wait until it is closed.")
 @click.option("--force", is_flag=True, help="Close at once, regardless of attached endpoints.")
-@_YES
+@yes_option
 @gateway_option
 def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> None:
     """Close the channel NAME to writers; its records stay readable.
@@ -313,7 +325,7 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
     """
     with open_channel(name, url) as channel:
         if not yes:
-            _confirm(f"Close the channel {name} to writers, for good?", "close", "closed")
+            confirm(f"Close the channel {name} to writers, for good?", "close", "closed")
         with waiting_for(gateway_at(url)):
             channel.close(force=force)
         while wait and channel.status.phase != "closed":
@@ -328,13 +340,13 @@ def close(name: str, wait: bool, force: bool, yes: bool, url: str | None) -> Non
 
 @channels.command()
 @click.argument("name")
-@_YES
+@yes_option
 @gateway_option
 def forget(name: str, yes: bool, url: str | None) -> None:
     """Delete the channel NAME, but not its topic and records in Kafka."""
     with open_channel(name, url) as channel:
         if not yes:
-            _confirm(f"Forget the channel {name} and keep its topic?", "forget", "forgotten")
+            confirm(f"Forget the channel {name} and keep its topic?", "forget", "forgotten")
         topic = channel.status.topic.name
         with waiting_for(f"{gateway_at(url)} to forget the channel {name}"):
             channel.delete(keep_topic=True)
@@ -345,27 +357,17 @@ def forget(name: str, yes: bool, url: str | None) -> None:
 @click.argument("name")
 @click.option("--keep-topic", is_flag=True, help="Keep the topic and its records in Kafka.")
 @click.option("--force", is_flag=True, help="Delete even if it is in use or has unread records.")
-@_YES
+@yes_option
 @gateway_option
 def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None) -> None:
     """Delete the channel NAME with its topic and all records."""
     with open_channel(name, url) as channel:
         topic = "keep its topic" if keep_topic else "all its records"
         if not yes:
-            _confirm(f"Delete the channel {name} and {topic}?", "delete", "deleted")
+            confirm(f"Delete the channel {name} and {topic}?", "delete", "deleted")
         with waiting_for(f"{gateway_at(url)} to delete the channel {name}"):
             channel.delete(keep_topic=keep_topic, force=force)
     click.echo(f"channel {name} is deleted")
-
-
-def _confirm(question: str, verb: str, done: str) -> None:
-    """Raise ClickException unless the answer is yes."""
-    try:
-        if click.confirm(question, err=True):
-            return
-    except click.Abort:
-        click.echo(err=True)
-    raise click.ClickException(f"nothing was {done}; --yes {verb}s without asking")
 
 
 def _heartbeat(

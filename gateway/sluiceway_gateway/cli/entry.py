@@ -44,6 +44,7 @@ _DURATION = re.compile(r"([0-9]{1,9})([smhd])\Z")
 gateway_option = click.option(
     "--url", help="URL of the gateway.  [default: SLUICEWAY_URL, or http://127.0.0.1:8900]"
 )
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
 class _Commands(click.Group):
@@ -170,3 +171,13 @@ def print_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
 def format_time(time: datetime | None, default: str = "") -> str:
     """Format a time in UTC; without one, return `default`."""
     return default if time is None else time.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def confirm(question: str, verb: str, done: str) -> None:
+    """Raise ClickException unless the answer is yes."""
+    try:
+        if click.confirm(question, err=True):
+            return
+    except click.Abort:
+        click.echo(err=True)
+    raise click.ClickException(f"nothing was {done}; --yes {verb}s without asking")

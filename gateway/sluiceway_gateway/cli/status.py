@@ -116,7 +116,7 @@ def _print_report(report: StatusReport) -> None:
     written = f"{_number(report.write_rate)} messages written/s"
     click.echo(f"channel {report.name} is {report.phase}, {written}, {when}")
     if report.ledger is not None:
-        _print_ledger(report.ledger)
+        _print_ledger(report.name, report.ledger)
     if report.groups:
         click.echo()
         print_table(
@@ -160,13 +160,14 @@ def _print_report(report: StatusReport) -> None:
         )
 
 
-def _print_ledger(ledger: LedgerReport) -> None:
+def _print_ledger(name: str, ledger: LedgerReport) -> None:
     click.echo(
         f"commit {ledger.number}, open batches: {ledger.open_batches}, "
         f"{_number(ledger.uncommitted_messages)} messages of no commit"
     )
     if ledger.halted is not None:
-        click.echo(f"the channel is stopped: {ledger.halted}")
+        click.echo(f"the channel is halted: {ledger.halted}")
+        click.echo(f"`sluiceway channels repair {name}` shows what is lost, and repairs it")
     holder = ledger.held_back_by
     if holder is not None:
         click.echo(

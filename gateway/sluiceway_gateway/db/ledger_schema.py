@@ -6,6 +6,7 @@ committed once, and stored ends are consistent.
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     ForeignKey,
@@ -36,11 +37,14 @@ ledgers = Table(
     # The topic whose offsets the ledger lists.
     Column("topic_id", Word, nullable=False),
     Column("partitions", Integer, nullable=False),
-    # Number of the last commit, abort or reaped batch.
+    # Number of the last commit, abort, reaped batch or repair.
     Column("number", BigInteger, nullable=False),
     # Why nothing is committed any more; NULL while the ledger works.
     Column("halted", Text),
+    # Number of the last repair; NULL without one.
+    Column("repaired", BigInteger),
     CheckConstraint("number >= 0", name="number"),
+    CheckConstraint("repaired IS NULL OR repaired BETWEEN 1 AND number", name="repaired"),
     CheckConstraint(f"partitions BETWEEN 1 AND {MAX_PARTITIONS}", name="partitions"),
 )
 
@@ -54,8 +58,13 @@ ledger_partitions = Table(
     Column("visible_end", BigInteger, nullable=False),
     # Readers read up to here; the runs below are final.
     Column("stable", BigInteger, nullable=False),
+    # First committed offset that Kafka has lost, until the repair; it only falls.
+    Column("lost_from", BigInteger),
     CheckConstraint("partition >= 0", name="partition"),
     CheckConstraint("stable >= 0 AND stable <= visible_end", name="stable"),
+    CheckConstraint(
+        "lost_from IS NULL OR lost_from >= 0 AND lost_from < visible_end", name="lost_from"
+    ),
 )
 
 visible_runs = Table(
@@ -101,6 +110,10 @@ batches = Table(
     Column("begin", Document, nullable=False),
     # NULL for all partitions.
     Column("partitions", OptionalDocument),
+    # Only the instance asks for the key, so it may be pruned.
+    Column("own_key", Boolean, nullable=False),
+    # Without begin and counts, which were pruned.
+    Column("brief", Boolean, nullable=False),
     Column("opened_at", UtcTime, nullable=False),
     Column("lease_until", UtcTime, nullable=False),
     Column("max_until", UtcTime, nullable=False),
@@ -146,6 +159,13 @@ batches = Table(
         postgresql_where=text("state = 'open'"),
     ),
     Index(None, "channel_uid", "owner", "instance", "epoch"),
+    # What pruning looks at; keys that are kept for ever leave it.
+    Index(
+        "ix_batches_ended_at",
+        "ended_at",
+        sqlite_where=text("brief = 0"),
+        postgresql_where=text("NOT brief"),
+    ),
 )
 
 # Parts of a large manifest, until its commit names the digest of the whole.
@@ -169,4 +189,21 @@ ledger_snapshots = Table(
     Column("stable", Document, nullable=False),
     CheckConstraint("number >= 1", name="number"),
     Index(None, "channel_uid", "at", "number"),
+)
+
+# What repairs of halted ledgers gave up; kept as long as the channel.
+ledger_repairs = Table(
+    "ledger_repairs",
+    metadata,
+    channel_column(primary_key=True),
+    # Among the ends of batches.
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", UtcTime, nullable=False),
+    Column("by", Word, nullable=False),
+    Column("reason", Text, nullable=False),
+    # Why the ledger was halted.
+    Column("cause", Text, nullable=False),
+    # Of each partition: its number, the first lost offset, the end, and the committed messages.
+    Column("lost", Document, nullable=False),
+    CheckConstraint("number >= 1", name="number"),
 )

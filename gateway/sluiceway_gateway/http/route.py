@@ -35,6 +35,7 @@ from sluiceway_gateway.http.json import NO_BODY, JsonCache, ResponseCache, loads
 from sluiceway_gateway.http.problems import malformed
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger.reading import LedgerReads
+from sluiceway_gateway.ledger.repairs import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.metrics import Metrics
@@ -59,6 +60,7 @@ class Services:
     ledgers: Ledgers
     ledger_reads: LedgerReads
     registry: Registry
+    repairs: Repairs
     statuses: Statuses
     rendered: ResponseCache
     fragments: JsonCache

@@ -5,7 +5,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -218,6 +224,34 @@ class KafkaAdmin:
         results = accepted(self._client.results(futures, self._timeout_s))
         times_ms = [each.timestamp for each in results.values() if each.timestamp >= 0]
         return datetime.fromtimestamp(max(times_ms) / 1000, UTC) if times_ms else None
+
+    def append_empty(self, name: str, counts: Mapping[int, int]) -> None:
+        """Append so many messages without key and value by partition, on all in-sync replicas.
+
+        Raises KafkaUnavailable if Kafka has not acknowledged each; some may be there then.
+        """
+        failures: list[KafkaError] = []
+
+        def reported(error: KafkaError | None, _message: Message) -> None:
+            if error is not None:
+                failures.append(error)
+
+        producer = self._client.producer(timeout_s=self._timeout_s)
+        for partition, count in counts.items():
+            for _ in range(count):
+                while True:
+                    try:
+                        producer.produce(name, partition=partition, on_delivery=reported)
+                    except BufferError:
+                        producer.poll(0.1)
+                    else:
+                        break
+                producer.poll(0)
+                if failures:
+                    break
+        producer.flush()
+        if failures:
+            raise self._client.unavailable(rejection(failures[0]).message)
 
     @property
     def _bounds(self) -> dict[str, float]:

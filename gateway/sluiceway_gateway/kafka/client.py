@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from difflib import get_close_matches
 from typing import Any, TypeGuard
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from sluiceway.kafka.diagnosis import diagnosis
@@ -134,7 +134,7 @@ class Client:
         self._last_call: tuple[bool, float] | None = None
         """Whether Kafka answered the last request, and when that was."""
         self._properties = {**properties, "bootstrap.servers": bootstrap_servers}
-        configuration = {
+        self._configuration = configuration = {
             "client.id": "sluiceway-gateway",
             # Reconnect soon after a broker is back.
             "reconnect.backoff.max.ms": 1_000,
@@ -145,6 +145,17 @@ class Client:
             "error_cb": self._on_error,
         }
         self.admin = _admin_client(configuration, "SLUICEWAY_KAFKA_PROPERTIES")
+
+    def producer(self, *, timeout_s: float) -> Producer:
+        """Return a new idempotent producer, whose messages fail after `timeout_s`."""
+        return Producer(
+            {
+                **self._configuration,
+                "enable.idempotence": True,
+                "linger.ms": 20,
+                "message.timeout.ms": round(timeout_s * 1000),
+            }
+        )
 
     def results(self, futures: Mapping[Any, "Future[Any]"], timeout_s: float) -> dict[Any, Any]:
         """Wait for the results of one request; a refusal's result is its Rejection.

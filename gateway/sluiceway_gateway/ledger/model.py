@@ -64,7 +64,11 @@ class Ledger:
     stable: Mapping[int, int] = field(default_factory=dict)
     """By partition, the offset below which nothing changes any more. It never falls."""
     halted: str | None = None
-    """Why nothing may be opened, committed or read any more."""
+    """Why nothing may be opened, committed or read before a repair."""
+    lost_from: Mapping[int, int] = field(default_factory=dict)
+    """By partition of a halted ledger, the first committed offset that Kafka has lost."""
+    repaired: int | None = None
+    """The number of the last repair."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +103,8 @@ class Batch:
     """By partition, the offset below which it has no records; it writes to these only."""
     partitions: tuple[int, ...] | None = None
     """The partitions that its writer named."""
+    own_key: bool = False
+    """Whether only its instance ever asks for its key, which is not kept for long then."""
     opened_at: datetime
     lease_until: datetime
     max_until: datetime
@@ -136,11 +142,11 @@ def stable_of(
 
 
 def require_intact(ledger: Ledger) -> None:
-    """Raise LedgerHalted if the ledger is stopped."""
+    """Raise LedgerHalted if the ledger is halted."""
     if ledger.halted is not None:
         raise LedgerHalted(
-            f"The channel is stopped: {ledger.halted} Nothing is written or read before an "
-            "operator has repaired it."
+            f"The channel is halted: {ledger.halted} Nothing is written or read before a repair: "
+            "`sluiceway channels repair NAME` shows what is lost, and repairs the channel."
         )
 
 
@@ -242,18 +248,26 @@ def grow(ledger: Ledger, partitions: int) -> Ledger:
     return replace(ledger, partitions=max(ledger.partitions, partitions))
 
 
-def reused_offsets(ledger: Ledger, watermarks: Mapping[int, int]) -> str | None:
-    """Return why the ledger must halt: a partition that ends before its committed records."""
-    for partition, end in sorted(ledger.visible_end.items()):
-        if partition in watermarks and watermarks[partition] < end:
-            return (
-                f"Kafka has records of partition {partition} up to {watermarks[partition]} only, "
-                f"but they are committed up to {end}, so Kafka lost some and uses their offsets "
-                "again."
-            )
-    return None
+def reused_offsets(ledger: Ledger, watermarks: Mapping[int, int]) -> Mapping[int, int]:
+    """Return, by partition that ends before its committed records, the first lost offset.
+
+    Of a halted ledger, those partitions that end before what is known to be lost.
+    """
+    return {
+        partition: watermarks[partition]
+        for partition, end in sorted(ledger.visible_end.items())
+        if watermarks.get(partition, end) < ledger.lost_from.get(partition, end)
+    }
 
 
-def halt(ledger: Ledger, reason: str) -> Ledger:
-    """Return the ledger stopped, with the first reason that was found."""
-    return replace(ledger, halted=ledger.halted or reason)
+def halt(ledger: Ledger, lost_from: Mapping[int, int]) -> Ledger:
+    """Return the ledger halted, with the first reason that was found."""
+    lost = dict(ledger.lost_from)
+    for partition, offset in lost_from.items():
+        lost[partition] = min(offset, lost.get(partition, offset))
+    partition, offset = next(iter(lost_from.items()))
+    reason = (
+        f"Kafka has records of partition {partition} up to {offset} only, but they are committed "
+        f"up to {ledger.visible_end[partition]}, so Kafka lost some and uses their offsets again."
+    )
+    return replace(ledger, halted=ledger.halted or reason, lost_from=lost)

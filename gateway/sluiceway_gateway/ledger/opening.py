@@ -35,6 +35,7 @@ class OpenRequest:
     """Replace the owner's other instances at once, instead of waiting for their leases."""
     ordinal: int | None = None
     partitions: tuple[int, ...] | None = None
+    own_key: bool = False
     lease: timedelta
 
 
@@ -105,6 +106,7 @@ def open_batch(
         ordinal=request.ordinal,
         begin=_begin(ended.ledger, request),
         partitions=request.partitions,
+        own_key=request.own_key,
         opened_at=now,
         lease_until=min(now + request.lease, now + max_age),
         max_until=now + max_age,
@@ -148,7 +150,7 @@ def _require_unfenced(
     if epoch is not None and epoch < current:
         raise BatchFenced(
             f"Instance {current} of {owner.name!r} has replaced this one, which is number {epoch} "
-            f"({request.instance!r}). Stop it; the newer instance goes on."
+            f"({request.instance!r}), or the channel was repaired. Stop it; a newer one goes on."
         )
 
 

@@ -7,9 +7,10 @@ from datetime import datetime
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import SnapshotNotFound
-from sluiceway_gateway.ledger import batch_store, store
+from sluiceway_gateway.ledger import batch_store, repair_store, store
 from sluiceway_gateway.ledger.intervals import Interval, slice_runs
 from sluiceway_gateway.ledger.model import Batch, Ledger
+from sluiceway_gateway.ledger.repairing import Repair
 from sluiceway_gateway.ledger.service import require_ledger
 from sluiceway_gateway.longpoll import Poller
 
@@ -52,6 +53,10 @@ class VisibleOffsets:
     truncated: Mapping[int, int]
     open: tuple[Batch, ...]
     halted: str | None
+    repaired: int | None
+    """The number of the last repair, which removed runs."""
+    given_up: Mapping[int, Sequence[Interval]]
+    """By partition, what repairs have removed."""
 
     @property
     def etag(self) -> str:
@@ -66,9 +71,10 @@ def ledger_etag(uid: str, number: int, *, halted: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitList:
-    """Batches that ended, the last one first, and the open ones, the oldest first."""
+    """Batches that ended and repairs, the last one first; the open batches, the oldest first."""
 
     ended: tuple[Batch, ...]
+    repairs: tuple[Repair, ...]
     open: tuple[Batch, ...]
 
 
@@ -99,6 +105,7 @@ class LedgerReads:
             partitions = max(ledger.partitions, channel.topic.partitions or 0)
             starts = dict.fromkeys(range(partitions), 0) if query.starts is None else query.starts
             found = store.runs_slice(tx, uid, starts, stable=stable, limit=query.limit)
+            lost = {} if ledger.repaired is None else repair_store.given_up(tx, uid)
             open_batches = () if query.is_past else tuple(batch_store.open_batches(tx, uid))
         part = slice_runs(found, stable, starts, query.limit)
         return VisibleOffsets(
@@ -112,16 +119,24 @@ class LedgerReads:
             truncated=part.truncated,
             open=open_batches,
             halted=ledger.halted,
+            repaired=ledger.repaired,
+            given_up=lost,
         )
 
     def commits(self, name: str, *, uid: str | None, before: int | None, limit: int) -> CommitList:
-        """Return the last ends of batches, those before a number if one is given."""
+        """Return the last ends of batches and repairs, those before a number if one is given."""
         with self._database.read() as tx:
             channel = require_ledger(name, channels_store.find(tx, name), uid)
             last = _AFTER_ALL if before is None else before
             ended = batch_store.ended(tx, channel.uid, before=last, limit=limit)
+            repairs = repair_store.repairs(tx, channel.uid, before=last, limit=limit)
             still_open = batch_store.open_batches(tx, channel.uid)
-        return CommitList(ended=tuple(ended), open=tuple(still_open))
+        least = ended[-1].number if len(ended) == limit else 0
+        return CommitList(
+            ended=tuple(ended),
+            repairs=tuple(each for each in repairs if each.number >= (least or 0)),
+            open=tuple(still_open),
+        )
 
     async def changed(self, seen: VisibleOffsets, *, timeout_s: float) -> bool:
         """Wait until the ledger differs from this state; see `Poller.wait`."""
@@ -145,16 +160,30 @@ def _as_of(
     number = query.number
     if query.at is not None and number is None:
         number = store.number_at(tx, ledger.channel_uid, query.at)
+        if number == 0:
+            _require_kept(tx, ledger, f"as of {query.at.isoformat()}")
     if number is None or number == ledger.number:
         ends = ledger.stable if query.is_past else ledger.visible_end
         return ledger.number, ledger.stable, ends
     stable = {} if number == 0 else store.snapshot(tx, ledger.channel_uid, number)
     if stable is None:
+        if number < ledger.number:
+            _require_kept(tx, ledger, f"of commit {number}")
         raise SnapshotNotFound(
             f"The channel has no commit {number}; the last one is {ledger.number}. "
             "`sluiceway channels commits` lists them."
         )
     return number, stable, stable
+
+
+def _require_kept(tx: ReadTransaction, ledger: Ledger, which: str) -> None:
+    """Raise SnapshotNotFound if the first snapshots were pruned."""
+    oldest = store.oldest_snapshot(tx, ledger.channel_uid)
+    if oldest is not None and oldest[0] > 1:
+        raise SnapshotNotFound(
+            f"The snapshot {which} was pruned: they are kept for SLUICEWAY_HISTORY_DAYS days. The "
+            f"oldest one is that of commit {oldest[0]}, of {oldest[1].isoformat()}."
+        )
 
 
 __all__ = ["CommitList", "CommittedQuery", "LedgerReads", "VisibleOffsets", "ledger_etag"]

@@ -102,6 +102,14 @@ class ComparisonCounts:
     pause_s: float = _COMPARE_PAUSE_S
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Behind:
+    """A watermark below what is committed."""
+
+    since_s: float
+    lowest: int
+
+
 class LedgerComparer:
     """Compares ledgers with Kafka's watermarks.
 
@@ -121,14 +129,14 @@ class LedgerComparer:
         self._kafka = kafka
         self._clock = clock
         self._monotonic = monotonic
-        self._behind_s: dict[str, float] = {}
-        """Since when a ledger's watermarks are behind."""
+        self._behind: dict[tuple[str, int], _Behind] = {}
+        """By channel and partition, watermarks that are behind."""
 
     def run_once(self) -> ComparisonCounts:
         """Compare all ledgers of usable topics. Raises DatabaseUnavailable."""
         with self._database.read() as tx:
             topics = store.topics(tx)
-        self._behind_s = {uid: at for uid, at in self._behind_s.items() if uid in topics}
+        self._behind = {at: each for at, each in self._behind.items() if at[0] in topics}
         try:
             marks = self._kafka.watermarks_of(dict(topics.values()))
         except KafkaUnavailable as error:
@@ -156,17 +164,35 @@ class LedgerComparer:
         ends = {at: each.end_offset for at, each in marks.items()}
         with self._database.read() as tx:
             found = store.find(tx, uid)
-        if found is None or found.halted is not None or reused_offsets(found, ends) is None:
-            self._behind_s.pop(uid, None)
+        if found is None:
             return False
-        now_s = self._monotonic()
-        if now_s - self._behind_s.setdefault(uid, now_s) < _CONFIRM_S:
+        lost = self._confirmed(uid, reused_offsets(found, ends))
+        if not lost:
             return False
         with self._database.write() as tx:
             was = store.hold_existing(tx, uid)
-            reason = None if was is None else reused_offsets(was, ends)
-            if was is None or reason is None:
+            # What was lost is reported even if others have written there since.
+            lost = {} if was is None else reused_offsets(was, lost)
+            if was is None or not lost:
                 return False
-            store.save(tx, halt(was, reason), was=was, now=self._clock())
-        _log.error("a ledger is halted", channel=uid, reason=reason)
+            halted = halt(was, lost)
+            store.save(tx, halted, was=was, now=self._clock())
+        for partition in lost:
+            # A further loss has to be confirmed as well.
+            self._behind.pop((uid, partition), None)
+        _log.error("a ledger is halted", channel=uid, reason=halted.halted, lost_from=lost)
         return True
+
+    def _confirmed(self, uid: str, behind: Mapping[int, int]) -> Mapping[int, int]:
+        """Return, of the partitions that are behind for long, the lowest watermarks seen."""
+        now_s = self._monotonic()
+        for known in [at for at in self._behind if at[0] == uid and at[1] not in behind]:
+            del self._behind[known]
+        confirmed = {}
+        for partition, end in behind.items():
+            seen = self._behind.get((uid, partition), _Behind(since_s=now_s, lowest=end))
+            seen = _Behind(since_s=seen.since_s, lowest=min(seen.lowest, end))
+            self._behind[uid, partition] = seen
+            if now_s - seen.since_s >= _CONFIRM_S:
+                confirmed[partition] = seen.lowest
+        return confirmed

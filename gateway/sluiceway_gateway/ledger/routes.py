@@ -1,5 +1,6 @@
 """Routes of batches, of what they have committed, and of the list of commits."""
 
+import re
 from datetime import datetime
 from typing import Annotated
 
@@ -8,6 +9,7 @@ from pydantic import AfterValidator
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import Uid
 from sluiceway_gateway.http.auth import Viewer, access
 from sluiceway_gateway.http.json import json_response
@@ -37,8 +39,8 @@ from sluiceway_gateway.ledger.wire import (
     committed_json,
     lease_json,
     lease_of,
+    malformed,
     position_change,
-    starts_of,
 )
 
 #: Characters of `from`, which a URL has room for.
@@ -50,6 +52,24 @@ Writer = Annotated[Principal, access(Action.WRITE)]
 BatchId = Annotated[Uid, Path(description="The batch's id")]
 SliceNumber = Annotated[int, Path(ge=0, lt=MAX_SLICES, description="From 0")]
 OfChannel = Annotated[Uid, Query(description="Of the channel")]
+
+
+_START = re.compile(r"(0|[1-9][0-9]{0,5}):(0|[1-9][0-9]{0,18})")
+
+
+def _starts_of(text: str | None) -> dict[int, int] | None:
+    """Return the offsets of `0:120,1:7` by partition. Raises InvalidRequest."""
+    if text is None:
+        return None
+    starts: dict[int, int] = {}
+    for each in text.split(","):
+        found = _START.fullmatch(each)
+        if found is None or int(found[2]) > INT64_MAX - 1 or int(found[1]) >= MAX_PARTITIONS:
+            raise malformed("query:from", "expected PARTITION:OFFSET, joined by commas")
+        if int(found[1]) in starts:
+            raise malformed("query:from", f"partition {found[1]} is given twice")
+        starts[int(found[1])] = int(found[2])
+    return starts
 
 
 def _in_a_zone(moment: datetime | None) -> datetime | None:
@@ -209,7 +229,7 @@ async def get_committed(
     With `wait` and `If-None-Match`, once a batch has ended.
     """
     query = CommittedQuery(
-        starts=starts_of(from_),
+        starts=_starts_of(from_),
         limit=limit,
         number=snapshot if number is None else number,
         at=snapshot_at,

@@ -206,7 +206,9 @@ class Ledgers:
             stable = decision.ledger.stable
             if decision.repeated:
                 assert decision.batch.number is not None  # noqa: S101 - it is committed
-                stable = store.snapshot(tx, uid, decision.batch.number) or {}
+                # Of a commit whose snapshot was pruned, the present one.
+                found = store.snapshot(tx, uid, decision.batch.number)
+                stable = was.stable if found is None else found
             else:
                 batch_store.end(tx, uid, decision.batch)
                 batch_store.put_owner(tx, uid, decision.owner)

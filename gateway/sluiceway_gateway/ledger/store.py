@@ -57,11 +57,17 @@ def _raise_ends(insert: Any) -> PreparedDml:
     new = statement.excluded
     upsert = statement.on_conflict_do_update(
         index_elements=["channel_uid", "partition"],
-        set_={"visible_end": new.visible_end, "stable": new.stable},
+        set_={each: new[each] for each in ("visible_end", "stable", "lost_from")},
         where=(ledger_partitions.c.visible_end <= new.visible_end)
-        & (ledger_partitions.c.stable <= new.stable),
+        & (ledger_partitions.c.stable <= new.stable)
+        # Only a repair forgets that records are lost.
+        & (
+            ledger_partitions.c.lost_from.is_(None)
+            | (new.lost_from <= ledger_partitions.c.lost_from)
+        ),
     )
-    return PreparedDml(upsert, columns=["channel_uid", "partition", "visible_end", "stable"])
+    columns = ["channel_uid", "partition", "visible_end", "stable", "lost_from"]
+    return PreparedDml(upsert, columns=columns)
 
 
 _RAISE_ENDS = by_dialect(_raise_ends)
@@ -116,6 +122,8 @@ def _ledger_of(tx: ReadTransaction, row: Row[Any]) -> Ledger:
         visible_end={each.partition: each.visible_end for each in ends},
         stable={each.partition: each.stable for each in ends},
         halted=row.halted,
+        lost_from={each.partition: each.lost_from for each in ends if each.lost_from is not None},
+        repaired=row.repaired,
     )
 
 
@@ -142,13 +150,23 @@ def save(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) ->
             "partition": partition,
             "visible_end": end,
             "stable": ledger.stable.get(partition, 0),
+            "lost_from": ledger.lost_from.get(partition),
         }
         for partition, end in ledger.visible_end.items()
-        if (end, ledger.stable.get(partition, 0))
-        != (was.visible_end.get(partition), was.stable.get(partition, 0))
+        if (end, ledger.stable.get(partition, 0), ledger.lost_from.get(partition))
+        != (
+            was.visible_end.get(partition),
+            was.stable.get(partition, 0),
+            was.lost_from.get(partition),
+        )
     ]
     raised = tx.run_each(_RAISE_ENDS[tx.dialect], rows)
     require_held(saved == 1 and raised == len(rows), "ledger")
+    keep_snapshots(tx, ledger, was=was, now=now)
+
+
+def keep_snapshots(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) -> None:
+    """Store `stable` under each number that was given since `was`."""
     stable = document_of(ledger.stable)
     snapshots = [
         {"channel_uid": was.channel_uid, "number": number, "at": now, "stable": stable}
@@ -291,8 +309,16 @@ def snapshot(tx: ReadTransaction, uid: str, number: int) -> Mapping[int, int] | 
     return None if found is None else numbers_of(found)
 
 
+def oldest_snapshot(tx: ReadTransaction, uid: str) -> tuple[int, datetime] | None:
+    """Return the number and the time of the oldest snapshot that is kept."""
+    table = ledger_snapshots.c
+    statement = select(table.number, table.at).where(table.channel_uid == uid)
+    found = tx.execute(statement.order_by(table.number).limit(1)).one_or_none()
+    return None if found is None else (found.number, found.at)
+
+
 def number_at(tx: ReadTransaction, uid: str, at: datetime) -> int:
-    """Return the number of the last end up to this time; 0 before the first.
+    """Return the number of the last end up to this time; 0 before the oldest one.
 
     Times are shown in milliseconds, so an end counts within its own one.
     """

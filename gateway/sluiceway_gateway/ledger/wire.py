@@ -1,6 +1,5 @@
 """JSON of ledgers: request models and responses."""
 
-import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
@@ -16,6 +15,7 @@ from sluiceway_gateway.ledger.intervals import Manifest, manifest_of
 from sluiceway_gateway.ledger.model import LEASE, Batch
 from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets
+from sluiceway_gateway.ledger.repairing import Repair
 from sluiceway_gateway.ledger.service import CommittedBatch, PositionChange
 from sluiceway_gateway.offsets.model import Commit, Position
 
@@ -78,6 +78,7 @@ class BatchPost(Asked):
         Field(min_length=1, max_length=MAX_PARTITIONS),
         AfterValidator(_each_once),
     ] = Field(default=None, description="The only ones that are written to; null: any")
+    own_key: bool = Field(default=False, description="Only this instance ever asks for the key")
     lease_ms: LeaseMs = None
 
     def request(self) -> OpenRequest:
@@ -89,6 +90,7 @@ class BatchPost(Asked):
             takeover=self.takeover,
             ordinal=self.ordinal,
             partitions=None if self.partitions is None else tuple(sorted(self.partitions)),
+            own_key=self.own_key,
             lease=lease_of(self.lease_ms),
         )
 
@@ -236,6 +238,8 @@ class VisibleOffsetsBody(BaseModel):
     truncated: dict[str, int] = Field(description="By partition, where to ask on, with number")
     open: list[OpenBatchBody]
     halted: str | None = Field(description="Why nothing may be read or written")
+    repaired: int | None = Field(description="Number of the last repair, which removed runs")
+    given_up: dict[str, list[list[int]]] = Field(description="By partition, what repairs removed")
 
 
 class EndBody(BaseModel):
@@ -253,10 +257,31 @@ class EndBody(BaseModel):
     opened_at: datetime
 
 
+class LostBody(BaseModel):
+    """Committed messages of a partition that Kafka has lost."""
+
+    partition: int
+    first: int = Field(description="First offset that is lost, or used again")
+    end: int = Field(description="End of what was committed")
+    messages: int
+
+
+class RepairBody(BaseModel):
+    """A repair of a halted channel."""
+
+    number: int
+    at: datetime
+    by: str
+    reason: str
+    cause: str = Field(description="Why the channel was halted")
+    lost: list[LostBody]
+
+
 class CommitsBody(BaseModel):
-    """Ends of batches, the last one first, and open batches."""
+    """Ends of batches and repairs, the last one first, and open batches."""
 
     commits: list[EndBody]
+    repairs: list[RepairBody]
     open: list[OpenBatchBody]
 
 
@@ -281,9 +306,9 @@ def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> 
     """Return the change of positions; by default of the batch's own channel and topic."""
     partitions = [each.partition for each in body.positions]
     if len(set(partitions)) != len(partitions):
-        raise _malformed("/positions/positions", "each partition may be given once")
+        raise malformed("/positions/positions", "each partition may be given once")
     if body.channel is not None and (body.uid is None or body.topic_id is None):
-        raise _malformed("/positions", "a channel is given with its uid and topic_id")
+        raise malformed("/positions", "a channel is given with its uid and topic_id")
     moved = tuple(_position(each.partition, each.to) for each in body.positions)
     return PositionChange(
         commit=Commit(
@@ -310,25 +335,8 @@ def _position(partition: int, place: PlacePut) -> Position:
     )
 
 
-_START = re.compile(r"(0|[1-9][0-9]{0,5}):(0|[1-9][0-9]{0,18})")
-
-
-def starts_of(text: str | None) -> dict[int, int] | None:
-    """Return the offsets of `0:120,1:7` by partition. Raises InvalidRequest."""
-    if text is None:
-        return None
-    starts: dict[int, int] = {}
-    for each in text.split(","):
-        found = _START.fullmatch(each)
-        if found is None or int(found[2]) > INT64_MAX - 1 or int(found[1]) >= MAX_PARTITIONS:
-            raise _malformed("query:from", "expected PARTITION:OFFSET, joined by commas")
-        if int(found[1]) in starts:
-            raise _malformed("query:from", f"partition {found[1]} is given twice")
-        starts[int(found[1])] = int(found[2])
-    return starts
-
-
-def _malformed(pointer: str, message: str) -> InvalidRequest:
+def malformed(pointer: str, message: str) -> InvalidRequest:
+    """Return the error for a value at `pointer`."""
     return InvalidRequest.malformed([Violation(pointer=pointer, message=message)])
 
 
@@ -382,8 +390,10 @@ def committed_json(found: VisibleOffsets) -> dict[str, Any]:
         "visible_end": _numbers_json({**nothing, **found.visible_end}),
         "runs": {str(each): runs for each, runs in sorted(found.runs.items())},
         "truncated": _numbers_json(found.truncated),
-        "open": _open_json(found.open),
+        "open": open_json(found.open),
         "halted": found.halted,
+        "repaired": found.repaired,
+        "given_up": {str(each): lost for each, lost in sorted(found.given_up.items())},
     }
 
 
@@ -405,11 +415,19 @@ def commits_json(found: CommitList) -> dict[str, Any]:
             }
             for each in found.ended
         ],
-        "open": _open_json(found.open),
+        "repairs": [repair_json(each) for each in found.repairs],
+        "open": open_json(found.open),
     }
 
 
-def _open_json(batches: Iterable[Batch]) -> list[dict[str, Any]]:
+def repair_json(repair: Repair) -> dict[str, Any]:
+    """Return the JSON of a repair."""
+    lost = [vars(each) for each in repair.lost]
+    return {**vars(repair), "at": time_json(repair.at), "lost": lost}
+
+
+def open_json(batches: Iterable[Batch]) -> list[dict[str, Any]]:
+    """Return the JSON of open batches."""
     return [
         {
             "id": each.id,

@@ -154,13 +154,31 @@ def test_a_recreated_topic_is_refused(
         visibility_of(calls, connection, grace_s=60.0)
 
 
-def test_a_stopped_channel_is_refused(
+def test_a_halted_channel_is_refused(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
     script.answer(200, body(1, halted="offsets were reused."), ETag='"1"')
-    with pytest.raises(Conflict, match=r"stopped.*offsets were reused") as raised:
+    with pytest.raises(Conflict, match=r"halted.*offsets were reused.*repair flights") as raised:
         visibility_of(calls, connection, grace_s=60.0)
     assert raised.value.code == "ledger_halted"
+
+
+def test_a_repair_ends_the_readers_before_it(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    before = opened(script, calls, connection)
+    script.answer(200, body(2, repaired=2), ETag='"2"')
+    with pytest.raises(Conflict, match="was repaired") as raised:
+        before.refresh()
+    assert raised.value.code == "ledger_repaired"
+    assert (before.number, before.runs.stable_of(0)) == (1, 10)
+    script.answer(200, body(2, repaired=2), ETag='"2"')
+    after = visibility_of(calls, connection, grace_s=60.0)
+    assert after is not None
+    assert (after is before, after.number) == (False, 2)
+    script.answer(200, body(3, repaired=2), ETag='"3"')
+    after.refresh()
+    assert after.number == 3
 
 
 def test_an_answer_that_lacks_runs_is_refused(

@@ -3,10 +3,13 @@
 import itertools
 import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluiceway.errors import IncompatibleGateway
 from sluiceway.ledger.visibility import VisibleRuns
 from sluiceway.rest.ledger_models import Committed, Interval
 
@@ -65,6 +68,18 @@ def test_an_older_answer_changes_nothing() -> None:
     runs.add(answer(1, {0: 4, 1: 0}, {0: [(0, 4)], 1: []}))
     assert runs.stable == {0: 10, 1: 5}
     assert runs.next_run(0, 0) == (0, 10)
+
+
+def test_runs_may_end_below_stable_only_where_a_repair_gave_them_up() -> None:
+    cut = answer(3, {0: 30}, {0: [(0, 12)]})
+    with pytest.raises(IncompatibleGateway, match="listed up to 12, but committed up to 30"):
+        VisibleRuns().add(cut)
+    for first, end in ((12, 29), (30, 40)):
+        with pytest.raises(IncompatibleGateway):
+            VisibleRuns().add(replace(cut, given_up={0: (Interval(first, end),)}))
+    runs = VisibleRuns()
+    runs.add(replace(cut, given_up={0: (Interval(15, 30),)}))
+    assert (runs.stable_of(0), runs.next_run(0, 0), runs.next_run(0, 12)) == (30, (0, 12), None)
 
 
 def test_visible_runs_can_be_pickled() -> None:

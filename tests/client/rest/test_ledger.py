@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scripted_gateway import Script, scripted
-from sluiceway.errors import CommitUnknown, Conflict, IncompatibleGateway
+from sluiceway.errors import CommitUnknown, Conflict, IncompatibleGateway, InvalidRequest
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import (
@@ -101,6 +101,7 @@ def test_a_batch_is_opened_with_its_key_and_its_begin_is_read(
             "takeover": False,
             "ordinal": None,
             "partitions": [0, 1],
+            "own_key": False,
             "lease_ms": None,
         }
     ]
@@ -172,6 +173,21 @@ def test_a_large_manifest_is_uploaded_in_slices(
         for partition, intervals in part.items():
             joined.setdefault(partition, []).extend(intervals)
     assert joined == manifest
+
+
+def test_a_manifest_over_the_limit_is_refused_before_anything_is_sent(
+    script: Script, calls: LedgerCalls, batch: Batch
+) -> None:
+    class Endless(list[Interval]):
+        def __len__(self) -> int:
+            return 10_000_001
+
+    with pytest.raises(InvalidRequest, match=r"10,000,001 intervals .* takes 10,000,000") as raised:
+        calls.commit(
+            "c", batch, uid=UID, instance="i", manifest={0: Endless()}, records=1, counts={0: 1}
+        )
+    assert raised.value.code == "invalid_manifest"
+    assert script.requests == []
 
 
 def test_a_commit_without_an_answer_is_repeated(
@@ -298,6 +314,45 @@ def test_the_slices_of_one_answer_are_put_together(script: Script, calls: Ledger
     assert whole.runs == {0: (Interval(2, 5), Interval(9, 20)), 1: (Interval(0, 4),)}
     assert whole.truncated == {}
     assert ["number=7" in path for _, path, _ in script.requests] == [False, True, True]
+
+
+def test_many_partitions_are_asked_for_in_urls_of_bounded_length(
+    script: Script, calls: LedgerCalls
+) -> None:
+    last = 2**63 - 2
+    stable = {str(each): last for each in range(400)}
+    for first, end in ((0, 150), (150, 300), (300, 400)):
+        runs = {str(each): [[each, last]] for each in range(first, end)}
+        script.answer(200, {**RUNS, "stable": stable, "visible_end": stable, "runs": runs})
+    starts = dict.fromkeys(range(400), last)
+    whole = calls.all_committed("c", uid=UID, starts=starts, seen='"6"', wait_s=5)
+
+    assert whole is not None
+    assert whole.runs == {each: (Interval(each, last),) for each in range(400)}
+    assert all(len(path) < 5_200 for _, path, _ in script.requests)
+    assert ["wait=5" in path for _, path, _ in script.requests] == [True, False, False]
+    assert ["number=7" in path for _, path, _ in script.requests] == [False, True, True]
+
+
+def test_an_answer_in_parts_begins_again_after_a_repair(script: Script, calls: LedgerCalls) -> None:
+    cut = {**RUNS, "runs": {"0": [[2, 5]]}, "truncated": {"0": 9}}
+    script.answer(200, cut)
+    script.answer(200, {**RUNS, "runs": {"0": []}, "repaired": 8})
+    script.answer(200, {**RUNS, "runs": {"0": [[2, 5]]}, "repaired": 8})
+    whole = calls.all_committed("c", uid=UID, starts={0: 2})
+    assert whole is not None
+    assert (whole.repaired, whole.runs) == (8, {0: (Interval(2, 5),)})
+
+
+def test_a_repair_gives_up_what_its_plan_names(script: Script, calls: LedgerCalls) -> None:
+    lost = [{"partition": 3, "first": 20, "end": 30, "messages": 4}]
+    script.answer(200, {"cause": "c", "lost": lost, "open": RUNS["open"]})
+    plan = calls.repair_plan("c", uid=UID)
+    done = {"number": 9, "at": "2026-01-02T03:04:05Z", "by": "ops", "reason": "r", "cause": "c"}
+    script.answer(200, {**done, "lost": lost})
+    repair = calls.repair("c", plan, uid=UID, reason="r")
+    assert (repair.number, repair.lost) == (9, plan.lost)
+    assert script.bodies[-1] == {"uid": UID, "lost_from": {"3": 20}, "reason": "r"}
 
 
 def test_a_snapshot_is_asked_for_by_number_or_by_time(script: Script, calls: LedgerCalls) -> None:

@@ -16,7 +16,9 @@ from sluiceway_gateway.errors import (
     BeyondWatermark,
     InvalidManifest,
     LedgerHalted,
+    LedgerIntact,
     ManifestConflict,
+    RepairChanged,
     StaleBatch,
     UnknownPartition,
 )
@@ -45,6 +47,7 @@ from sluiceway_gateway.ledger.model import (
     stable_of,
 )
 from sluiceway_gateway.ledger.opening import OpenDecision, OpenRequest, open_batch
+from sluiceway_gateway.ledger.repairing import RepairDecision, RepairRequest, repair_ledger
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=30)
@@ -403,20 +406,57 @@ def test_a_manifest_beyond_the_watermark_may_be_repeated() -> None:
         require_written(manifest((0, 5), at=9), {0: 4})
 
 
-def test_reused_offsets_stop_the_ledger(channel: Channel) -> None:
+def test_reused_offsets_halt_the_ledger(channel: Channel) -> None:
     batch = channel.open("k").batch
     channel.commit(batch, manifest((0, 5)))
     open_batch_ = channel.open("open").batch
-    assert reused_offsets(channel.ledger, {0: 5}) is None
-    reason = reused_offsets(channel.ledger, {0: 4})
+    assert reused_offsets(channel.ledger, {0: 5}) == {}
+    assert reused_offsets(channel.ledger, {0: 4}) == {0: 4}
 
-    assert reason is not None
-    channel.ledger = halt(channel.ledger, reason)
-    assert halt(channel.ledger, "Another.").halted == reason
-    with pytest.raises(LedgerHalted, match="up to 4 only"):
+    channel.ledger = halt(channel.ledger, {0: 4})
+    reason = channel.ledger.halted
+    with pytest.raises(LedgerHalted, match=r"up to 4 only.*`sluiceway channels repair NAME`"):
         channel.open("more")
     with pytest.raises(LedgerHalted):
         channel.commit(open_batch_, manifest((5, 6)))
+    assert reused_offsets(channel.ledger, {0: 4}) == {}
+    assert reused_offsets(channel.ledger, {0: 3}) == {0: 3}
+    channel.ledger = halt(channel.ledger, {0: 3})
+    assert (channel.ledger.halted, channel.ledger.lost_from) == (reason, {0: 3})
+
+
+def repair(channel: Channel, lost_from: dict[int, int], ends: dict[int, int]) -> RepairDecision:
+    return repair_ledger(
+        channel.ledger,
+        [*channel.owners.values()],
+        channel.open_batches,
+        {at: sorted(each) for at, each in channel.runs.items()},
+        ends,
+        RepairRequest(lost_from=lost_from, reason="r", by="ops"),
+        NOW,
+    )
+
+
+def test_a_repair_removes_lost_runs_and_lowers_no_end(channel: Channel) -> None:
+    channel.commit(channel.open("k").batch, manifest((0, 5), (7, 9)))
+    open_batch_ = channel.open("open").batch
+    with pytest.raises(LedgerIntact):
+        repair(channel, {0: 4}, {0: 9})
+    channel.ledger = halt(channel.ledger, {0: 4})
+    with pytest.raises(RepairChanged, match="lost from 4 of partition 0, and the request names 5"):
+        repair(channel, {0: 5}, {0: 9})
+    with pytest.raises(BeyondWatermark, match="lacks 1 messages up to 9"):
+        repair(channel, {0: 4}, {0: 8})
+    done = repair(channel, {0: 4}, {0: 9})
+
+    assert (done.runs_removed, done.runs_added) == ({0: ((0, 5), (7, 9))}, {0: ((0, 4),)})
+    assert [(each.first, each.end, each.messages) for each in done.repair.lost] == [(4, 9, 3)]
+    assert (done.ledger.visible_end, done.ledger.stable) == ({0: 9}, {0: 9})
+    assert (done.ledger.halted, done.ledger.lost_from) == (None, {})
+    assert [each.id for each in done.aborted] == [open_batch_.id]
+    assert done.aborted[0].number == 2
+    assert done.ledger.number == done.ledger.repaired == done.repair.number == 3
+    assert all(each.fence == each.epoch for each in done.owners)
 
 
 def test_ends_are_final() -> None:

@@ -9,6 +9,7 @@ from ledger_sites import LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.reaping import LeaseReaper, LedgerComparer
 from topics import Topics
 
@@ -89,7 +90,7 @@ def test_no_batch_ends_because_the_clock_was_set(
     clocks.wall.advance(3600)
     assert reap(5) == 0
     ledger.post("batches/renew", batches=[{"id": batch["id"], "instance": "run-1"}])
-    assert reap(30) == 0
+    assert reap(25) == 0
     assert ledger.committed()["open"][0]["key"] == "k1"
 
 
@@ -144,12 +145,13 @@ class Behind(KafkaAdmin):
     """The real Kafka, with a watermark that trails or has lost records."""
 
     is_behind = True
+    end = 7
 
     def watermarks_of(self, topics: dict[str, int]) -> dict[str, dict[int, Watermarks | None]]:  # type: ignore[override]
         found = super().watermarks_of(topics)
         if self.is_behind:
             for marks in found.values():
-                marks[0] = Watermarks(begin_offset=0, end_offset=7)
+                marks[0] = Watermarks(begin_offset=0, end_offset=self.end)
         return found
 
 
@@ -174,3 +176,32 @@ def test_a_ledger_whose_records_are_lost_is_halted(
     found = ledger.ask_committed(etag=etag)
     assert "partition 0" in found.json()["halted"]
     assert code(ledger.ask_open("k2")) == "ledger_halted"
+
+
+def test_what_is_lost_is_the_lowest_watermark_seen(
+    ledger: LedgerSite,
+    clocks: Clocks,
+    kafka: SharedKafka,
+    comparer: Callable[..., LedgerComparer],
+) -> None:
+    ledger.commit(ledger.open(), {0: [(0, 10)]})
+    behind = Behind(kafka.bootstrap_servers)
+    compare = comparer(behind)
+    # Others write there before the loss is certain, and then further records are lost.
+    for seconds, end, halted, lost_from in (
+        (0, 5, 0, {}),
+        (20, 8, 0, {}),
+        (20, 9, 1, {0: 5}),
+        (10, 4, 0, {0: 5}),
+        (10, 10, 0, {0: 5}),
+        (10, 4, 0, {0: 5}),
+        (40, 4, 1, {0: 4}),
+    ):
+        clocks.go_on(seconds)
+        behind.end = end
+        assert compare.run_once().halted == halted
+        with ledger.rig.database.read() as tx:
+            found = store.find(tx, ledger.uid)
+        assert found is not None
+        assert found.lost_from == lost_from
+    behind.close()

@@ -6,6 +6,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from sluiceway_gateway.ledger.committing import CommitRequest
 from sluiceway_gateway.ledger.intervals import Interval, Manifest, digest_of, merge_runs
 from sluiceway_gateway.ledger.model import BatchState, reap
 from sluiceway_gateway.ledger.opening import OpenRequest
+from sluiceway_gateway.ledger.pruning import LedgerPruner
 from sluiceway_gateway.ledger.reading import CommittedQuery, LedgerReads
 from sluiceway_gateway.ledger.service import Ledgers, save_aborted
 
@@ -64,6 +66,11 @@ class Writers:
         self._lock = threading.Lock()
         self.committed: dict[str, Manifest] = {}
         """By key, what a commit was answered for."""
+        self._ordered: set[str] = set()
+
+    def ordered(self, key: str) -> bool:
+        """Whether a key's batch had a place in an order."""
+        return key in self._ordered
 
     def run(self, number: int) -> None:
         chance = random.Random(self._seed * 1000 + number)  # noqa: S311
@@ -90,6 +97,8 @@ class Writers:
         assert again.id == batch.id or again.state is BatchState.COMMITTED
         if batch.number is not None:
             return
+        if chance.random() < 0.5:
+            self._ledgers.renew(name, {batch.id: batch.instance}, uid=uid, lease=LEASE)
         manifest: dict[int, tuple[Interval, ...]] = {}
         for partition in sorted(chance.sample(sorted(batch.begin), k=2)):
             written = [self._log.append(partition, chance.randint(1, 4)) for _ in range(3)]
@@ -115,6 +124,8 @@ class Writers:
         with self._lock:
             assert key not in self.committed, "a key is committed once"
             self.committed[key] = manifest
+            if batch.ordinal is not None:
+                self._ordered.add(key)
 
     def _commit(self, request: CommitRequest) -> tuple[int | None, Any]:
         done = self._ledgers.commit(
@@ -126,6 +137,30 @@ class Writers:
             principal=LOOPBACK,
         )
         return done.batch.number, done.stable
+
+
+class Care:
+    """Lets time pass, and aborts batches whose leases are over, as the gateway does by itself."""
+
+    def __init__(self, ledger: LedgerSite, seed: int) -> None:
+        self._site = ledger
+        self._chance = random.Random(seed)  # noqa: S311
+        self.reaped = 0
+
+    def run(self, done: threading.Event) -> None:
+        while not done.wait(0.002):
+            self._site.rig.clock.advance(timedelta(seconds=self._chance.randint(0, 2)))
+            self.reap()
+
+    def reap(self) -> None:
+        rig = self._site.rig
+        with rig.database.write() as tx:
+            was = store.hold_existing(tx, self._site.uid)
+            if was is None:
+                return
+            ended = reap(was, batch_store.open_batches(tx, self._site.uid), rig.clock())
+            save_aborted(tx, ended, was=was, now=rig.clock())
+        self.reaped += len(ended.aborted)
 
 
 class Reader:
@@ -153,25 +188,21 @@ class Reader:
                 return
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_random_concurrent_batches_are_visible_once_or_never(ledger: LedgerSite, seed: int) -> None:
+def run_schedule(ledger: LedgerSite, seed: int) -> Writers:
+    """Let writers, readers and the reaper work at once, and check what is left."""
     writers, readers = Writers(ledger, seed), [Reader(ledger) for _ in range(READERS)]
-    done = threading.Event()
-    with ThreadPoolExecutor(WRITERS + READERS) as pool:
-        reading = [pool.submit(each.run, done) for each in readers]
+    care, done = Care(ledger, seed), threading.Event()
+    with ThreadPoolExecutor(WRITERS + READERS + 1) as pool:
+        others = [pool.submit(each.run, done) for each in (*readers, care)]
         writing = [pool.submit(writers.run, number) for number in range(WRITERS)]
         for each in writing:
             each.exception()
         done.set()
-        for each in (*writing, *reading):
+        for each in (*writing, *others):
             each.result()
     # Whoever vanished is reaped, and nothing is held back any more.
     ledger.rig.clock.advance(LEASE)
-    with ledger.rig.database.write() as tx:
-        was = store.hold_existing(tx, ledger.uid)
-        assert was is not None
-        ended = reap(was, batch_store.open_batches(tx, ledger.uid), ledger.rig.clock())
-        save_aborted(tx, ended, was=was, now=ledger.rig.clock())
+    care.reap()
     reads: LedgerReads = ledger.rig.app.state.parts.ledger_reads
     found = reads.committed(ledger.name, ALL, uid=ledger.uid)
     assert found.open == ()
@@ -179,13 +210,55 @@ def test_random_concurrent_batches_are_visible_once_or_never(ledger: LedgerSite,
     expected = [each for manifest in writers.committed.values() for each in offsets(manifest)]
     assert len(expected) == len(set(expected)) > 0
     assert offsets(found.runs) == set(expected)
+    assert all(
+        before.end < after.first
+        for intervals in found.runs.values()
+        for before, after in pairwise(intervals)
+    )
+    ended = reads.commits(ledger.name, uid=ledger.uid, before=None, limit=10_000).ended
+    assert [each.number for each in ended] == [*range(found.number, 0, -1)]
+    committed = {each.key for each in ended if each.state is BatchState.COMMITTED}
+    assert committed == writers.committed.keys()
     for reader in readers:
         for number, (stable, runs) in reader.states.items():
             if number:
-                again = reads.committed(
-                    ledger.name, CommittedQuery(limit=10_000, number=number), uid=ledger.uid
-                )
+                past = CommittedQuery(limit=10_000, number=number)
+                again = reads.committed(ledger.name, past, uid=ledger.uid)
                 assert (again.stable, offsets(again.runs)) == (stable, offsets(runs))
+    return writers
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_concurrent_batches_are_visible_once_or_never(ledger: LedgerSite, seed: int) -> None:
+    assert run_schedule(ledger, seed).committed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10, 30))
+def test_many_random_concurrent_batches_are_visible_once_or_never(
+    ledger: LedgerSite, seed: int
+) -> None:
+    run_schedule(ledger, seed)
+
+
+def test_no_committed_key_is_lost_while_ledgers_are_pruned(ledger: LedgerSite) -> None:
+    writers = run_schedule(ledger, 3)
+    ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
+    ledger.rig.clock.advance(timedelta(days=31))
+    pruner = LedgerPruner(database=ledger.rig.database, days=30, clock=ledger.rig.clock)
+
+    def ask(key: str) -> str:
+        owner = key.split("/")[0]
+        request = OpenRequest(key=key, owner=owner, instance=uuid.uuid4().hex, lease=LEASE)
+        return str(ledgers.open(ledger.name, request, uid=ledger.uid).batch.state)
+
+    kept = [key for key in writers.committed if not writers.ordered(key)]
+    with ThreadPoolExecutor(4) as pool:
+        pruned = pool.submit(pruner.run_once)
+        states = list(pool.map(ask, kept * 3))
+    assert pruned.result().shortened > 0
+    assert states == ["committed"] * len(states)
+    assert len(states) > 0
 
 
 def test_one_of_many_concurrent_openings_makes_the_batch(ledger: LedgerSite) -> None:

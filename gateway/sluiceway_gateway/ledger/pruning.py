@@ -1,0 +1,136 @@
+"""Pruning of ledgers: ended batches, their details, snapshots and owners, a bounded number a pass.
+
+Keys that are committed stay, since a job may be run again at any time: of a stream the highest one,
+which refuses those before it. Keys that only their instance asks for go.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, union, update
+
+from sluiceway_gateway.clock import Clock
+from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import batch_owners, batches, ledger_snapshots, ledgers
+from sluiceway_gateway.ledger import store
+from sluiceway_gateway.ledger.model import BatchState
+
+#: Rows of one kind that one transaction changes.
+_ROWS = 500
+#: Channels in one pass.
+_CHANNELS = 20
+_PAUSE_S = 600.0
+
+_HIGHEST = (
+    select(batch_owners.c.ordinal)
+    .where(
+        batch_owners.c.channel_uid == batches.c.channel_uid,
+        batch_owners.c.name == batches.c.owner,
+    )
+    .scalar_subquery()
+)
+_ABORTED = batches.c.state == str(BatchState.ABORTED)
+_COMMITTED = batches.c.state == str(BatchState.COMMITTED)
+_UNNEEDED = or_(_ABORTED, and_(_COMMITTED, or_(batches.c.own_key, batches.c.ordinal < _HIGHEST)))
+_DETAILED = and_(_COMMITTED, ~batches.c.own_key, batches.c.ordinal.is_(None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerPruneCounts:
+    """Rows that one pass deleted or shortened; `pause_s` is 0 while there may be more."""
+
+    batches: int = 0
+    shortened: int = 0
+    """Committed batches of which only the key, the digest and the number of records stay."""
+    snapshots: int = 0
+    owners: int = 0
+    pause_s: float = _PAUSE_S
+
+
+class LedgerPruner:
+    """Prunes what ended more than `days` ago, by the clock, under the ledgers' locks."""
+
+    def __init__(self, *, database: Database, days: int, clock: Clock) -> None:
+        self._database = database
+        self._retention = timedelta(days=days)
+        self._clock = clock
+
+    def run_once(self) -> LedgerPruneCounts:
+        """Prune some rows of each kind, of some channels. Raises DatabaseUnavailable."""
+        before = self._clock() - self._retention
+        with self._database.read() as tx:
+            uids = _with_old_rows(tx, before)
+        found = [self._prune(uid, before) for uid in uids]
+        counts = [sum(each) for each in zip(*found, strict=True)] or [0, 0, 0, 0]
+        more = len(uids) == _CHANNELS or any(_ROWS in each for each in found)
+        return LedgerPruneCounts(
+            batches=counts[0],
+            shortened=counts[1],
+            snapshots=counts[2],
+            owners=counts[3],
+            pause_s=0.0 if more else _PAUSE_S,
+        )
+
+    def _prune(self, uid: str, before: datetime) -> tuple[int, int, int, int]:
+        with self._database.write() as tx:
+            ledger = store.hold_existing(tx, uid)
+            if ledger is None:
+                return 0, 0, 0, 0
+            return (
+                _delete_batches(tx, uid, before),
+                _shorten_batches(tx, uid, before),
+                _delete_snapshots(tx, uid, before, last=ledger.number),
+                _delete_owners(tx, uid),
+            )
+
+
+def _old(before: datetime) -> ColumnElement[bool]:
+    return and_(batches.c.ended_at < before, ~batches.c.brief)
+
+
+def _with_old_rows(tx: ReadTransaction, before: datetime) -> list[str]:
+    of_batches = select(batches.c.channel_uid).where(_old(before), or_(_UNNEEDED, _DETAILED))
+    snapshot = exists().where(
+        ledger_snapshots.c.channel_uid == ledgers.c.channel_uid,
+        ledger_snapshots.c.at < before,
+        ledger_snapshots.c.number < ledgers.c.number,
+    )
+    found = union(of_batches, select(ledgers.c.channel_uid).where(snapshot))
+    return list(tx.execute(found.order_by("channel_uid").limit(_CHANNELS)).scalars())
+
+
+def _delete_batches(tx: WriteTransaction, uid: str, before: datetime) -> int:
+    chosen = select(batches.c.id).where(batches.c.channel_uid == uid, _old(before), _UNNEEDED)
+    return tx.execute(delete(batches).where(batches.c.id.in_(chosen.limit(_ROWS)))).rowcount
+
+
+def _shorten_batches(tx: WriteTransaction, uid: str, before: datetime) -> int:
+    chosen = select(batches.c.id).where(batches.c.channel_uid == uid, _old(before), _DETAILED)
+    return tx.execute(
+        update(batches)
+        .where(batches.c.id.in_(chosen.limit(_ROWS)))
+        .values(begin={}, counts=None, partitions=None, brief=True)
+    ).rowcount
+
+
+def _delete_snapshots(tx: WriteTransaction, uid: str, before: datetime, *, last: int) -> int:
+    table = ledger_snapshots.c
+    where = (table.channel_uid == uid, table.at < before, table.number < last)
+    chosen = select(table.number).where(*where).order_by(table.number).limit(_ROWS)
+    return tx.execute(
+        delete(ledger_snapshots).where(table.channel_uid == uid, table.number.in_(chosen))
+    ).rowcount
+
+
+def _delete_owners(tx: WriteTransaction, uid: str) -> int:
+    """Delete owners of which nothing is left that another instance could ask for."""
+    has_batch = exists().where(
+        batches.c.channel_uid == batch_owners.c.channel_uid, batches.c.owner == batch_owners.c.name
+    )
+    where = (batch_owners.c.channel_uid == uid, batch_owners.c.ordinal.is_(None), ~has_batch)
+    chosen = select(batch_owners.c.name).where(*where).limit(_ROWS)
+    return tx.execute(
+        delete(batch_owners).where(
+            batch_owners.c.channel_uid == uid, batch_owners.c.name.in_(chosen)
+        )
+    ).rowcount

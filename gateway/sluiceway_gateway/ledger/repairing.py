@@ -1,0 +1,201 @@
+"""Repair of a halted ledger: what is given up, and which batches end with it. Pure.
+
+Kafka uses the lost offsets again. So `visible_end` and `stable` stay where they are, the lost runs
+are removed, and every partition is filled up to `visible_end` with messages of no batch before the
+channel goes on: what is committed later is never at an offset that a reader has passed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from sluiceway_gateway.errors import BeyondWatermark, LedgerIntact, RepairChanged
+from sluiceway_gateway.ledger.intervals import Interval, Runs, clip, visible_below
+from sluiceway_gateway.ledger.model import (
+    Batch,
+    Ending,
+    Ledger,
+    Owner,
+    end_batches,
+    halt,
+    reused_offsets,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostRecords:
+    """Committed messages of a partition that Kafka has lost."""
+
+    partition: int
+    first: int
+    """The first offset that is lost, or used again."""
+    end: int
+    """The end of what was committed."""
+    messages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairPlan:
+    """What a repair gives up."""
+
+    cause: str
+    """Why the ledger is halted."""
+    lost: tuple[LostRecords, ...]
+    aborted: tuple[Batch, ...]
+    """The open batches, which do not survive it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairRequest:
+    """A repair that gives up what a plan has named, and nothing else."""
+
+    lost_from: Mapping[int, int]
+    """By partition, the first lost offset."""
+    reason: str
+    by: str
+    """The caller."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """A repair that was made; it is kept for good."""
+
+    number: int
+    """Its number among the ends of batches."""
+    at: datetime
+    by: str
+    reason: str
+    cause: str
+    lost: tuple[LostRecords, ...]
+
+    @property
+    def lost_from(self) -> Mapping[int, int]:
+        """By partition, the first lost offset."""
+        return {each.partition: each.first for each in self.lost}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairDecision:
+    """What a repair stores."""
+
+    repair: Repair
+    ledger: Ledger
+    owners: tuple[Owner, ...]
+    """Owners of the aborted batches, fenced."""
+    aborted: tuple[Batch, ...]
+    runs_removed: Runs
+    runs_added: Runs
+
+
+def known_losses(ledger: Ledger, watermarks: Mapping[int, int]) -> Ledger:
+    """Return the halted ledger with what Kafka has lost since. Raises LedgerIntact."""
+    if ledger.halted is None:
+        raise LedgerIntact(
+            "The channel is not halted: Kafka has all of its committed records, and nothing is to "
+            "be repaired."
+        )
+    further = reused_offsets(ledger, watermarks)
+    return halt(ledger, further) if further else ledger
+
+
+def plan_repair(ledger: Ledger, open_batches: Sequence[Batch], runs: Runs) -> RepairPlan:
+    """Return what a repair of the ledger, with all its losses, gives up.
+
+    `runs` are the stored runs that end above the first lost offset, by partition.
+    """
+    lost = tuple(
+        LostRecords(
+            partition=partition,
+            first=first,
+            end=ledger.visible_end[partition],
+            messages=sum(each.end - each.first for each in clip(runs.get(partition, ()), first)),
+        )
+        for partition, first in sorted(ledger.lost_from.items())
+    )
+    return RepairPlan(cause=ledger.halted or "", lost=lost, aborted=tuple(open_batches))
+
+
+def require_planned(ledger: Ledger, request: RepairRequest) -> None:
+    """Raise RepairChanged unless the request gives up exactly what is lost."""
+    if dict(request.lost_from) != dict(ledger.lost_from):
+        raise RepairChanged(
+            "What Kafka has lost is not what this repair would give up: it is lost from "
+            f"{_offsets_text(ledger.lost_from)}, and the request names "
+            f"{_offsets_text(request.lost_from)}. Nothing was changed: look at the plan again."
+        )
+
+
+def unfilled(ledger: Ledger, watermarks: Mapping[int, int]) -> Mapping[int, int]:
+    """Return, by partition, how many messages are missing up to the end of what was committed."""
+    return {
+        partition: end - watermarks.get(partition, 0)
+        for partition, end in sorted(ledger.visible_end.items())
+        if watermarks.get(partition, 0) < end
+    }
+
+
+def repair_ledger(
+    ledger: Ledger,
+    owners: Sequence[Owner],
+    open_batches: Sequence[Batch],
+    runs: Runs,
+    watermarks: Mapping[int, int],
+    request: RepairRequest,
+    now: datetime,
+) -> RepairDecision:
+    """Return the ledger without the lost runs, no longer halted, and without open batches.
+
+    `owners` are those of the open batches; they are fenced. `watermarks` were read after the
+    partitions were filled. Raises LedgerIntact, RepairChanged and BeyondWatermark.
+    """
+    ledger = known_losses(ledger, {})
+    require_planned(ledger, request)
+    missing = unfilled(ledger, watermarks)
+    if missing:
+        partition = next(iter(missing))
+        raise BeyondWatermark(
+            f"Partition {partition} lacks {missing[partition]} messages up to "
+            f"{ledger.visible_end[partition]}, the end of what was committed. Nothing was changed: "
+            "repeat the repair."
+        )
+    plan = plan_repair(ledger, open_batches, runs)
+    ended = end_batches(
+        ledger, open_batches, (), now, Ending.ABORT, "The channel was repaired while it was open."
+    )
+    removed: dict[int, tuple[Interval, ...]] = {}
+    added: dict[int, tuple[Interval, ...]] = {}
+    for partition, first in ledger.lost_from.items():
+        stored = tuple(each for each in runs.get(partition, ()) if each.end > first)
+        removed[partition] = stored
+        added[partition] = visible_below(stored, first)
+    number = ended.ledger.number + 1
+    return RepairDecision(
+        repair=Repair(
+            number=number,
+            at=now,
+            by=request.by,
+            reason=request.reason,
+            cause=plan.cause,
+            lost=plan.lost,
+        ),
+        ledger=replace(
+            ended.ledger,
+            number=number,
+            stable=dict(ledger.visible_end),
+            halted=None,
+            lost_from={},
+            repaired=number,
+        ),
+        owners=tuple(
+            replace(each, epoch=each.epoch + 1, fence=each.epoch + 1, instance="")
+            for each in owners
+        ),
+        aborted=ended.aborted,
+        runs_removed=removed,
+        runs_added=added,
+    )
+
+
+def _offsets_text(offsets: Mapping[int, int]) -> str:
+    named = [f"{offset} of partition {at}" for at, offset in sorted(offsets.items())]
+    return ", ".join(named) or "no offset"

@@ -1,0 +1,134 @@
+"""Repairs of halted ledgers: plans, and their execution in Kafka and in the database."""
+
+from collections.abc import Callable, Mapping
+
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.service import require_usable
+from sluiceway_gateway.clock import Clock, system_clock
+from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.errors import LedgerIntact
+from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
+from sluiceway_gateway.ledger import batch_store, repair_store, store
+from sluiceway_gateway.ledger.intervals import Runs
+from sluiceway_gateway.ledger.model import Ledger, Owner
+from sluiceway_gateway.ledger.repairing import (
+    Repair,
+    RepairPlan,
+    RepairRequest,
+    known_losses,
+    plan_repair,
+    repair_ledger,
+    require_planned,
+    unfilled,
+)
+from sluiceway_gateway.ledger.service import require_ledger
+from sluiceway_gateway.offsets.model import require_topic
+
+_AFTER_ALL = 2**62
+
+
+class Repairs:
+    """Repairs of one database's ledgers."""
+
+    def __init__(
+        self,
+        database: Database,
+        kafka: KafkaAdmin,
+        *,
+        notify: Callable[[], None],
+        clock: Clock = system_clock,
+    ) -> None:
+        """`notify` is called after each repair."""
+        self._database = database
+        self._kafka = kafka
+        self._notify = notify
+        self._clock = clock
+
+    def plan(self, name: str, *, uid: str) -> RepairPlan:
+        """Return what a repair gives up; changes nothing.
+
+        Raises ChannelNotFound, UidMismatch, NoLedger, LedgerIntact and KafkaUnavailable.
+        """
+        with self._database.read() as tx:
+            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            ledger = known_losses(_found(tx, channel), {})
+        ends = self._ends(channel, ledger)
+        with self._database.read() as tx:
+            ledger = known_losses(_found(tx, channel), ends)
+            open_batches = batch_store.open_batches(tx, uid)
+            return plan_repair(ledger, open_batches, _lost_runs(tx, ledger))
+
+    def repair(self, name: str, request: RepairRequest, *, uid: str) -> Repair:
+        """Give up what Kafka has lost, and let the channel go on; a repeat changes nothing.
+
+        First the losses are stored, then the partitions are filled in Kafka, and then the ledger is
+        repaired. Raises what `plan` raises, RepairChanged and BeyondWatermark.
+        """
+        with self._database.read() as tx:
+            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            ledger = _found(tx, channel)
+            done = repair_store.repairs(tx, uid, before=_AFTER_ALL, limit=1)
+        if ledger.halted is None and done and done[0].lost_from == dict(request.lost_from):
+            return done[0]
+        ledger = known_losses(ledger, {})
+        ends = self._ends(channel, ledger)
+        with self._database.write() as tx:
+            was = self._hold(tx, channel)
+            ledger = known_losses(was, ends)
+            require_planned(ledger, request)
+            # The filled partitions would not show it any more.
+            store.save(tx, ledger, was=was, now=self._clock())
+        missing = unfilled(ledger, ends)
+        if missing:
+            self._kafka.append_empty(channel.topic.name, missing)
+            ends = self._ends(channel, ledger)
+        with self._database.write() as tx:
+            was = self._hold(tx, channel)
+            open_batches = batch_store.open_batches(tx, uid)
+            owners = [
+                batch_store.owner(tx, uid, owner) or Owner(name=owner)
+                for owner in sorted({each.owner for each in open_batches})
+            ]
+            now = self._clock()
+            runs = _lost_runs(tx, was)
+            decision = repair_ledger(was, owners, open_batches, runs, ends, request, now)
+            for batch in decision.aborted:
+                batch_store.end(tx, uid, batch)
+            for owner in decision.owners:
+                batch_store.put_owner(tx, uid, owner)
+            store.replace_runs(tx, uid, removed=decision.runs_removed, added=decision.runs_added)
+            repair_store.save(tx, decision.ledger, decision.repair, was=was, now=now)
+        self._notify()
+        return decision.repair
+
+    def _hold(self, tx: WriteTransaction, channel: Channel) -> Ledger:
+        store.share_channels(tx, [channel.uid])
+        found = require_ledger(channel.name, channels_store.find(tx, channel.name), channel.uid)
+        require_usable(found, writes=False)
+        was = store.hold(tx, found)
+        require_topic(found.topic.id, was.topic_id)
+        return was
+
+    def _ends(self, channel: Channel, ledger: Ledger) -> Mapping[int, int]:
+        """Return Kafka's watermarks, of all partitions with committed records."""
+        require_usable(channel, writes=False)
+        partitions = max(ledger.visible_end, default=0) + 1
+        marks = require_watermarks(
+            self._kafka, channel.topic.name, partitions, unknown="The channel was not repaired."
+        )
+        return {partition: each.end_offset for partition, each in marks.items()}
+
+
+def _found(tx: ReadTransaction, channel: Channel) -> Ledger:
+    ledger = store.find(tx, channel.uid)
+    if ledger is None:
+        raise LedgerIntact(
+            f"The channel {channel.name!r} is not halted: no batch was opened yet, so there is "
+            "nothing to repair."
+        )
+    return ledger
+
+
+def _lost_runs(tx: ReadTransaction, ledger: Ledger) -> Runs:
+    return store.runs_from(tx, ledger.channel_uid, ledger.lost_from)

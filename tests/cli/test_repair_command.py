@@ -1,0 +1,92 @@
+"""`sluiceway channels repair`, and readers and writers of a channel that was halted."""
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from databases import SQLite
+from gateways import running
+from ledger_sites import LedgerSite, WrittenTopic, halt_ledger, lose, use_topic
+from processes import Run, Sluiceway
+from shared_kafka import SharedKafka
+from sluiceway import Channel, Gateway
+from sluiceway.errors import Conflict
+from sluiceway_gateway.db.engine import Database
+from topics import DEFINITION, Topics, readings
+
+Command = Callable[..., Run]
+
+
+@pytest.fixture
+def site(kafka: SharedKafka, sqlite: SQLite) -> Iterator[LedgerSite]:
+    """A channel with an empty topic."""
+    url, servers = sqlite.migrated(), kafka.bootstrap_servers
+    name = f"repaired-{uuid.uuid4().hex[:8]}"
+    topic = WrittenTopic(name=name, id=Topics(servers).create(name), partitions=1, records=0)
+    database = Database(url)
+    options = {"kafka_bootstrap_servers": servers, "kafka_timeout_ms": 20_000}
+    with running(database, url, **options) as rig:
+        made = rig.put(name, schema=DEFINITION, delivery="exactly_once")
+        assert made.status_code == 201, made.text
+        uid = use_topic(database, name, topic).uid
+        yield LedgerSite(rig=rig, name=name, uid=uid, topic=topic)
+    database.close()
+
+
+@pytest.fixture
+def channel(site: LedgerSite) -> Iterator[Channel]:
+    with Gateway(site.rig.url) as gateway:
+        yield gateway.channel(site.name)
+
+
+@pytest.fixture
+def command(sluiceway: Sluiceway, site: LedgerSite) -> Command:
+    return lambda *arguments: sluiceway("channels", *arguments, url=site.rig.url)
+
+
+def ids(channel: Channel) -> list[int]:
+    with channel.reader(until="now") as reader:
+        return [record["id"] for record in reader]
+
+
+def test_a_halted_channel_is_repaired_and_read_and_written_again(
+    site: LedgerSite, channel: Channel, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with channel.writer() as writer:
+        writer.write(readings(10))
+    with channel.reader(until=None) as reader:
+        assert len(reader.read(10)) == 10
+        lose(site, {0: 15})
+        halt_ledger(site, {0: 10})
+        with pytest.raises(Conflict, match=f"halted.*channels repair {site.name}") as halted:
+            ids(channel)
+        assert halted.value.code == "ledger_halted"
+        with pytest.raises(Conflict, match=r"halted.*channels repair"), channel.writer() as writer:
+            writer.write(readings(1))
+
+        monkeypatch.setattr("click.confirm", lambda *_, **__: False)
+        declined = command("repair", site.name)
+        assert declined.status == 1
+        assert declined.err == "sluiceway: nothing was changed; --yes repairs without asking\n"
+        assert "Kafka has records of partition 0 up to 10 only" in declined.out
+        assert declined.out.splitlines()[3].split() == ["0", "10", "15", "4"]
+        with pytest.raises(Conflict, match="halted"):
+            ids(channel)
+
+        done = command("repair", site.name, "--yes", "--reason", "a disk failed")
+        assert done.status == 0, done.err
+        assert done.out.splitlines()[-1].startswith(f"channel {site.name} is repaired")
+        # What this reader expects at the lost offsets is not what is there.
+        with pytest.raises(Conflict, match="was repaired") as repaired:
+            reader.read(1, timeout=20)
+        assert repaired.value.code == "ledger_repaired"
+
+        assert ids(channel) == [*range(10)]
+        with channel.writer() as writer:
+            writer.write(readings(5, 10))
+        assert ids(channel) == [*range(15)]
+    command("repair", site.name).failed("is not halted")
+    listed = command("commits", site.name).out.splitlines()
+    assert [line.split()[:2] for line in listed[1:3]] == [["3", "committed"], ["2", "repair"]]
+    assert '"reason": "a disk failed"' in command("commits", site.name, "--json").out

@@ -1,0 +1,123 @@
+"""Pruning of ledgers: what goes, what stays for good, and what is answered then."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select
+
+from gateways import code
+from ledger_sites import LedgerSite
+from sluiceway_gateway.db import schema
+from sluiceway_gateway.ledger import pruning
+from sluiceway_gateway.ledger.pruning import LedgerPruneCounts, LedgerPruner
+
+DAYS = 30
+
+
+@pytest.fixture
+def pruner(ledger: LedgerSite) -> LedgerPruner:
+    return LedgerPruner(database=ledger.rig.database, days=DAYS, clock=ledger.rig.clock)
+
+
+def later(ledger: LedgerSite) -> None:
+    ledger.rig.clock.advance(timedelta(days=DAYS, seconds=1))
+
+
+def rows(ledger: LedgerSite, table: str) -> int:
+    with ledger.rig.database.read() as tx:
+        count = select(func.count()).select_from(getattr(schema, table))
+        return int(tx.execute(count).scalar_one())
+
+
+def test_a_committed_key_stays_for_good_with_its_number_of_records(
+    ledger: LedgerSite, pruner: LedgerPruner
+) -> None:
+    first = ledger.open("day-1")
+    done = ledger.commit(first, {0: [(0, 10)]})
+    assert pruner.run_once() == LedgerPruneCounts()
+    later(ledger)
+    assert pruner.run_once() == LedgerPruneCounts(shortened=1)
+    assert pruner.run_once() == LedgerPruneCounts()
+
+    again = ledger.open("day-1", instance="run-2")
+    assert (again["state"], again["records"], again["number"]) == ("committed", 10, 1)
+    assert (again["counts"], again["begin"]) == (None, {})
+    assert ledger.commit(first, {0: [(0, 10)]}) == done
+    assert code(ledger.ask_open("day-1", "other")) == "batch_key_taken"
+    assert ledger.committed()["runs"]["0"] == [[0, 10]]
+
+
+def test_a_stream_keeps_its_highest_batch(ledger: LedgerSite, pruner: LedgerPruner) -> None:
+    for number in range(3):
+        batch = ledger.open(f"q-{number}", "query", takeover=True, ordinal=number)
+        ledger.commit(batch, {0: [(number, number + 1)]})
+    later(ledger)
+    assert pruner.run_once() == LedgerPruneCounts(batches=2, snapshots=2)
+    assert pruner.run_once() == LedgerPruneCounts()
+
+    again = ledger.open("q-2", "query", "run-2", takeover=True, ordinal=2)
+    assert (again["state"], again["records"]) == ("committed", 1)
+    for number in (0, 1):
+        answer = ledger.ask_open(f"q-{number}", "query", "run-2", takeover=True, ordinal=number)
+        assert code(answer) == "stale_batch"
+    assert ledger.committed()["runs"]["0"] == [[0, 3]]
+
+
+def test_keys_of_one_instance_and_aborted_batches_go_with_their_owners(
+    ledger: LedgerSite, pruner: LedgerPruner
+) -> None:
+    ledger.commit(ledger.open("w-1", "w", "w", own_key=True), {0: [(0, 5)]}, instance="w")
+    ledger.ask_abort(ledger.open("failed", "job"))
+    later(ledger)
+    ledger.commit(ledger.open("w-2", "w2", "w2", own_key=True), {0: [(5, 9)]}, instance="w2")
+    still_open = ledger.open("late", "slow")
+    assert pruner.run_once() == LedgerPruneCounts(batches=2, snapshots=2, owners=2)
+
+    assert ledger.committed()["runs"]["0"] == [[0, 9]]
+    assert [each["key"] for each in ledger.committed()["open"]] == ["late"]
+    assert ledger.open("late", "slow") == still_open
+    listed = ledger.rig.http.get(f"{ledger.path}/commits").json()["commits"]
+    assert [each["key"] for each in listed] == ["w-2"]
+    assert ledger.open("failed", "job", "run-2")["epoch"] == 1
+
+
+def test_a_pruned_snapshot_is_told_from_one_that_never_was(
+    ledger: LedgerSite, pruner: LedgerPruner
+) -> None:
+    early = "2029-12-31T00:00:00Z"
+    assert ledger.committed(snapshot_at=early)["number"] == 0
+    ledger.commit(ledger.open("k1"), {0: [(0, 5)]})
+    ledger.commit(ledger.open("k2"), {0: [(5, 9)]})
+    assert ledger.committed(snapshot_at=early)["number"] == 0
+    later(ledger)
+    ledger.commit(ledger.open("k3"), {0: [(9, 12)]})
+    assert pruner.run_once().snapshots == 2
+
+    for asked in ({"snapshot": 1}, {"snapshot": 2}, {"snapshot_at": early}):
+        answer = ledger.ask_committed(**asked)
+        assert (answer.status_code, code(answer)) == (404, "snapshot_not_found")
+        assert "was pruned" in answer.json()["detail"]
+        assert "oldest one is that of commit 3, of 2030-01-31" in answer.json()["detail"]
+    assert ledger.committed(snapshot=3)["stable"]["0"] == 12
+    assert "no commit 4" in ledger.ask_committed(snapshot=4).json()["detail"]
+
+
+def test_the_last_snapshot_stays(ledger: LedgerSite, pruner: LedgerPruner) -> None:
+    ledger.commit(ledger.open("k1"), {0: [(0, 5)]})
+    later(ledger)
+    assert pruner.run_once().snapshots == 0
+    assert ledger.committed(snapshot=1)["runs"]["0"] == [[0, 5]]
+
+
+def test_a_pass_is_bounded_and_the_next_one_goes_on(
+    ledger: LedgerSite, pruner: LedgerPruner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "_ROWS", 2)
+    for number in range(5):
+        ledger.commit(ledger.open(f"k-{number}", own_key=True), {})
+    later(ledger)
+    counts = [pruner.run_once() for _ in range(4)]
+    assert [each.batches for each in counts] == [2, 2, 1, 0]
+    assert [each.snapshots for each in counts] == [2, 2, 0, 0]
+    assert [each.pause_s > 0 for each in counts] == [False, False, True, True]
+    assert (rows(ledger, "batches"), rows(ledger, "ledger_snapshots")) == (0, 1)

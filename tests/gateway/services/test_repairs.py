@@ -1,0 +1,200 @@
+"""Repairs of halted channels: what they give up, and what goes on after them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from gateways import code
+from ledger_sites import LedgerSite, halt_ledger, ledger_site, lose, written_topic
+from shared_kafka import SharedKafka
+from sluiceway_gateway.db.engine import WriteTransaction
+from sluiceway_gateway.errors import ConcurrentChange
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.ledger import store
+from topics import Topics
+
+
+@pytest.fixture
+def admin(kafka: SharedKafka) -> Iterator[KafkaAdmin]:
+    admin = KafkaAdmin(kafka.bootstrap_servers)
+    yield admin
+    admin.close()
+
+
+@pytest.fixture
+def short(ledger: LedgerSite, kafka: SharedKafka) -> LedgerSite:
+    """A channel with 20 messages in each of two partitions, and no batch."""
+    topic = written_topic(kafka.bootstrap_servers, partitions=2, records=20)
+    return ledger_site(ledger.rig, topic, "halted")
+
+
+@pytest.fixture
+def site(short: LedgerSite) -> LedgerSite:
+    """A halted channel: [0, 10) and [11, 30) of partition 0 are committed, and Kafka ends at 20."""
+    short.commit(short.open("before"), {0: [(0, 10)], 1: [(0, 5)]})
+    lose(short, {0: 30})
+    halt_ledger(short, {0: 20})
+    return short
+
+
+def ask_plan(site: LedgerSite) -> httpx.Response:
+    return site.rig.http.get(f"{site.path}/ledger/repair", params={"uid": site.uid})
+
+
+def ask_repair(site: LedgerSite, lost_from: Mapping[str, int]) -> httpx.Response:
+    return site.post("ledger/repair", lost_from=lost_from, reason="a disk failed")
+
+
+def repair(site: LedgerSite, lost_from: Mapping[str, int]) -> Any:
+    answer = ask_repair(site, lost_from)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_plan_names_what_is_lost_and_changes_nothing(site: LedgerSite) -> None:
+    before = site.committed()
+    plan = ask_plan(site).json()
+
+    assert plan["lost"] == [{"partition": 0, "first": 20, "end": 30, "messages": 10}]
+    assert plan["open"] == []
+    assert "up to 20 only, but they are committed up to 30" in plan["cause"]
+    assert site.committed() == before
+    assert before["halted"] == plan["cause"]
+
+
+def test_a_repaired_channel_gives_up_what_is_lost_and_goes_on(
+    site: LedgerSite, admin: KafkaAdmin
+) -> None:
+    done = repair(site, {"0": 20})
+
+    assert (done["number"], done["reason"], done["by"]) == (2, "a disk failed", "loopback")
+    assert done["lost"] == [{"partition": 0, "first": 20, "end": 30, "messages": 10}]
+    found = site.committed()
+    assert (found["halted"], found["repaired"], found["number"]) == (None, 2, 2)
+    assert found["runs"] == {"0": [[0, 10], [11, 20]], "1": [[0, 5]]}
+    assert found["stable"] == found["visible_end"] == {"0": 30, "1": 5}
+    assert found["given_up"] == {"0": [[20, 30]]}
+    # No later message gets an offset that readers have passed.
+    assert admin.end_offsets(site.topic.name, [0, 1])[0] == 30
+    batch = site.open("after")
+    assert batch["begin"] == {"0": 30, "1": 5}
+    Topics(admin.bootstrap_servers).produce(site.topic.name, 0, [b""] * 2)
+    site.commit(batch, {0: [(30, 32)]})
+    assert site.committed()["runs"]["0"] == [[0, 10], [11, 20], [30, 32]]
+
+
+def test_a_repair_keeps_who_made_it_and_why(site: LedgerSite) -> None:
+    done = repair(site, {"0": 20})
+    listed = site.rig.http.get(f"{site.path}/commits").json()
+    assert listed["repairs"] == [done]
+    assert [each["number"] for each in listed["commits"]] == [1]
+    page = site.rig.http.get(f"{site.path}/commits", params={"before": 2}).json()
+    assert page["repairs"] == []
+
+
+def test_no_open_batch_and_no_instance_of_one_survives_a_repair(short: LedgerSite) -> None:
+    idle = short.open("idle", "idle", "run-9")
+    short.ask_abort(idle, "run-9")
+    batch = short.open("late", "query", "run-1", takeover=True, ordinal=1)
+    lose(short, {0: 30})
+    halt_ledger(short, {0: 20})
+    assert [each["key"] for each in ask_plan(short).json()["open"]] == ["late"]
+    repair(short, {"0": 20})
+
+    assert short.committed()["open"] == []
+    assert code(short.ask_commit(batch, {1: [(0, 5)]})) == "batch_aborted"
+    again = short.ask_open("late", "query", "run-1", takeover=True, ordinal=1)
+    assert code(again) == "batch_fenced"
+    assert "repaired" in again.json()["detail"]
+    assert short.open("late", "query", "run-2", takeover=True, ordinal=1)["state"] == "open"
+    assert short.open("more", "idle", "run-9")["state"] == "open"
+
+
+@pytest.mark.parametrize("lost_from", [{"0": 19}, {"0": 21}, {"1": 2}, {"0": 20, "1": 5}])
+def test_a_repair_gives_up_nothing_but_what_was_agreed_to(
+    site: LedgerSite, lost_from: dict[str, int]
+) -> None:
+    before = site.committed()
+    answer = ask_repair(site, lost_from)
+    assert (answer.status_code, code(answer)) == (409, "repair_changed")
+    assert "lost from 20 of partition 0" in answer.json()["detail"]
+    assert site.committed() == before
+
+
+def test_what_was_lost_since_the_halt_is_in_the_plan_and_is_given_up(site: LedgerSite) -> None:
+    lose(site, {1: 40})
+    plan = ask_plan(site).json()
+    assert [(each["partition"], each["first"]) for each in plan["lost"]] == [(0, 20), (1, 20)]
+    assert code(ask_repair(site, {"0": 20})) == "repair_changed"
+    repair(site, {"0": 20, "1": 20})
+    assert site.committed()["runs"]["1"] == [[0, 5], [6, 20]]
+
+
+def test_a_loss_is_given_up_although_others_have_written_there_since(
+    site: LedgerSite, kafka: SharedKafka
+) -> None:
+    Topics(kafka.bootstrap_servers).produce(site.topic.name, 0, [b"other"] * 50)
+    assert ask_plan(site).json()["lost"][0]["first"] == 20
+    repair(site, {"0": 20})
+    assert site.committed()["runs"]["0"] == [[0, 10], [11, 20]]
+
+
+def test_a_repeated_repair_changes_nothing(site: LedgerSite) -> None:
+    first = repair(site, {"0": 20})
+    assert repair(site, {"0": 20}) == first
+    assert site.committed()["number"] == 2
+
+
+def test_a_channel_that_works_is_not_repaired(ledger: LedgerSite) -> None:
+    for _ in range(2):
+        for answer in (ask_plan(ledger), ask_repair(ledger, {"0": 5})):
+            assert (answer.status_code, code(answer)) == (409, "ledger_intact")
+        ledger.commit(ledger.open(), {0: [(0, 10)]})
+
+
+def test_a_halted_channel_names_the_command_that_repairs_it(site: LedgerSite) -> None:
+    answer = site.ask_open("more")
+    assert (answer.status_code, code(answer)) == (409, "ledger_halted")
+    assert "`sluiceway channels repair NAME`" in answer.json()["detail"]
+
+
+def test_a_waiting_reader_learns_of_a_repair(site: LedgerSite) -> None:
+    etag = site.ask_committed().headers["etag"]
+    assert site.ask_committed(etag=etag).status_code == 304
+    repair(site, {"0": 20})
+    assert site.ask_committed(etag=etag).status_code == 200
+
+
+def test_a_repair_needs_the_scope_manage_and_its_plan_any(site: LedgerSite) -> None:
+    writer = site.rig.token("write:halted")
+    owner = site.rig.token("manage:halted", label="ops")
+    body = {"uid": site.uid, "lost_from": {"0": 20}, "reason": "r"}
+    path, http = f"{site.path}/ledger/repair", site.rig.http
+    assert http.get(path, params={"uid": site.uid}, headers=writer).status_code == 200
+    assert code(http.post(path, json=body, headers=writer)) == "forbidden"
+    assert http.post(path, json=body, headers=owner).json()["by"] != "loopback"
+
+
+def test_nothing_is_repaired_while_kafka_is_away(site: LedgerSite, kafka: SharedKafka) -> None:
+    before = site.committed()
+    parts = site.rig.app.state.parts
+    away = KafkaAdmin("127.0.0.1:1", timeout_s=0.5)
+    real, parts.repairs._kafka = parts.repairs._kafka, away
+    answer = ask_repair(site, {"0": 20})
+    parts.repairs._kafka = real
+    assert (answer.status_code, code(answer)) == (503, "kafka_unavailable")
+    assert site.committed() == before
+
+
+@pytest.mark.parametrize("forgotten", [{"halted": None}, {"lost_from": {}}, {"lost_from": {0: 25}}])
+def test_a_loss_is_forgotten_by_a_repair_only(site: LedgerSite, forgotten: dict[str, Any]) -> None:
+    def save(tx: WriteTransaction) -> None:
+        was = store.hold_existing(tx, site.uid)
+        assert was is not None
+        store.save(tx, replace(was, **forgotten), was=was, now=site.rig.clock())
+
+    with pytest.raises(ConcurrentChange), site.rig.database.write() as tx:
+        save(tx)
