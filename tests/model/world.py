@@ -162,6 +162,8 @@ class World:
         if self.fault("clock ahead", 0.003):
             self.seconds += self.random.randint(30, 90)
         waiting = len(self.network)
+        if not waiting and not self.processes:
+            return
         at = self.random.randrange(waiting + len(self.processes))
         # Some requests stay on their way for long.
         if at < waiting:
