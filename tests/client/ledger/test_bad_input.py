@@ -57,6 +57,11 @@ def ids(channel: Channel, **options: Any) -> list[int]:
         return sorted(record["id"] for record in reader)
 
 
+def uncommitted(channel: Channel) -> int | None:
+    ledger = channel.report().ledger
+    return None if ledger is None else ledger.uncommitted_messages
+
+
 @pytest.mark.parametrize(
     ("listed", "advice"),
     [
@@ -109,11 +114,16 @@ def test_a_topic_that_could_lose_committed_records_is_refused(
         gateway.channel("unmade", DEFINITION, delivery="exactly_once", **wrong)
 
 
-def test_messages_of_a_foreign_producer_stay_invisible(channel: Channel, topics: Topics) -> None:
+def test_messages_of_a_foreign_producer_stay_invisible_and_are_counted(
+    channel: Channel, topics: Topics
+) -> None:
     name = channel.connection("read").topic_name
     topics.produce(name, 0, [b"foreign"] * 5)
     topics.produce_in_transaction(name, 0, [b"foreign"] * 5)
     assert ids(channel) == list(range(10))
+    with channel.reader(group="watched", until=None):
+        # Ten messages, and the marker that ends Kafka's transaction.
+        until(lambda: uncommitted(channel) == 11)
     with channel.writer(partition=0) as writer:
         writer.write(readings(5, 10))
     assert ids(channel) == list(range(15))
