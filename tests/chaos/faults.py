@@ -241,13 +241,13 @@ def lose_commit(scene: Scene, target: str, generator: random.Random) -> None:
         relay.mend()
 
 
-@fault(_jobs("spark-write", "spark-copy"), at_most_s=25)
+@fault(_jobs("spark-write", "spark-copy"), at_most_s=30)
 def retry_task(scene: Scene, target: str, generator: random.Random) -> None:
     """Fail an attempt of a task of Spark after its records are in Kafka."""
     _force(scene, "retry", target)
 
 
-@fault(_cluster, at_most_s=35)
+@fault(_cluster, at_most_s=40)
 def speculate(scene: Scene, target: str, generator: random.Random) -> None:
     """Slow an attempt down, so that Spark runs another one, with its rows in another order."""
     _force(scene, "slow", target)
@@ -322,7 +322,7 @@ def _cut(relay: Relay, generator: random.Random) -> None:
 def _force(scene: Scene, kind: str, target: str) -> None:
     path = force(scene.directory, kind, target)
     try:
-        if not _happens(lambda: not path.exists(), 15):
+        if not _happens(lambda: not path.exists(), 25):
             raise Unavailable
     finally:
         path.unlink(missing_ok=True)

@@ -24,7 +24,8 @@ SOURCES = {"direct": None, "jobs": None, "piped": "direct", "streamed": "direct"
 """Channels, and those whose records they get."""
 _LOCAL = "local[2,4]"
 _START_S = 120.0
-_SETTLE_S = SPARK_LEASE_S + 120
+_SETTLE_S = SPARK_LEASE_S + 240
+"""What ends later than this after the last fault is stuck, also on a slow machine."""
 _WRITING = ("write", "flush", "spark-write")
 
 
@@ -180,11 +181,8 @@ def _settle(plan: Plan, scene: Scene) -> History:
     """Let all jobs end, without faults, and return the history of the round."""
     unfinished: list[str] = []
     _end(scene, _WRITING, unfinished)
-    if plan.exactly_once:
-        for name in plan.channels():
-            _no_open_batches(scene, name, unfinished)
     finals = {
-        name: _final(scene, name, unfinished)
+        name: _final(plan, scene, name, unfinished)
         for name, source in plan.channels().items()
         if source is None
     }
@@ -195,7 +193,7 @@ def _settle(plan: Plan, scene: Scene) -> History:
     _end(scene, ("copy", "spark-copy", "read"), unfinished)
     for name, source in plan.channels().items():
         if source is not None:
-            finals[name] = _final(scene, name, unfinished)
+            finals[name] = _final(plan, scene, name, unfinished)
     for name, final in finals.items():
         _reached(scene, name, sum(len(records) for records in final.values()), unfinished)
     scans = [
@@ -231,19 +229,17 @@ def _end(scene: Scene, kinds: Sequence[str], unfinished: list[str]) -> None:
     unfinished += [f"the job {job.name} did not end" for job in jobs if not job.done]
 
 
-def _no_open_batches(scene: Scene, channel: str, unfinished: list[str]) -> None:
+def _final(
+    plan: Plan, scene: Scene, channel: str, unfinished: list[str]
+) -> dict[int, list[Record]]:
+    """Read a channel to its end, once no batch holds readers back."""
     deadline_s = time.monotonic() + _SETTLE_S
-    if SOURCES[channel] is not None:
-        return
-    while (found := scene.watch.open_batches(channel)) != ():
+    while plan.exactly_once and (found := scene.watch.open_batches(channel)) != ():
         if time.monotonic() > deadline_s:
             keys = [each.key for each in found or ()]
             unfinished.append(f"batches of the channel {channel} are open: {keys}")
-            return
+            break
         time.sleep(0.2)
-
-
-def _final(scene: Scene, channel: str, unfinished: list[str]) -> dict[int, list[Record]]:
     try:
         return scene.watch.final(channel)
     except SluicewayError as error:
