@@ -5,11 +5,12 @@ from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JNetworkError
 
 from ledger_view import LedgerView
-from micro_batches import BatchJob, Query, Tasks
+from micro_batches import BatchJob, Query, Tasks, rows
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict
@@ -98,6 +99,27 @@ def test_a_task_that_does_not_renew_its_batch_finds_out_that_it_ended(
 
         with pytest.raises(Conflict, match="is aborted: its lease or its time ended"):
             task.check()
+
+
+def test_a_task_stops_writing_when_its_batch_has_ended(
+    channel: Channel,
+    gateway_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    keepers: dict[Any, LeaseKeeper],
+) -> None:
+    tasks = Tasks(monkeypatch)
+    writer = BatchJob(channel, gateway_url, tasks, renews=True).writer
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows(range(3))
+        writer.abort([None])
+        for each in keepers.values():
+            each.run_once()
+        yield rows(range(3, 6))
+
+    tasks.run(0)
+    with pytest.raises(Conflict, match="is aborted: its lease or its time ended"):
+        writer.write(batches())
 
 
 def test_the_session_knows_a_job_by_its_endpoint(
