@@ -50,7 +50,7 @@ RATIOS = {
         side="jvm_micro_batch", to="arrow_micro_batch", goal=2.0, at_most=True
     ),
     "throughput_to_jvm": Ratio(side="arrow_throughput", to="jvm_throughput", goal=1.5),
-    "avro_throughput_to_jvm": Ratio(side="avro_throughput", to="jvm_throughput", goal=None),
+    "avro_throughput_to_jvm": Ratio(side="avro_throughput", to="jvm_throughput", goal=0.8),
 }
 RECORD = {"id": 1, "station": "station-1", "celsius": 0.5, "pascal": 1000.5, "sensor": 7}
 
