@@ -92,8 +92,6 @@ class RecordSender:
                 config,
                 delivery_timeout_ms=int(delivery_timeout_s * 1000),
                 max_message_bytes=connection.max_message_bytes,
-                # Nothing is visible before a commit, which flushes.
-                until_flush=self.intervals is not None,
             ),
             connect_timeout_s=timeout_s,
             delivery_timeout_s=delivery_timeout_s,
