@@ -2,7 +2,8 @@
 
 A side is a function that does its work and returns how many records it did and how long that
 took. In each round every side has its turn, in a process of its own, so that none works in
-another's caches, and what the machine does besides falls on all of them.
+another's caches, and what the machine does besides falls on all of them. Every second round runs
+in the opposite order, so that none is always the one after the same other.
 """
 
 import json
@@ -79,12 +80,12 @@ def in_own_process(function: Callable[..., Measured], *arguments: Any) -> Side:
 
 
 def measure(sides: Mapping[str, Side], *, rounds: int = 3) -> dict[str, list[Measured]]:
-    """Give every side its turn in each of the rounds."""
+    """Give every side its turn in each of the rounds, whose order alternates."""
     measured: dict[str, list[Measured]] = {name: [] for name in sides}
     with Progress(transient=True) as progress:
         task = progress.add_task("", total=rounds * len(sides))
         for number in range(1, rounds + 1):
-            for name, side in sides.items():
+            for name, side in list(sides.items())[:: 1 if number % 2 else -1]:
                 progress.update(task, description=f"round {number} of {rounds}: {name}")
                 measured[name].append(side())
                 progress.advance(task)

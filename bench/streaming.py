@@ -3,8 +3,9 @@
 One Spark session (`local[2]`), one broker. `micro_batch`: a query runs, records come one at a time,
 and each makes a micro-batch of its own; what counts is Spark's own measure of it, the time of its
 `triggerExecution`. `throughput`: a new query works off what lies in its source, in one micro-batch;
-what counts is that batch. Both sides decode every record and encode it again. Sides take turns;
-each has one turn before the measured rounds.
+what counts is that batch. Both sides decode every record and encode it again. The side
+`exactly_once` writes to a channel of that delivery; the others deliver at least once. Sides take
+turns; each has one turn before the measured rounds.
 """
 
 import argparse
@@ -49,8 +50,11 @@ RATIOS = {
     "arrow_micro_batch_to_jvm": Ratio(
         side="jvm_micro_batch", to="arrow_micro_batch", goal=2.0, at_most=True
     ),
+    "exactly_once_micro_batch_to_jvm": Ratio(
+        side="jvm_micro_batch", to="exactly_once_micro_batch", goal=1.5, at_most=True
+    ),
     "throughput_to_jvm": Ratio(side="arrow_throughput", to="jvm_throughput", goal=1.5),
-    "avro_throughput_to_jvm": Ratio(side="avro_throughput", to="jvm_throughput", goal=None),
+    "avro_throughput_to_jvm": Ratio(side="avro_throughput", to="jvm_throughput", goal=0.8),
 }
 RECORD = {"id": 1, "station": "station-1", "celsius": 0.5, "pascal": 1000.5, "sensor": 7}
 
@@ -59,6 +63,8 @@ class Side(ABC):
     """One way from a topic to another; both are channels' topics, made alike."""
 
     kind = "avro"
+    delivery = "at_least_once"
+    """Of the channel that is written to."""
 
     def __init__(self, spark: SparkSession, gateway: Gateway, directory: Path, name: str) -> None:
         self._spark = spark
@@ -70,7 +76,13 @@ class Side(ABC):
     def channel(self, role: str) -> str:
         """Make a channel that nothing was written to, and return its name."""
         name = f"bench-{self._name}-{role}-{next(self._numbers)}"
-        self._gateway.channel(name, _SHAPE.schema, format=self.kind, partitions=PARTITIONS)
+        self._gateway.channel(
+            name,
+            _SHAPE.schema,
+            format=self.kind,
+            delivery=self.delivery if role == "sink" else "at_least_once",
+            partitions=PARTITIONS,
+        )
         return name
 
     def connection(self, channel: str) -> Connection:
@@ -156,6 +168,12 @@ class ArrowSide(ChannelSide):
     kind = "arrow"
 
 
+class ExactlyOnceSide(ChannelSide):
+    """`format("channel")`, each micro-batch a batch of the sink's ledger."""
+
+    delivery = "exactly_once"
+
+
 class ConnectorSide(Side):
     """Spark's Kafka connector on both ends, with Spark's Avro functions between."""
 
@@ -217,7 +235,12 @@ def sides(
     spark: SparkSession, gateway: Gateway, directory: Path, *, rows: int, batches: int
 ) -> dict[str, Callable[[], Measured]]:
     """Return each side by its name."""
-    kinds = {"arrow": ArrowSide, "avro": ChannelSide, "jvm": ConnectorSide}
+    kinds = {
+        "arrow": ArrowSide,
+        "avro": ChannelSide,
+        "exactly_once": ExactlyOnceSide,
+        "jvm": ConnectorSide,
+    }
     made = {name: kind(spark, gateway, directory, name) for name, kind in kinds.items()}
     found: dict[str, Callable[[], Measured]] = {}
     for name, side in made.items():

@@ -178,6 +178,10 @@ _PRODUCER_DEFAULTS = {
     "queue.buffering.max.messages": 500_000,
     "delivery.report.only.error": True,
 }
+_FLUSHED_LINGER_MS = 100
+"""How long messages wait for more if a flush follows. librdkafka sends full batches at once and
+ends the wait at a flush. It polls in a busy loop while a batch is on its way to Kafka and another
+one has waited for longer than this."""
 _CONSUMER_DEFAULTS = {
     # librdkafka requires a group id; without a subscription or commit it creates no group.
     "group.id": "sluiceway",
@@ -217,13 +221,14 @@ def producer_config(
     *,
     delivery_timeout_ms: int,
     max_message_bytes: int,
+    until_flush: bool = False,
 ) -> MaskedProperties:
     """Return librdkafka's configuration of a writer.
 
     `connection` has the gateway's properties, `overrides` the caller's; the process's own
     credentials go between them. All are checked. Messages wait for acknowledgement for
     `delivery_timeout_ms` at most, and no batch is larger than `max_message_bytes`, which the
-    topic would refuse.
+    topic would refuse. With `until_flush`, nobody waits for a message before the writer flushes.
     """
     refuse_unlisted(overrides or {}, CONNECTION, PRODUCER)
     tuning = {
@@ -233,6 +238,9 @@ def producer_config(
         "message.max.bytes": max(1000, max_message_bytes),
         "batch.size": max(1, min(1_000_000, max_message_bytes)),
     }
+    if until_flush:
+        # librdkafka requires that messages linger for less than their timeout.
+        tuning["linger.ms"] = min(_FLUSHED_LINGER_MS, delivery_timeout_ms // 2)
     return MaskedProperties(tuning).over(_connection_properties(connection, overrides or {}))
 
 

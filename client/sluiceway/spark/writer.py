@@ -35,8 +35,9 @@ _VERIFY_TIMEOUT_S: Final = 30.0
 _VERIFY_EVERY_S: Final = 30.0
 _ENDS_TIMEOUT_S: Final = 10.0
 _TUNING: Final[dict[str, object]] = {
-    # Limits the producer's queue, which with one of Spark's batches makes up a task's memory.
-    "queue.buffering.max.kbytes": 64 * 1024,
+    # Limits the producer's queue, which with one of Spark's batches makes up a task's memory. Some
+    # batches are enough to keep Kafka busy, and a task's flush does not begin with a long queue.
+    "queue.buffering.max.kbytes": 16 * 1024,
 }
 _BATCH_RECORDS: Final = 10_000
 """Records per `arrow` message, the default size of Spark's Arrow batches."""
@@ -176,6 +177,7 @@ class TaskWriter:
                     {**_TUNING, **options.kafka},
                     delivery_timeout_ms=options.delivery_timeout_ms,
                     max_message_bytes=connection.max_message_bytes,
+                    until_flush=True,
                 ),
                 connect_timeout_s=_VERIFY_TIMEOUT_S,
                 delivery_timeout_s=options.delivery_timeout_ms / 1000,

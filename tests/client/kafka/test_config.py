@@ -66,3 +66,24 @@ def test_allowed_properties_are_passed_to_librdkafka() -> None:
     assert config["bootstrap.servers"] == "127.0.0.1:1"
     assert (config["acks"], config["enable.idempotence"]) == ("all", True)
     assert (config["message.max.bytes"], config["delivery.timeout.ms"]) == (2000, 1000)
+
+
+def test_messages_before_a_flush_linger_for_longer_but_less_than_their_timeout() -> None:
+    lingers = [
+        producer_config(
+            CONNECTION, delivery_timeout_ms=timeout_ms, max_message_bytes=2000, until_flush=True
+        )["linger.ms"]
+        for timeout_ms in (120_000, 20)
+    ]
+    assert lingers == [100, 10]
+
+
+def test_a_given_linger_is_kept_before_a_flush() -> None:
+    config = producer_config(
+        CONNECTION,
+        {"linger.ms": 5},
+        delivery_timeout_ms=1000,
+        max_message_bytes=2000,
+        until_flush=True,
+    )
+    assert config["linger.ms"] == 5
