@@ -13,16 +13,16 @@ class Owner:
     """An object with a finalizer."""
 
 
-def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    parent = os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+def guard_of_parent() -> ForkGuard:
+    """Return the guard that a parent of this process would have created."""
+    return ForkGuard(pid=os.getpid() + 1)
 
 
-def test_a_guard_refuses_use_in_a_forked_child_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_refuses_use_in_a_forked_child_only() -> None:
     guard = ForkGuard()
     guard.check("the reader")
     assert not guard.forked
-    in_another_process(monkeypatch)
+    guard = guard_of_parent()
     assert guard.forked
     with pytest.raises(EndpointClosed, match=rf"the reader was opened by the process {guard.pid}"):
         guard.check("the reader")
@@ -31,18 +31,15 @@ def test_a_guard_refuses_use_in_a_forked_child_only(monkeypatch: pytest.MonkeyPa
 def test_guards_of_one_process_have_one_key() -> None:
     entries = {ForkGuard(): "parent"}
     assert ForkGuard() in entries
-    assert ForkGuard(pid=os.getpid() + 1) not in entries
+    assert guard_of_parent() not in entries
 
 
 @pytest.mark.parametrize("forked", [False, True])
-def test_a_finalizer_runs_in_the_process_that_registered_it(
-    forked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finalizer_runs_in_the_process_that_registered_it(forked: bool) -> None:
     collected: list[str] = []
     owner = Owner()
-    ForkGuard().finalize(owner, collected.append, "owner")
-    if forked:
-        in_another_process(monkeypatch)
+    guard = guard_of_parent() if forked else ForkGuard()
+    guard.finalize(owner, collected.append, "owner")
     del owner
     gc.collect()
     assert collected == ([] if forked else ["owner"])

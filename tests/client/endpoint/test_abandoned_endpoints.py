@@ -12,6 +12,7 @@ import pytest
 
 from scripted_gateway import Script
 from sluiceway import Channel, ChannelReader, ChannelWriter, Heartbeat
+from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.heartbeat import AbandonedEndpoints, DetachRequest
 from sluiceway.errors import WriterFailed
 from sluiceway.rest.endpoint_models import Endpoint
@@ -211,9 +212,10 @@ def test_a_forked_child_does_not_report_endpoints_of_its_parent(
 ) -> None:
     abandoned = AbandonedEndpoints()
     thing = Thing()
-    abandoned.track(thing, FAREWELL)
-    here = os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: here + 1)
+    with monkeypatch.context() as patch:
+        parent = ForkGuard(pid=os.getpid() + 1)
+        patch.setattr("sluiceway.endpoint.heartbeat.ForkGuard", lambda: parent)
+        abandoned.track(thing, FAREWELL)
     del thing
     abandoned.detach_all(calls)
     assert script.requests == []

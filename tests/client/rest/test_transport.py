@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from scripted_gateway import CHANNEL, Script
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     Conflict,
     Forbidden,
@@ -246,13 +247,14 @@ def test_no_thread_of_a_forked_child_uses_the_connections_of_its_parent(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = script.transport()
-    child, client, forked = os.getpid() + 1, httpx.Client, []
+    client, forked = httpx.Client, []
 
     def opened(**options: Any) -> httpx.Client:
         forked.append(transport._fork_guard.forked)
         return client(**options)
 
-    monkeypatch.setattr(os, "getpid", lambda: child)
+    # Not os.getpid: other threads of this process would lose their connections.
+    transport._fork_guard = ForkGuard(pid=os.getpid() + 1)
     monkeypatch.setattr(httpx, "Client", opened)
     script.answer(200, {})
     transport.request("GET", "/v1/cluster")

@@ -37,6 +37,7 @@ def paths(rig: Rig) -> list[str]:
     reader = flights.member()
     given = {"name": "flights", "id": reader["id"], "group": "g", "schema_id": "1"}
     given |= {"topic": "absent", "broker_id": "1", "file": "start.js"}
+    given |= {"subject": "flights-value", "version": "1", "path": "absent"}
     return [
         each.path_format.format_map(given)
         for each in readable(rig)
