@@ -45,6 +45,13 @@ from sluiceway_gateway.schemas.service import parse_schema
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)
 
+DryRun = Annotated[
+    bool,
+    Query(
+        description="Validate and answer as without it, and change nothing; the answer has no "
+        "ETag, and its new ids, uid and topic are examples. Idempotency-Key is ignored"
+    ),
+]
 _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "The state's entity tag"}}
 
 
@@ -71,6 +78,7 @@ def put_channel(
     principal: Manager,
     gateway: Gateway,
     precondition: Conditions,
+    dry_run: DryRun = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Create the channel, or change the given fields; omitted fields keep their values.
@@ -92,9 +100,12 @@ def put_channel(
         uid=body.metadata.uid,
         precondition=precondition,
         request=request_of(
-            idempotency_key, principal, "PUT", name, content, precondition=precondition
+            None if dry_run else idempotency_key,
+            *(principal, "PUT", name, content),
+            precondition=precondition,
         ),
-        render=lambda channel, created: _answer(channel, 201 if created else 200),
+        render=lambda channel, created: _answer(channel, 201 if created else 200, dry_run=dry_run),
+        dry_run=dry_run,
     )
     return _sent(answer)
 
@@ -207,6 +218,11 @@ def delete_channel(
     force: Annotated[
         bool, Query(description="Delete even with active endpoints or unread records")
     ] = False,
+    if_empty: Annotated[
+        bool,
+        Query(description="409 `unread_data` if the topic to delete has any message, even read"),
+    ] = False,
+    dry_run: DryRun = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Delete the channel with its topic; it is gone once GET returns 404.
@@ -222,10 +238,13 @@ def delete_channel(
         force=force,
         precondition=precondition,
         request=request_of(
-            *(idempotency_key, principal, "DELETE", name, uid, topic, force),
+            None if dry_run else idempotency_key,
+            *(principal, "DELETE", name, uid, topic, force, if_empty),
             precondition=precondition,
         ),
-        render=lambda channel, _created: _answer(channel, 202),
+        render=lambda channel, _created: _answer(channel, 202, dry_run=dry_run),
+        if_empty=if_empty,
+        dry_run=dry_run,
     )
     return _sent(answer)
 
@@ -247,10 +266,10 @@ def _config(body: ChannelPut) -> Any:
     return canonical(config)
 
 
-def _answer(channel: Channel, status: int) -> Answer:
-    return Answer(
-        status=status, headers={"ETag": etag(channel)}, body=text_of(channel_json(channel))
-    )
+def _answer(channel: Channel, status: int, *, dry_run: bool = False) -> Answer:
+    # A tag of a state that was never stored would later match another one.
+    headers = {} if dry_run else {"ETag": etag(channel)}
+    return Answer(status=status, headers=headers, body=text_of(channel_json(channel)))
 
 
 def _sent(answer: Answer) -> Response:

@@ -126,11 +126,13 @@ class Channels:
         precondition: Precondition,
         request: Request | None,
         render: Render,
+        dry_run: bool = False,
     ) -> Answer:
         """Create or change the channel; idempotent.
 
         With `uid` only the channel of that uid is changed. A repeated `request` gets the stored
-        answer. Raises Conflict, PreconditionFailed, ChannelNotFound and InvalidRequest.
+        answer. With `dry_run` nothing is stored, and the answer is what it would be. Raises
+        Conflict, PreconditionFailed, ChannelNotFound and InvalidRequest.
         """
         observed = self._preflight.run(name, change, request)
 
@@ -165,7 +167,7 @@ class Channels:
                 record_use(tx, channel.uid, self._clock(), interval=timedelta(0))
             return self._save(tx, channel, following), False
 
-        return self._once(request, act, render)
+        return self._once(request, act, render, dry_run=dry_run)
 
     def delete(
         self,
@@ -177,23 +179,30 @@ class Channels:
         precondition: Precondition,
         request: Request | None,
         render: Render,
+        if_empty: bool = False,
+        dry_run: bool = False,
     ) -> Answer:
         """Start deleting the channel; idempotent.
 
-        Without `force`, raises EndpointsLive and, if the topic is deleted too, UnreadData, or
-        KafkaUnavailable if that cannot be determined.
+        Without `force`, raises EndpointsLive and, if the topic is deleted too, UnreadData (with
+        `if_empty` for any record, read or not), or KafkaUnavailable if that cannot be determined.
+        With `dry_run` nothing is stored.
         """
-        bounds = None if force or keep_topic else self._deletion_guard.bounds(name, request)
+        bounds = None
+        if not (force or keep_topic):
+            bounds = self._deletion_guard.bounds(name, request, if_empty=if_empty)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = require_channel(name, channels_store.hold(tx, name), uid)
             precondition.check(channel)
             if not (force or channel.phase is Phase.DELETING):
-                require_unused(tx, channel, keeps_topic=keep_topic, bounds=bounds)
+                require_unused(
+                    tx, channel, keeps_topic=keep_topic, bounds=bounds, if_empty=if_empty
+                )
             following = deleted(channel, keep_topic=keep_topic, now=self._clock())
             return self._save(tx, channel, following), False
 
-        return self._once(request, act, render)
+        return self._once(request, act, render, dry_run=dry_run)
 
     def close(
         self,
@@ -278,8 +287,16 @@ class Channels:
         request: Request | None,
         act: Callable[[WriteTransaction], tuple[Channel, bool]],
         render: Render,
+        *,
+        dry_run: bool = False,
     ) -> Answer:
-        """Act and store the answer in one transaction, or return the stored answer."""
+        """Act and store the answer in one transaction, or return the stored answer.
+
+        With `dry_run` the transaction is rolled back.
+        """
+        if dry_run:
+            with self._database.rehearse() as tx:
+                return render(*act(tx))
         with self._database.write() as tx:
             if request is not None:
                 kept = idempotency.claim(tx, request, self._clock())

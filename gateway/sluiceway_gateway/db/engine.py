@@ -4,7 +4,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -174,6 +174,10 @@ class SqliteWriter:
             connection.close()
 
 
+class _RolledBack(Exception):
+    """Ends a transaction that must not be committed."""
+
+
 class Database:
     """A database and its engine; thread-safe."""
 
@@ -267,6 +271,16 @@ class Database:
             yield WriteTransaction(connection)
             with translated(UNCONFIRMED):
                 begun.commit()
+
+    @contextmanager
+    def rehearse(self) -> Iterator[WriteTransaction]:
+        """Open a write transaction that is rolled back after the block.
+
+        Raises DatabaseUnavailable.
+        """
+        with suppress(_RolledBack), self.write() as tx:
+            yield tx
+            raise _RolledBack
 
     def check(self) -> None:
         """Raise DatabaseUnavailable unless writes are possible."""

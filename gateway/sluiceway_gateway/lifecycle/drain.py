@@ -98,17 +98,20 @@ class DeletionGuard:
         self._database = database
         self._topics = topics
 
-    def bounds(self, name: str, request: Request | None) -> Bounds | None:
+    def bounds(
+        self, name: str, request: Request | None, *, if_empty: bool = False
+    ) -> Bounds | None:
         """Return the topic's watermarks; None if they are not needed, at least now.
 
-        No transaction is open meanwhile. Raises KafkaUnavailable.
+        `if_empty` needs them without readers too. No transaction is open meanwhile. Raises
+        KafkaUnavailable.
         """
         with self._database.read() as tx:
             channel = channels_store.find(tx, name)
             if channel is None or (request is not None and idempotency.known(tx, request)):
                 return None
             usage = usage_of_channel(tx, channel)
-            if usage.living or not _may_be_read(channel, usage):
+            if usage.living or not _is_checked(channel, usage, if_empty=if_empty):
                 return None
         return require_watermarks(
             self._topics,
@@ -119,11 +122,17 @@ class DeletionGuard:
 
 
 def require_unused(
-    tx: ReadTransaction, channel: Channel, *, keeps_topic: bool, bounds: Bounds | None
+    tx: ReadTransaction,
+    channel: Channel,
+    *,
+    keeps_topic: bool,
+    bounds: Bounds | None,
+    if_empty: bool = False,
 ) -> None:
     """Raise EndpointsLive while an endpoint is open, UnreadData if a group has unread records.
 
-    If the topic is kept, its records may be unread. Raises ConcurrentChange for a group that
+    If the topic is kept, its records may be unread. With `if_empty`, any record in a topic that
+    would be deleted raises UnreadData. Raises ConcurrentChange for a group that
     attached after `bounds` were read.
     """
     usage = usage_of_channel(tx, channel)
@@ -132,12 +141,18 @@ def require_unused(
             f"The channel {channel.name!r} is in use by {listed(usage.living)}. Close the channel "
             f"and wait until they have closed; {_FORCE}."
         )
-    if keeps_topic or not _may_be_read(channel, usage):
+    if keeps_topic or not _is_checked(channel, usage, if_empty=if_empty):
         return
     if bounds is None:
         raise ConcurrentChange(
             f"A group began to read the channel {channel.name!r} at the same time; send the "
             "request again."
+        )
+    held = sum(each.end_offset - each.begin_offset for each in bounds.values())
+    if if_empty and held:
+        raise UnreadData(
+            f"The topic {channel.topic.name!r} of the channel {channel.name!r} has up to {held} "
+            f"messages, which would be deleted too. Keep the topic or the channel; {_FORCE}."
         )
     left = unread(usage.groups, bounds, idle_members=True)
     if left:
@@ -147,11 +162,21 @@ def require_unused(
         )
 
 
+def _is_checked(channel: Channel, usage: ChannelUsage, *, if_empty: bool) -> bool:
+    """Whether the channel may have records that forbid its deletion."""
+    return _may_have_records(channel) if if_empty else _may_be_read(channel, usage)
+
+
 def _may_be_read(channel: Channel, usage: ChannelUsage) -> bool:
     """Whether the channel may have records that a group has yet to read."""
+    has_readers = any(each.members or each.positions for each in usage.groups)
+    return has_readers and _may_have_records(channel)
+
+
+def _may_have_records(channel: Channel) -> bool:
+    """Whether a topic of the channel's own may have records."""
     condition = channel.condition("Ready")
     has_topic = channel.phase is Phase.READY or (
         channel.phase in FINISHING and condition is not None and condition.status == "True"
     )
-    has_readers = any(each.members or each.positions for each in usage.groups)
-    return has_topic and has_readers and not channel.adopted
+    return has_topic and not channel.adopted
