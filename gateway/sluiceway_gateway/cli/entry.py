@@ -24,6 +24,8 @@ COMMANDS = {
     "migrate": "sluiceway_gateway.cli.serve:migrate",
     "token": "sluiceway_gateway.cli.token:token",
     "channels": "sluiceway_gateway.cli.channels:channels",
+    "apply": "sluiceway_gateway.cli.apply:apply",
+    "export": "sluiceway_gateway.cli.documents:export",
     "tail": "sluiceway_gateway.cli.tail:tail",
     "demo": "sluiceway_gateway.demo.command:demo",
 }
@@ -66,8 +68,8 @@ class _Commands(click.Group):
 def sluiceway() -> None:
     """Typed data channels on Kafka.
 
-    `sluiceway up` runs a broker and a gateway on this machine. `channels` and `tail` call the
-    gateway at SLUICEWAY_URL with the token in SLUICEWAY_TOKEN.
+    `sluiceway up` runs a broker and a gateway on this machine. `channels`, `apply`, `export` and
+    `tail` call the gateway at SLUICEWAY_URL with the token in SLUICEWAY_TOKEN.
     """
 
 

@@ -1,0 +1,344 @@
+"""`sluiceway apply`: changes channels to what files say, after showing a plan.
+
+The plan is made of dry runs in the gateway, so what it shows as refused is what the gateway
+refuses. Every change carries the state that its plan was made from (`If-Match` or
+`If-None-Match`): a channel that was changed since stops the run.
+"""
+
+import json
+import re
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import click
+
+from sluiceway.errors import (
+    ChannelNotFound,
+    GatewayError,
+    GatewayUnavailable,
+    IncompatibleGateway,
+    SluicewayError,
+    Unauthenticated,
+)
+from sluiceway.rest.transport import Transport, channel_path
+from sluiceway_gateway.cli import entry
+from sluiceway_gateway.cli.documents import (
+    Document,
+    document_of,
+    document_schema,
+    list_channels,
+    read_documents,
+)
+from sluiceway_gateway.cli.entry import (
+    confirm,
+    gateway_at,
+    gateway_option,
+    waiting_for,
+    yes_option,
+)
+
+#: Exit status of a dry run that found something to change.
+WOULD_CHANGE = 2
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_DRY = {"dry_run": "true"}
+
+
+class Kind(StrEnum):
+    """What a plan does with a channel."""
+
+    CREATE = "create"
+    CHANGE = "change"
+    DELETE = "delete"
+    KEEP = "leave as it is"
+    REFUSED = "refused"
+
+
+_SIGNS = {Kind.CREATE: "+", Kind.CHANGE: "~", Kind.DELETE: "-", Kind.KEEP: "=", Kind.REFUSED: "!"}
+_DONE = {Kind.CREATE: "created", Kind.CHANGE: "changed", Kind.DELETE: "being deleted"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The plan for one channel; `send` makes the change, guarded by the state it was made from."""
+
+    name: str
+    kind: Kind
+    lines: tuple[str, ...] = ()
+    """Changes of fields, or why it is refused."""
+    send: Callable[[], object] | None = None
+
+
+class _Apply(click.Command):
+    """A command whose wrong usage exits with 1: 2 means that something would change."""
+
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **extra)
+        except click.UsageError as error:
+            raise _misused(error.format_message()) from None
+
+
+def _misused(message: str) -> click.ClickException:
+    return click.ClickException(f"{message} See `sluiceway apply --help`.")
+
+
+@click.command(cls=_Apply)
+@click.option(
+    "--file",
+    "-f",
+    "paths",
+    multiple=True,
+    metavar="PATH",
+    help="YAML or JSON file, folder, or - for standard input; can be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show the plan; exit with 2 if it has changes.")
+@click.option(
+    "--prune", is_flag=True, help="Delete channels that the selector matches and no file has."
+)
+@click.option("--selector", "-l", help="Label selector of --prune, such as team=ops.")
+@click.option(
+    "--force", is_flag=True, help="Let --prune delete channels in use or with messages too."
+)
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of documents, for editors.")
+@yes_option
+@gateway_option
+def apply(
+    paths: tuple[str, ...],
+    dry_run: bool,
+    prune: bool,
+    selector: str | None,
+    force: bool,
+    schema: bool,
+    yes: bool,
+    url: str | None,
+) -> int:
+    """Create and change channels as files say, after showing what would change.
+
+    Nothing is changed if the gateway refuses any part. Exits with 0 if all is as the files say,
+    with 1 if something is refused or fails, and with 2 if a dry run would change something.
+    """
+    if schema:
+        click.echo(json.dumps(document_schema(), indent=2))
+        return 0
+    if not paths:
+        raise _misused("Missing option '-f'.")
+    if prune != bool(selector and selector.strip()):
+        raise _misused("--prune needs a selector (-l), and the selector is for --prune only.")
+    if force and not prune:
+        raise _misused("--force is for --prune only.")
+    documents = read_documents(paths)
+    with closing(Transport(url, timeout_s=entry.TIMEOUT_S)) as transport:
+        with waiting_for(gateway_at(url)):
+            steps = [_planned(transport, each) for each in documents]
+            if prune:
+                named = {each.name for each in documents}
+                steps += _pruned(transport, named, selector, force=force)
+        _show(steps)
+        refused = sum(each.kind is Kind.REFUSED for each in steps)
+        if refused:
+            raise click.ClickException(
+                f"{refused} of {len(steps)} channels are refused, see above; nothing was changed"
+            )
+        changes = [each for each in steps if each.send is not None]
+        if dry_run or not changes:
+            return WOULD_CHANGE if changes else 0
+        if not yes:
+            _ask(len(changes), from_stdin="-" in paths)
+        _carry_out(changes)
+    return 0
+
+
+def _ask(count: int, *, from_stdin: bool) -> None:
+    if from_stdin or not sys.stdin.isatty():
+        raise click.ClickException(
+            "nothing was changed: standard input is no terminal to ask on; give --yes"
+        )
+    confirm(f"Make these changes, {count} in all?", "change", "changed")
+
+
+def _planned(transport: Transport, document: Document) -> Step:
+    """Return the plan for one document, as the gateway answers its dry run."""
+    path = channel_path(document.name)
+    try:
+        before, tag = _read(transport, path)
+        guard = {"If-None-Match": "*"} if tag is None else {"If-Match": tag}
+        response = transport.request("PUT", path, params=_DRY, headers=guard, body=document.body)
+    except GatewayError as error:
+        return _refused(document.name, error, document)
+    after = response.json()
+
+    def send() -> None:
+        transport.request("PUT", path, headers=guard | _key(), body=document.body)
+
+    if before is None:
+        lines = tuple(f"+ {path}: {value}" for path, value in _fields(document_of(after)).items())
+        return Step(name=document.name, kind=Kind.CREATE, lines=lines, send=send)
+    if before["metadata"]["generation"] == after["metadata"]["generation"]:
+        return Step(name=document.name, kind=Kind.KEEP)
+    return Step(
+        name=document.name, kind=Kind.CHANGE, lines=tuple(_differences(before, after)), send=send
+    )
+
+
+def _pruned(
+    transport: Transport, named: set[str], selector: str | None, *, force: bool
+) -> Iterator[Step]:
+    """Yield the deletion of each channel that matches and is in no file."""
+    for listed in list(list_channels(transport, selector)):
+        name = listed["metadata"]["name"]
+        if name in named or listed["status"]["phase"] == "deleting":
+            continue
+        yield _deletion(transport, name, force=force)
+
+
+def _deletion(transport: Transport, name: str, *, force: bool) -> Step:
+    path = channel_path(name)
+    try:
+        found, tag = _read(transport, path)
+        if found is None or tag is None:
+            return Step(name=name, kind=Kind.KEEP, lines=("deleted meanwhile",))
+        params = {"uid": found["metadata"]["uid"]}
+        params |= {"force": "true"} if force else {"if_empty": "true"}
+        guard = {"If-Match": tag}
+        transport.request("DELETE", path, params=params | _DRY, headers=guard)
+    except GatewayError as error:
+        return _refused(name, error)
+
+    def send() -> None:
+        transport.request("DELETE", path, params=params, headers=guard | _key())
+
+    topic = found["status"]["topic"]["name"]
+    fate = "stays" if found["spec"]["topic"] is not None else "is deleted too"
+    return Step(name=name, kind=Kind.DELETE, lines=(f"its topic {topic} {fate}",), send=send)
+
+
+def _read(transport: Transport, path: str) -> tuple[dict[str, Any] | None, str | None]:
+    """Return the channel and its tag, None without one."""
+    try:
+        response = transport.request("GET", path)
+    except ChannelNotFound:
+        return None, None
+    return response.json(), response.headers["ETag"]
+
+
+def _key() -> dict[str, str]:
+    return {"Idempotency-Key": uuid.uuid4().hex}
+
+
+def _refused(name: str, error: GatewayError, document: Document | None = None) -> Step:
+    """Return the step of a refusal; raises an error that is not about this channel."""
+    aborts = isinstance(error, GatewayUnavailable | Unauthenticated | IncompatibleGateway)
+    if aborts or error.status is None or error.status >= 500:
+        raise error
+    lines = [f"{error.code}: {error}"]
+    if document is not None and not error.errors:
+        lines.append(f"at {document.place()}")
+    elif document is not None:
+        lines += [
+            f"at {document.place(each['pointer'])}: {each['pointer']}" for each in error.errors
+        ]
+    return Step(name=name, kind=Kind.REFUSED, lines=tuple(lines))
+
+
+def _fields(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of a document's labels and spec by their paths, as JSON."""
+    found: dict[str, str] = {}
+    _collect(found, "labels", document["metadata"].get("labels", {}))
+    for name, value in document["spec"].items():
+        _collect(found, name, value)
+    return found
+
+
+def _collect(found: dict[str, str], path: str, value: Any) -> None:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _collect(found, f"{path}.{name}", part)
+    elif (
+        isinstance(value, list)
+        and value
+        and all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in value)
+    ):
+        for each in value:
+            rest = {name: part for name, part in each.items() if name != "name"}
+            shown = rest["type"] if rest.keys() == {"type"} else rest
+            found[f"{path}.{each['name']}"] = json.dumps(shown)
+    else:
+        found[path] = json.dumps(value)
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line per field that differs."""
+    was, becomes = _fields(before), _fields(after)
+    for path in dict.fromkeys((*was, *becomes)):
+        if path not in becomes:
+            yield f"- {path}: {was[path]}"
+        elif path not in was:
+            yield f"+ {path}: {becomes[path]}"
+        elif was[path] != becomes[path]:
+            yield f"~ {path}: {was[path]} → {becomes[path]}"
+    if was == becomes:
+        yield "~ schema: the order of its fields"
+
+
+def _show(steps: Sequence[Step]) -> None:
+    for step in steps:
+        click.echo(f"{_SIGNS[step.kind]} {step.name}: {step.kind}")
+        for line in step.lines:
+            click.echo(f"    {_printable(line)}")
+    counts = [
+        f"{sum(each.kind is kind for each in steps)} {words}"
+        for kind, words in (
+            (Kind.CREATE, "to create"),
+            (Kind.CHANGE, "to change"),
+            (Kind.DELETE, "to delete"),
+            (Kind.KEEP, "unchanged"),
+            (Kind.REFUSED, "refused"),
+        )
+    ]
+    click.echo(f"plan: {', '.join(counts)}")
+
+
+def _printable(text: str) -> str:
+    """Return the text with control characters escaped, so that it cannot disguise the plan."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _carry_out(steps: Sequence[Step]) -> None:
+    """Make the changes in order. Raises ClickException at the first failure, naming the rest."""
+    for index, step in enumerate(steps):
+        assert step.send is not None  # noqa: S101 - only these are carried out
+        try:
+            step.send()
+        except (SluicewayError, KeyboardInterrupt) as error:
+            rest = _state_of(steps, index)
+            if isinstance(error, KeyboardInterrupt):
+                click.echo(f"sluiceway: {step.name}: interrupted, {_UNKNOWN}. {rest}", err=True)
+                raise
+            raise click.ClickException(f"{step.name}: {_reason(error)}. {rest}") from error
+        click.echo(f"channel {step.name} is {_DONE[step.kind]}")
+
+
+_UNKNOWN = "it may or may not be done"
+
+
+def _reason(error: SluicewayError) -> str:
+    text = _printable(str(error).rstrip("."))
+    if isinstance(error, GatewayError) and error.code == "precondition_failed":
+        return f"it was changed by others since the plan, and is left as they made it: {text}"
+    if isinstance(error, GatewayUnavailable):
+        return f"{_UNKNOWN}: {text}"
+    return f"refused: {text}"
+
+
+def _state_of(steps: Sequence[Step], index: int) -> str:
+    done = ", ".join(each.name for each in steps[:index]) or "none"
+    rest = ", ".join(each.name for each in steps[index + 1 :]) or "none"
+    return f"Done before: {done}; not begun: {rest}. Apply again for a new plan"
+
+
+__all__ = ["WOULD_CHANGE", "Kind", "Step", "apply"]

@@ -1,0 +1,448 @@
+"""Channels as files: documents of channels in YAML or JSON, and `sluiceway export`.
+
+A document is the body of `PUT /v1/channels/{name}` with the name in its metadata. Only the gateway
+validates it; here is checked what the request needs: one JSON value with a name, once.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from sluiceway.errors import InvalidRequest
+from sluiceway.rest.transport import Transport, channel_path
+from sluiceway_gateway.cli import entry
+from sluiceway_gateway.cli.entry import gateway_at, gateway_option, waiting_for
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+_STDIN = "-"
+_LIMIT = "100"
+_MAX_DEPTH = 100
+_MAX_NODES = 200_000
+_TAG = "tag:yaml.org,2002:"
+_TEXTS = {f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value"}
+_SCALARS = {f"{_TAG}{each}" for each in ("null", "bool", "int", "float")}
+_OF_THE_TOPIC = ("partitions", "replication", "retention", "config")
+"""What a channel with an adopted topic takes from it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """One channel of a file; `body` is the body of its PUT."""
+
+    source: str
+    number: int
+    """From 1 within the file."""
+    name: str
+    body: Mapping[str, Any]
+    lines: Mapping[str, int] = field(repr=False)
+    """Lines by JSON pointer; in JSON only the first line, of the pointer ""."""
+
+    def place(self, pointer: str = "") -> str:
+        """Return file, line and document of a JSON pointer or, if unknown, of what contains it."""
+        while pointer and pointer not in self.lines:
+            pointer = pointer.rpartition("/")[0]
+        return _place(self.source, self.lines.get(pointer, 1), self.number)
+
+
+class _Faults:
+    """The problems of all files, to be reported together."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def add(self, place: str, message: str) -> None:
+        self.messages.append(f"{place}: {message}")
+
+
+class _NotUsable(Exception):
+    """A value of a document has no form in JSON; with its line."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def read_documents(paths: Sequence[str]) -> list[Document]:
+    """Return the documents of files, folders (with their subfolders) or `-`, in order.
+
+    Raises ClickException with a line for every problem: unreadable files, values that are not
+    mappings, missing names, names that occur twice, no document at all.
+    """
+    faults = _Faults()
+    found: list[Document] = []
+    for source, text in _texts(paths, faults):
+        found.extend(_parsed(source, text, faults))
+    first: dict[str, Document] = {}
+    for each in found:
+        other = first.setdefault(each.name, each)
+        if other is not each:
+            faults.add(
+                each.place("/metadata/name"),
+                f"the channel {each.name!r} is also in {other.place('/metadata/name')}; "
+                "remove one of the two",
+            )
+    if not found and not faults.messages:
+        faults.add(", ".join(paths), f"no channel is in it; files end with {' '.join(_SUFFIXES)}")
+    if faults.messages:
+        raise click.ClickException("\n".join(faults.messages))
+    return found
+
+
+def _texts(paths: Sequence[str], faults: _Faults) -> Iterator[tuple[str, str]]:
+    """Yield the name and text of each file."""
+    for given in paths:
+        if given == _STDIN:
+            files = [Path(_STDIN)]
+        elif Path(given).is_dir():
+            files = sorted(each for each in Path(given).rglob("*") if _is_listed(each, given))
+            if not files:
+                faults.add(given, f"the folder has no file that ends with {' '.join(_SUFFIXES)}")
+        else:
+            files = [Path(given)]
+        for each in files:
+            try:
+                content = sys.stdin.buffer.read() if given == _STDIN else each.read_bytes()
+                yield "standard input" if given == _STDIN else str(each), content.decode("utf-8")
+            except OSError as error:
+                faults.add(str(each), f"not readable: {error.strerror or error}")
+            except UnicodeDecodeError as error:
+                faults.add(str(each), f"not UTF-8 at byte {error.start + 1}; save it as UTF-8")
+
+
+def _is_listed(path: Path, folder: str) -> bool:
+    # Mounted ConfigMaps have the files again in hidden folders.
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parent.parts)
+    return path.suffix.lower() in _SUFFIXES and not hidden and path.is_file()
+
+
+def _parsed(source: str, text: str, faults: _Faults) -> Iterator[Document]:
+    is_json = source.lower().endswith(".json")
+    if source == "standard input" and text.lstrip()[:1] == "{":
+        is_json = _is_json(text)
+    values = _json_values(text) if is_json else _yaml_values(text)
+    number = 0
+    try:
+        for number, (value, lines) in enumerate(values, 1):
+            document = _document(source, number, value, lines, faults)
+            if document is not None:
+                yield document
+    except _NotUsable as error:
+        faults.add(_place(source, error.line, number + 1), str(error))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        list(_json_values(text))
+    except _NotUsable:
+        return False
+    return True
+
+
+def _json_values(text: str) -> Iterator[tuple[Any, dict[str, int]]]:
+    """Yield the values that follow each other in the text."""
+    decoder = json.JSONDecoder(object_pairs_hook=_object)
+    place = _after_space(text, 0)
+    while place < len(text):
+        line = text.count("\n", 0, place) + 1
+        try:
+            value, end = decoder.raw_decode(text, place)
+        except json.JSONDecodeError as error:
+            raise _NotUsable(
+                f"not JSON: {error.msg} (column {error.colno})", error.lineno
+            ) from None
+        except RecursionError:
+            raise _NotUsable(f"nested deeper than {_MAX_DEPTH} levels", line) from None
+        except ValueError as error:
+            raise _NotUsable(str(error), line) from None
+        yield value, {"": line}
+        place = _after_space(text, end)
+
+
+def _after_space(text: str, place: int) -> int:
+    return len(text) - len(text[place:].lstrip())
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} occurs twice in an object; remove one")
+    return value
+
+
+def _yaml_values(text: str) -> Iterator[tuple[Any, dict[str, int]]]:
+    """Yield the value of each YAML document but empty ones, and the lines of its parts."""
+    try:
+        for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
+            lines = {"": node.start_mark.line + 1}
+            value = _Builder(lines).value(node, "", 0)
+            if value is not None:
+                yield value, lines
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = 1 if mark is None else mark.line + 1
+        raise _NotUsable(f"not YAML: {error.problem or error.context}", line) from None
+    except yaml.YAMLError as error:
+        raise _NotUsable(f"not YAML: {' '.join(str(error).split())}", 1) from None
+    except RecursionError:
+        raise _NotUsable(f"nested deeper than {_MAX_DEPTH} levels", 1) from None
+
+
+class _Builder:
+    """Builds JSON values of YAML's nodes and notes the lines; aliases are bounded."""
+
+    def __init__(self, lines: dict[str, int]) -> None:
+        self._lines = lines
+        self._nodes = 0
+        self._scalars = yaml.constructor.SafeConstructor()
+
+    def value(self, node: Any, pointer: str, depth: int) -> Any:
+        """Return the value of a node. Raises _NotUsable."""
+        self._nodes += 1
+        if self._nodes > _MAX_NODES or depth > _MAX_DEPTH:
+            limit = f"{_MAX_NODES} values or {_MAX_DEPTH} levels"
+            raise _unusable(node, f"more than {limit}, with aliases counted each time")
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
+            return self._mapping(node, pointer, depth)
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
+            return [
+                self._part(node, each, f"{pointer}/{index}", depth)
+                for index, each in enumerate(node.value)
+            ]
+        if isinstance(node, yaml.ScalarNode) and node.tag in _TEXTS:
+            return node.value
+        if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
+            try:
+                value = self._scalars.construct_object(node)
+            except (ValueError, KeyError, yaml.YAMLError):
+                kind = node.tag.removeprefix(_TAG)
+                raise _unusable(node, f"{node.value!r} is no {kind}") from None
+            if isinstance(value, float) and not math.isfinite(value):
+                raise _unusable(node, f"{node.value} is no number of JSON; quote it if it is text")
+            return value
+        raise _unusable(node, f"the tag {node.tag!r} has no form in JSON; leave it out")
+
+    def _mapping(self, node: Any, pointer: str, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, part in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag not in _TEXTS:
+                shown = f"{key.value!r} " if isinstance(key, yaml.ScalarNode) else ""
+                raise _unusable(key, f"the key {shown}is not text; quote it")
+            if key.value in found:
+                raise _unusable(key, f"the key {key.value!r} occurs twice in a mapping; remove one")
+            name = key.value.replace("~", "~0").replace("/", "~1")
+            found[key.value] = self._part(key, part, f"{pointer}/{name}", depth)
+        return found
+
+    def _part(self, start: Any, node: Any, pointer: str, depth: int) -> Any:
+        self._lines[pointer] = start.start_mark.line + 1
+        return self.value(node, pointer, depth + 1)
+
+
+def _unusable(node: Any, message: str) -> _NotUsable:
+    return _NotUsable(message, node.start_mark.line + 1)
+
+
+def _document(
+    source: str, number: int, value: Any, lines: Mapping[str, int], faults: _Faults
+) -> Document | None:
+    """Return the document of a value; None after adding to the faults."""
+    place = _place(source, lines[""], number)
+    if not isinstance(value, dict):
+        faults.add(place, "not a mapping; a channel is {metadata: {name: …}, spec: {…}}")
+        return None
+    metadata = value.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not isinstance(metadata, dict) or name is None:
+        faults.add(place, "metadata.name is missing; it names the channel")
+        return None
+    try:
+        # Requests are JSON in UTF-8, which has no NaN and no lone surrogates.
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        channel_path(name)
+    except (UnicodeEncodeError, RecursionError):
+        faults.add(place, "a text has a lone surrogate, or values are nested too deeply")
+        return None
+    except ValueError:
+        faults.add(place, "NaN and infinity are no numbers of JSON")
+        return None
+    except InvalidRequest as error:
+        faults.add(_place(source, lines.get("/metadata/name", lines[""]), number), str(error))
+        return None
+    others = {key: part for key, part in metadata.items() if key != "name"}
+    body = {**value, "metadata": others}
+    return Document(source=source, number=number, name=name, body=body, lines=lines)
+
+
+def _place(source: str, line: int, number: int) -> str:
+    return f"{source}:{line} (document {number})"
+
+
+def document_of(resource: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of a channel as the API returns it: what a user would set.
+
+    Defaults are left out, and what an adopted topic determines.
+    """
+    # Imported on use: reading files needs none of the gateway's models.
+    from sluiceway_gateway.channels.wire import SpecPut
+
+    spec = dict(resource["spec"])
+    left_out = {"schema"} if spec["format"] == "bytes" else set()
+    if spec["topic"] is not None:
+        left_out.update(_OF_THE_TOPIC)
+    kept = {name: part for name, part in spec.items() if name not in left_out}
+    defaults = SpecPut().model_dump(mode="json", by_alias=True)
+    metadata = {"name": resource["metadata"]["name"]}
+    labels = {"labels": resource["metadata"]["labels"]} if resource["metadata"]["labels"] else {}
+    return {"metadata": {**metadata, **labels}, "spec": _without(kept, defaults)}
+
+
+def _without(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that differ from the defaults."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        default = defaults.get(name)
+        if isinstance(value, dict) and isinstance(default, dict):
+            value = _without(value, default)
+            default = {}
+        if value != default:
+            found[name] = value
+    return found
+
+
+def document_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a document, made of the model of the request."""
+    from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN
+    from sluiceway_gateway.channels.wire import ChannelPut
+
+    schema = ChannelPut.model_json_schema(by_alias=True)
+    metadata = schema["$defs"]["MetadataPut"]
+    metadata["properties"] = {
+        "name": {
+            "type": "string",
+            "description": "The channel's name",
+            "pattern": NAME_PATTERN,
+            "maxLength": NAME_LENGTH,
+        },
+        **metadata["properties"],
+    }
+    metadata["required"] = ["name"]
+    schema.update(
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "A channel of Sluiceway",
+            "description": "A document for `sluiceway apply`",
+            "required": ["metadata"],
+        }
+    )
+    return schema
+
+
+def dump_document(document: Mapping[str, Any], *, as_json: bool) -> str:
+    """Return the text of a document, with a line break at the end."""
+    if as_json:
+        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    text: str = yaml.safe_dump(
+        document, sort_keys=False, allow_unicode=True, width=100, default_flow_style=False
+    )
+    return text
+
+
+@click.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--selector", "-l", help="Label selector, such as team=ops,stage!=test.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["yaml", "json"]),
+    default="yaml",
+    show_default=True,
+    help="Format of the documents.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write a file per channel to this folder, instead of standard output.",
+)
+@gateway_option
+def export(
+    names: tuple[str, ...],
+    selector: str | None,
+    format_: str,
+    output: Path | None,
+    url: str | None,
+) -> None:
+    """Write channels as documents for `apply`, which changes nothing if it gets them back.
+
+    Without NAME and selector, all channels that the token can see.
+    """
+    if names and selector is not None:
+        raise click.UsageError("Give names or a selector, not both.")
+    transport = Transport(url, timeout_s=entry.TIMEOUT_S)
+    try:
+        with waiting_for(gateway_at(url)):
+            found = list(_resources(transport, dict.fromkeys(names), selector))
+    finally:
+        transport.close()
+    kept = [each for each in found if each["status"]["phase"] != "deleting"]
+    for each in found:
+        if each not in kept:
+            name = each["metadata"]["name"]
+            click.echo(f"sluiceway: the channel {name} is being deleted; left out", err=True)
+    if not kept:
+        click.echo("sluiceway: there is no such channel; nothing was written", err=True)
+    texts = {
+        each["metadata"]["name"]: dump_document(document_of(each), as_json=format_ == "json")
+        for each in kept
+    }
+    if output is None:
+        separator = "---\n" if format_ == "yaml" else ""
+        click.echo(separator.join(texts.values()), nl=False)
+        return
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            (output / f"{name}.{format_}").write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(
+            f"{error.filename} cannot be written: {error.strerror}; give another folder"
+        ) from None
+
+
+def _resources(
+    transport: Transport, names: Iterable[str], selector: str | None
+) -> Iterator[dict[str, Any]]:
+    if names:
+        for name in names:
+            yield transport.request("GET", channel_path(name)).json()
+    else:
+        yield from list_channels(transport, selector)
+
+
+def list_channels(transport: Transport, selector: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the channels that match, as the API returns them, by name."""
+    params = {"limit": _LIMIT} | ({} if selector is None else {"selector": selector})
+    for each in transport.items("/v1/channels", params):
+        assert isinstance(each.value, dict)  # noqa: S101 - the API's own form
+        yield each.value
+
+
+__all__ = [
+    "Document",
+    "document_of",
+    "document_schema",
+    "dump_document",
+    "export",
+    "list_channels",
+    "read_documents",
+]

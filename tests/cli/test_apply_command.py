@@ -1,0 +1,451 @@
+import io
+import itertools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from processes import Run, Sluiceway
+from shared_kafka import SharedKafka
+from sluiceway_gateway.channels.wire import SpecPut
+from sluiceway_gateway.cli import entry
+from sluiceway_gateway.cli.apply import WOULD_CHANGE
+from sluiceway_gateway.cli.documents import document_schema, dump_document, read_documents
+
+SCHEMA = {
+    "type": "record",
+    "name": "Departure",
+    "fields": [{"name": "carrier", "type": "string"}, {"name": "delay", "type": "double"}],
+}
+NOBODY = "http://127.0.0.1:9"
+_numbers = itertools.count(1)
+Command = Callable[..., Run]
+
+
+@pytest.fixture
+def command(sluiceway: Sluiceway, gateway_url: str) -> Command:
+    """Run a command against the gateway."""
+    return lambda *arguments: sluiceway(*arguments, url=gateway_url)
+
+
+@pytest.fixture
+def name() -> str:
+    return f"applied-{next(_numbers)}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "channels"
+    path.mkdir()
+    return path
+
+
+def document(name: str, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": name} | ({} if labels is None else {"labels": labels})
+    return {"metadata": metadata, "spec": {"schema": SCHEMA, **spec}}
+
+
+def write(path: Path, *documents: Any) -> str:
+    path.write_text(yaml.safe_dump_all(documents, sort_keys=False))
+    return str(path)
+
+
+def shown(command: Command, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(command("channels", "show", name).out)
+    return found
+
+
+def test_files_are_applied_once_and_a_dry_run_tells_by_its_exit_status(
+    command: Command, folder: Path, name: str
+) -> None:
+    write(folder / "a.yaml", document(f"{name}-a", {"team": name}), None, document(f"{name}-b"))
+    (folder / "deeper").mkdir()
+    spec = {"format": "bytes", "partitions": 2}
+    text = json.dumps({"metadata": {"name": f"{name}-c"}, "spec": spec})
+    (folder / "deeper" / "c.json").write_text(text)
+    (folder / "README.md").write_text("no channel")
+    arguments = ("apply", "-f", str(folder))
+
+    dry = command(*arguments, "--dry-run")
+    assert dry.status == WOULD_CHANGE == 2
+    assert f'+ {name}-a: create\n    + labels.team: "{name}"\n' in dry.out
+    assert '    + schema.fields.carrier: "string"\n' in dry.out
+    assert "    + partitions: 2\n" in dry.out
+    assert "plan: 3 to create, 0 to change, 0 to delete, 0 unchanged, 0 refused\n" in dry.out
+    command("channels", "show", f"{name}-a").failed("no channel")
+
+    made = command(*arguments, "--yes")
+    made.succeeded()
+    assert made.out.endswith(f"channel {name}-c is created\n")
+    assert shown(command, f"{name}-c")["spec"]["partitions"] == 2
+    for options in (["--dry-run"], ["--yes"], []):
+        again = command(*arguments, *options)
+        again.succeeded()
+        assert "3 unchanged" in again.out
+    assert shown(command, f"{name}-a")["metadata"]["generation"] == 1
+
+
+def test_a_change_is_shown_field_by_field_and_omitted_fields_keep_their_values(
+    command: Command, folder: Path, name: str
+) -> None:
+    labels = {"team": "a", "stage": "test"}
+    path = write(folder / "a.yaml", document(name, labels, partitions=2, retention={"ms": 60_000}))
+    command("apply", "-f", path, "--yes").succeeded()
+    gate = {"name": "gate", "type": "string", "default": ""}
+    longer = {**SCHEMA, "fields": [*SCHEMA["fields"], gate]}
+    write(folder / "a.yaml", document(name, {"team": "b"}, partitions=3, schema=longer))
+    run = command("apply", "-f", path, "--yes")
+    run.succeeded()
+    lines = run.out.splitlines()
+    assert lines[0] == f"~ {name}: change"
+    assert set(lines[1:5]) == {
+        '    ~ labels.team: "a" → "b"',
+        '    - labels.stage: "test"',
+        "    ~ partitions: 2 → 3",
+        '    + schema.fields.gate: {"type": "string", "default": ""}',
+    }
+    assert lines[-1] == f"channel {name} is changed"
+    assert shown(command, name)["spec"]["retention"]["ms"] == 60_000
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"partitions": 1}, ["partitions_shrink", "cannot have 1"]),
+        ({"format": "arrow"}, ["immutable_field", "format"]),
+        ({"delivery": "exactly_once"}, ["immutable_field", "delivery"]),
+        (
+            {"schema": {**SCHEMA, "fields": [{"name": "b", "type": "string"}]}},
+            ["schema_incompatible"],
+        ),
+        ({"partition": 4}, ["no such field", "bad.yaml:12 (document 1): /spec/partition"]),
+        ({"retention": {"days": 4}}, ["bad.yaml:13 (document 1): /spec/retention/days"]),
+        ({"partitions": "many"}, ["bad.yaml:12 (document 1): /spec/partitions"]),
+    ],
+)
+def test_one_refused_channel_is_explained_and_nothing_is_changed(
+    command: Command, folder: Path, name: str, spec: dict[str, Any], words: list[str]
+) -> None:
+    write(folder / "a.yaml", document(name, partitions=2))
+    command("apply", "-f", str(folder), "--yes").succeeded()
+    write(folder / "a.yaml", document(f"{name}-new"))
+    write(folder / "bad.yaml", document(name, **spec))
+    for options in (["--yes"], ["--dry-run"]):
+        run = command("apply", "-f", str(folder), *options)
+        assert (run.status, "nothing was changed" in run.err) == (1, True)
+        assert f"+ {name}-new: create" in run.out
+        assert f"! {name}: refused" in run.out
+        for each in words:
+            assert each in run.out
+    assert shown(command, name)["metadata"]["generation"] == 1
+    command("channels", "show", f"{name}-new").failed("no channel")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("a.yaml", "metadata: {labels: {}}\nspec: {}\n", "a.yaml:1 (document 1): metadata.name is"),
+        ("a.yaml", "---\n---\nmetadata: []\n", "a.yaml:3 (document 1): metadata.name is missing"),
+        ("a.yaml", "metadata: {name: 7}\n", "the channel name is 7"),
+        ("a.yaml", "metadata:\n  name: a/b\n", "a.yaml:2 (document 1): the channel name is 'a/b'"),
+        ("a.yaml", "- 1\n", "a.yaml:1 (document 1): not a mapping"),
+        ("a.yaml", "metadata: {name: a}\nspec: {b: [}\n", "a.yaml:2 (document 1): not YAML"),
+        ("a.yaml", "metadata: {name: a}\nmetadata: {}\n", "a.yaml:2 (document 1): the key"),
+        ("a.yaml", "metadata: {name: a}\nspec: {1: 2}\n", "the key '1' is not text"),
+        ("a.yaml", "metadata: {name: a}\nspec: !!set {a}\n", "has no form in JSON"),
+        ("a.yaml", "metadata: {name: a}\nspec: {b: .inf}\n", "no number of JSON"),
+        ("a.yaml", "metadata: {name: a}\nspec: &a {b: *a}\n", "with aliases counted each time"),
+        ("a.yaml", "\x00", "not YAML"),
+        ("a.json", '{"metadata": {"name": "a"}}\n{', "a.json:2 (document 2): not JSON"),
+        ("a.json", '{"metadata": {"name": "a", "name": "b"}}', "the key 'name' occurs twice"),
+        ("a.json", '{"metadata": {"name": "a"}, "spec": NaN}', "no numbers of JSON"),
+        ("a.json", '{"metadata": {"name": "a"}, "spec": "\\ud800"}', "surrogate"),
+        ("a.json", "[" * 100_000, "nested deeper"),
+        ("a.yaml", "", "no channel is in it"),
+        ("a.txt", "", "the folder has no file that ends with .yaml .yml .json"),
+    ],
+)
+def test_a_file_that_is_no_document_is_refused_before_any_request(
+    sluiceway: Sluiceway, folder: Path, file: str, content: str, words: str
+) -> None:
+    (folder / file).write_text(content)
+    sluiceway("apply", "-f", str(folder), "--dry-run", url=NOBODY).failed(words)
+
+
+def test_all_problems_of_all_files_are_reported_together(
+    sluiceway: Sluiceway, folder: Path
+) -> None:
+    write(folder / "a.yaml", document("one"), document("two"))
+    write(folder / "b.yaml", document("two"), 7)
+    (folder / "c.yaml").write_bytes(b"\xff")
+    run = sluiceway("apply", "-f", str(folder), "-f", str(folder / "absent"), url=NOBODY)
+    assert run.status == 1
+    for words in (
+        "b.yaml:2 (document 1): the channel 'two' is also in",
+        "b.yaml:12 (document 2): not a mapping",
+        "c.yaml: not UTF-8 at byte 1",
+        "absent: not readable: No such file",
+    ):
+        assert words in run.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "Missing option '-f'"),
+        (("-f", ".", "--prune"), "--prune needs a selector"),
+        (("-f", ".", "--prune", "-l", " "), "--prune needs a selector"),
+        (("-f", ".", "-l", "team=a"), "--prune needs a selector"),
+        (("-f", ".", "--force"), "--force is for --prune only"),
+        (("-f", ".", "--dry-run", "--no-such"), "--no-such"),
+    ],
+)
+def test_wrong_usage_is_not_mistaken_for_changes(
+    sluiceway: Sluiceway, arguments: tuple[str, ...], words: str
+) -> None:
+    sluiceway("apply", *arguments, url=NOBODY).failed(words, "apply --help", status=1)
+
+
+def test_standard_input_is_applied_only_with_yes(
+    command: Command, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for text in (
+        yaml.safe_dump(document(name)),
+        json.dumps(document(name)) + json.dumps(document(f"{name}-b")),
+    ):
+        for options in ([], ["--yes"]):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+            run = command("apply", "-f", "-", *options)
+            assert run.status == (0 if options else 1), run
+            assert options or "give --yes" in run.err
+    assert shown(command, f"{name}-b")["spec"]["schema"] == SCHEMA
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_it_asks(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = write(folder / "a.yaml", document(name))
+    monkeypatch.setattr(sys, "stdin", _Terminal())
+    for answer in (False, True):
+        monkeypatch.setattr(entry.click, "confirm", lambda *_, answer=answer, **__: answer)
+        run = command("apply", "-f", path)
+        assert run.status == (0 if answer else 1)
+        assert answer or "nothing was changed" in run.err
+
+
+def test_a_channel_that_others_change_after_the_plan_stops_the_run_and_is_left_as_it_is(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    names = [f"{name}-{each}" for each in "abc"]
+    path = write(folder / "a.yaml", *(document(each) for each in names))
+    command("apply", "-f", path, "--yes").succeeded()
+    write(folder / "a.yaml", *(document(each, partitions=3) for each in names))
+
+    def confirm(*_: object, **__: object) -> bool:
+        assert command("channels", "update", names[1], "--partitions", "2").status == 0
+        return True
+
+    monkeypatch.setattr(sys, "stdin", _Terminal())
+    monkeypatch.setattr(entry.click, "confirm", confirm)
+    run = command("apply", "-f", path)
+    assert run.status == 1
+    assert f"{names[1]}: it was changed by others since the plan" in run.err
+    assert f"Done before: {names[0]}; not begun: {names[2]}." in run.err
+    partitions = [shown(command, each)["spec"]["partitions"] for each in names]
+    assert partitions == [3, 2, 1]
+
+
+def test_a_channel_that_others_create_after_the_plan_is_left_as_it_is(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = write(folder / "a.yaml", document(name, partitions=3))
+    other = write(folder / "other.yaml", document(name, partitions=2))
+
+    def confirm(*_: object, **__: object) -> bool:
+        return command("apply", "-f", other, "--yes").status == 0
+
+    monkeypatch.setattr(sys, "stdin", _Terminal())
+    monkeypatch.setattr(entry.click, "confirm", confirm)
+    run = command("apply", "-f", path)
+    assert (run.status, "changed by others" in run.err) == (1, True)
+    assert shown(command, name)["spec"]["partitions"] == 2
+
+
+def test_pruning_deletes_matching_channels_but_none_with_data_unless_forced(
+    command: Command, folder: Path, kafka: SharedKafka, name: str
+) -> None:
+    schema = folder / "schema.txt"
+    schema.write_text(json.dumps(SCHEMA))
+    for each, label in (("kept", name), ("empty", name), ("full", name), ("other", "other")):
+        made = ("channels", "create", f"{name}-{each}", "--schema", str(schema))
+        command(*made, "--label", f"team={label}").succeeded()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(shown(command, f"{name}-full")["status"]["topic"]["name"], b"x")
+    assert producer.flush(30) == 0
+    path = write(folder / "a.yaml", document(f"{name}-kept"))
+    arguments = ("apply", "-f", path, "--prune", "-l", f"team={name}")
+
+    refused = command(*arguments, "--yes")
+    assert (refused.status, "nothing was changed" in refused.err) == (1, True)
+    assert f"- {name}-empty: delete" in refused.out
+    assert f"! {name}-full: refused\n    unread_data: " in refused.out
+    assert f"{name}-other" not in refused.out
+    assert shown(command, f"{name}-empty")["status"]["phase"] == "ready"
+
+    assert command(*arguments, "--force", "--dry-run").status == 2
+    forced = command(*arguments, "--force", "--yes")
+    forced.succeeded()
+    assert f"channel {name}-full is being deleted" in forced.out
+    left = command("channels", "list", "-l", f"team={name}", "--json").out.splitlines()
+    phases = {each["metadata"]["name"]: each["status"]["phase"] for each in map(json.loads, left)}
+    assert phases.pop(f"{name}-kept") == "ready"
+    assert set(phases.values()) <= {"deleting"}
+    assert shown(command, f"{name}-other")["status"]["phase"] == "ready"
+
+
+def test_an_exported_channel_is_applied_without_a_change_and_matches_the_schema(
+    command: Command, folder: Path, name: str
+) -> None:
+    everything = document(
+        *(f"{name}-all", {"team": name, "no": "2024-01-01"}),
+        compatibility="full",
+        format="arrow",
+        partitions=2,
+        pinned=True,
+        replication=1,
+        retention={"ms": -1, "bytes": 9_000},
+        mirrored=True,
+        config={"segment.ms": "60000"},
+        delivery="exactly_once",
+        idle_ms=86_400_000,
+        heartbeat={"interval_ms": 500, "timeout_ms": 30_000},
+    )
+    plain = document(f"{name}-plain", {"team": name})
+    message = {"metadata": {"name": f"{name}-bytes", "labels": {"team": name}}}
+    path = write(folder / "a.yaml", everything, plain, {**message, "spec": {"format": "bytes"}})
+    command("apply", "-f", path, "--yes").succeeded()
+
+    text = command("export", "-l", f"team={name}")
+    text.succeeded()
+    found = {each["metadata"]["name"]: each for each in yaml.safe_load_all(text.out)}
+    assert found == {
+        f"{name}-all": everything,
+        f"{name}-plain": plain,
+        f"{name}-bytes": {**message, "spec": {"format": "bytes"}},
+    }
+    for each in found.values():
+        jsonschema.validate(each, document_schema())
+    for format_ in ("yaml", "json"):
+        output = folder / format_
+        command("export", "-l", f"team={name}", "--format", format_, "-o", str(output)).succeeded()
+        assert sorted(each.name for each in output.iterdir()) == [
+            f"{name}-{each}.{format_}" for each in ("all", "bytes", "plain")
+        ]
+        again = command("apply", "-f", str(output), "--dry-run")
+        again.succeeded()
+        assert "3 unchanged" in again.out
+    lines = command("export", f"{name}-all", f"{name}-plain", "--format", "json")
+    (folder / "both.json").write_text(lines.out)
+    assert command("apply", "-f", str(folder / "both.json"), "--dry-run").status == 0
+
+
+def test_an_adopted_topic_is_exported_without_what_the_topic_determines(
+    command: Command, folder: Path, name: str
+) -> None:
+    schema = folder / "schema.txt"
+    schema.write_text(json.dumps(SCHEMA))
+    command("channels", "create", name, "--schema", str(schema), "--partitions", "2").succeeded()
+    topic = shown(command, name)["status"]["topic"]["name"]
+    command("channels", "forget", name, "--yes").succeeded()
+    path = write(
+        folder / "a.yaml", {"metadata": {"name": name}, "spec": {"topic": {"name": topic}}}
+    )
+    assert "+ partitions: 2" not in command("apply", "-f", path, "--dry-run").out
+    command("apply", "-f", path, "--yes").succeeded()
+    exported = command("export", name).out
+    assert yaml.safe_load(exported) == document(name, topic={"name": topic})
+    (folder / "a.yaml").write_text(exported)
+    command("apply", "-f", path).succeeded()
+
+
+def test_export_reports_what_it_cannot_do(
+    command: Command, folder: Path, name: str, tmp_path: Path
+) -> None:
+    command("export", name).failed(f"no channel {name!r}")
+    none = command("export", "-l", f"team={name}")
+    assert (none.status, none.out, "nothing was written" in none.err) == (0, "", True)
+    command("export", name, "-l", "a=b").failed("names or a selector", status=2)
+    path = write(folder / "a.yaml", document(name))
+    command("apply", "-f", path, "--yes").succeeded()
+    (tmp_path / "file").write_text("")
+    command("export", name, "-o", str(tmp_path / "file" / "below")).failed("cannot be written")
+
+
+def test_the_json_schema_is_the_gateways_model_with_a_name(sluiceway: Sluiceway) -> None:
+    printed = json.loads(sluiceway("apply", "--schema", url=NOBODY).out)
+    assert printed == document_schema()
+    jsonschema.Draft202012Validator.check_schema(printed)
+    spec = SpecPut.model_json_schema(by_alias=True)
+    assert printed["$defs"]["SpecPut"]["properties"] == spec["properties"]
+    for wrong in (
+        {"spec": {}},
+        {"metadata": {}},
+        {"metadata": {"name": "a/b"}},
+        {"metadata": {"name": "a"}, "status": {}},
+        document("a", partition=4),
+        document("a", partitions=0),
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, printed)
+
+
+def test_a_gateway_that_is_away_is_reported_and_nothing_is_changed(
+    sluiceway: Sluiceway, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(entry, "TIMEOUT_S", 0.2)
+    path = write(folder / "a.yaml", document("one"))
+    sluiceway("apply", "-f", path, "--yes", url=NOBODY).failed("does not answer")
+    sluiceway("export", url=NOBODY).failed("does not answer")
+
+
+_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda values: (
+        st.lists(values, max_size=4)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), values, max_size=4)
+    ),
+    max_leaves=15,
+)
+
+
+@pytest.mark.parametrize("format_", ["yaml", "json"])
+def test_any_value_is_read_as_it_was_written(
+    format_: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("documents") / f"a.{format_}"
+
+    @given(_VALUES)
+    def check(value: Any) -> None:
+        whole = {"metadata": {"name": "a"}, "spec": {"config": value}}
+        path.write_text(dump_document(whole, as_json=format_ == "json"), encoding="utf-8")
+        (found,) = read_documents([str(path)])
+        assert found.body == {"metadata": {}, "spec": {"config": value}}
+
+    check()
