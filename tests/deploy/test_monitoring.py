@@ -1,0 +1,385 @@
+"""The Grafana dashboard and the alerts, against a real gateway's metrics and in Prometheus."""
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from sluiceway import Gateway
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.embedded import free_ports
+from sluiceway_gateway.endpoints.model import Health
+from sluiceway_gateway.provisioning.reconciler import Counts
+from sluiceway_gateway.status.lag import FAILED
+from sluiceway_gateway.status.progress import ProgressState
+from waiting import until
+
+ROOT = Path(__file__).parents[2]
+PROMETHEUS = ROOT / "deploy/prometheus"
+DASHBOARD = json.loads((ROOT / "deploy/grafana/sluiceway.json").read_text())
+GROUPS = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"]
+ALERTS: dict[str, Any] = {rule["alert"]: rule for group in GROUPS for rule in group["rules"]}
+_numbers = itertools.count(1)
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+
+#: Labels that Prometheus adds to what it scrapes.
+SCRAPED = {"job", "instance"}
+SELECTOR = re.compile(r'\b([a-z]\w*)\{((?:[^"{}]|"[^"]*")*)\}')
+MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
+VALUES = {
+    "phase": {str(each) for each in Phase},
+    "health": {*map(str, Health), FAILED},
+    "progress": {str(each) for each in ProgressState},
+    "outcome": {each.name for each in fields(Counts)},
+}
+
+
+def panels() -> list[dict[str, Any]]:
+    return [each for each in DASHBOARD["panels"] if each["type"] != "row"]
+
+
+def queries() -> dict[str, str]:
+    """The expressions of the dashboard and of the alerts, by panel and name."""
+    found = {
+        f"{panel['title']}, {target['refId']}": target["expr"]
+        for panel in panels()
+        for target in panel["targets"]
+    }
+    return found | {name: rule["expr"] for name, rule in ALERTS.items()}
+
+
+def without_variables(expression: str) -> str:
+    """Return an expression of the dashboard as Grafana sends it, for all channels and groups."""
+    plain = re.sub(r"\$(channel|group)\b", ".*", expression).replace("$__rate_interval", "1m")
+    assert "$" not in plain, f"an unknown variable: {expression}"
+    return plain
+
+
+@contextmanager
+def busy(gateway_url: str) -> Iterator[None]:
+    """Keep a reader, and an open batch that holds it back, while the block runs."""
+    with Gateway(gateway_url) as gateway, ExitStack() as stack:
+        channel = gateway.channel(f"monitored-{next(_numbers)}", SCHEMA, delivery="exactly_once")
+        reader = stack.enter_context(channel.reader(group="delays", until=None))
+        with channel.writer(group="load") as writer:
+            writer.write([{"a": each} for each in range(5)])
+        reader.read(5, timeout=60)
+        reader.commit()
+        slow = stack.enter_context(channel.writer(group="slow"))
+        stack.enter_context(slow.batch("monday", owner="nightly"))
+        with channel.writer(group="load") as writer:
+            writer.write([{"a": 6}])
+        yield
+
+
+def scraped_labels(gateway_url: str) -> dict[str, set[str]]:
+    """Return the labels of every metric of /metrics, by the name of its samples."""
+    found: dict[str, set[str]] = {"up": set()}
+    for family in text_string_to_metric_families(httpx.get(f"{gateway_url}/metrics").text):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def test_every_metric_and_label_of_the_queries_is_in_the_metrics_of_a_gateway(
+    gateway_url: str,
+) -> None:
+    used = {name for query in queries().values() for name, _ in SELECTOR.findall(query)}
+    assert len(used) > 20
+    with busy(gateway_url):
+        httpx.get(f"{gateway_url}/readyz")
+        until(lambda: used <= scraped_labels(gateway_url).keys(), 60)
+        known = scraped_labels(gateway_url)
+    for place, query in queries().items():
+        metrics = [(name, MATCHER.findall(inner)) for name, inner in SELECTOR.findall(query)]
+        bare = re.findall(r"\b(?:sluiceway|process)_\w+\b(?!\{)", SELECTOR.sub("", query))
+        assert (bool(metrics), bare) == (True, []), place
+        for name, matchers in metrics:
+            assert ("job", "sluiceway") in matchers, f"{place}: {name} of other jobs"
+            for label, _ in matchers:
+                assert label in known[name] | SCRAPED, f"{place}: {name} has no label {label}"
+        for listed in re.findall(r"\b(?:by|on) \(([\w, ]+)\)", query):
+            for label in listed.split(", "):
+                for name, _ in metrics:
+                    assert label in known[name] | SCRAPED, f"{place}: {name} has no label {label}"
+
+
+def test_the_values_of_labels_in_the_queries_exist(gateway_url: str) -> None:
+    paths = httpx.get(f"{gateway_url}/openapi.json").json()["paths"]
+    seen = set()
+    for place, query in queries().items():
+        for label, value in MATCHER.findall(query):
+            if label in VALUES:
+                assert value in VALUES[label], f"{place}: no {label} is {value}"
+                seen.add(label)
+            if label == "route":
+                for route in value.split("|"):
+                    path = re.sub(r"\[([{}])\]", r"\1", route)
+                    assert path in paths, f"{place}: no route is {path}"
+    assert seen == VALUES.keys()
+
+
+def test_an_alert_says_how_bad_it_is_what_to_do_and_where_that_is_documented() -> None:
+    for name, rule in ALERTS.items():
+        assert re.fullmatch(r"\d+[mh]", rule["for"]), name
+        assert rule["labels"].keys() == {"severity"}, name
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}, name
+        notes = rule["annotations"]
+        assert notes.keys() == {"summary", "description", "runbook"}, name
+        page, _, anchor = notes["runbook"].partition("#")
+        heads = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(), re.MULTILINE)
+        anchors = {re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in heads}
+        assert anchor in anchors, f"{name}: {page} has no section {anchor}"
+        grouped = set(", ".join(re.findall(r"by \(([\w, ]+)\)", rule["expr"])).split(", "))
+        for label in re.findall(r"\$labels\.(\w+)", notes["summary"] + notes["description"]):
+            # Without `by`, an alert keeps the labels of its metric.
+            assert label in grouped or "by (" not in rule["expr"], f"{name}: {label} is lost"
+
+
+def test_panels_of_the_dashboard_explain_themselves_and_do_not_overlap() -> None:
+    assert len({each["id"] for each in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    cells: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        own = {
+            (at["x"] + across, at["y"] + down)
+            for across in range(at["w"])
+            for down in range(at["h"])
+        }
+        assert not own & cells, panel["title"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        cells |= own
+    for panel in panels():
+        assert panel["description"], panel["title"]
+        for target in panel["targets"]:
+            by = re.findall(r"by \(([\w, ]+)\)", target["expr"])
+            legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            assert not by or legend <= set(", ".join(by).split(", ")), panel["title"]
+
+
+def program(name: str) -> str:
+    found = shutil.which(name)
+    assert found, f"{name} is needed: install it (Debian, Ubuntu: apt install prometheus)"
+    return found
+
+
+def promtool(*arguments: object) -> str:
+    done = subprocess.run(
+        [program("promtool"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+HEALTHY = {
+    'up{instance="a"}': "1x120",
+    'sluiceway_leader{instance="a"}': "1x120",
+    'sluiceway_leader{instance="b"}': "0x120",
+    'sluiceway_database_up{instance="a"}': "1x120",
+    'sluiceway_kafka_up{instance="a"}': "1x120",
+    'sluiceway_loop_consecutive_failures{loop="sample"}': "0x120",
+    'sluiceway_waiting_reads{instance="a"}': "5x120",
+    'sluiceway_http_requests_total{route="/livez", method="GET", status="200"}': "0+600x120",
+    'sluiceway_http_requests_total{route="/readyz", method="GET", status="503"}': "0+60x120",
+    'sluiceway_http_requests_total{route="/v1/status", method="GET", status="500"}': "0+1x120",
+    'sluiceway_http_request_seconds_bucket{route="/v1/heartbeats", le="0.1"}': "0+60x120",
+    'sluiceway_http_request_seconds_bucket{route="/v1/heartbeats", le="10"}': "0+60x120",
+    'sluiceway_http_request_seconds_bucket{route="/v1/heartbeats", le="+Inf"}': "0+60x120",
+    'sluiceway_reconciled_channels_total{outcome="checked"}': "0+4x120",
+    'sluiceway_build_info{version="1", instance="a"}': "1x120",
+    'sluiceway_build_info{version="1", instance="b"}': "1x120",
+    'sluiceway_channels{phase="ready"}': "3x120",
+    'sluiceway_channels{phase="failed"}': "0x120",
+    'sluiceway_channels{phase="provisioning"}': "0x120",
+    'sluiceway_group_progress{channel="c", group="g", progress="ok"}': "1x120",
+    'sluiceway_group_members{channel="c", group="g", role="reader", health="healthy"}': "2x120",
+    'sluiceway_group_members{channel="c", group="g", role="reader", health="lost"}': "0x120",
+    'sluiceway_group_members{channel="c", group="g", role="writer", health="failed"}': "0x120",
+    'sluiceway_group_lag_messages{channel="c", group="g"}': "1000x120",
+    'sluiceway_group_lag_seconds{channel="c", group="g"}': "400x120",
+    'sluiceway_channel_sampled_timestamp_seconds{channel="c"}': "0+60x120",
+    'sluiceway_channel_held_back_since_timestamp_seconds{channel="c", owner="o"}': "3660x120",
+    'sluiceway_channel_halted{channel="c"}': "0x120",
+    "sluiceway_metrics_omitted_channels": "0x120",
+}
+"""Series of a gateway without trouble, a value a minute; `0+60` rises by 60."""
+
+PROGRESS = 'sluiceway_group_progress{channel="c", group="g", progress="%s"}'
+TROUBLE: dict[str, dict[str, str]] = {
+    "SluicewayGatewayDown SluicewayReplicaDown": {'up{instance="a"}': "0x120"},
+    "SluicewayReplicaDown": {'up{instance="b"}': "0x120"},
+    "SluicewayNoLeader": {'sluiceway_leader{instance="a"}': "0x120"},
+    "SluicewaySeveralLeaders": {'sluiceway_leader{instance="b"}': "1x120"},
+    "SluicewayDatabaseDown": {'sluiceway_database_up{instance="a"}': "0x120"},
+    "SluicewayKafkaDown": {'sluiceway_kafka_up{instance="a"}': "0x120"},
+    "SluicewayServerErrors": {
+        'sluiceway_http_requests_total{route="/v1/status", method="GET", status="500"}': "0+9x120"
+    },
+    "SluicewayHeartbeatsSlow": {
+        'sluiceway_http_request_seconds_bucket{route="/v1/heartbeats", le="0.1"}': "0+57x120"
+    },
+    "SluicewayLoopFailing": {'sluiceway_loop_consecutive_failures{loop="sample"}': "3x120"},
+    "SluicewayChannelsNotCompared": {
+        'sluiceway_reconciled_channels_total{outcome="checked"}': "9x120"
+    },
+    "SluicewayManyWaitingReads": {'sluiceway_waiting_reads{instance="a"}': "9500x120"},
+    "SluicewayVersionsDiffer": {'sluiceway_build_info{version="2", instance="b"}': "1x120"},
+    "SluicewayChannelFailed": {'sluiceway_channels{phase="failed"}': "1x120"},
+    "SluicewayChannelsProvisioning": {'sluiceway_channels{phase="provisioning"}': "1x120"},
+    "SluicewayGroupStalled": {PROGRESS % "stalled": "1x120"},
+    "SluicewayGroupStopped": {PROGRESS % "stopped": "1x120"},
+    "SluicewayGroupNotConverging": {PROGRESS % "falling_behind": "1x120"},
+    "SluicewayGroupLagGrows": {
+        'sluiceway_group_lag_messages{channel="c", group="g"}': "1000+9x120"
+    },
+    "SluicewayMembersLost": {
+        'sluiceway_group_members{channel="c", group="g", role="reader", health="lost"}': "1x120"
+    },
+    "SluicewayMembersFailed": {
+        'sluiceway_group_members{channel="c", group="g", role="writer", health="failed"}': "1x120"
+    },
+    "SluicewayReadersHeldBack": {
+        'sluiceway_channel_held_back_since_timestamp_seconds{channel="c", owner="o"}': "60x120"
+    },
+    "SluicewayChannelHalted": {'sluiceway_channel_halted{channel="c"}': "1x120"},
+    "SluicewayFiguresOld": {'sluiceway_channel_sampled_timestamp_seconds{channel="c"}': "6000x120"},
+    "SluicewaySeriesOmitted": {"sluiceway_metrics_omitted_channels": "2x120"},
+    "": {},
+}
+"""Series of a trouble, by the alerts that fire for it."""
+
+
+@pytest.mark.long
+def test_each_alert_fires_for_its_trouble_and_no_other(tmp_path: Path) -> None:
+    def scenario(alerts: str, changed: Mapping[str, str]) -> dict[str, Any]:
+        series = HEALTHY | changed
+        named = {
+            (
+                each.replace("{", '{job="sluiceway", ')
+                if "{" in each
+                else each + '{job="sluiceway"}'
+            ): v
+            for each, v in series.items()
+        }
+        fires = [
+            {"labels": f'{{alertname="{each}"}}', "value": 1} for each in sorted(alerts.split())
+        ]
+        return {
+            "interval": "1m",
+            "input_series": [{"series": key, "values": values} for key, values in named.items()],
+            "promql_expr_test": [
+                {
+                    "expr": 'group by (alertname) (ALERTS{alertstate="firing"})',
+                    "eval_time": "120m",
+                    "exp_samples": fires,
+                }
+            ],
+        }
+
+    assert {each for alerts in TROUBLE for each in alerts.split()} == ALERTS.keys()
+    tests = [scenario(alerts, changed) for alerts, changed in TROUBLE.items()]
+    rules = str(PROMETHEUS / "alerts.yml")
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": [rules], "tests": tests}))
+    assert "SUCCESS" in promtool("test", "rules", tmp_path / "test.yml")
+
+
+@contextmanager
+def prometheus(gateway_url: str, directory: Path) -> Iterator[Callable[..., Any]]:
+    """Run Prometheus with the files of deploy/, on this gateway; give GET of its API."""
+    for name in ("prometheus.yml", "alerts.yml"):
+        shutil.copy(PROMETHEUS / name, directory)
+    (directory / "token").touch()
+    promtool("check", "config", directory / "prometheus.yml")
+    config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+    # A gateway without tokens refuses unknown ones.
+    del config["scrape_configs"][0]["authorization"]
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["scrape_configs"][0]["static_configs"][0]["targets"] = [gateway_url.split("//")[1]]
+    (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    with (directory / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                program("prometheus"),
+                f"--config.file={directory / 'prometheus.yml'}",
+                f"--storage.tsdb.path={directory / 'data'}",
+                f"--web.listen-address={address}",
+            ],
+            stderr=log,
+        )
+
+    def get(path: str, **parameters: str) -> Any:
+        answer = httpx.get(f"http://{address}/api/v1/{path}", params=parameters)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["data"]
+
+    def answers() -> bool:
+        assert process.poll() is None, (directory / "log").read_text()
+        try:
+            return httpx.get(f"http://{address}/-/ready").status_code == 200
+        except httpx.TransportError:
+            time.sleep(0.1)
+            return False
+
+    try:
+        until(answers)
+        yield get
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+#: Panels that are empty while nothing is wrong.
+_EMPTY = {
+    "Readers that do not keep up, A",
+    "Lost and failed members, A",
+    "Time to drain, A",
+    "Halted, A",
+    "Failures of loops, A",
+    "Errors per second, A",
+    "Lag in seconds, B",
+}
+
+
+@pytest.mark.long
+def test_prometheus_evaluates_every_panel_and_alert_on_a_gateway(
+    gateway_url: str, tmp_path: Path
+) -> None:
+    with busy(gateway_url), prometheus(gateway_url, tmp_path) as get:
+
+        def finds(query: str) -> bool:
+            return bool(get("query", query=query)["result"])
+
+        def healths() -> dict[str, str]:
+            rules = [rule for group in get("rules")["groups"] for rule in group["rules"]]
+            return {rule["name"]: rule["health"] for rule in rules}
+
+        httpx.get(f"{gateway_url}/readyz")
+        waiting = {
+            f"{panel['title']}, {target['refId']}": without_variables(target["expr"])
+            for panel in panels()
+            for target in panel["targets"]
+        }
+        assert waiting.keys() >= _EMPTY
+        deadline_s = time.monotonic() + 60
+        while waiting.keys() - _EMPTY and time.monotonic() < deadline_s:
+            waiting = {place: query for place, query in waiting.items() if not finds(query)}
+        assert not waiting.keys() - _EMPTY
+        until(lambda: "unknown" not in healths().values())
+        assert healths() == dict.fromkeys(ALERTS, "ok")
