@@ -3,6 +3,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processes import Run, Sluiceway
+from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.wire import SpecPut
 from sluiceway_gateway.cli import entry
@@ -107,9 +109,9 @@ def test_a_change_is_shown_field_by_field_and_omitted_fields_keep_their_values(
     lines = run.out.splitlines()
     assert lines[0] == f"~ {name}: change"
     assert set(lines[1:5]) == {
-        '    ~ labels.team: "a" → "b"',
+        '    ~ labels.team: "a" -> "b"',
         '    - labels.stage: "test"',
-        "    ~ partitions: 2 → 3",
+        "    ~ partitions: 2 -> 3",
         '    + schema.fields.gate: {"type": "string", "default": ""}',
     }
     assert lines[-1] == f"channel {name} is changed"
@@ -282,6 +284,70 @@ def test_a_channel_that_others_create_after_the_plan_is_left_as_it_is(
     run = command("apply", "-f", path)
     assert (run.status, "changed by others" in run.err) == (1, True)
     assert shown(command, name)["spec"]["partitions"] == 2
+
+
+def test_a_change_that_only_the_gateway_can_refuse_together_with_others_is_reported(
+    command: Command, folder: Path, name: str
+) -> None:
+    schema = folder / "schema.txt"
+    schema.write_text(json.dumps(SCHEMA))
+    command("channels", "create", name, "--schema", str(schema)).succeeded()
+    topic = shown(command, name)["status"]["topic"]["name"]
+    command("channels", "forget", name, "--yes").succeeded()
+    names = [f"{name}-{each}" for each in "abc"]
+    one, two, three = (document(each, topic={"name": topic}) for each in names)
+    del three["spec"]["topic"]
+    path = write(folder / "a.yaml", one, two, three)
+    assert command("apply", "-f", path, "--dry-run").status == 2
+    run = command("apply", "-f", path, "--yes")
+    assert run.status == 1
+    assert f"{names[1]}: refused: The topic" in run.err
+    assert f"Done before: {names[0]}; not begun: {names[2]}." in run.err
+    command("channels", "show", names[2]).failed("no channel")
+
+
+@pytest.mark.parametrize("request_arrives", [False, True])
+def test_a_gateway_that_goes_away_during_the_changes_leaves_one_channel_unknown_and_says_so(
+    sluiceway: Sluiceway,
+    gateway_url: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    request_arrives: bool,
+) -> None:
+    names = [f"{name}-{each}" for each in "ab"]
+    path = write(folder / "a.yaml", *(document(each) for each in names))
+    with closing(Relay(int(gateway_url.rpartition(":")[2]))) as relay:
+
+        def confirm(*_: object, **__: object) -> bool:
+            if request_arrives:
+                relay.deaf = True
+            else:
+                relay.cut()
+            return True
+
+        monkeypatch.setattr(entry, "TIMEOUT_S", 3.0)
+        monkeypatch.setattr(sys, "stdin", _Terminal())
+        monkeypatch.setattr(entry.click, "confirm", confirm)
+        run = sluiceway("apply", "-f", path, url=relay.url)
+    assert run.status == 1
+    assert f"{names[0]}: it may or may not be done: the gateway" in run.err
+    assert f"Done before: none; not begun: {names[1]}." in run.err
+    monkeypatch.setattr(entry, "TIMEOUT_S", 10.0)
+    again = sluiceway("apply", "-f", path, "--dry-run", url=gateway_url)
+    unchanged = 1 if request_arrives else 0
+    assert f"{2 - unchanged} to create, 0 to change, 0 to delete, {unchanged} un" in again.out
+
+
+def test_a_schema_with_its_fields_in_another_order_is_a_change(
+    command: Command, folder: Path, name: str
+) -> None:
+    path = write(folder / "a.yaml", document(name))
+    command("apply", "-f", path, "--yes").succeeded()
+    write(folder / "a.yaml", document(name, schema={**SCHEMA, "fields": SCHEMA["fields"][::-1]}))
+    run = command("apply", "-f", path, "--dry-run")
+    assert run.status == 2
+    assert f"~ {name}: change\n    ~ schema: the order of its fields\n" in run.out
 
 
 def test_pruning_deletes_matching_channels_but_none_with_data_unless_forced(

@@ -280,7 +280,7 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
         elif path not in was:
             yield f"+ {path}: {becomes[path]}"
         elif was[path] != becomes[path]:
-            yield f"~ {path}: {was[path]} → {becomes[path]}"
+            yield f"~ {path}: {was[path]} -> {becomes[path]}"
     if was == becomes:
         yield "~ schema: the order of its fields"
 

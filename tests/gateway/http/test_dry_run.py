@@ -77,6 +77,18 @@ def test_a_dry_run_checks_the_preconditions(rig: Rig) -> None:
         assert (dry.status_code, code(dry)) == (412, "precondition_failed")
 
 
+def test_a_dry_run_needs_the_permission_of_the_change(rig: Rig) -> None:
+    mine = rig.token("manage:team-")
+    body = {"spec": {"schema": SCHEMA}}
+    uid = {"uid": "0" * 32}
+    assert rig.http.put("/v1/channels/team-a", json=body, params=DRY, headers=mine).is_success
+    assert rig.http.put(PATH, json=body, params=DRY, headers=mine).status_code == 403
+    assert rig.http.delete(PATH, params=DRY | uid, headers=mine).status_code == 403
+    adopting = {"spec": {"schema": SCHEMA, "topic": {"name": "flights"}}}
+    asked = rig.http.put("/v1/channels/team-a", json=adopting, params=DRY, headers=mine)
+    assert asked.status_code == 403
+
+
 def test_a_dry_deletion_deletes_nothing(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.observe("flights", Phase.READY)
