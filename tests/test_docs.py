@@ -39,6 +39,23 @@ def test_internal_links_resolve(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, without the comments of its code."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_sections_resolve(page: Path) -> None:
+    links = re.findall(r"\]\((?!\w+:)([^)#\s]*)#([^)\s]+)\)", page.read_text())
+    assert [
+        (file, anchor)
+        for file, anchor in links
+        if anchor not in _anchors(page.parent / file if file else page)
+    ] == []
+
+
 def test_every_row_of_coming_from_names_an_existing_test() -> None:
     lines = (ROOT / "docs" / "coming-from.md").read_text().splitlines()
     rows = [each for each in lines if re.match(r"\| (?!---|in )", each)]
