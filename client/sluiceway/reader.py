@@ -240,7 +240,7 @@ class ChannelReader(ChannelEndpoint):
 
     @property
     def revocations(self) -> int:
-        """How often partitions were taken from this reader."""
+        """Number of times that partitions were revoked."""
         return self._committer.revocations
 
     def mark_committed(self, positions: Mapping[int, Position]) -> None:

@@ -96,7 +96,7 @@ class Scan:
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """How long the batch of a vanished driver held readers back."""
+    """Time for which the batch of a vanished driver held readers back."""
 
     driver: str
     lease_s: float

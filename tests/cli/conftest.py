@@ -1,4 +1,6 @@
-"""Fixture `sluiceway`: runs commands in the tests' own process."""
+"""Fixtures `sluiceway` and `command`: run commands in the tests' own process."""
+
+from collections.abc import Callable
 
 import pytest
 
@@ -20,3 +22,9 @@ def sluiceway(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         return Run(status=status, out=written.out, err=written.err)
 
     return run
+
+
+@pytest.fixture
+def command(sluiceway: Sluiceway, gateway_url: str) -> Callable[..., Run]:
+    """Run a command against the gateway."""
+    return lambda *arguments: sluiceway(*arguments, url=gateway_url)

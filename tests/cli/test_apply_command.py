@@ -33,12 +33,6 @@ Command = Callable[..., Run]
 
 
 @pytest.fixture
-def command(sluiceway: Sluiceway, gateway_url: str) -> Command:
-    """Run a command against the gateway."""
-    return lambda *arguments: sluiceway(*arguments, url=gateway_url)
-
-
-@pytest.fixture
 def name() -> str:
     return f"applied-{next(_numbers)}"
 

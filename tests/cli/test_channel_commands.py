@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from confluent_kafka import Producer
 
-from processes import Run, Sluiceway
+from processes import Run
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.rest.channels import Control
@@ -28,12 +28,6 @@ SCHEMA = {
 _numbers = itertools.count(1)
 
 Command = Callable[..., Run]
-
-
-@pytest.fixture
-def command(sluiceway: Sluiceway, gateway_url: str) -> Command:
-    """Run a command against the gateway."""
-    return lambda *arguments: sluiceway(*arguments, url=gateway_url)
 
 
 @pytest.fixture

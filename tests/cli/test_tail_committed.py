@@ -5,18 +5,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from processes import Run, Sluiceway
+from processes import Run
 from sluiceway import Channel, Gateway
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
 
 Command = Callable[..., Run]
-
-
-@pytest.fixture
-def command(sluiceway: Sluiceway, gateway_url: str) -> Command:
-    """Run a command against the gateway."""
-    return lambda *arguments: sluiceway(*arguments, url=gateway_url)
 
 
 @pytest.fixture

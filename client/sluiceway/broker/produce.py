@@ -27,7 +27,7 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import CommitUnknown, Conflict, OptionError, SluicewayError, TopicGone
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import create_client
-from sluiceway.ledger.message_batches import BatchedEndpoint, MessageBatches, ReportedOffsets
+from sluiceway.ledger.message_batches import MessageBatches, ReportedOffsets, WriterEndpoint
 from sluiceway.rest.models import Connection
 
 __all__ = ["ProduceRequests"]
@@ -53,7 +53,7 @@ class _Part:
     messages: list[Any]
     compression: str
     connection: Connection
-    writer: BatchedEndpoint
+    writer: WriterEndpoint
     add_failure: Callable[[str], None] | None = None
     """Counts a message that was not delivered, if nothing waits for its report."""
     pending: int = 0
@@ -91,7 +91,7 @@ class ProduceRequests:
         self._guard = ForkGuard()
         self._lock = threading.Lock()
         self._producers: dict[MaskedProperties, Any] = {}
-        self._writers: dict[str, BatchedEndpoint] = {}
+        self._writers: dict[str, WriterEndpoint] = {}
         self._writers_lock = threading.Lock()
 
     def produce(self, request: Any) -> ProduceResponse | None:
@@ -154,13 +154,13 @@ class ProduceRequests:
         if failures:
             raise failures[0]
 
-    def _writer(self, connection: Connection) -> BatchedEndpoint:
+    def _writer(self, connection: Connection) -> WriterEndpoint:
         """Return the writer of a channel. Raises GatewayError, EndpointClosed, KafkaFailure."""
         uid = connection.channel_uid
         with self._writers_lock:
             writer = self._writers.get(uid)
             if writer is None:
-                writer = self._writers[uid] = BatchedEndpoint(
+                writer = self._writers[uid] = WriterEndpoint(
                     self._control,
                     connection.channel_name,
                     uid=uid,

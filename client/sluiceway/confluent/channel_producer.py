@@ -16,7 +16,7 @@ from sluiceway.confluent.config import ProducerSettings, partition_of_key
 from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
 from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, OnDelivery, PendingMessage
 from sluiceway.errors import CommitUnknown, KafkaFailure, SluicewayError, SluicewayTimeout
-from sluiceway.ledger.message_batches import BatchedEndpoint, MessageBatches
+from sluiceway.ledger.message_batches import MessageBatches, WriterEndpoint
 from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["BatchCommits", "ChannelProducer"]
@@ -28,7 +28,7 @@ def _nothing() -> None:
     return None
 
 
-class ChannelProducer(BatchedEndpoint):
+class ChannelProducer(WriterEndpoint):
     """A channel that is written to. Its fields are for `Producer.produce`, the hot path.
 
     `probe_s` limits the first request, which finds out whether the gateway answers. Of an
@@ -193,7 +193,7 @@ class BatchCommits:
         self._attached = attached
         self._transactional = transactional
         self.stopped = False
-        """Whether nothing is committed by time any more."""
+        """Whether commits by time have ended."""
 
     def commit(self, timeout_s: float) -> None:
         """Commit what was delivered to exactly-once channels. Raises SluicewayError.

@@ -233,7 +233,7 @@ class Deliveries:
 
     @property
     def handed_over(self) -> int:
-        """How many messages and reports librdkafka has."""
+        """Number of messages and reports in librdkafka's queues."""
         return sum(map(len, self.producers))
 
     def poll(self, timeout_s: float) -> int:

@@ -23,7 +23,7 @@ __all__ = ["ChannelMember", "ManualConsumer", "SubscribedConsumer", "Subscriptio
 
 _TIMEOUT_S = 30.0
 _ASSIGN_TIMEOUT_S = 10.0
-"""How long `assign` waits for a gateway that does not answer."""
+"""Timeout of `assign` while the gateway does not answer."""
 
 
 class ChannelMember(ABC):

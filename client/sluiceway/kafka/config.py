@@ -179,9 +179,9 @@ _PRODUCER_DEFAULTS = {
     "delivery.report.only.error": True,
 }
 _FLUSHED_LINGER_MS = 100
-"""How long messages wait for more if a flush follows. librdkafka sends full batches at once and
-ends the wait at a flush. It polls in a busy loop while a batch is on its way to Kafka and another
-one has waited for longer than this."""
+"""`linger.ms` of writers that flush. librdkafka sends full batches at once and ends the wait at a
+flush. It polls in a busy loop while a batch is on its way to Kafka and another one has waited for
+longer than this."""
 _CONSUMER_DEFAULTS = {
     # librdkafka requires a group id; without a subscription or commit it creates no group.
     "group.id": "sluiceway",

@@ -20,96 +20,7 @@ from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Interval, PositionAdvance
 from sluiceway.rest.models import Connection
 
-__all__ = ["BatchedEndpoint", "MessageBatches", "ReportedOffsets", "WriterEndpoint"]
-
-
-class WriterEndpoint:
-    """A channel's writer whose messages are encoded and produced by the caller's own client.
-
-    Attaches when it is created. Raises GatewayError, KafkaFailure. `records` counts the messages
-    handed to Kafka's client, `failures` those that it did not deliver.
-    """
-
-    def __init__(
-        self,
-        control: Control,
-        channel: str,
-        *,
-        uid: str,
-        timeout_s: float,
-        config: Mapping[str, object] | None = None,
-    ) -> None:
-        self.records = 0
-        self.failures = 0
-        self._reason = ""
-        self.handle = EndpointHandle(
-            control,
-            channel=channel,
-            uid=uid,
-            role="writer",
-            membership=None,
-            timeout_s=timeout_s,
-            close_timeout_s=0,
-        )
-        self.handle.pristine = True
-        try:
-            self.connection = self.handle.attached.connection
-            # One more than the highest partition that may hold a message of this writer.
-            self.partitions_used = self.connection.partitions
-            self.identity = TopicIdentity(self.connection, config)
-            self.identity.verify(timeout_s=timeout_s)
-            self.validator = WireFormatValidator(
-                self.connection, refresh=lambda: control.connection(channel, "write")
-            )
-        except BaseException as error:
-            self.handle.fail(error)
-            raise
-        self.handle.pristine = False
-
-    def add_failure(self, reason: str) -> None:
-        """Count a message that was not delivered."""
-        self._reason = self._reason or reason
-        self.failures += 1
-
-    def report(self) -> None:
-        """Let heartbeats report the count of messages."""
-        self.handle.record_cycle(self.records)
-
-    def close(
-        self,
-        error: BaseException | None = None,
-        *,
-        timeout_s: float,
-        detach_timeout_s: float | None = None,
-    ) -> None:
-        """Report where the channel's messages end, or that the writer failed.
-
-        `detach_timeout_s` replaces the grace period as the limit of the report. It failed if there
-        is an `error` or if messages were lost. Raises GatewayError, after which it may be repeated,
-        and KafkaFailure where the ends are unknown.
-        """
-        if error is None and self.failures:
-            error = DeliveryFailed(
-                partition=None,
-                reason=self._reason,
-                written_records=self.records - self.failures,
-                failed_records=self.failures,
-            )
-        if error is not None:
-            self.handle.fail(error)
-            return
-        ends = self._ends(timeout_s) if self.records else None
-        self.handle.detach(ends=ends, timeout_s=detach_timeout_s)
-
-    def _ends(self, timeout_s: float) -> dict[int, int]:
-        """Return where each partition ends. Raises KafkaFailure, TopicGone if it was deleted."""
-        try:
-            # The channel may have grown, and messages without a key go to any partition.
-            found = self.identity.all_ends(timeout_s=timeout_s, least=self.partitions_used)
-        except KafkaFailure:
-            self.identity.verify(timeout_s=timeout_s)
-            raise
-        return {partition: end for partition, end in found.items() if end}
+__all__ = ["MessageBatches", "ReportedOffsets", "WriterEndpoint"]
 
 
 class ReportedOffsets:
@@ -319,11 +230,14 @@ class MessageBatches:
         self._reason = ""
 
 
-class BatchedEndpoint(WriterEndpoint):
-    """A writer endpoint with the batches of its channel, if that is an exactly-once one.
+class WriterEndpoint:
+    """A channel's writer whose messages are encoded and produced by the caller's own client.
 
-    The caller opens, commits and aborts `batches`, and produces within an open one only. They
-    belong to the `owner`, by default to the endpoint alone.
+    Attaches when it is created. Raises GatewayError, KafkaFailure. `records` counts the messages
+    handed to Kafka's client, `failures` those that it did not deliver.
+
+    On an exactly-once channel, the caller opens, commits and aborts `batches`, and produces within
+    an open one only. They belong to the `owner`, by default to the endpoint alone.
     """
 
     def __init__(
@@ -336,12 +250,46 @@ class BatchedEndpoint(WriterEndpoint):
         config: Mapping[str, object] | None = None,
         owner: str | None = None,
     ) -> None:
-        super().__init__(control, channel, uid=uid, timeout_s=timeout_s, config=config)
+        self.records = 0
+        self.failures = 0
+        self._reason = ""
+        self.handle = EndpointHandle(
+            control,
+            channel=channel,
+            uid=uid,
+            role="writer",
+            membership=None,
+            timeout_s=timeout_s,
+            close_timeout_s=0,
+        )
+        self.handle.pristine = True
+        try:
+            self.connection = self.handle.attached.connection
+            # One more than the highest partition that may hold a message of this writer.
+            self.partitions_used = self.connection.partitions
+            self.identity = TopicIdentity(self.connection, config)
+            self.identity.verify(timeout_s=timeout_s)
+            self.validator = WireFormatValidator(
+                self.connection, refresh=lambda: control.connection(channel, "write")
+            )
+        except BaseException as error:
+            self.handle.fail(error)
+            raise
+        self.handle.pristine = False
         self.batches: MessageBatches | None = None
         if self.connection.delivery == "exactly_once":
             self.batches = MessageBatches(
                 control.ledger, self.connection, writer=self.handle.id, owner=owner
             )
+
+    def add_failure(self, reason: str) -> None:
+        """Count a message that was not delivered."""
+        self._reason = self._reason or reason
+        self.failures += 1
+
+    def report(self) -> None:
+        """Let heartbeats report the count of messages."""
+        self.handle.record_cycle(self.records)
 
     def close(
         self,
@@ -350,7 +298,34 @@ class BatchedEndpoint(WriterEndpoint):
         timeout_s: float,
         detach_timeout_s: float | None = None,
     ) -> None:
-        """Do as WriterEndpoint; after an `error`, abort what is not committed."""
+        """Report where the channel's messages end, or that the writer failed.
+
+        After an `error`, aborts what is not committed. The writer failed if there is an `error` or
+        if messages were lost. `detach_timeout_s` replaces the grace period as the limit of the
+        report. Raises GatewayError, after which it may be repeated, and KafkaFailure where the ends
+        are unknown.
+        """
         if self.batches is not None:
             self.batches.close(error)
-        super().close(error, timeout_s=timeout_s, detach_timeout_s=detach_timeout_s)
+        if error is None and self.failures:
+            error = DeliveryFailed(
+                partition=None,
+                reason=self._reason,
+                written_records=self.records - self.failures,
+                failed_records=self.failures,
+            )
+        if error is not None:
+            self.handle.fail(error)
+            return
+        ends = self._ends(timeout_s) if self.records else None
+        self.handle.detach(ends=ends, timeout_s=detach_timeout_s)
+
+    def _ends(self, timeout_s: float) -> dict[int, int]:
+        """Return where each partition ends. Raises KafkaFailure, TopicGone if it was deleted."""
+        try:
+            # The channel may have grown, and messages without a key go to any partition.
+            found = self.identity.all_ends(timeout_s=timeout_s, least=self.partitions_used)
+        except KafkaFailure:
+            self.identity.verify(timeout_s=timeout_s)
+            raise
+        return {partition: end for partition, end in found.items() if end}

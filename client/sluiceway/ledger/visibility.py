@@ -51,7 +51,7 @@ class _PartitionRuns:
 
 
 class VisibleRuns:
-    """What a reader may see of a channel: the runs below `stable`, by partition.
+    """Committed runs of a channel below `stable`, by partition.
 
     Answers of the ledger are added in any order; `stable` never falls, and what is below it never
     changes. A partition that no answer named has nothing visible. Can be pickled. One thread adds,
@@ -146,7 +146,7 @@ class Visibility(ABC):
         self.visible_end: Mapping[int, int] = {}
         self.users = 0
         self.outdated = False
-        """Whether a repair has removed runs that are here."""
+        """True once a repair has removed some of these runs."""
         self._repaired: int | None = None
 
     def acquire(self) -> None:

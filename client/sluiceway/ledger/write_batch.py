@@ -26,7 +26,7 @@ __all__ = ["DEFAULT_LEASE_MS", "BatchRequest", "LeaseKeeper", "WriteBatch"]
 LOGGER = logging.getLogger("sluiceway.ledger.write_batch")
 
 DEFAULT_LEASE_MS: Final = 30_000
-"""How long the batch of a vanished writer holds readers back."""
+"""Time for which the batch of a vanished writer holds readers back; the gateway's default too."""
 _RENEWALS_PER_LEASE = 3
 
 

@@ -232,7 +232,7 @@ class TransactionalReader(Protocol):
 
     @property
     def revocations(self) -> int:
-        """How often partitions were taken from it."""
+        """Number of times that partitions were revoked."""
 
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
         """Commit the positions by a request of the caller; None: they did not move."""

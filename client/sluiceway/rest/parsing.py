@@ -224,9 +224,7 @@ _CODES: Mapping[type[GatewayError], str] = {
     IncompatibleGateway: "method_not_allowed not_found",
     InvalidRequest: """
         body_too_large config_not_allowed headers_too_large invalid_manifest invalid_request
-        invalid_schema registry_error
-        malformed_http malformed_json unsupported_media_type
-        url_too_long
+        invalid_schema malformed_http malformed_json unsupported_media_type url_too_long
     """,
     StaleGeneration: "stale_generation",
     Unauthenticated: "unauthenticated",

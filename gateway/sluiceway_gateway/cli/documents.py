@@ -6,6 +6,7 @@ validates it; here is checked what the request needs: one JSON value with a name
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ _SUFFIXES = (".yaml", ".yml", ".json")
 _STDIN = "-"
 _LIMIT = "100"
 _MAX_DEPTH = 100
+_SPACE = re.compile(r"\s*")
 _MAX_NODES = 200_000
 _TAG = "tag:yaml.org,2002:"
 _TEXTS = {f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value"}
@@ -166,7 +168,8 @@ def _json_values(text: str) -> Iterator[tuple[Any, dict[str, int]]]:
 
 
 def _after_space(text: str, place: int) -> int:
-    return len(text) - len(text[place:].lstrip())
+    found = _SPACE.match(text, place)
+    return place if found is None else found.end()
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -394,17 +397,15 @@ def export(
             found = list(_resources(transport, dict.fromkeys(names), selector))
     finally:
         transport.close()
-    kept = [each for each in found if each["status"]["phase"] != "deleting"]
+    texts: dict[str, str] = {}
     for each in found:
-        if each not in kept:
-            name = each["metadata"]["name"]
+        name = each["metadata"]["name"]
+        if each["status"]["phase"] == "deleting":
             click.echo(f"sluiceway: the channel {name} is being deleted; left out", err=True)
-    if not kept:
+        else:
+            texts[name] = dump_document(document_of(each), as_json=format_ == "json")
+    if not texts:
         click.echo("sluiceway: there is no such channel; nothing was written", err=True)
-    texts = {
-        each["metadata"]["name"]: dump_document(document_of(each), as_json=format_ == "json")
-        for each in kept
-    }
     if output is None:
         separator = "---\n" if format_ == "yaml" else ""
         click.echo(separator.join(texts.values()), nl=False)

@@ -276,7 +276,7 @@ class ErrorCode:
 
 def error_codes() -> list[ErrorCode]:
     """Return every code that a problem can have, by name; the registry has codes of its own."""
-    kinds = {each.code: each for each in _tree(SluicewayGatewayError) if each is not RegistryError}
+    kinds = {each.code: each for each in _tree(SluicewayGatewayError)}
     return [
         ErrorCode(
             code=code,
@@ -290,7 +290,7 @@ def error_codes() -> list[ErrorCode]:
 
 
 def _tree(kind: type[SluicewayGatewayError]) -> Iterator[type[SluicewayGatewayError]]:
-    """Yield the classes of errors of requests."""
+    """Yield the classes of errors that are answered as problems."""
     if not issubclass(kind, (StartupRefused, RegistryError)):
         yield kind
         for each in kind.__subclasses__():

@@ -44,9 +44,7 @@ class RegistryRoute(GatewayRoute):
             return _json(body, status, headers=headers_of(error, scheme="Basic"))
 
 
-router = APIRouter(
-    prefix="/registry", route_class=RegistryRoute, include_in_schema=False, redirect_slashes=False
-)
+router = APIRouter(prefix="/registry", route_class=RegistryRoute, include_in_schema=False)
 
 SchemaId = Annotated[int, Path(ge=1, le=2**31 - 1)]
 

@@ -219,7 +219,8 @@ def test_a_token_is_the_password_of_basic_authentication(rig: Rig) -> None:
         with pytest.raises(SchemaRegistryError) as hidden:
             client.get_versions("secret-value")
         assert hidden.value.error_code == 40401
-    wrong = {"url": f"{rig.url}/registry", "basic.auth.user.info": f"console:{token[:-1]}0"}
+    other = f"{token[:-1]}{int(token[-1], 16) ^ 1:x}"
+    wrong = {"url": f"{rig.url}/registry", "basic.auth.user.info": f"console:{other}"}
     with SchemaRegistryClient(wrong) as client, pytest.raises(SchemaRegistryError) as refused:
         client.get_subjects()
     assert (refused.value.http_status_code, refused.value.error_code) == (401, 40101)
