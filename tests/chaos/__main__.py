@@ -82,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = asked.keep or Path(tempfile.mkdtemp(prefix="sluiceway-chaos-", dir=memory))
     # So that an interrupted run ends its processes, too.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    outcomes: list[Outcome] = []
     try:
-        outcomes = []
         for plan in rounds_of(
             minutes=asked.minutes,
             seed=seed,
@@ -99,8 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"chaos: {done}, after {outcome.seconds:.0f} s\n")
     finally:
         signal.signal(signal.SIGTERM, before)
-        if asked.keep is None:
+        # What explains a violation stays.
+        clean = not any(outcome.findings or outcome.errors for outcome in outcomes)
+        if asked.keep is None and clean:
             shutil.rmtree(directory, ignore_errors=True)
+        elif not clean:
+            sys.stderr.write(f"chaos: logs and journals are in {directory}\n")
     report = {"seed": seed, "minutes": asked.minutes, "delivery": asked.delivery}
     report |= summary(outcomes)
     text = json.dumps(report, indent=2) + "\n"

@@ -202,8 +202,9 @@ def _lost_of_jobs(name: str, final: Sequence[Record], units: _Units) -> Iterator
     for unit, begun in units.begun.items():
         due = begun.keyed or unit in units.committed or unit in rows
         if begun.channel == name and due:
+            told = "committed" if unit in units.committed else "begun, and never told committed"
             for row in sorted(set(range(begun.rows)) - rows[unit]):
-                yield Finding(kind="lost", text=f"{name}: row {row} of {unit}")
+                yield Finding(kind="lost", text=f"{name}: row {row} of {unit}, which was {told}")
 
 
 def _missing(name: str, expected: Sequence[Record], found: Sequence[Record]) -> Iterator[Finding]:

@@ -17,8 +17,11 @@ from tests.chaos.watching import Watch
 from tests.chaos.world import Broker, GatewayProcess, World
 from tests.support.relay import Relay
 
-PYTHON_LEASE_S, SPARK_LEASE_S = 30.0, 60.0
+from sluiceway.ledger.write_batch import DEFAULT_LEASE_MS
+
+LEASE_S = DEFAULT_LEASE_MS / 1000
 _BEYOND_S = 3.0
+_LONG_S = 60.0
 _AT_ONCE = 4
 _OVERRUN_S = 45.0
 """How much longer than the schedule the last faults may take."""
@@ -131,7 +134,7 @@ def kill_executor(scene: Scene, target: str, generator: random.Random) -> None:
     send(signal.SIGKILL, [generator.choice(executors)])
 
 
-@fault(_jobs("write", "flush", "copy"), at_most_s=PYTHON_LEASE_S + 20)
+@fault(_jobs("write", "flush", "copy"), at_most_s=LEASE_S + 20)
 def pause_job(scene: Scene, target: str, generator: random.Random) -> None:
     """Stop a job for longer than its lease; where it has a place, another one takes that."""
     job = scene.jobs[target]
@@ -141,12 +144,12 @@ def pause_job(scene: Scene, target: str, generator: random.Random) -> None:
     run.stop()
     if job.task.kind == "flush":
         # Another process would give the same numbers to other records.
-        time.sleep(PYTHON_LEASE_S + _BEYOND_S)
+        time.sleep(LEASE_S + _BEYOND_S)
         run.go_on()
         return
     job.detach()
     try:
-        time.sleep(PYTHON_LEASE_S + _BEYOND_S)
+        time.sleep(LEASE_S + _BEYOND_S)
         run.go_on()
         time.sleep(10)
     finally:
@@ -268,7 +271,7 @@ def forget_commit(scene: Scene, target: str, generator: random.Random) -> None:
         (commits / f".{max(numbers)}.crc").unlink(missing_ok=True)
 
 
-@fault(_jobs("flush"), at_most_s=PYTHON_LEASE_S + 45, ledger=True)
+@fault(_jobs("flush"), at_most_s=LEASE_S + 45, ledger=True)
 def lose_writer(scene: Scene, target: str, generator: random.Random) -> None:
     """Kill a writer that nobody replaces, and measure how long its batch holds readers back."""
     owners = [
@@ -276,16 +279,16 @@ def lose_writer(scene: Scene, target: str, generator: random.Random) -> None:
     ]
     if not owners:
         raise Unavailable
-    _vanish(scene, target, owners[-1], PYTHON_LEASE_S)
+    _vanish(scene, target, owners[-1])
 
 
-@fault(_jobs("spark-write"), at_most_s=SPARK_LEASE_S + 45, ledger=True)
+@fault(_jobs("spark-write"), at_most_s=LEASE_S + 45, ledger=True)
 def lose_driver(scene: Scene, target: str, generator: random.Random) -> None:
     """Kill a driver, and measure how long its batch holds readers back."""
-    _vanish(scene, target, f"Spark job {target}", SPARK_LEASE_S)
+    _vanish(scene, target, f"Spark job {target}")
 
 
-def _vanish(scene: Scene, target: str, owner: str, lease_s: float) -> None:
+def _vanish(scene: Scene, target: str, owner: str) -> None:
     job = scene.jobs[target]
     channel = job.task.channel
 
@@ -302,10 +305,10 @@ def _vanish(scene: Scene, target: str, owner: str, lease_s: float) -> None:
         if not keys:
             raise Unavailable
         # What is held back for longer is a violation.
-        _happens(lambda: (now := open_keys()) is not None and not keys & now, lease_s + 40)
+        _happens(lambda: (now := open_keys()) is not None and not keys & now, LEASE_S + 40)
         held_s = time.monotonic() - began_s
     disturbed = any(began_s - 10 <= each for each in scene.world.disturbances)
-    scene.holds.append(Hold(driver=target, lease_s=lease_s, held_s=held_s, disturbed=disturbed))
+    scene.holds.append(Hold(driver=target, lease_s=LEASE_S, held_s=held_s, disturbed=disturbed))
 
 
 def _cut(relay: Relay, generator: random.Random) -> None:
@@ -392,7 +395,7 @@ class Schedule:
             faults = [FAULTS[name] for name in sorted(self._names)]
             self._generator.shuffle(faults)
             if first:
-                faults.sort(key=lambda each: each.at_most_s <= SPARK_LEASE_S)
+                faults.sort(key=lambda each: each.at_most_s <= _LONG_S)
             yield from faults
             first = False
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.chaos.checker import ChannelHistory, Finding, History, Hold, Record, Scan, check
-from tests.chaos.faults import FAULTS, SPARK_LEASE_S, Scene, Schedule
+from tests.chaos.faults import FAULTS, LEASE_S, Scene, Schedule
 from tests.chaos.jobs import Job, Tender, spark_cluster
 from tests.chaos.journal import SCHEMA, Journal, Task, entries, reads
 from tests.chaos.watching import Watch
@@ -24,7 +24,7 @@ SOURCES = {"direct": None, "jobs": None, "piped": "direct", "streamed": "direct"
 """Channels, and those whose records they get."""
 _LOCAL = "local[2,4]"
 _START_S = 120.0
-_SETTLE_S = SPARK_LEASE_S + 240
+_SETTLE_S = LEASE_S + 240
 """What ends later than this after the last fault is stuck, also on a slow machine."""
 _WRITING = ("write", "flush", "spark-write")
 
