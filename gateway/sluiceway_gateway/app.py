@@ -47,6 +47,7 @@ from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status import routes as status_routes
 from sluiceway_gateway.status.service import Statuses
+from sluiceway_gateway.ui import routes as ui_routes
 
 __all__ = ["create_app"]
 
@@ -186,6 +187,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         cluster,
         health,
         openapi,
+        ui_routes,
     ):
         # One flat list: whatever walks over the routes sees each of them.
         app.router.routes.extend(part.router.routes)
