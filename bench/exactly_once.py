@@ -11,8 +11,8 @@ has the record. `commit_10000_attempts`: a driver's part of a job of 10,000 task
 messages to the answer of the commit; each task's records lie between those of an attempt that
 failed, so that no two of its intervals can be merged.
 
-`--parts arrow_read avro_write` measures some of it only; what is not the whole is shown and
-written nowhere.
+`--parts arrow_read avro_write --part 0.2` measures some of it, of fewer records; what is not the
+whole is shown and written nowhere.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
@@ -105,24 +105,24 @@ def write_all(channel: Channel, records: int) -> Measured:
         )
 
 
-def write(site: Site, format_: str, delivery: str) -> Measured:
+def write(site: Site, format_: str, delivery: str, records: int) -> Measured:
     with site.gateway() as gateway:
         channel = new_channel(gateway, format_=format_, delivery=delivery)
-        measured = write_all(channel, RECORDS[format_])
+        measured = write_all(channel, records)
         channel.delete(force=True)
     return measured
 
 
-def fill(site: Site, format_: str, delivery: str) -> str:
+def fill(site: Site, format_: str, delivery: str, records: int) -> str:
     """Make the channel that the turns of a reading side share, and return its name."""
     with site.gateway() as gateway:
         channel = new_channel(gateway, format_=format_, delivery=delivery)
-        write_all(channel, RECORDS[format_])
+        write_all(channel, records)
         return channel.name
 
 
-def read(site: Site, name: str, format_: str) -> Measured:
-    total, records = 0, RECORDS[format_]
+def read(site: Site, name: str, records: int) -> Measured:
+    total = 0
     with site.gateway() as gateway, gateway.channel(name).reader(until="now") as reader:
         started_s, cpu_s = time.perf_counter(), time.process_time()
         for batch in reader.batches():
@@ -213,28 +213,31 @@ def commit_attempts(site: Site) -> float:
     return seconds
 
 
-def turns(site: Site, parts: Sequence[str]) -> dict[str, Side]:
+def turns(site: Site, parts: Sequence[str], portions: Mapping[str, int]) -> dict[str, Side]:
     """Return the sides of these parts; sides that are compared follow each other."""
     sides: dict[str, Side] = {}
     for part in parts:
         format_, work = part.split("_")
+        records = portions[format_] * PORTION
         for delivery, suffix in ((EXACT, ""), (PLAIN, "_plain")):
             if work == "write":
-                sides[part + suffix] = in_own_process(write, site, format_, delivery)
+                sides[part + suffix] = in_own_process(write, site, format_, delivery, records)
             else:
-                name = fill(site, format_, delivery)
-                sides[part + suffix] = in_own_process(read, site, name, format_)
+                name = fill(site, format_, delivery, records)
+                sides[part + suffix] = in_own_process(read, site, name, records)
     return sides
 
 
 def main() -> None:
-    """Measure and report; a part, or fewer rounds, are shown and written nowhere."""
+    """Measure and report."""
     speeds = [f"{format_}_{work}" for format_ in RECORDS for work in ("write", "read")]
     every = [*speeds, VISIBLE, ATTEMPTS]
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--parts", nargs="+", choices=every, default=every)
     arguments.add_argument("--rounds", type=int, default=ROUNDS)
+    arguments.add_argument("--part", type=float, default=1.0, help="of the records")
     given = arguments.parse_args()
+    portions = {name: round(given.part * each / PORTION) for name, each in RECORDS.items()}
     others: dict[str, Reached] = {}
     settings: dict[str, object] = {
         "records": RECORDS,
@@ -269,10 +272,10 @@ def main() -> None:
                 "intervals": TASKS * INTERVALS_OF_A_TASK,
                 "seconds": [round(each, 2) for each in took_s],
             }
-        sides = turns(site, [part for part in speeds if part in given.parts])
+        sides = turns(site, [part for part in speeds if part in given.parts], portions)
         measure(sides, rounds=1)
         measured = measure(sides, rounds=given.rounds)
-    whole = given.rounds == ROUNDS and set(given.parts) == set(every)
+    whole = (given.rounds, given.part, set(given.parts)) == (ROUNDS, 1.0, set(every))
     report(
         "exactly_once" if whole else None,
         measured,
