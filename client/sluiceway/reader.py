@@ -116,6 +116,7 @@ class ChannelReader(ChannelEndpoint):
         self._closed = False
         self._failure: SluicewayError | None = None
         self._suspended: SluicewayError | None = None
+        self._in_transaction = False
         try:
             # Many of these open at the same time; their commits carry the topic's id.
             self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)
@@ -224,10 +225,17 @@ class ChannelReader(ChannelEndpoint):
         A reader that takes this one's place continues there. Raises CommitBeyondRead for records
         that were not handed out yet, Conflict `goes_back` for a position before a stored one,
         Fenced and StaleGeneration for a superseded reader, and GatewayUnavailable, after which
-        the next commit includes these positions.
+        the next commit includes these positions. Raises OptionError in a transaction, which commits
+        them together with its output.
         """
         if self._suspended is not None:
             raise self._suspended
+        if self._in_transaction:
+            raise OptionError(
+                "this reader is in a transaction, which commits its positions with the output: if "
+                "the block failed after this commit, the records would be lost. Leave the block "
+                "first"
+            )
         self._committer.commit(positions, self.position)
 
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
@@ -237,6 +245,19 @@ class ChannelReader(ChannelEndpoint):
         """
         self._require_open()
         self._committer.commit_with(send, self.position)
+
+    def begin_transaction(self) -> None:
+        """Leave commits to a transaction. Raises OptionError if there is one already."""
+        if self._in_transaction:
+            raise OptionError(
+                "this reader is in a transaction already: its positions are committed with the "
+                "output of one writer. Leave the block before the next one begins"
+            )
+        self._in_transaction = True
+
+    def end_transaction(self) -> None:
+        """Allow commits again."""
+        self._in_transaction = False
 
     @property
     def revocations(self) -> int:

@@ -234,6 +234,12 @@ class TransactionalReader(Protocol):
     def revocations(self) -> int:
         """Number of times that partitions were revoked."""
 
+    def begin_transaction(self) -> None:
+        """Leave commits to a transaction. Raises OptionError if there is one already."""
+
+    def end_transaction(self) -> None:
+        """Allow commits again."""
+
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
         """Commit the positions by a request of the caller; None: they did not move."""
 
@@ -271,7 +277,8 @@ class Transaction:
     After CommitUnknown neither is known: reader and writer refuse further work until
     `writer.resolve()`, after which the reader continues behind that, or at its last commit.
 
-    Not thread-safe: while the block runs, the reader is the transaction's alone.
+    Not thread-safe: while the block runs, the reader is the transaction's alone, and commits
+    nothing else.
     """
 
     def __init__(self, reader: TransactionalReader, writer: BatchWriter) -> None:
@@ -295,8 +302,13 @@ class Transaction:
 
     def __enter__(self) -> Self:
         """Begin a block. What was written before is committed first."""
+        self._reader.begin_transaction()
         self._revocations = self._reader.revocations
-        self._batches.begin(None)
+        try:
+            self._batches.begin(None)
+        except BaseException:
+            self._reader.end_transaction()
+            raise
         return self
 
     def __exit__(
@@ -305,6 +317,12 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        try:
+            self._end(error)
+        finally:
+            self._reader.end_transaction()
+
+    def _end(self, error: BaseException | None) -> None:
         if error is not None:
             self._batches.abort(error)
             self._rewind()
