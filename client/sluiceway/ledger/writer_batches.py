@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, Self
 
-from sluiceway.concurrency import FairLock
+from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
     CommitUnknown,
@@ -67,6 +67,7 @@ class WriterBatches:
         self._sequence = sequence
         self._turn = turn
         self._commit_every_s = commit_every_s
+        self._fork_guard = ForkGuard()
 
     @property
     def in_block(self) -> bool:
@@ -146,7 +147,9 @@ class WriterBatches:
             self._commit(positions, on_resolved)
 
     def abort(self, error: BaseException) -> None:
-        """Abort the batch of a block; the writer goes on."""
+        """Abort the batch of a block; the writer goes on. Does nothing in a forked child."""
+        if self._fork_guard.forked:
+            return
         writer = self._writer
         with self._turn:
             writer.discard_accumulated()
