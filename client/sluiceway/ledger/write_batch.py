@@ -158,8 +158,8 @@ class WriteBatch:
     Nothing may be produced before `open` has returned; nothing at all if the batch is `replayed`,
     as its key was committed before. Its lease is renewed from then on, until it is committed,
     aborted or dropped. A process that only writes a part of the batch calls `release` at the end,
-    and sends its `WrittenRecords` to the one that commits. A forked child neither commits nor aborts
-    the batch of its parent.
+    and sends its `WrittenRecords` to the one that commits. A forked child neither commits nor
+    aborts the batch of its parent.
 
     Not thread-safe.
     """
