@@ -194,7 +194,8 @@ def configure(service: str) -> Callable[[], object] | None:
         else:
             LOGGER.warning("OpenTelemetry's exporter %r is not installed: no traces go there", name)
     trace.set_tracer_provider(provider)
-    return provider.force_flush
+    flush: Callable[[], object] = provider.force_flush
+    return flush
 
 
 def _exporters() -> Sequence[str]:
