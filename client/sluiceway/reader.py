@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
@@ -25,6 +26,7 @@ from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.types import find_union
+from sluiceway.tracing import ActiveSpan, channel_span
 
 __all__ = ["ChannelReader"]
 
@@ -153,6 +155,12 @@ class ChannelReader(ChannelEndpoint):
         """
         if type(max_records) is not int or max_records < 1:
             raise OptionError(f"max_records is {max_records!r}; it takes a number from 1")
+        with self._span("receive", kind="receive") as span:
+            records = self._read(max_records, timeout)
+            span.set("sluiceway.records", len(records))
+        return records
+
+    def _read(self, max_records: int, timeout: float | None) -> list[dict[str, Any]]:
         deadline_s = math.inf if timeout is None else time.monotonic() + timeout
         records: list[dict[str, Any]] = []
         self._require_open()
@@ -236,7 +244,8 @@ class ChannelReader(ChannelEndpoint):
                 "the block failed after this commit, the records would be lost. Leave the block "
                 "first"
             )
-        self._committer.commit(positions, self.position)
+        with self._span("commit", kind="settle"):
+            self._committer.commit(positions, self.position)
 
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
         """Commit the current positions by a request of the caller, for transactions.
@@ -355,6 +364,17 @@ class ChannelReader(ChannelEndpoint):
         if self._handle is not None:
             with self._fetcher.turn:
                 self._handle.fail(error)
+
+    def _span(self, operation: str, *, kind: str) -> AbstractContextManager[ActiveSpan]:
+        connection, handle = self.connection, self._handle
+        member = None if handle is None else handle.membership
+        return channel_span(
+            operation,
+            connection.channel_name,
+            kind=kind,
+            topic=connection.topic_name,
+            group=None if member is None else member.group,
+        )
 
     def _release(self) -> None:
         with self._fetcher.turn.urgently():

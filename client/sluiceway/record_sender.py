@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import Any
 
 import pyarrow as pa
@@ -110,10 +111,14 @@ class RecordSender:
         """The number of records of the writes so far, acknowledged or not."""
         return self._batch_records + self._rows.added
 
+    def prepare_few(self, records: Any) -> Rows | None:
+        """Do as `prepare` for a few records of usual types; return None for others."""
+        self.require_open()
+        return self._rows.check(records) if self._row_by_row else None
+
     def prepare(self, records: Any) -> PreparedRecords:
         """Validate records for `write_prepared`. Raises RecordError, SchemaError, OptionError."""
-        self.require_open()
-        rows = self._rows.check(records) if self._row_by_row else None
+        rows = self.prepare_few(records)
         return to_batches(records, self._schema) if rows is None else rows
 
     def write_prepared(self, prepared: PreparedRecords) -> int:
@@ -181,7 +186,8 @@ class RecordSender:
 
     def _linger(self) -> None:
         """Send the buffered rows a moment later, in another thread."""
-        timer = threading.Timer(_LINGER_S, self._send_lingering)
+        # In the context of the first row's write, whose trace the requests for it belong to.
+        timer = threading.Timer(_LINGER_S, copy_context().run, [self._send_lingering])
         timer.daemon = True
         self._lingering = True
         try:

@@ -28,8 +28,9 @@ from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.microbatch import require_supported, stream_reader
 from sluiceway.spark.options import ReadOptions, WriteOptions
 from sluiceway.spark.types import require_readable, require_writable, struct_of
-from sluiceway.spark.worker import RefreshableConnection, Shipped, prepare_worker
+from sluiceway.spark.worker import RefreshableConnection, Shipped, prepare_worker, traced
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter, TaskWriter
+from sluiceway.tracing import carrier
 
 _KEY: Final = "sluiceway.options"
 _PREFIX: Final = "option."
@@ -139,6 +140,12 @@ class ChannelDataSource(Shipped, DataSource):
                 "batchKey cannot be an option of a table, since it would name one batch for all "
                 "writes: set it for each write"
             )
+        with traced("write", options.channel, {} if self.job is None else self.job.trace):
+            return self._planned_write(options, schema, carrier())
+
+    def _planned_write(
+        self, options: WriteOptions, schema: StructType, trace: Mapping[str, str]
+    ) -> ChannelDataWriter:
         sink = self._sink(options, schema)
         task_writer = _task_writer(sink, options, schema)
         instance = uuid.uuid4().hex
@@ -150,7 +157,7 @@ class ChannelDataSource(Shipped, DataSource):
         if batch is not None and endpoint is not None:
             # The session knows the batch by its instance, which is the endpoint's id.
             batch = replace(batch, renewed_by_tasks=not endpoint.spec.job.renews)
-        return ChannelDataWriter(task_writer, endpoint, batch)
+        return ChannelDataWriter(task_writer, endpoint, batch, trace=trace)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Plan the write of a micro-batch. Spark calls it for each batch and for its commit.
