@@ -118,7 +118,7 @@ class ChannelReader(ChannelEndpoint):
         self._closed = False
         self._failure: SluicewayError | None = None
         self._suspended: SluicewayError | None = None
-        self._in_transaction = False
+        self.in_transaction = False
         try:
             # Many of these open at the same time; their commits carry the topic's id.
             self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)
@@ -238,11 +238,10 @@ class ChannelReader(ChannelEndpoint):
         """
         if self._suspended is not None:
             raise self._suspended
-        if self._in_transaction:
+        if self.in_transaction:
             raise OptionError(
                 "this reader is in a transaction, which commits its positions with the output: if "
-                "the block failed after this commit, the records would be lost. Leave the block "
-                "first"
+                "the block failed after this commit, records would be lost. Leave the block first"
             )
         with self._span("commit", kind="settle"):
             self._committer.commit(positions, self.position)
@@ -254,19 +253,6 @@ class ChannelReader(ChannelEndpoint):
         """
         self._require_open()
         self._committer.commit_with(send, self.position)
-
-    def begin_transaction(self) -> None:
-        """Leave commits to a transaction. Raises OptionError if there is one already."""
-        if self._in_transaction:
-            raise OptionError(
-                "this reader is in a transaction already: its positions are committed with the "
-                "output of one writer. Leave the block before the next one begins"
-            )
-        self._in_transaction = True
-
-    def end_transaction(self) -> None:
-        """Allow commits again."""
-        self._in_transaction = False
 
     @property
     def revocations(self) -> int:

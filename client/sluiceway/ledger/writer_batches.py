@@ -229,6 +229,9 @@ class WriterBatches:
 class TransactionalReader(Protocol):
     """A reader whose positions a transaction commits."""
 
+    in_transaction: bool
+    """Whether a transaction commits its positions, so that it commits none by itself."""
+
     @property
     def handle(self) -> EndpointHandle:
         """The reader's endpoint. Raises OptionError if it has none."""
@@ -236,12 +239,6 @@ class TransactionalReader(Protocol):
     @property
     def revocations(self) -> int:
         """Number of times that partitions were revoked."""
-
-    def begin_transaction(self) -> None:
-        """Leave commits to a transaction. Raises OptionError if there is one already."""
-
-    def end_transaction(self) -> None:
-        """Allow commits again."""
 
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
         """Commit the positions by a request of the caller; None: they did not move."""
@@ -305,13 +302,14 @@ class Transaction:
 
     def __enter__(self) -> Self:
         """Begin a block. What was written before is committed first."""
-        self._reader.begin_transaction()
+        if self._reader.in_transaction:
+            raise OptionError(
+                "this reader is in a transaction already: its positions are committed with the "
+                "output of one writer. Leave the block before the next one begins"
+            )
         self._revocations = self._reader.revocations
-        try:
-            self._batches.begin(None)
-        except BaseException:
-            self._reader.end_transaction()
-            raise
+        self._batches.begin(None)
+        self._reader.in_transaction = True
         return self
 
     def __exit__(
@@ -323,7 +321,7 @@ class Transaction:
         try:
             self._end(error)
         finally:
-            self._reader.end_transaction()
+            self._reader.in_transaction = False
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None:
