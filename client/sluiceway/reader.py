@@ -118,6 +118,7 @@ class ChannelReader(ChannelEndpoint):
         self._closed = False
         self._failure: SluicewayError | None = None
         self._suspended: SluicewayError | None = None
+        self.in_transaction = False
         try:
             # Many of these open at the same time; their commits carry the topic's id.
             self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)
@@ -232,10 +233,16 @@ class ChannelReader(ChannelEndpoint):
         A reader that takes this one's place continues there. Raises CommitBeyondRead for records
         that were not handed out yet, Conflict `goes_back` for a position before a stored one,
         Fenced and StaleGeneration for a superseded reader, and GatewayUnavailable, after which
-        the next commit includes these positions.
+        the next commit includes these positions. Raises OptionError in a transaction, which commits
+        them together with its output.
         """
         if self._suspended is not None:
             raise self._suspended
+        if self.in_transaction:
+            raise OptionError(
+                "this reader is in a transaction, which commits its positions with the output: if "
+                "the block failed after this commit, records would be lost. Leave the block first"
+            )
         with self._span("commit", kind="settle"):
             self._committer.commit(positions, self.position)
 

@@ -191,6 +191,14 @@ class ChannelDataSource(Shipped, DataSource):
                 "batches, so a batchKey would not keep a second run from writing again: remove it, "
                 "or write to a channel with the delivery exactly_once"
             )
+        if key is None and self.job is not None and self.job.remote:
+            raise OptionError(
+                f"this write to the exactly-once channel {options.channel!r} needs a key for its "
+                'batch: .option("batchKey", "2013-01-01"). Over Spark Connect, Spark does not tell '
+                "whether a write is in foreachBatch, which it repeats after a failure. Give each "
+                "write a key that a repetition has again, in foreachBatch one with the number of "
+                "the micro-batch; a repeated write with the same key is not written again"
+            )
         request = request_of_job(
             connection,
             instance=instance,

@@ -79,6 +79,8 @@ class Application:
             title=f"{name} ({id_})"[:200],
             application=name,
             renews=self.queries.is_listening and active_jobs(self._spark) is not None,
+            # A session of Spark Connect is of another class.
+            remote=not isinstance(self._spark, SparkSession),
             trace=carrier(),
         )
 
