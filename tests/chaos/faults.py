@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.chaos.checker import Hold
 from tests.chaos.jobs import Job, executors_of, send
-from tests.chaos.journal import force
+from tests.chaos.journal import Journal, force
 from tests.chaos.watching import Watch
 from tests.chaos.world import Broker, GatewayProcess, World
 from tests.support.relay import Relay
@@ -441,6 +441,8 @@ class Schedule:
         return _resource(target) in self._busy
 
     def _act(self, one: Fault, target: str, generator: random.Random) -> None:
+        journal, what = Journal(self._scene.directory, "faults"), f"{one.name} on {target}"
+        journal.note("fault", what)
         try:
             one.act(self._scene, target, generator)
         except Unavailable:
@@ -450,6 +452,7 @@ class Schedule:
         else:
             self.counts[one.name] += 1
         finally:
+            journal.note("fault-ended", what)
             with self._lock:
                 self._busy.discard(_resource(target))
 
