@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,6 +103,7 @@ class RecordSender:
         self._row_by_row = row_by_row
         self._rows = RowBuffer(schema, max_row_bytes=certain_row_bytes(connection, schema))
         self._lingering = False
+        self._sends_of_rows = 0
         self._send_at_once = False
         self._batch_records = 0
 
@@ -181,16 +183,19 @@ class RecordSender:
 
     def _linger(self) -> None:
         """Send the buffered rows a moment later, in another thread."""
-        timer = threading.Timer(_LINGER_S, self._send_lingering)
-        timer.daemon = True
         self._lingering = True
         try:
-            timer.start()
+            threading.Thread(target=self._send_lingering, daemon=True).start()
         except RuntimeError:  # no more threads
             self._lingering = False
             self._send_rows()
 
     def _send_lingering(self) -> None:
+        sends = -1
+        while sends != self._sends_of_rows:
+            # Rows that were added after others had been sent have not waited as long.
+            sends = self._sends_of_rows
+            time.sleep(_LINGER_S)
         with self.turn:
             self._lingering = False
             try:
@@ -207,6 +212,7 @@ class RecordSender:
         """Send the buffered rows, before anything that is written after them."""
         rows = self._rows.drain()
         if rows:
+            self._sends_of_rows += 1
             self._send(self._accumulator.add(rows))
             self._record_cycle()
 
@@ -257,9 +263,9 @@ class RecordSender:
 
     def require_open(self) -> None:
         """Raise unless the writer may be used."""
-        if isinstance(self.failure, CommitUnknown):
-            raise self.failure
         if self.failure is not None:
+            if isinstance(self.failure, CommitUnknown):
+                raise self.failure
             raise EndpointClosed(
                 f"this writer failed before and cannot be used any more: {self.failure}"
             ) from self.failure
