@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import Any
 
 import pyarrow as pa
@@ -102,6 +103,8 @@ class RecordSender:
         )
         self._row_by_row = row_by_row
         self._rows = RowBuffer(schema, max_row_bytes=certain_row_bytes(connection, schema))
+        # Of the oldest row's write, to whose trace the requests for waiting rows belong.
+        self._oldest_context = copy_context()
         self._lingering = False
         self._sends_of_rows = 0
         self._send_at_once = False
@@ -112,10 +115,14 @@ class RecordSender:
         """The number of records of the writes so far, acknowledged or not."""
         return self._batch_records + self._rows.added
 
+    def prepare_few(self, records: Any) -> Rows | None:
+        """Do as `prepare` for a few records of usual types; return None for others."""
+        self.require_open()
+        return self._rows.check(records) if self._row_by_row else None
+
     def prepare(self, records: Any) -> PreparedRecords:
         """Validate records for `write_prepared`. Raises RecordError, SchemaError, OptionError."""
-        self.require_open()
-        rows = self._rows.check(records) if self._row_by_row else None
+        rows = self.prepare_few(records)
         return to_batches(records, self._schema) if rows is None else rows
 
     def write_prepared(self, prepared: PreparedRecords) -> int:
@@ -135,8 +142,11 @@ class RecordSender:
                 if not self.closed:
                     self.require_open()
                     self._send_rows()
-        elif not self._lingering:
-            self._linger()
+        else:
+            if buffered == len(prepared):
+                self._oldest_context = copy_context()
+            if not self._lingering:
+                self._linger()
         return len(prepared)
 
     def start_round_robin_at(self, partition: int) -> None:
@@ -196,6 +206,9 @@ class RecordSender:
             # Rows that were added after others had been sent have not waited as long.
             sends = self._sends_of_rows
             time.sleep(_LINGER_S)
+        self._oldest_context.copy().run(self._send_waiting)
+
+    def _send_waiting(self) -> None:
         with self.turn:
             self._lingering = False
             try:
