@@ -22,6 +22,8 @@ from sluiceway.ledger.write_batch import DEFAULT_LEASE_MS
 LEASE_S = DEFAULT_LEASE_MS / 1000
 _BEYOND_S = 3.0
 _LONG_S = 60.0
+_CONFIRM_S = 30.0
+"""How long watermarks have to be behind before the gateway halts a ledger."""
 _AT_ONCE = 4
 _OVERRUN_S = 45.0
 """How much longer than the schedule the last faults may take."""
@@ -96,6 +98,11 @@ def _gateways(scene: Scene) -> list[str]:
 
 def _brokers(scene: Scene) -> list[str]:
     return [f"kafka-{each.number}" for each in scene.world.brokers]
+
+
+def _replicated(scene: Scene) -> list[str]:
+    """Brokers whose partitions others lead meanwhile."""
+    return _brokers(scene) if len(scene.world.brokers) > 1 else []
 
 
 def _cluster(scene: Scene) -> list[str]:
@@ -201,6 +208,22 @@ def restart_broker(scene: Scene, target: str, generator: random.Random) -> None:
         broker.stop()
     time.sleep(generator.uniform(0, 3))
     broker.start()
+
+
+@fault(_replicated, at_most_s=LEASE_S + 45)
+def lose_broker(scene: Scene, target: str, generator: random.Random) -> None:
+    """Kill a broker, or let it stand still, for longer than a silent leader may halt ledgers."""
+    broker = scene.broker(target)
+    stands_still = generator.random() < 0.5
+    if stands_still:
+        broker.pause()
+    else:
+        broker.kill()
+    time.sleep(_CONFIRM_S + generator.uniform(5, 10))
+    if stands_still:
+        broker.go_on()
+    else:
+        broker.start()
 
 
 @fault(_brokers, at_most_s=45)
