@@ -35,6 +35,7 @@ _LOCAL = "local[2,4]"
 _START_S = 120.0
 _SETTLE_S = LEASE_S + 240
 """What ends later than this after the last fault is stuck, also on a slow machine."""
+_SEVERAL_MINUTES = 4
 _WRITING = ("write", "flush", "spark-write")
 
 
@@ -297,9 +298,10 @@ def rounds_of(
 ) -> list[Plan]:
     """Return the rounds of a run: in turn with one broker and with three, at most 8 minutes each.
 
-    A run of less than two minutes has one round, with one broker or three by its seed.
+    A short run has one round, with one broker or three by its seed, since each round takes some
+    minutes more for its start and end.
     """
-    count = 1 if minutes < 2 else max(2, round(minutes / 8))
+    count = 1 if minutes < _SEVERAL_MINUTES else max(2, round(minutes / 8))
     generator = random.Random(seed)  # noqa: S311 - a schedule
     first = generator.randrange(2)
     return [
