@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
     KafkaError,
     Message,
@@ -17,6 +18,7 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     ConfigSource,
+    ListOffsetsResultInfo,
     NewPartitions,
     NewTopic,
     OffsetSpec,
@@ -222,11 +224,8 @@ class KafkaAdmin:
 
     def newest(self, name: str, partitions: Iterable[int]) -> datetime | None:
         """Return the latest message timestamp, by its writer's clock; None without messages."""
-        wanted = {TopicPartition(name, p): OffsetSpec.max_timestamp() for p in partitions}
-        if not wanted:
-            return None
-        futures = self._admin.list_offsets(wanted, request_timeout=self._timeout_s)
-        results = accepted(self._client.results("ListOffsets", futures, self._timeout_s))
+        asked = [(name, each) for each in sorted(partitions)]
+        results = self._list_offsets(asked, OffsetSpec.max_timestamp())
         times_ms = [each.timestamp for each in results.values() if each.timestamp >= 0]
         return datetime.fromtimestamp(max(times_ms) / 1000, UTC) if times_ms else None
 
@@ -307,13 +306,41 @@ class KafkaAdmin:
     def _offsets(
         self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
     ) -> dict[tuple[str, int], int]:
+        results = self._list_offsets(partitions, spec)
+        return {partition: result.offset for partition, result in results.items()}
+
+    def _list_offsets(
+        self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
+    ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
+        """Return the offsets by partition, without those whose leader did not answer."""
         if not partitions:
             return {}
+        results = self._ask_leaders(partitions, spec)
+        if again := sorted(rejected(results, but=_NOT_THERE)):
+            # For minutes after an election librdkafka asks the previous leader, or names its epoch,
+            # which brokers refuse. A description of the topic tells it of the new one.
+            for page in pages(sorted({name for name, _ in again})):
+                self._describe(page)
+            results |= self._ask_leaders(again, spec)
+        return accepted(self._client.require_answer(results))
+
+    def _ask_leaders(
+        self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
+    ) -> dict[tuple[str, int], Any]:
+        # Half of it, as leaders may be asked twice.
+        timeout_s = self._timeout_s / 2
         specs = {TopicPartition(name, partition): spec for name, partition in partitions}
-        futures = self._admin.list_offsets(specs, request_timeout=self._timeout_s)
+        futures = self._admin.list_offsets(specs, request_timeout=timeout_s)
         keyed = {(each.topic, each.partition): future for each, future in futures.items()}
-        results = accepted(self._client.results("ListOffsets", keyed, self._timeout_s))
-        return {partition: result.offset for partition, result in results.items()}
+        results = self._client.settled("ListOffsets", keyed, timeout_s)
+        return {each: _answer(result) for each, result in results.items()}
+
+
+def _answer(result: ListOffsetsResultInfo | Rejection) -> ListOffsetsResultInfo | Rejection:
+    """Return a rejection for what librdkafka takes for the result of a silent leader."""
+    if isinstance(result, Rejection) or result.offset != OFFSET_INVALID:
+        return result
+    return Rejection(cause=Cause.UNAVAILABLE, message="the leader of a partition does not answer")
 
 
 def _metadata(description: TopicDescription) -> TopicMetadata:

@@ -166,12 +166,18 @@ class Client:
         `operation` is Kafka's name of the request. Raises KafkaUnavailable if every result is
         `UNAVAILABLE`.
         """
+        return self.require_answer(self.settled(operation, futures, timeout_s))
+
+    def settled(
+        self, operation: str, futures: Mapping[Any, "Future[Any]"], timeout_s: float
+    ) -> dict[Any, Any]:
+        """Wait for the results as `results` does, which may all be `UNAVAILABLE`."""
         attributes = {"messaging.system": "kafka", "messaging.operation.name": operation}
         with child_span(f"kafka {operation}", attributes):
-            return self._results(futures, timeout_s)
+            return {key: _result(future, timeout_s) for key, future in futures.items()}
 
-    def _results(self, futures: Mapping[Any, "Future[Any]"], timeout_s: float) -> dict[Any, Any]:
-        results = {key: _result(future, timeout_s) for key, future in futures.items()}
+    def require_answer(self, results: dict[Any, Any]) -> dict[Any, Any]:
+        """Return the results. Raises KafkaUnavailable if every one is `UNAVAILABLE`."""
         unavailable = [
             each.message
             for each in results.values()
