@@ -66,7 +66,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
 
     listed = command("channels", "list", "--selector", f"made={name}").out.splitlines()
     assert len(listed) == 2
-    assert listed[1].split()[:4] == [name, "ready", "arrow", "2"]
+    assert listed[1].split()[:5] == [name, "ready", "arrow", "exactly_once", "2"]
     (line,) = command("channels", "list", "-l", f"made={name}", "--json").out.splitlines()
     assert json.loads(line) == shown
 
@@ -225,6 +225,12 @@ def _after(event: threading.Event, module: str) -> Callable[..., None]:
         original(*arguments)
 
     return signalling
+
+
+def test_tail_of_an_absent_channel_names_the_commands_that_list_and_create(
+    command: Command, name: str
+) -> None:
+    command("tail", name).failed(f"no channel {name!r}", f"sluiceway channels create {name}")
 
 
 def test_tail_reports_or_skips_a_corrupt_message(

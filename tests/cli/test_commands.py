@@ -46,7 +46,10 @@ def test_a_group_without_a_command_shows_its_help_and_fails(
         (("up", "--port", "70000"), "'--port'"),
         (("token", "create", "me"), "Missing option '--scope'"),
         (("token", "create", "me", "--scope", "admin", "--expires-in", "soon"), "write 90s, 45m"),
-        (("channels", "create", "a", "--schema", "nowhere.json"), "nowhere.json"),
+        (
+            ("channels", "create", "a", "--schema", "nowhere.json"),
+            "'nowhere.json': No such file or directory. See",
+        ),
     ],
 )
 def test_a_usage_error_is_one_line_with_status_2(

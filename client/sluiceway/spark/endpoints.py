@@ -5,7 +5,7 @@ import os
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sluiceway.endpoint.heartbeat import HeartbeatSession
@@ -59,6 +59,10 @@ class Job:
     application: str | None = None
     renews: bool = False
     """Whether the session is in Spark's driver, so that it renews the batches of running jobs."""
+    remote: bool = False
+    """Whether this is Spark Connect, where no write shows that it is in `foreachBatch`."""
+    trace: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The trace that was current when the data source was registered; batch jobs belong to it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,12 +73,13 @@ def list_(selector: str | None, as_json: bool, url: str | None) -> None:
                 click.echo(_channel_json(each))
             return
         print_table(
-            ("NAME", "PHASE", "FORMAT", "PARTITIONS", "CREATED", "LABELS"),
+            ("NAME", "PHASE", "FORMAT", "DELIVERY", "PARTITIONS", "CREATED", "LABELS"),
             [
                 (
                     each.name,
                     each.status.phase,
                     each.format,
+                    each.delivery,
                     str(each.status.topic.partitions or each.partitions),
                     format_time(each.created_at),
                     ",".join(f"{key}={value}" for key, value in sorted(each.labels.items())),
@@ -294,14 +295,14 @@ def _by_number(page: CommitPage) -> list[LedgerEvent | Repair]:
 
 def _row_of(each: LedgerEvent | Repair) -> tuple[str, ...]:
     if isinstance(each, Repair):
-        given_up = f"-{sum(lost.messages for lost in each.lost)}"
+        given_up = f"-{sum(lost.messages for lost in each.lost):,}"
         return (str(each.number), "repair", "", each.by, given_up, format_time(each.at), "")
     return (
         str(each.number),
         "reaped" if each.kind == "reap" else each.state,
         each.key,
         each.owner,
-        "" if each.records is None else str(each.records),
+        "" if each.records is None else f"{each.records:,}",
         format_time(each.at),
         "" if each.opened_at is None else _seconds(each.at, each.opened_at),
     )

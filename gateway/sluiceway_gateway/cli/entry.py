@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             click.echo(error.format_message(), err=True)
             return MISUSED
         path = error.ctx.command_path if error.ctx else "sluiceway"
-        return _fail(f"{error.format_message()} See `{path} --help`.", MISUSED)
+        return _fail(f"{error.format_message().rstrip('.')}. See `{path} --help`.", MISUSED)
     except click.ClickException as error:
         return _fail(error.format_message(), FAILED)
     except (SluicewayError, SluicewayGatewayError, EmbeddedError) as error:

@@ -12,7 +12,8 @@ from uuid import UUID
 
 import click
 
-from sluiceway import ChannelReader, Gateway
+from sluiceway import Channel, ChannelReader, Gateway
+from sluiceway.errors import ChannelNotFound
 from sluiceway_gateway.cli import entry
 
 _READ_RECORDS = 1000
@@ -44,7 +45,7 @@ def tail(
     start: Literal["earliest", "latest"] = "earliest" if from_beginning or no_follow else "latest"
     with Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway, ExitStack() as stack:
         with entry.waiting_for(f"{entry.gateway_at(url)} and the channel {name}"):
-            channel = gateway.channel(name)
+            channel = _open(gateway, name)
         with entry.waiting_for("Kafka"):
             reader = stack.enter_context(
                 channel.reader(
@@ -54,6 +55,16 @@ def tail(
                 )
             )
         _print(reader, number, "Kafka" if no_follow else f"records of the channel {name}")
+
+
+def _open(gateway: Gateway, name: str) -> Channel:
+    try:
+        return gateway.channel(name)
+    except ChannelNotFound as error:
+        raise click.ClickException(
+            f"there is no channel {name!r}; list the channels: sluiceway channels list; "
+            f"create it: sluiceway channels create {name} --schema FILE"
+        ) from error
 
 
 def _print(reader: ChannelReader, number: int | None, awaited: str) -> None:
