@@ -365,21 +365,35 @@ def last_numbers(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, 
     return found
 
 
-def summaries(
-    tx: ReadTransaction, channel_uids: Sequence[str]
-) -> dict[str, tuple[datetime, LagSummary]]:
-    """Return the time and summary of the last sample of each channel that has one."""
-    found: dict[str, tuple[datetime, LagSummary]] = {}
+@dataclass(frozen=True, kw_only=True)
+class SampleSummary:
+    """The summary of a sample, without partitions."""
+
+    at: datetime
+    lag: LagSummary
+    groups: Mapping[str, GroupSummary]
+    ledger: LedgerSample | None
+
+
+def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, SampleSummary]:
+    """Return the summary of the last sample of each channel that has one."""
+    found: dict[str, SampleSummary] = {}
     latest = _NUMBERS.subquery()
     statement = select(
-        samples.c.channel_uid, samples.c.at, samples.c.document["summary"].label("summary")
+        *(samples.c.channel_uid, samples.c.at),
+        *(samples.c.document[each].label(each) for each in ("summary", "groups", "ledger")),
     ).join(
         latest,
         (samples.c.channel_uid == latest.c.channel_uid) & (samples.c.number == latest.c.number),
     )
     for chunk in chunks(channel_uids):
         for row in tx.execute(statement, {"uids": chunk}):
-            found[row.channel_uid] = (row.at, _summary_of(row.summary))
+            found[row.channel_uid] = SampleSummary(
+                at=row.at,
+                lag=_summary_of(row.summary),
+                groups=group_summaries_of(row.groups or {}),
+                ledger=ledger_of(row.ledger),
+            )
     return found
 
 

@@ -4,9 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Row, bindparam, exists, func, null, or_, select
+from sqlalchemy import Row, bindparam, case, exists, func, null, or_, select
 
 from sluiceway_gateway.channels.model import READABLE, Channel
 from sluiceway_gateway.channels.store import (
@@ -27,7 +28,7 @@ from sluiceway_gateway.db.schema import (
     visible_runs,
 )
 from sluiceway_gateway.db.statements import CachedSelect, chunks, starts_with
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Health, Role, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Health, Place, Role, State
 from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
@@ -42,6 +43,7 @@ from sluiceway_gateway.status.lag import (
     GroupSummary,
     LagSummary,
     Overview,
+    summarize_groups,
 )
 from sluiceway_gateway.status.progress import ReaderProgress
 from sluiceway_gateway.status.sample_store import (
@@ -50,14 +52,21 @@ from sluiceway_gateway.status.sample_store import (
     ledger_of,
     reader_progress_of,
 )
+from sluiceway_gateway.status.trouble import (
+    MAX_PROBLEMS,
+    EndpointState,
+    Problem,
+    current_problems,
+)
 
+_PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
 # Without `reached`: positions are shown as of the last sample.
 _ENDPOINTS = (
     select(
         *(each for each in endpoints.c if each is not endpoints.c.reached), null().label("reached")
     )
     .where(~endpoints.c.superseded, endpoints.c.channel_uid.in_(bindparam("uid", expanding=True)))
-    .order_by(endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
+    .order_by(*_PLACE)
 )
 #: Endpoints of all channels that are cached.
 _MAX_CACHED = 20_000
@@ -98,6 +107,30 @@ class StatusReport:
     readers: tuple[Reader, ...]
     groups: tuple[ReaderGroup, ...]
 
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Current problems of the channel."""
+        attached = (*self.writers, *(each.endpoint for each in self.readers))
+        return current_problems(
+            self.version.channel,
+            groups={} if self.last is None else summarize_groups(self.last.lags),
+            ledger=None if self.last is None else self.last.sample.ledger,
+            endpoints=(
+                EndpointState(
+                    id=each.id,
+                    place=each.place,
+                    state=each.state,
+                    health=each.health,
+                    changed_at=each.changed_at,
+                    cause=each.cause,
+                )
+                # In the order of the list, where fewer are read.
+                for each in sorted(
+                    attached, key=attrgetter("place.role", "place.group", "place.index")
+                )
+            ),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointCounts:
@@ -115,7 +148,10 @@ class ChannelSummary:
 
     version: StatusVersion
     lag: LagSummary | None
+    read_rate: float | None
+    """Messages per second, of all groups."""
     endpoints: Mapping[Role, EndpointCounts]
+    problems: tuple[Problem, ...]
 
 
 def version(tx: ReadTransaction, name: str) -> StatusVersion | None:
@@ -160,13 +196,62 @@ def page(
     rows = tx.execute(statement.order_by(channels.c.name).limit(limit)).all()
     uids = [row.uid for row in rows]
     samples, counts = sample_store.summaries(tx, uids), _endpoint_counts(tx, uids)
+    troubled = _troubled_endpoints(tx, uids)
     found = []
     for row in rows:
-        sampled_at, lag = samples.get(row.uid, (None, None))
+        last = samples.get(row.uid)
+        groups = {} if last is None else last.groups
+        rates = [each.read_rate for each in groups.values() if each.read_rate is not None]
+        version_ = _version_of(row, None if last is None else last.at)
         found.append(
-            ChannelSummary(version=_version_of(row, sampled_at), lag=lag, endpoints=counts[row.uid])
+            ChannelSummary(
+                version=version_,
+                lag=None if last is None else last.lag,
+                read_rate=sum(rates) if rates else None,
+                endpoints=counts[row.uid],
+                problems=current_problems(
+                    version_.channel,
+                    groups=groups,
+                    ledger=None if last is None else last.ledger,
+                    endpoints=troubled[row.uid],
+                ),
+            )
         )
     return tuple(found)
+
+
+def _troubled_endpoints(
+    tx: ReadTransaction, uids: Sequence[str]
+) -> Mapping[str, list[EndpointState]]:
+    """Return endpoints that failed or miss heartbeats, by channel, the worst `MAX_PROBLEMS`."""
+    table = endpoints.c
+    is_suspect = (table.state != State.ERROR) & (table.health == Health.SUSPECT)
+    order = (case((is_suspect, 1), else_=0), *_PLACE)
+    rank = func.row_number().over(partition_by=table.channel_uid, order_by=order).label("rank")
+    columns = (table.id, table.channel_uid, table.state, table.health, table.changed_at)
+    found: dict[str, list[EndpointState]] = defaultdict(list)
+    for chunk in chunks(uids):
+        ranked = (
+            select(*columns, *_PLACE, table.cause, rank)
+            .where(
+                *(table.channel_uid.in_(chunk), ~table.superseded, table.state != State.CLOSED),
+                or_(table.state == State.ERROR, table.health != Health.HEALTHY),
+            )
+            .subquery()
+        )
+        worst_ones = select(ranked).where(ranked.c.rank <= MAX_PROBLEMS).order_by(ranked.c.rank)
+        for row in tx.execute(worst_ones):
+            found[row.channel_uid].append(
+                EndpointState(
+                    id=row.id,
+                    place=Place(role=Role(row.role), group=row.group_name, index=row.member_index),
+                    state=State(row.state),
+                    health=Health(row.health),
+                    changed_at=row.changed_at,
+                    cause=row.cause,
+                )
+            )
+    return found
 
 
 def _endpoint_of(row: Any) -> Reader | Endpoint:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.channels.model import Channel, Format, Phase
+from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
 from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
@@ -23,6 +23,7 @@ from sluiceway_gateway.status.store import (
     ReaderGroup,
     StatusReport,
 )
+from sluiceway_gateway.status.trouble import Problem, Severity
 
 
 def status_text(status: StatusReport, fragments: JsonCache) -> str:
@@ -53,6 +54,7 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
         ),
         "ledger": fragments.of(("ledger", channel.uid), (last,), lambda: _ledger_json(last)),
         "write_rate": text_of(None if last is None else _rounded(last.write_rate)),
+        "problems": text_of([_problem_json(each) for each in status.problems]),
     }
     return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
 
@@ -70,6 +72,8 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
         "lag_seconds_at_least": lag is not None and lag.behind_or_before,
         "progress": lag and lag.progress,
         "write_rate": lag and _rounded(lag.write_rate),
+        "read_rate": _rounded(summary.read_rate),
+        "problems": [_problem_json(each) for each in summary.problems],
     }
 
 
@@ -81,8 +85,14 @@ def _channel_json(channel: Channel) -> dict[str, Any]:
         "generation": channel.generation,
         "labels": channel.labels,
         "format": channel.spec.format,
+        "delivery": channel.spec.delivery,
         "partitions": channel.topic.partitions or channel.spec.partitions,
     }
+
+
+def _problem_json(problem: Problem) -> dict[str, Any]:
+    since = problem.since and time_json(problem.since)
+    return vars(problem) | {"since": since}
 
 
 def _bounds_json(last: StoredSample | None) -> list[dict[str, Any]]:
@@ -260,6 +270,7 @@ class StatusChannel(BaseModel):
     generation: int
     labels: dict[str, str]
     format: Format
+    delivery: Delivery
     partitions: int = Field(description="Of the topic, or of the spec while there is no topic")
 
 
@@ -345,6 +356,30 @@ class StatusGroup(BaseModel):
     partitions: list[StatusGroupPartition]
 
 
+class StatusProblem(BaseModel):
+    """A current problem of a channel; what is unknown or does not apply is null."""
+
+    code: str = Field(
+        description="`channel_failed`, `channel_halted`, `batch_holds_readers`, `reader_stalled`, "
+        "`reader_stopped`, `not_converging`, `writer_failed`, `writer_lost`, `reader_failed`, "
+        "`reader_lost` or `suspect`; more may follow"
+    )
+    severity: Severity
+    since: datetime | None
+    role: Role | None
+    group: str | None
+    index: int | None
+    endpoint: str | None
+    batch: str | None = Field(description="Key of an open batch")
+    owner: str | None = Field(description="Owner of that batch")
+    held_messages: int | None = Field(description="Committed messages that wait for that batch")
+    lag_messages: int | None
+    reason: str | None
+
+
+_PROBLEMS = Field(description="Current problems, errors first; at most 10")
+
+
 class StatusBody(BaseModel):
     """The status of a channel; unknown values are null."""
 
@@ -356,6 +391,7 @@ class StatusBody(BaseModel):
     partitions: list[StatusPartition]
     ledger: StatusLedger | None = Field(description="null for at_least_once")
     write_rate: float | None = Field(description="Messages per second over the last seconds")
+    problems: list[StatusProblem] = _PROBLEMS
 
 
 class StatusLine(BaseModel):
@@ -370,6 +406,8 @@ class StatusLine(BaseModel):
     lag_seconds_at_least: bool = Field(description=_AT_LEAST)
     progress: ProgressState | None
     write_rate: float | None
+    read_rate: float | None = Field(description="Of all groups, in messages per second")
+    problems: list[StatusProblem] = _PROBLEMS
 
 
 class StatusList(BaseModel):

@@ -70,6 +70,7 @@ def test_the_status_has_writers_readers_groups_and_partitions(flights: Site) -> 
         "generation": 1,
         "labels": {"team": "ops"},
         "format": "avro",
+        "delivery": "at_least_once",
         "partitions": 2,
     }
     listed = {each["role"]: each for each in flights.listed()}
@@ -292,11 +293,17 @@ def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
         "lag_seconds_at_least": False,
         "progress": None,
         "write_rate": None,
+        "read_rate": None,
+        "problems": [],
     }
     line = page["items"][1]
     assert line["writers"] == none | {"living": 1, "failed": 1, "finished": 1}
     assert line["readers"] == none | {"living": 1}
     assert (line["lag_messages"], line["lag_seconds"], line["progress"]) == (4, 7.5, "stalled")
+    assert {each["code"] for each in line["problems"]} == {"reader_stalled", "writer_failed"}
+    (failed,) = [each for each in line["problems"] if each["code"] == "writer_failed"]
+    assert (failed["endpoint"], failed["reason"]) == (writers[1]["id"], "x")
+    assert line["problems"] == rig.http.get("/v1/channels/b/status").json()["problems"]
     rest = rig.http.get("/v1/status", params={"cursor": page["next_cursor"]}).json()
     (last,) = rest["items"]
     assert rest["next_cursor"] is None

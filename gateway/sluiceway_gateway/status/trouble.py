@@ -1,0 +1,146 @@
+"""Current problems of a channel, as facts, from what its status knows. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from sluiceway_gateway.channels.model import Channel, Phase
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Place, State
+from sluiceway_gateway.status.held_back import LedgerSample
+from sluiceway_gateway.status.lag import GroupSummary
+from sluiceway_gateway.status.progress import ProgressState
+
+MAX_PROBLEMS = 10
+"""Problems of a channel that are listed at most, errors first."""
+
+
+class Severity(StrEnum):
+    """Severity of a problem."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A current problem of a channel. None is unknown, or does not apply."""
+
+    code: str
+    severity: Severity
+    since: datetime | None = None
+    role: str | None = None
+    group: str | None = None
+    index: int | None = None
+    endpoint: str | None = None
+    batch: str | None = None
+    owner: str | None = None
+    held_messages: int | None = None
+    lag_messages: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointState:
+    """The state and health of an endpoint in its place."""
+
+    id: str
+    place: Place
+    state: State
+    health: Health
+    changed_at: datetime
+    cause: str | None
+
+
+_OF_PROGRESS = {
+    ProgressState.STALLED: ("reader_stalled", Severity.ERROR),
+    ProgressState.STOPPED: ("reader_stopped", Severity.WARNING),
+    ProgressState.FALLING_BEHIND: ("not_converging", Severity.WARNING),
+}
+
+
+def current_problems(
+    channel: Channel,
+    *,
+    groups: Mapping[str, GroupSummary],
+    ledger: LedgerSample | None,
+    endpoints: Iterable[EndpointState],
+) -> tuple[Problem, ...]:
+    """Return at most `MAX_PROBLEMS` problems, errors first."""
+    found = [
+        *_of_channel(channel),
+        *_of_ledger(ledger),
+        *_of_groups(groups),
+        *(problem for each in endpoints if (problem := _of_endpoint(each)) is not None),
+    ]
+    found.sort(key=lambda each: each.severity is not Severity.ERROR)
+    return tuple(found[:MAX_PROBLEMS])
+
+
+def _of_channel(channel: Channel) -> Iterable[Problem]:
+    if channel.phase is Phase.FAILED:
+        ready = channel.condition("Ready")
+        yield Problem(
+            code="channel_failed",
+            severity=Severity.ERROR,
+            since=ready and ready.last_transition_at,
+            reason=ready and ready.message,
+        )
+
+
+def _of_ledger(ledger: LedgerSample | None) -> Iterable[Problem]:
+    if ledger is None:
+        return
+    if ledger.halted is not None:
+        yield Problem(code="channel_halted", severity=Severity.ERROR, reason=ledger.halted)
+    for each in ledger.batches:
+        if each.held_messages > 0:
+            yield Problem(
+                code="batch_holds_readers",
+                severity=Severity.WARNING,
+                since=datetime.fromtimestamp(each.since, UTC),
+                batch=each.key,
+                owner=each.owner,
+                held_messages=each.held_messages,
+            )
+
+
+def _of_groups(groups: Mapping[str, GroupSummary]) -> Iterable[Problem]:
+    for name, each in sorted(groups.items()):
+        if each.progress in _OF_PROGRESS:
+            code, severity = _OF_PROGRESS[each.progress]
+            yield Problem(
+                code=code,
+                severity=severity,
+                role="reader",
+                group=_named(name),
+                lag_messages=each.lag_messages,
+            )
+
+
+def _of_endpoint(endpoint: EndpointState) -> Problem | None:
+    role = endpoint.place.role
+    if endpoint.state is State.CLOSED:
+        return None
+    if endpoint.state is State.ERROR:
+        code, severity = f"{role}_failed", Severity.ERROR
+    elif endpoint.health is Health.LOST:
+        code, severity = f"{role}_lost", Severity.ERROR
+    elif endpoint.health is Health.SUSPECT:
+        code, severity = "suspect", Severity.WARNING
+    else:
+        return None
+    return Problem(
+        code=code,
+        severity=severity,
+        since=endpoint.changed_at,
+        role=str(role),
+        group=_named(endpoint.place.group),
+        index=endpoint.place.index,
+        endpoint=endpoint.id,
+        reason=endpoint.cause,
+    )
+
+
+def _named(group: str) -> str | None:
+    return None if group == ANONYMOUS else group

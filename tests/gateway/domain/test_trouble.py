@@ -1,0 +1,100 @@
+"""Current problems of a channel."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sluiceway_gateway.channels.change import Change, created
+from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
+from sluiceway_gateway.endpoints.model import Health, Place, Role, State
+from sluiceway_gateway.status.held_back import LedgerSample, OpenBatch
+from sluiceway_gateway.status.lag import GroupSummary
+from sluiceway_gateway.status.progress import ProgressState
+from sluiceway_gateway.status.trouble import MAX_PROBLEMS, EndpointState, current_problems
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def channel(phase: Phase = Phase.READY) -> Channel:
+    schema = SchemaVersion(id=1, version=1, definition="s", created_at=NOW)
+    made = created(Change(), name="flights", uid="0" * 32, schema=schema, prefix="", now=NOW)
+    return replace(made, phase=phase)
+
+
+def group(progress: ProgressState) -> GroupSummary:
+    return GroupSummary(
+        lag_messages=4, behind_since=1.0, behind_or_before=False, progress=progress, read_rate=0.0
+    )
+
+
+def endpoint(
+    index: int,
+    *,
+    role: Role = Role.READER,
+    state: State = State.STARTED,
+    health: Health = Health.HEALTHY,
+) -> EndpointState:
+    place = Place(role=role, group="g", index=index)
+    return EndpointState(
+        id=f"e{index}", place=place, state=state, health=health, changed_at=NOW, cause=None
+    )
+
+
+def ledger(*held_messages: int, halted: str | None = None) -> LedgerSample:
+    batches = [
+        OpenBatch(key=f"b{held}", owner="job", since=NOW.timestamp(), held_messages=held)
+        for held in held_messages
+    ]
+    return LedgerSample(
+        number=1,
+        halted=halted,
+        stable=[0],
+        visible_end=[9],
+        committed_messages=9,
+        open_batches=len(batches),
+        batches=batches,
+    )
+
+
+def test_a_channel_at_work_has_no_problem() -> None:
+    groups = {"g": group(ProgressState.OK)}
+    at_work = [endpoint(0), endpoint(1, state=State.CLOSED, health=Health.LOST)]
+    assert current_problems(channel(), groups=groups, ledger=ledger(0), endpoints=at_work) == ()
+
+
+def test_each_problem_names_its_cause_and_errors_come_first() -> None:
+    found = current_problems(
+        channel(Phase.FAILED),
+        groups={"": group(ProgressState.FALLING_BEHIND), "g": group(ProgressState.STALLED)},
+        ledger=ledger(3, 0, halted="offsets are gone"),
+        endpoints=[
+            endpoint(0, health=Health.SUSPECT),
+            endpoint(1, health=Health.LOST),
+            endpoint(2, role=Role.WRITER, state=State.ERROR, health=Health.LOST),
+        ],
+    )
+    assert [(each.code, each.severity.value) for each in found] == [
+        ("channel_failed", "error"),
+        ("channel_halted", "error"),
+        ("reader_stalled", "error"),
+        ("reader_lost", "error"),
+        ("writer_failed", "error"),
+        ("batch_holds_readers", "warning"),
+        ("not_converging", "warning"),
+        ("suspect", "warning"),
+    ]
+    by_code = {each.code: each for each in found}
+    batch = by_code["batch_holds_readers"]
+    assert (batch.batch, batch.owner, batch.held_messages, batch.since) == ("b3", "job", 3, NOW)
+    assert by_code["channel_halted"].reason == "offsets are gone"
+    assert (by_code["reader_stalled"].group, by_code["reader_stalled"].lag_messages) == ("g", 4)
+    assert by_code["not_converging"].group is None
+    lost = by_code["reader_lost"]
+    assert (lost.endpoint, lost.group, lost.index, lost.since) == ("e1", "g", 1, NOW)
+
+
+def test_the_list_is_bounded_and_keeps_the_errors() -> None:
+    suspects = [endpoint(each, health=Health.SUSPECT) for each in range(MAX_PROBLEMS)]
+    endpoints = [*suspects, endpoint(99, health=Health.LOST)]
+    found = current_problems(channel(), groups={}, ledger=None, endpoints=endpoints)
+    assert len(found) == MAX_PROBLEMS
+    assert found[0].code == "reader_lost"
