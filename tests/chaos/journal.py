@@ -62,6 +62,18 @@ class Task:
         """Whether the job shall end after what it is at."""
         return (Path(self.directory) / "stop" / self.kind).exists()
 
+    def batches(self) -> Iterator[int]:
+        """Yield the number of the keyed batch to write next, until the job shall end.
+
+        A batch that is not committed is repeated, also after `stopping`. The journal is read for
+        each: another process of the job, paused and resumed, may have begun batches meanwhile.
+        """
+        while True:
+            number = self.journal.next_batch("committed")
+            if self.stopping() and number >= self.journal.next_batch("begun"):
+                return
+            yield number
+
     def forced(self, fault: str) -> bool:
         """Whether this call, of all processes, gets the fault that was laid out for the job."""
         try:

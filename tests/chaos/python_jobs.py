@@ -44,9 +44,8 @@ def write_slowly(writer: ChannelWriter, records: Sequence[dict[str, Any]], *, fl
 
 def write_batches(task: Task, channel: Channel) -> None:
     """Write batches by their keys; another process of the job repeats what was not committed."""
-    number, begun = (task.journal.next_batch(done) for done in ("committed", "begun"))
     with channel.writer(group=task.name) as writer:
-        while number < begun or not task.stopping():
+        for number in task.batches():
             unit, attempt = f"{task.name}-{number}", attempt_name()
             records = records_of(task.name, number, unit, attempt)
             where = {"channel": task.channel, "job": task.name, "batch": number}
@@ -60,7 +59,6 @@ def write_batches(task: Task, channel: Channel) -> None:
                 if not writer.resolve():
                     continue
             task.journal.note("committed", unit, batch=number)
-            number += 1
 
 
 def write_flushes(task: Task, channel: Channel) -> None:

@@ -98,9 +98,8 @@ _ARROW = pa.schema(
 
 def run_batches(task: Task, spark: SparkSession) -> None:
     """Write one job after the other, each with its key, and read the channel now and then."""
-    number, begun = (task.journal.next_batch(done) for done in ("committed", "begun"))
     known: set[tuple[str, int, int]] = set()
-    while number < begun or not task.stopping():
+    for number in task.batches():
         unit, rows = f"{task.name}-{number}", rows_of(task.name, number)
         where = {"channel": task.channel, "job": task.name, "batch": number}
         task.journal.note("begun", unit, rows=rows, **where)
@@ -111,8 +110,7 @@ def run_batches(task: Task, spark: SparkSession) -> None:
             write = write.option("batchKey", unit)
         write.save(task.channel)
         task.journal.note("committed", unit, batch=number)
-        number += 1
-        if number % _SCAN_EVERY == 0:
+        if (number + 1) % _SCAN_EVERY == 0:
             known = scan(task, spark, known)
 
 
