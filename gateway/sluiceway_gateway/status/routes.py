@@ -14,7 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.channels.etag import Precondition, status_etag
+from sluiceway_gateway.channels.change import Precondition, status_etag
 from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.errors import (
     ChannelNotFound,
