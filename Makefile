@@ -64,8 +64,8 @@ LOCK := uv pip compile --upgrade --universal --python-version 3.11 --generate-ha
 lock: ## resolve the requirements again (needs uv)
 	@$(LOCK) pyproject.toml --extra dev --constraint requirements/constraints.txt \
 		--output-file requirements/dev.txt
-	@$(LOCK) pyproject.toml --extra gateway --constraint requirements/dev.txt \
-		--output-file requirements/gateway.txt
+	@$(LOCK) pyproject.toml --extra gateway --extra otel \
+		--constraint requirements/dev.txt --output-file requirements/gateway.txt
 	@$(LOCK) pyproject.toml --extra spark --constraint requirements/dev.txt \
 		--output-file requirements/spark.txt
 	@sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml | $(LOCK) - \

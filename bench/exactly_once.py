@@ -10,20 +10,26 @@ each side has one turn before the measured rounds, in which the new broker's cod
 has the record. `commit_10000_attempts`: a driver's part of a job of 10,000 tasks, from their
 messages to the answer of the commit; each task's records lie between those of an attempt that
 failed, so that no two of its intervals can be merged.
+
+`--parts arrow_read avro_write --part 0.2` measures some of it, of fewer records; what is not the
+whole is shown and written nowhere.
 """
 
+import argparse
+import json
 import multiprocessing
 import statistics
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 import pyarrow as pa
-from bench.measure import Measured, Ratio, Reached, in_own_process, measure, report
+from bench.measure import Measured, Ratio, Reached, Side, in_own_process, measure, report
 from bench.python import PORTION, SCHEMA, portion
 from bench.service import Service, databases, running
 from confluent_kafka import Producer
@@ -40,7 +46,7 @@ from sluiceway_gateway.embedded import KafkaServer
 
 RECORDS = {"arrow": 24_000_000, "avro": 3_000_000}
 PARTITIONS = 4
-ROUNDS = 3
+ROUNDS = 7
 COMMITS = 500
 TASKS = 10_000
 TASK_PARTITIONS = 16
@@ -53,6 +59,7 @@ RATIOS = {
     for format_, goal in (("arrow", 0.95), ("avro", 0.9))
     for work in ("write", "read")
 }
+VISIBLE, ATTEMPTS = "commit_to_visible", "commit_10000_attempts"
 VISIBLE_P99_MS = 50
 ATTEMPTS_S = 5
 
@@ -82,45 +89,52 @@ def new_channel(
     return gateway.channel(name, SCHEMA, format=format_, delivery=delivery, partitions=partitions)
 
 
-def write_all(channel: Channel, records: int) -> float:
-    """Write so many records, and return the seconds that it took until all were flushed."""
+def write_all(channel: Channel, records: int) -> Measured:
+    """Write so many records; what counts lasts until all were flushed."""
     data = batches()
     with channel.writer() as writer:
-        started_s = time.perf_counter()
+        started_s, cpu_s = time.perf_counter(), time.process_time()
         for _ in range(records // PORTION):
             for batch in data:
                 writer.write(batch)
         writer.flush()
-        return time.perf_counter() - started_s
+        return Measured(
+            records=records,
+            seconds=time.perf_counter() - started_s,
+            cpu_seconds=time.process_time() - cpu_s,
+        )
 
 
-def write(site: Site, format_: str, delivery: str) -> Measured:
-    records = RECORDS[format_]
+def write(site: Site, format_: str, delivery: str, records: int) -> Measured:
     with site.gateway() as gateway:
         channel = new_channel(gateway, format_=format_, delivery=delivery)
-        seconds = write_all(channel, records)
+        measured = write_all(channel, records)
         channel.delete(force=True)
-    return Measured(records=records, seconds=seconds)
+    return measured
 
 
-def fill(site: Site, format_: str, delivery: str) -> str:
+def fill(site: Site, format_: str, delivery: str, records: int) -> str:
     """Make the channel that the turns of a reading side share, and return its name."""
     with site.gateway() as gateway:
         channel = new_channel(gateway, format_=format_, delivery=delivery)
-        write_all(channel, RECORDS[format_])
+        write_all(channel, records)
         return channel.name
 
 
-def read(site: Site, name: str, format_: str) -> Measured:
-    total, records = 0, RECORDS[format_]
+def read(site: Site, name: str, records: int) -> Measured:
+    total = 0
     with site.gateway() as gateway, gateway.channel(name).reader(until="now") as reader:
-        started_s = time.perf_counter()
+        started_s, cpu_s = time.perf_counter(), time.process_time()
         for batch in reader.batches():
             total += int(batch.column("id").to_numpy().sum())
-        seconds = time.perf_counter() - started_s
+        measured = Measured(
+            records=records,
+            seconds=time.perf_counter() - started_s,
+            cpu_seconds=time.process_time() - cpu_s,
+        )
     expected = records // PORTION * sum(10_000_000 + i for i in range(PORTION))
     assert total == expected, f"the sum of the ids read is {total}, not {expected}"
-    return Measured(records=records, seconds=seconds)
+    return measured
 
 
 def tell_arrivals(site: Site, name: str, pipe: Pipe) -> None:
@@ -199,59 +213,81 @@ def commit_attempts(site: Site) -> float:
     return seconds
 
 
+def turns(site: Site, parts: Sequence[str], portions: Mapping[str, int]) -> dict[str, Side]:
+    """Return the sides of these parts; sides that are compared follow each other."""
+    sides: dict[str, Side] = {}
+    for part in parts:
+        format_, work = part.split("_")
+        records = portions[format_] * PORTION
+        for delivery, suffix in ((EXACT, ""), (PLAIN, "_plain")):
+            if work == "write":
+                sides[part + suffix] = in_own_process(write, site, format_, delivery, records)
+            else:
+                name = fill(site, format_, delivery, records)
+                sides[part + suffix] = in_own_process(read, site, name, records)
+    return sides
+
+
 def main() -> None:
+    """Measure and report."""
+    speeds = [f"{format_}_{work}" for format_ in RECORDS for work in ("write", "read")]
+    every = [*speeds, VISIBLE, ATTEMPTS]
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--parts", nargs="+", choices=every, default=every)
+    arguments.add_argument("--rounds", type=int, default=ROUNDS)
+    arguments.add_argument("--part", type=float, default=1.0, help="of the records")
+    given = arguments.parse_args()
+    portions = {name: round(given.part * each / PORTION) for name, each in RECORDS.items()}
+    others: dict[str, Reached] = {}
+    settings: dict[str, object] = {
+        "records": RECORDS,
+        "partitions": PARTITIONS,
+        "rounds": given.rounds,
+        "warm_up_rounds": 1,
+        "brokers": 1,
+        "database": "PostgreSQL",
+    }
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         kafka = stack.enter_context(KafkaServer.start(directory / "kafka"))
         url = stack.enter_context(databases(directory))["postgresql"]
         service = stack.enter_context(running(url, kafka.bootstrap_servers))
         site = Site(service=service, bootstrap_servers=kafka.bootstrap_servers)
-        sides = {}
-        for format_ in RECORDS:
-            for delivery, suffix in ((PLAIN, "_plain"), (EXACT, "")):
-                name = fill(site, format_, delivery)
-                sides[f"{format_}_write{suffix}"] = in_own_process(write, site, format_, delivery)
-                sides[f"{format_}_read{suffix}"] = in_own_process(read, site, name, format_)
-        latencies_ms = commit_latencies(site)
-        commits_s = [commit_attempts(site) for _ in range(3)]
-        # Sides that are compared follow each other.
-        ordered = sorted(sides, key=lambda side: side.removesuffix("_plain"))
-        turns = {side: sides[side] for side in ordered}
-        measure(turns, rounds=1)
-        measured = measure(turns, rounds=ROUNDS)
-        settings = {
-            "records": RECORDS,
-            "partitions": PARTITIONS,
-            "rounds": ROUNDS,
-            "warm_up_rounds": 1,
-            "brokers": 1,
-            "database": "PostgreSQL",
-            "commit_to_visible": {
+        if VISIBLE in given.parts:
+            took_ms = commit_latencies(site)
+            percentiles = statistics.quantiles(took_ms, n=100)
+            others[f"{VISIBLE}_p99_ms"] = Reached(value=percentiles[98], at_most=VISIBLE_P99_MS)
+            settings[VISIBLE] = {
                 "commits": COMMITS,
-                "median_ms": round(statistics.median(latencies_ms), 1),
-                "largest_ms": round(max(latencies_ms), 1),
-            },
-            "commit_10000_attempts": {
+                "median_ms": round(percentiles[49], 1),
+                "p90_ms": round(percentiles[89], 1),
+                "largest_ms": round(max(took_ms), 1),
+            }
+        if ATTEMPTS in given.parts:
+            took_s = [commit_attempts(site) for _ in range(3)]
+            others[f"{ATTEMPTS}_s"] = Reached(value=statistics.median(took_s), at_most=ATTEMPTS_S)
+            settings[ATTEMPTS] = {
                 "tasks": TASKS,
                 "partitions": TASK_PARTITIONS,
                 "intervals": TASKS * INTERVALS_OF_A_TASK,
-                "seconds": [round(each, 2) for each in commits_s],
-            },
-        }
-    p99_ms = statistics.quantiles(latencies_ms, n=100)[98]
+                "seconds": [round(each, 2) for each in took_s],
+            }
+        sides = turns(site, [part for part in speeds if part in given.parts], portions)
+        measure(sides, rounds=1)
+        measured = measure(sides, rounds=given.rounds)
+    whole = (given.rounds, given.part, set(given.parts)) == (ROUNDS, 1.0, set(every))
     report(
-        "exactly_once",
+        "exactly_once" if whole else None,
         measured,
-        RATIOS,
+        {key: ratio for key, ratio in RATIOS.items() if ratio.side in sides},
         title=f"exactly_once beside at_least_once, {PARTITIONS} partitions, one broker",
         settings=settings,
-        others={
-            "commit_to_visible_p99_ms": Reached(value=p99_ms, at_most=VISIBLE_P99_MS),
-            "commit_10000_attempts_s": Reached(
-                value=statistics.median(commits_s), at_most=ATTEMPTS_S
-            ),
-        },
+        others=others,
     )
+    if not whole:
+        print(
+            json.dumps({part: settings[part] for part in (VISIBLE, ATTEMPTS) if part in settings})
+        )
 
 
 if __name__ == "__main__":

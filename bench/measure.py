@@ -4,6 +4,9 @@ A side is a function that does its work and returns how many records it did and 
 took. In each round every side has its turn, in a process of its own, so that none works in
 another's caches, and what the machine does besides falls on all of them. Every second round runs
 in the opposite order, so that none is always the one after the same other.
+
+A ratio is the median of those of the rounds: of two sides in one round, which follow each other,
+rather than of two medians, which may come from a quiet and a busy time of the machine.
 """
 
 import json
@@ -31,6 +34,8 @@ class Measured:
 
     records: int
     seconds: float
+    cpu_seconds: float | None = None
+    """Of the side's own process, if it was measured: what it takes on a machine of its own."""
 
     @property
     def records_per_s(self) -> float:
@@ -56,6 +61,26 @@ class Ratio:
         if self.goal is None:
             return True
         return reached <= self.goal if self.at_most else reached >= self.goal
+
+    def of(self, measured: Mapping[str, Sequence[Measured]]) -> float:
+        """Return the median of the rounds."""
+        ours = measured[self.side]
+        theirs: Sequence[Measured | None] = [None] * len(ours)
+        if self.to is not None:
+            theirs = measured[self.to]
+        return statistics.median(
+            each.records_per_s / (1 if other is None else other.records_per_s)
+            for each, other in zip(ours, theirs, strict=True)
+        )
+
+    def of_cpu(self, measured: Mapping[str, Sequence[Measured]]) -> float | None:
+        """Return the median of the CPU time of the other side over this one's, if measured."""
+        found = [
+            other.cpu_seconds / each.cpu_seconds
+            for each, other in zip(measured[self.side], measured[self.to or self.side], strict=True)
+            if each.cpu_seconds and other.cpu_seconds
+        ]
+        return statistics.median(found) if found and self.to is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,10 +135,9 @@ def report(
         side: statistics.median(each.records_per_s for each in turns)
         for side, turns in measured.items()
     }
-    reached = {
-        key: medians[ratio.side] / (1 if ratio.to is None else medians[ratio.to])
-        for key, ratio in ratios.items()
-    }
+    reached = {key: ratio.of(measured) for key, ratio in ratios.items()}
+    found = {key: ratio.of_cpu(measured) for key, ratio in ratios.items()}
+    of_cpu = {key: value for key, value in found.items() if value is not None}
     goals = {
         key: Ratio(side=key, to=None, goal=found.at_most, at_most=True)
         for key, found in (others or {}).items()
@@ -123,12 +147,13 @@ def report(
     console = Console()
     console.print(_figures(title, measured, medians, unit))
     if ratios:
-        console.print(_ratios(ratios, reached))
+        console.print(_ratios(ratios, reached, of_cpu))
     if name is None:
         return reached
     result = {
         "name": name,
         "ratios": {key: round(value, 3) for key, value in reached.items()},
+        "cpu_ratios": {key: round(value, 3) for key, value in of_cpu.items()},
         "goals": {key: ratio.goal for key, ratio in ratios.items() if ratio.goal is not None},
         "at_most": [key for key, ratio in ratios.items() if ratio.at_most],
         "figures": {
@@ -136,6 +161,9 @@ def report(
                 f"{unit}_per_s": round(medians[side]),
                 unit: turns[0].records,
                 "seconds": [round(each.seconds, 3) for each in turns],
+                "cpu_seconds": [
+                    round(each.cpu_seconds, 3) for each in turns if each.cpu_seconds is not None
+                ],
             }
             for side, turns in measured.items()
         },
@@ -176,15 +204,18 @@ def _figures(
     return table
 
 
-def _ratios(ratios: Mapping[str, Ratio], reached: Mapping[str, float]) -> Table:
+def _ratios(
+    ratios: Mapping[str, Ratio], reached: Mapping[str, float], of_cpu: Mapping[str, float]
+) -> Table:
     table = Table("ratio")
-    for heading in ("measured", "to reach"):
+    for heading in ("measured", "by CPU time", "to reach"):
         table.add_column(heading, justify="right")
     for key, ratio in ratios.items():
+        value, cpu = f"{reached[key]:.2f}", f"{of_cpu[key]:.2f}" if key in of_cpu else ""
         if ratio.goal is None:
-            table.add_row(key, f"{reached[key]:.2f}", "")
+            table.add_row(key, value, cpu, "")
             continue
         style = "green" if ratio.met(reached[key]) else "red"
         goal = f"{'at most ' if ratio.at_most else ''}{ratio.goal:g}"
-        table.add_row(key, f"[{style}]{reached[key]:.2f}[/]", goal)
+        table.add_row(key, f"[{style}]{value}[/]", cpu, goal)
     return table

@@ -77,7 +77,7 @@ def _layer(path: Path) -> str:
     """Return the layer of a module of the gateway, by its file's name and its package."""
     package, *_ = parts = path.relative_to(GATEWAY).with_suffix("").parts
     name = parts[-1]
-    if len(parts) == 1 and name in {"errors", "clock"}:
+    if len(parts) == 1 and name in {"errors", "clock", "tracing"}:
         return "errors"
     if package in {"cli", "demo", "app"}:
         return "app"
@@ -116,7 +116,7 @@ def test_a_module_of_the_gateway_imports_its_own_layer_and_those_below() -> None
 
 def _client_layer(path: Path) -> str:
     parts = path.relative_to(CLIENT).with_suffix("").parts
-    if parts[0] in {"error_base", "errors", "concurrency"}:
+    if parts[0] in {"error_base", "errors", "concurrency", "tracing"}:
         return "errors"
     if parts == ("kafka", "config"):
         return "config"
@@ -168,10 +168,12 @@ def test_each_third_party_library_is_imported_in_one_place_of_the_gateway() -> N
     assert wrong == []
 
 
-# Shared by both sides: the rules of schemas and Kafka properties, access problems, request ids.
+# Shared by both sides: the rules of schemas and Kafka properties, access problems, request ids,
+# spans.
 SHARED = (
     *("sluiceway.schema", "sluiceway.errors"),
     *("sluiceway.kafka.config", "sluiceway.kafka.diagnosis", "sluiceway.rest.request_ids"),
+    "sluiceway.tracing",
     *("sluiceway.__version__", "sluiceway.install_command"),
 )
 

@@ -15,6 +15,17 @@ from sluiceway.errors import EndpointClosed
 
 __all__ = ["FairLock", "ForkGuard"]
 
+_pid = os.getpid()
+
+
+def _note_pid() -> None:
+    global _pid
+    _pid = os.getpid()
+
+
+# Guards are checked for every record, where a system call would cost more than all else.
+os.register_at_fork(after_in_child=_note_pid)
+
 
 @dataclass(frozen=True)
 class ForkGuard:
@@ -30,11 +41,11 @@ class ForkGuard:
     @property
     def forked(self) -> bool:
         """Whether the current process is a forked child of the one that created the guard."""
-        return os.getpid() != self.pid
+        return _pid != self.pid
 
     def check(self, name: str) -> None:
         """Raise EndpointClosed in a forked child; `name` says what was created by the parent."""
-        if self.forked:
+        if _pid != self.pid:
             raise EndpointClosed(
                 f"{name} was opened by the process {self.pid} and cannot be used in a process "
                 "forked from it: open a new one in this process"

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTi
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Endpoint, Position
 from sluiceway.rest.transport import check_seconds
-from sluiceway.writer import ChannelWriter, PreparedRecords
+from sluiceway.writer import ChannelWriter
 
 __all__ = ["InputPort", "OutputPort"]
 
@@ -68,7 +68,17 @@ class OutputPort(ClosesOnExit):
         except BaseException as error:
             self.abort(error)
             raise
-        self._alike = _alike(self._writers)
+        # Of the writers that write the same rows, one validates; all have its index.
+        self._validators: list[ChannelWriter] = []
+        self._targets: list[tuple[str, ChannelWriter, int]] = []
+        known: dict[tuple[object, ...], int] = {}
+        for name, writer in self._writers.items():
+            connection = writer.connection
+            rows = (writer.schema, connection.format, connection.max_message_bytes)
+            if rows not in known:
+                known[rows] = len(self._validators)
+                self._validators.append(writer)
+            self._targets.append((name, writer, known[rows]))
 
     @property
     def writers(self) -> Mapping[str, ChannelWriter]:
@@ -105,15 +115,21 @@ class OutputPort(ClosesOnExit):
         They are validated against the schemas of all channels before any is sent: after
         RecordError and SchemaError no channel has one of them.
         """
-        self.wait()
-        prepared = self._prepared(records)
-        written: dict[str, int] = {}
-
-        def write_(name: str) -> None:
-            written[name] = self._writers[name].write_prepared(prepared[name])
-
-        self._try_all("writing", write_)
-        return next(iter(written.values()))
+        if not self._waited:
+            self.wait()
+        if len(self._validators) > 1 and isinstance(records, Iterator):
+            records = list(records)
+        prepared = [validator.prepare(records) for validator in self._validators]
+        written = 0
+        errors: dict[str, SluicewayError] = {}
+        for name, writer, validator in self._targets:
+            try:
+                written = writer.write_prepared(prepared[validator])
+            except SluicewayError as error:
+                errors[name] = error
+        if errors:
+            self._raise("writing", errors)
+        return written
 
     def flush(self) -> None:
         """Return when Kafka has acknowledged every record in all channels."""
@@ -131,15 +147,6 @@ class OutputPort(ClosesOnExit):
             except SluicewayError as other:
                 LOGGER.warning("the writer of the channel %r was not closed: %s", name, other)
 
-    def _prepared(self, records: Any) -> dict[str, PreparedRecords]:
-        if isinstance(records, Iterator):
-            records = list(records)
-        prepared: dict[str, PreparedRecords] = {}
-        for name, alike in self._alike.items():
-            known = prepared.get(alike)
-            prepared[name] = self._writers[name].prepare(records) if known is None else known
-        return prepared
-
     def _try_all(self, doing: str, act: Callable[[str], object]) -> None:
         errors: dict[str, SluicewayError] = {}
         for name in self._channels:
@@ -148,19 +155,11 @@ class OutputPort(ClosesOnExit):
             except SluicewayError as error:
                 errors[name] = error
         if errors:
-            first = next(iter(errors.values()))
-            raise PortError(doing, errors=errors, channels=len(self._channels)) from first
+            self._raise(doing, errors)
 
-
-def _alike(writers: Mapping[str, ChannelWriter]) -> dict[str, str]:
-    """Return, for each writer, the first one whose prepared records it may write."""
-    first: dict[tuple[object, ...], str] = {}
-    return {
-        name: first.setdefault(
-            (writer.schema, writer.connection.format, writer.connection.max_message_bytes), name
-        )
-        for name, writer in writers.items()
-    }
+    def _raise(self, doing: str, errors: Mapping[str, SluicewayError]) -> NoReturn:
+        first = next(iter(errors.values()))
+        raise PortError(doing, errors=errors, channels=len(self._channels)) from first
 
 
 class InputPort(ClosesOnExit):

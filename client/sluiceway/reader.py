@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
@@ -25,6 +26,7 @@ from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.types import find_union
+from sluiceway.tracing import ActiveSpan, channel_span
 
 __all__ = ["ChannelReader"]
 
@@ -116,6 +118,7 @@ class ChannelReader(ChannelEndpoint):
         self._closed = False
         self._failure: SluicewayError | None = None
         self._suspended: SluicewayError | None = None
+        self.in_transaction = False
         try:
             # Many of these open at the same time; their commits carry the topic's id.
             self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)
@@ -152,6 +155,12 @@ class ChannelReader(ChannelEndpoint):
         """
         if type(max_records) is not int or max_records < 1:
             raise OptionError(f"max_records is {max_records!r}; it takes a number from 1")
+        with self._span("receive", kind="receive") as span:
+            records = self._read(max_records, timeout)
+            span.set("sluiceway.records", len(records))
+        return records
+
+    def _read(self, max_records: int, timeout: float | None) -> list[dict[str, Any]]:
         deadline_s = math.inf if timeout is None else time.monotonic() + timeout
         records: list[dict[str, Any]] = []
         self._require_open()
@@ -224,11 +233,18 @@ class ChannelReader(ChannelEndpoint):
         A reader that takes this one's place continues there. Raises CommitBeyondRead for records
         that were not handed out yet, Conflict `goes_back` for a position before a stored one,
         Fenced and StaleGeneration for a superseded reader, and GatewayUnavailable, after which
-        the next commit includes these positions.
+        the next commit includes these positions. Raises OptionError in a transaction, which commits
+        them together with its output.
         """
         if self._suspended is not None:
             raise self._suspended
-        self._committer.commit(positions, self.position)
+        if self.in_transaction:
+            raise OptionError(
+                "this reader is in a transaction, which commits its positions with the output: if "
+                "the block failed after this commit, records would be lost. Leave the block first"
+            )
+        with self._span("commit", kind="settle"):
+            self._committer.commit(positions, self.position)
 
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
         """Commit the current positions by a request of the caller, for transactions.
@@ -334,6 +350,17 @@ class ChannelReader(ChannelEndpoint):
         if self._handle is not None:
             with self._fetcher.turn:
                 self._handle.fail(error)
+
+    def _span(self, operation: str, *, kind: str) -> AbstractContextManager[ActiveSpan]:
+        connection, handle = self.connection, self._handle
+        member = None if handle is None else handle.membership
+        return channel_span(
+            operation,
+            connection.channel_name,
+            kind=kind,
+            topic=connection.topic_name,
+            group=None if member is None else member.group,
+        )
 
     def _release(self) -> None:
         with self._fetcher.turn.urgently():

@@ -2,7 +2,9 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import Any
 
 import pyarrow as pa
@@ -101,7 +103,10 @@ class RecordSender:
         )
         self._row_by_row = row_by_row
         self._rows = RowBuffer(schema, max_row_bytes=certain_row_bytes(connection, schema))
+        # Of the oldest row's write, to whose trace the requests for waiting rows belong.
+        self._oldest_context = copy_context()
         self._lingering = False
+        self._sends_of_rows = 0
         self._send_at_once = False
         self._batch_records = 0
 
@@ -110,10 +115,14 @@ class RecordSender:
         """The number of records of the writes so far, acknowledged or not."""
         return self._batch_records + self._rows.added
 
+    def prepare_few(self, records: Any) -> Rows | None:
+        """Do as `prepare` for a few records of usual types; return None for others."""
+        self.require_open()
+        return self._rows.check(records) if self._row_by_row else None
+
     def prepare(self, records: Any) -> PreparedRecords:
         """Validate records for `write_prepared`. Raises RecordError, SchemaError, OptionError."""
-        self.require_open()
-        rows = self._rows.check(records) if self._row_by_row else None
+        rows = self.prepare_few(records)
         return to_batches(records, self._schema) if rows is None else rows
 
     def write_prepared(self, prepared: PreparedRecords) -> int:
@@ -133,8 +142,11 @@ class RecordSender:
                 if not self.closed:
                     self.require_open()
                     self._send_rows()
-        elif not self._lingering:
-            self._linger()
+        else:
+            if buffered == len(prepared):
+                self._oldest_context = copy_context()
+            if not self._lingering:
+                self._linger()
         return len(prepared)
 
     def start_round_robin_at(self, partition: int) -> None:
@@ -181,16 +193,22 @@ class RecordSender:
 
     def _linger(self) -> None:
         """Send the buffered rows a moment later, in another thread."""
-        timer = threading.Timer(_LINGER_S, self._send_lingering)
-        timer.daemon = True
         self._lingering = True
         try:
-            timer.start()
+            threading.Thread(target=self._send_lingering, daemon=True).start()
         except RuntimeError:  # no more threads
             self._lingering = False
             self._send_rows()
 
     def _send_lingering(self) -> None:
+        sends = -1
+        while sends != self._sends_of_rows:
+            # Rows that were added after others had been sent have not waited as long.
+            sends = self._sends_of_rows
+            time.sleep(_LINGER_S)
+        self._oldest_context.copy().run(self._send_waiting)
+
+    def _send_waiting(self) -> None:
         with self.turn:
             self._lingering = False
             try:
@@ -207,6 +225,7 @@ class RecordSender:
         """Send the buffered rows, before anything that is written after them."""
         rows = self._rows.drain()
         if rows:
+            self._sends_of_rows += 1
             self._send(self._accumulator.add(rows))
             self._record_cycle()
 
@@ -257,9 +276,9 @@ class RecordSender:
 
     def require_open(self) -> None:
         """Raise unless the writer may be used."""
-        if isinstance(self.failure, CommitUnknown):
-            raise self.failure
         if self.failure is not None:
+            if isinstance(self.failure, CommitUnknown):
+                raise self.failure
             raise EndpointClosed(
                 f"this writer failed before and cannot be used any more: {self.failure}"
             ) from self.failure

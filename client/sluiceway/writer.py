@@ -17,10 +17,12 @@ from sluiceway.ledger.batch_sequence import BatchSequence
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import WriterBatches
 from sluiceway.record_sender import PreparedRecords, RecordSender
+from sluiceway.records import to_batches
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import check_seconds
 from sluiceway.schema import Schema
+from sluiceway.tracing import ActiveSpan, channel_span
 
 __all__ = ["ChannelWriter", "PreparedRecords"]
 
@@ -128,7 +130,14 @@ class ChannelWriter(ChannelEndpoint):
         an earlier write; the writer cannot be used after that.
         """
         sender = self._sender
-        return sender.write_prepared(sender.prepare(records))
+        few = sender.prepare_few(records)
+        if few is not None:
+            # They wait for others, and a span would take longer.
+            return sender.write_prepared(few)
+        with self._span("send", kind="send") as span:
+            count = sender.write_prepared(to_batches(records, self.schema))
+            span.set("sluiceway.records", count)
+        return count
 
     def prepare(self, records: Any) -> PreparedRecords:
         """Validate records for `write_prepared`. Raises RecordError, SchemaError, OptionError."""
@@ -152,7 +161,8 @@ class ChannelWriter(ChannelEndpoint):
         `batch` they are not, before its end. Raises DeliveryFailed, and TopicGone if the topic was
         deleted and created again meanwhile; Conflict if a batch was lost, and CommitUnknown.
         """
-        self._sender.flush()
+        with self._span("flush"):
+            self._sender.flush()
 
     @contextlib.contextmanager
     def batch(self, key: str, *, owner: str | None = None) -> Iterator[WriteBatch]:
@@ -257,6 +267,14 @@ class ChannelWriter(ChannelEndpoint):
     def accepted_records(self) -> int:
         """The number of records of the writes so far, acknowledged or not."""
         return self._sender.accepted_records
+
+    def _span(
+        self, operation: str, *, kind: str | None = None
+    ) -> contextlib.AbstractContextManager[ActiveSpan]:
+        connection = self.connection
+        return channel_span(
+            operation, connection.channel_name, kind=kind, topic=connection.topic_name
+        )
 
     def _close_step(self, step: Callable[[], None]) -> None:
         """Run a step of closing, unless closing has failed for good."""

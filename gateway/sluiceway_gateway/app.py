@@ -24,6 +24,7 @@ from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http import cluster, health, openapi
+from sluiceway_gateway.http.auth import HEALTH
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.openapi import DESCRIPTION, document
@@ -46,8 +47,12 @@ from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status import routes as status_routes
 from sluiceway_gateway.status.service import Statuses
+from sluiceway_gateway.ui import routes as ui_routes
 
 __all__ = ["create_app"]
+
+#: Paths that machines ask for every few seconds.
+_UNTRACED = HEALTH | {"/metrics"}
 
 
 def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
@@ -165,6 +170,14 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         description=DESCRIPTION,
         version=__version__,
         lifespan=lifespan,
+        # A span per request where an SDK is set up; metrics are Prometheus', and logs our own.
+        telemetry={
+            "metrics": False,
+            "logs": False,
+            "operation_spans": False,
+            "auto_configure": False,
+            "exclude": lambda scope: scope["path"] in _UNTRACED,
+        },
         redirect_slashes=False,
         openapi_url=None,
         docs_url=None,
@@ -184,6 +197,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         cluster,
         health,
         openapi,
+        ui_routes,
     ):
         # One flat list: whatever walks over the routes sees each of them.
         app.router.routes.extend(part.router.routes)

@@ -6,8 +6,14 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
+from opentelemetry.trace import Span
+
+from sluiceway_gateway.tracing import current, joined
+
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+_Waiting = tuple[Request, Future[Answer], Span]
+"""A request, its answer, and the span that it arrived in."""
 
 
 class Batcher(Generic[Request, Answer]):
@@ -33,8 +39,8 @@ class Batcher(Generic[Request, Answer]):
         self._key = key
         self._weight = weight
         self._most = most
-        self._arriving: SimpleQueue[tuple[Request, Future[Answer]] | None] = SimpleQueue()
-        self._waiting: list[tuple[Request, Future[Answer]]] = []
+        self._arriving: SimpleQueue[_Waiting[Request, Answer] | None] = SimpleQueue()
+        self._waiting: list[_Waiting[Request, Answer]] = []
         self._starting = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._closed = False
@@ -44,7 +50,7 @@ class Batcher(Generic[Request, Answer]):
         if self._thread.ident is None:
             self._start()
         future: Future[Answer] = Future()
-        self._arriving.put((request, future))
+        self._arriving.put((request, future, current()))
         return future
 
     def close(self) -> None:
@@ -65,29 +71,31 @@ class Batcher(Generic[Request, Answer]):
                 continue
             answers: Sequence[Answer | Future[Answer] | Exception]
             try:
-                answers = self._work([request for request, _ in batch])
+                with joined(f"{self._thread.name} batch", [span for *_, span in batch]):
+                    answers = self._work([request for request, *_ in batch])
             except Exception as error:
                 answers = [error] * len(batch)
-            for (_, future), answer in zip(batch, answers, strict=True):
+            for (_, future, _), answer in zip(batch, answers, strict=True):
                 _settle(future, answer)
 
-    def _next_batch(self) -> list[tuple[Request, "Future[Answer]"]]:
+    def _next_batch(self) -> "list[_Waiting[Request, Answer]]":
         """Wait for a request, and return the next batch."""
         self._gather()
-        batch: list[tuple[Request, Future[Answer]]] = []
-        later: list[tuple[Request, Future[Answer]]] = []
+        batch: list[_Waiting[Request, Answer]] = []
+        later: list[_Waiting[Request, Answer]] = []
         keys: set[Hashable] = set()
         weight = 0
-        for at, (request, future) in enumerate(self._waiting):
+        for at, waiting in enumerate(self._waiting):
+            request, future, _ = waiting
             if weight >= self._most:
                 later += self._waiting[at:]
                 break
             key = at if self._key is None else self._key(request)
             if key in keys:
-                later.append((request, future))
+                later.append(waiting)
             elif future.set_running_or_notify_cancel():
                 keys.add(key)
-                batch.append((request, future))
+                batch.append(waiting)
                 weight += self._weight(request)
         self._waiting = later
         return batch

@@ -6,6 +6,8 @@ from typing import Literal, TextIO
 
 import structlog
 
+from sluiceway_gateway.tracing import add_trace_ids
+
 __all__ = ["configure_logs"]
 
 
@@ -21,6 +23,7 @@ def configure_logs(
     """
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        add_trace_ids,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.checker import KINDS, Hold
+from tests.chaos.checker import KINDS, Finding, Hold
 from tests.chaos.faults import FAULTS
 from tests.chaos.rounds import Outcome, rounds_of, run
 
@@ -42,9 +42,25 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "starts_of_jobs": _sum(outcome.starts for outcome in outcomes),
         "watchers_opened_again": sum(outcome.watcher_failures for outcome in outcomes),
         "rounds": [{"brokers": each.brokers, "seconds": each.seconds} for each in outcomes],
-        "violations": [f"{each.kind}: {each.text}" for each in findings[:_VIOLATIONS]],
+        "violations": _violations(findings),
+        "accounts": {
+            unit: lines
+            for outcome in outcomes
+            for unit, lines in list(outcome.accounts.items())[:_VIOLATIONS]
+        },
         "errors": [each for outcome in outcomes for each in outcome.errors],
     }
+
+
+def _violations(findings: Sequence[Finding]) -> list[str]:
+    """Return a text for each unit and rule, with the number of its violations."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in findings:
+        found.setdefault((each.kind, each.unit or each.text), []).append(each.text)
+    return [
+        f"{kind}: {texts[0]}" + (f" (and {len(texts) - 1} more of it)" if texts[1:] else "")
+        for (kind, _), texts in list(found.items())[:_VIOLATIONS]
+    ]
 
 
 def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
@@ -83,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # So that an interrupted run ends its processes, too.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     outcomes: list[Outcome] = []
+    sys.stderr.write(f"chaos: seed {seed}\n")
     try:
         for plan in rounds_of(
             minutes=asked.minutes,

@@ -126,6 +126,8 @@ class Finding:
 
     kind: Kind
     text: str
+    unit: str = ""
+    """The unit that it is about, if it is about one."""
 
 
 def check(history: History) -> list[Finding]:
@@ -204,29 +206,33 @@ def _lost_of_jobs(name: str, final: Sequence[Record], units: _Units) -> Iterator
         if begun.channel == name and due:
             told = "committed" if unit in units.committed else "begun, and never told committed"
             for row in sorted(set(range(begun.rows)) - rows[unit]):
-                yield Finding(kind="lost", text=f"{name}: row {row} of {unit}, which was {told}")
+                text = f"{name}: row {row} of {unit}, which was {told}"
+                yield Finding(kind="lost", text=text, unit=unit)
 
 
 def _missing(name: str, expected: Sequence[Record], found: Sequence[Record]) -> Iterator[Finding]:
     there = {record.identity for record in found}
     for record in expected:
         if record.identity not in there:
-            yield Finding(kind="lost", text=f"{name}: {record}")
+            yield Finding(kind="lost", text=f"{name}: {record}", unit=record.unit)
 
 
 def _duplicated(name: str, records: Sequence[Record]) -> Iterator[Finding]:
-    counts = Counter(record.identity for record in records)
-    for identity, count in counts.items():
-        for _ in range(count - 1):
-            job, batch, row = identity
-            yield Finding(kind="duplicated", text=f"{name}: {job}/{batch}/{row}")
+    copies: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
+    for record in records:
+        copies[record.identity].append(record)
+    for first, *others in copies.values():
+        for other in others:
+            text = f"{name}: {first}, and by {other.attempt} in {other.unit}"
+            yield Finding(kind="duplicated", text=text, unit=other.unit)
 
 
 def _dropped(name: str, final: Sequence[Record], units: _Units) -> Iterator[Finding]:
     """Find what is visible although its job was told that it never will be."""
     for record in final:
         if record.unit in units.dropped:
-            yield Finding(kind="early", text=f"{name}: {record}, which was not committed")
+            text = f"{name}: {record}, which was not committed"
+            yield Finding(kind="early", text=text, unit=record.unit)
 
 
 def _reordered(place: str, records: Sequence[Record], *, own: bool) -> Iterator[Finding]:
@@ -236,11 +242,12 @@ def _reordered(place: str, records: Sequence[Record], *, own: bool) -> Iterator[
     for record in records:
         attempt = (record.unit, record.attempt)
         if record.seq <= last.get(attempt, -1):
-            yield Finding(kind="reordered", text=f"{place}: {record}")
+            yield Finding(kind="reordered", text=f"{place}: {record}", unit=record.unit)
         last[attempt] = record.seq
         if own:
             if record.batch < batches.get(record.job, record.batch):
-                yield Finding(kind="reordered", text=f"{place}: {record}, after a later batch")
+                text = f"{place}: {record}, after a later batch"
+                yield Finding(kind="reordered", text=text, unit=record.unit)
             batches[record.job] = record.batch
 
 
@@ -252,7 +259,8 @@ def _changed(place: str, seen: Sequence[Record], final: Sequence[Record]) -> Ite
     for record in more:
         again = record in final
         kind: Kind = "duplicated" if again else "lost"
-        yield Finding(kind=kind, text=f"{place}: {record} was read {'twice' if again else 'once'}")
+        text = f"{place}: {record} was read {'twice' if again else 'once'}"
+        yield Finding(kind=kind, text=text, unit=record.unit)
     fewer = Counter(final[: len(seen)]) - Counter(seen)
     if not more or fewer:
         at = next(
@@ -263,8 +271,10 @@ def _changed(place: str, seen: Sequence[Record], final: Sequence[Record]) -> Ite
 
 def _early(name: str, seen: Sequence[Seen], units: _Units) -> Iterator[Finding]:
     for record, at_s in seen:
-        if at_s < units.ready_s(record):
-            yield Finding(kind="early", text=f"{name}: {record}")
+        ready_s = units.ready_s(record)
+        if at_s < ready_s:
+            text = f"{name}: {record}, read at {at_s:.3f} s, ready at {ready_s:.3f} s"
+            yield Finding(kind="early", text=text, unit=record.unit)
 
 
 def _stuck(history: History) -> Iterator[Finding]:
@@ -274,3 +284,18 @@ def _stuck(history: History) -> Iterator[Finding]:
         if hold.held_s > hold.allowed_s:
             text = f"{hold.driver} held readers back for {hold.held_s:.1f} s"
             yield Finding(kind="stuck", text=f"{text}; allowed are {hold.allowed_s:.0f}")
+
+
+def accounts(history: History, findings: Iterable[Finding]) -> dict[str, list[str]]:
+    """Return what journals and readers say about the units of findings, by unit."""
+    found: dict[str, list[str]] = {each.unit: [] for each in findings if each.unit}
+    for entry in sorted(history.entries, key=lambda each: each.at_s):
+        if entry.unit in found:
+            by = f" by {entry.attempt}" if entry.attempt else ""
+            found[entry.unit].append(f"{entry.at_s:.3f} s: {entry.kind}{by}")
+    for channel in history.channels:
+        for partition, records in channel.final.items():
+            rows = Counter(record.unit for record in records)
+            for unit in found.keys() & rows.keys():
+                found[unit].append(f"at the end: {rows[unit]} in {channel.name}[{partition}]")
+    return found

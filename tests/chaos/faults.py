@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.chaos.checker import Hold
 from tests.chaos.jobs import Job, executors_of, send
-from tests.chaos.journal import force
+from tests.chaos.journal import Journal, force
 from tests.chaos.watching import Watch
 from tests.chaos.world import Broker, GatewayProcess, World
 from tests.support.relay import Relay
@@ -22,6 +22,8 @@ from sluiceway.ledger.write_batch import DEFAULT_LEASE_MS
 LEASE_S = DEFAULT_LEASE_MS / 1000
 _BEYOND_S = 3.0
 _LONG_S = 60.0
+_CONFIRM_S = 30.0
+"""How long watermarks have to be behind before the gateway halts a ledger."""
 _AT_ONCE = 4
 _OVERRUN_S = 45.0
 """How much longer than the schedule the last faults may take."""
@@ -96,6 +98,11 @@ def _gateways(scene: Scene) -> list[str]:
 
 def _brokers(scene: Scene) -> list[str]:
     return [f"kafka-{each.number}" for each in scene.world.brokers]
+
+
+def _replicated(scene: Scene) -> list[str]:
+    """Brokers whose partitions others lead meanwhile."""
+    return _brokers(scene) if len(scene.world.brokers) > 1 else []
 
 
 def _cluster(scene: Scene) -> list[str]:
@@ -201,6 +208,22 @@ def restart_broker(scene: Scene, target: str, generator: random.Random) -> None:
         broker.stop()
     time.sleep(generator.uniform(0, 3))
     broker.start()
+
+
+@fault(_replicated, at_most_s=LEASE_S + 45)
+def lose_broker(scene: Scene, target: str, generator: random.Random) -> None:
+    """Kill a broker, or let it stand still, for longer than a silent leader may halt ledgers."""
+    broker = scene.broker(target)
+    stands_still = generator.random() < 0.5
+    if stands_still:
+        broker.pause()
+    else:
+        broker.kill()
+    time.sleep(_CONFIRM_S + generator.uniform(5, 10))
+    if stands_still:
+        broker.go_on()
+    else:
+        broker.start()
 
 
 @fault(_brokers, at_most_s=45)
@@ -418,6 +441,8 @@ class Schedule:
         return _resource(target) in self._busy
 
     def _act(self, one: Fault, target: str, generator: random.Random) -> None:
+        journal, what = Journal(self._scene.directory, "faults"), f"{one.name} on {target}"
+        journal.note("fault", what)
         try:
             one.act(self._scene, target, generator)
         except Unavailable:
@@ -427,6 +452,7 @@ class Schedule:
         else:
             self.counts[one.name] += 1
         finally:
+            journal.note("fault-ended", what)
             with self._lock:
                 self._busy.discard(_resource(target))
 

@@ -8,7 +8,16 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.chaos.checker import ChannelHistory, Finding, History, Hold, Record, Scan, check
+from tests.chaos.checker import (
+    ChannelHistory,
+    Finding,
+    History,
+    Hold,
+    Record,
+    Scan,
+    accounts,
+    check,
+)
 from tests.chaos.faults import FAULTS, LEASE_S, Scene, Schedule
 from tests.chaos.jobs import Job, Tender, spark_cluster
 from tests.chaos.journal import SCHEMA, Journal, Task, entries, reads
@@ -26,6 +35,7 @@ _LOCAL = "local[2,4]"
 _START_S = 120.0
 _SETTLE_S = LEASE_S + 240
 """What ends later than this after the last fault is stuck, also on a slow machine."""
+_SEVERAL_MINUTES = 4
 _WRITING = ("write", "flush", "spark-write")
 
 
@@ -66,6 +76,8 @@ class Outcome:
     watcher_failures: int
     records: dict[str, int]
     committed: dict[str, int] = field(default_factory=dict)
+    accounts: dict[str, list[str]] = field(default_factory=dict)
+    """What is known about the units of findings."""
 
 
 def tasks_of(plan: Plan, place: World, cluster: str) -> list[tuple[str, Task]]:
@@ -138,11 +150,15 @@ def run(plan: Plan) -> Outcome:
         schedule = Schedule(scene, names, plan.seed)
         schedule.run(plan.seconds)
         history = _settle(plan, scene)
+        findings = check(history)
+        if findings and plan.exactly_once:
+            _write_ledgers(plan, scene)
         idle = [each.name for each in history.channels if not any(each.final.values())]
         return Outcome(
             brokers=plan.brokers,
             seconds=round(time.monotonic() - began_s, 1),
-            findings=check(history),
+            findings=findings,
+            accounts=accounts(history, findings),
             faults=dict(schedule.counts),
             missed=dict(schedule.missed),
             skipped=skipped,
@@ -161,6 +177,14 @@ def run(plan: Plan) -> Outcome:
         )
 
 
+def _write_ledgers(plan: Plan, scene: Scene) -> None:
+    """Write down what the gateway says about all batches, which explains violations."""
+    for name in plan.channels():
+        with suppress(SluicewayError):
+            lines = [f"{each}\n" for each in scene.watch.ledger(name)]
+            (plan.directory / f"ledger-{name}.txt").write_text("".join(lines))
+
+
 def _possible(plan: Plan, scene: Scene) -> tuple[list[str], dict[str, str]]:
     """Return the faults that can happen here, and why others cannot."""
     found, skipped = [], {}
@@ -169,7 +193,7 @@ def _possible(plan: Plan, scene: Scene) -> tuple[list[str], dict[str, str]]:
         if fault.ledger and not plan.exactly_once:
             skipped[name] = "the channels have no batches"
         elif not fault.targets(scene):
-            skipped[name] = "there is no job that it could happen to"
+            skipped[name] = "there is nothing that it could happen to"
         elif name == "full_disk" and scene.world.no_disk is not None:
             skipped[name] = f"a small disk could not be mounted: {scene.world.no_disk}"
         else:
@@ -226,7 +250,18 @@ def _end(scene: Scene, kinds: Sequence[str], unfinished: list[str]) -> None:
     deadline_s = time.monotonic() + _SETTLE_S
     while not all(job.done for job in jobs) and time.monotonic() < deadline_s:
         time.sleep(0.1)
-    unfinished += [f"the job {job.name} did not end" for job in jobs if not job.done]
+    unfinished += [
+        f"the job {job.name} did not end; it last said: {_last_line(scene, job.name)}"
+        for job in jobs
+        if not job.done
+    ]
+
+
+def _last_line(scene: Scene, job: str) -> str:
+    """Return the end of what a job has logged."""
+    log = scene.directory / f"{job}.log"
+    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+    return next((each.strip() for each in reversed(lines) if each.strip()), "nothing")[:400]
 
 
 def _final(
@@ -263,9 +298,10 @@ def rounds_of(
 ) -> list[Plan]:
     """Return the rounds of a run: in turn with one broker and with three, at most 8 minutes each.
 
-    A run of less than two minutes has one round, with one broker or three by its seed.
+    A short run has one round, with one broker or three by its seed, since each round takes some
+    minutes more for its start and end.
     """
-    count = 1 if minutes < 2 else max(2, round(minutes / 8))
+    count = 1 if minutes < _SEVERAL_MINUTES else max(2, round(minutes / 8))
     generator = random.Random(seed)  # noqa: S311 - a schedule
     first = generator.randrange(2)
     return [

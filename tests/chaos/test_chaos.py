@@ -33,15 +33,32 @@ def test_killed_jobs_write_duplicates_with_at_least_once_delivery(tmp_path: Path
     assert report["duplicated"] > 0
 
 
-@pytest.mark.parametrize("minutes", [0.5, 3, 15, 60])
+@pytest.mark.parametrize("minutes", [4, 15, 60])
 def test_a_run_has_rounds_with_one_broker_and_with_three(tmp_path: Path, minutes: float) -> None:
     rounds = rounds_of(
         minutes=minutes, seed=1, delivery="exactly_once", faults=[], spark=True, directory=tmp_path
     )
 
     assert sum(each.seconds for each in rounds) == pytest.approx(minutes * 60)
-    assert {each.brokers for each in rounds} == ({1, 3} if minutes > 2 else {rounds[0].brokers})
+    assert {each.brokers for each in rounds} == {1, 3}
     assert len({each.directory for each in rounds}) == len(rounds)
+
+
+def test_a_short_run_has_one_broker_or_three_by_its_seed(tmp_path: Path) -> None:
+    found = set()
+    for seed in range(20):
+        (one,) = rounds_of(
+            minutes=3,
+            seed=seed,
+            delivery="exactly_once",
+            faults=[],
+            spark=True,
+            directory=tmp_path,
+        )
+        assert one.seconds == pytest.approx(180)
+        found.add(one.brokers)
+
+    assert found == {1, 3}
 
 
 def test_the_guarantees_name_every_fault() -> None:

@@ -13,6 +13,7 @@ from tests.chaos.checker import (
     Record,
     Scan,
     Seen,
+    accounts,
     check,
 )
 
@@ -168,3 +169,28 @@ def test_readers_that_were_held_back_longer_than_the_lease_are_stuck() -> None:
     assert held(34) == {}
     assert held(36) == {"stuck": 1}
     assert held(36, disturbed=True) == {}
+
+
+def test_a_batch_that_is_not_there_is_explained_once_by_its_journal() -> None:
+    history = History(
+        entries=[BEGUN, READY, replace(COMMITTED, at_s=12)],
+        channels=[channel(record(0)), channel(name="jobs")],
+    )
+    findings = check(history)
+
+    assert {each.unit for each in findings} == {"w-0"}
+    assert accounts(history, findings) == {
+        "w-0": [
+            "0.000 s: begun",
+            "10.000 s: ready by a",
+            "12.000 s: committed",
+            "at the end: 1 in direct[0]",
+        ]
+    }
+
+
+def test_a_batch_that_is_told_committed_is_lost_also_if_it_has_no_key() -> None:
+    told = [replace(BEGUN, keyed=False), READY, COMMITTED]
+    (first, *_) = check(History(entries=told, channels=[channel()]))
+
+    assert first.text == "direct: row 0 of w-0, which was committed"

@@ -16,7 +16,7 @@ from sluiceway.rest.ledger_models import OpenBatch
 _READ = 200
 _POLL_S = 0.2
 _PAUSE_S = 0.5
-_FINAL_S = 120.0
+_EVENTS = 1000
 
 
 class Watcher:
@@ -98,6 +98,16 @@ class Watch:
             except SluicewayError:
                 continue
         return None
+
+    def ledger(self, channel: str) -> list[str]:
+        """Return the ends of all batches of a channel as the gateway tells them, the last first."""
+        found: list[str] = []
+        with Gateway(self._urls[0]) as gateway:
+            opened, before = gateway.channel(channel), None
+            while events := opened.commits(limit=_EVENTS, before=before).events:
+                found += map(repr, events)
+                before = events[-1].number
+        return found
 
     def close(self) -> None:
         for found in self._watchers.values():

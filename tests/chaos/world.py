@@ -97,9 +97,15 @@ class Broker:
     def kill(self) -> None:
         """End it at once."""
         assert self._server is not None
-        with suppress(ProcessLookupError):
-            os.kill(self._server.pid, signal.SIGKILL)
+        self._send(signal.SIGKILL)
         self._server.stop()
+
+    def pause(self) -> None:
+        """Let it stand still."""
+        self._send(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._send(signal.SIGCONT)
 
     def stop(self) -> None:
         """End it in order."""
@@ -120,6 +126,11 @@ class Broker:
             yield
         finally:
             filler.unlink()
+
+    def _send(self, number: int) -> None:
+        assert self._server is not None
+        with suppress(ProcessLookupError):
+            os.kill(self._server.pid, number)
 
     def close(self) -> None:
         """End it, and unmount its disk."""

@@ -43,3 +43,12 @@ def test_a_finalizer_runs_in_the_process_that_registered_it(forked: bool) -> Non
     del owner
     gc.collect()
     assert collected == ([] if forked else ["owner"])
+
+
+def test_a_child_of_a_real_fork_is_forked_and_its_own_guards_are_not() -> None:
+    guard = ForkGuard()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if guard.forked and not ForkGuard().forked else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not guard.forked

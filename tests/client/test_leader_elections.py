@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 from broker_calls import broker_at, encoded, limit, produced
 from confluent_facade import Facade, at, raised
@@ -27,6 +27,8 @@ class Elections:
     """Fails `left` questions for offsets as a broker does that leads by another epoch."""
 
     left: float = 0
+    silent = False
+    """Whether the leader does not answer at all, which librdkafka takes for a result."""
 
     def list_offsets(self, admin: AdminClient, asked: Any, **options: Any) -> dict[Any, Any]:
         if not self.left:
@@ -34,7 +36,10 @@ class Elections:
             return found
         self.left -= 1
         failed: Future[Any] = Future()
-        failed.set_exception(KafkaException(KafkaError(ELECTED)))
+        if self.silent:
+            failed.set_result(ListOffsetsResultInfo(OFFSET_INVALID, -1, -1))
+        else:
+            failed.set_exception(KafkaException(KafkaError(ELECTED)))
         return dict.fromkeys(asked, failed)
 
     asking = staticmethod(AdminClient.list_offsets)
@@ -137,6 +142,17 @@ def test_a_writer_closes_after_a_leader_election(
     assert states(channel) == ["closed"]
     with channel.reader() as reader:
         assert len(list(reader)) == 20
+
+
+def test_a_leader_that_does_not_answer_for_a_while_ends_no_read(
+    new_channel: NewChannel, elections: Elections
+) -> None:
+    channel = new_channel()
+    opened(channel).close()
+    elections.silent, elections.left = True, 2
+    with channel.reader(until="now") as reader:
+        assert len(list(reader)) == 20
+    assert elections.left == 0
 
 
 def test_closing_without_a_leader_can_be_retried(

@@ -108,13 +108,20 @@ class BatchJob:
         application: str = "night",
         *,
         renews: bool = False,
+        remote: bool = False,
         **options: str,
     ) -> None:
         """Plan a job; `renews`: a session in Spark's driver is to renew its batch."""
         source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
         self._tasks = tasks
         session = uuid.uuid4().hex
-        source.job = Job(session=session, title=application, application=application, renews=renews)
+        source.job = Job(
+            session=session,
+            title=application,
+            application=application,
+            renews=renews,
+            remote=remote,
+        )
         writer = shipped(source).writer(struct_of(SCHEMA), overwrite=False)
         assert isinstance(writer, ChannelDataWriter)
         self.writer = writer

@@ -4,9 +4,8 @@ import collections
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, Message
 
@@ -27,8 +26,10 @@ OnDelivery = Callable[[KafkaError | None, Message], object]
 _OVERHEAD_BYTES: Final = 96
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingMessage:
+_CONTENT: Final = (str, bytes, type(None))
+
+
+class PendingMessage(NamedTuple):
     """A message that waits for its channel until `due_s` of the monotonic clock."""
 
     topic: str
@@ -45,7 +46,7 @@ class PendingMessage:
         if not isinstance(self.topic, str):
             raise TypeError(f"topic must be str, not {type(self.topic).__name__}")
         for name, given in (("value", self.value), ("key", self.key)):
-            if not isinstance(given, str | bytes | None):
+            if not isinstance(given, _CONTENT):
                 raise TypeError(f"{name} must be str or bytes, not {type(given).__name__}")
         for name, number in (("partition", self.partition), ("timestamp", self.timestamp)):
             if not isinstance(number, int):

@@ -34,6 +34,7 @@ from sluiceway.rest.endpoint_models import (
     checked_payload,
 )
 from sluiceway.rest.transport import Backoff, check_seconds
+from sluiceway.tracing import channel_span
 
 __all__ = ["ChannelEndpoint", "ClosesOnExit", "EndpointHandle", "StatusCallback"]
 
@@ -114,7 +115,10 @@ class EndpointHandle:
         # The session's connections stay open while it has endpoints.
         self.calls = self.session.calls
         try:
-            self.attached = self._attach(timeout_s)
+            group = None if membership is None else membership.group
+            with channel_span("attach", channel, group=group) as span:
+                span.set("sluiceway.role", role)
+                self.attached = self._attach(timeout_s)
         except BaseException:
             self.session.unregister(self)
             raise

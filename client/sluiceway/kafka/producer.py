@@ -92,8 +92,10 @@ class IdempotentProducer:
     def send(self, messages: Messages) -> None:
         """Produce messages, in order.
 
-        Raises DeliveryFailed when a message of this or an earlier call has failed.
+        Raises DeliveryFailed when a message of this or an earlier call has failed, and
+        EndpointClosed in a forked child, which has no thread that would send it.
         """
+        self._fork_guard.check("this writer")
         values = messages.values
         keys = itertools.repeat(None) if messages.keys is None else messages.keys
         self._accepted_records += messages.records
@@ -120,7 +122,8 @@ class IdempotentProducer:
         self._producer.flush(_POLL_S)
 
     def flush(self) -> None:
-        """Return when Kafka has acknowledged everything. Raises DeliveryFailed."""
+        """Return when Kafka has acknowledged everything. Raises DeliveryFailed, EndpointClosed."""
+        self._fork_guard.check("this writer")
         deadline_s = time.monotonic() + self._timeout_s
         # In short waits, between which an interrupt of the process is handled.
         while self._producer.flush(_POLL_S) and self._first_failure is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -45,6 +46,8 @@ _URL_SAFE = str.maketrans("+/", "-_")
 _PROPAGATION_S = 3.0
 _POLL_S = 0.05
 _MAX_VERIFY_S = 2.0
+#: So that there is time to ask the next leader in the place of one that is gone.
+_MAX_LIST_S = 5.0
 _DOING = "describing the topic"
 _SPECS = {LATEST: OffsetSpec.latest(), EARLIEST: OffsetSpec.earliest()}
 _ISOLATION = {False: IsolationLevel.READ_UNCOMMITTED, True: IsolationLevel.READ_COMMITTED}
@@ -202,9 +205,11 @@ class TopicIdentity:
         }
         try:
             found = self._admin.client.list_offsets(
-                asked, isolation_level=_ISOLATION[committed], request_timeout=timeout_s
+                asked,
+                isolation_level=_ISOLATION[committed],
+                request_timeout=min(timeout_s, _MAX_LIST_S),
             )
-            return {at.partition: self._result(found[at], timeout_s).offset for at in asked}
+            offsets = {at.partition: self._result(found[at], timeout_s).offset for at in asked}
         except KafkaException as error:
             if error.args[0].code() == KafkaError._NOENT:  # noqa: SLF001 - a public code
                 # librdkafka's code for partitions without a leader.
@@ -218,6 +223,14 @@ class TopicIdentity:
                 f"Kafka did not list the offsets of the topic {name} within {timeout_s:g} s; "
                 "try again when the brokers are back"
             ) from error
+        # librdkafka's result for leaders that did not answer in time.
+        silent = [partition for partition, each in offsets.items() if each == OFFSET_INVALID]
+        if silent:
+            raise KafkaUnavailable(
+                f"the leader of partition {min(silent)} of the topic {name} does not answer; "
+                "try again when its broker is back"
+            )
+        return offsets
 
     def _describe_shared(self, timeout_s: float, since_s: float) -> _Description:
         """Return a description requested after `since_s`; one of many callers requests it."""

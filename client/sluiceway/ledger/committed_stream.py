@@ -36,6 +36,7 @@ class CommittedStream:
         # By partition, a visible offset that did not come once.
         self._suspected: dict[int, int] = {}
         self._failure: SluicewayError | None = None
+        self._found = False
         self._open = True
         visibility.acquire()
 
@@ -50,6 +51,10 @@ class CommittedStream:
         self._update_stable()
         self._waiting = {p for p, offset in offsets.items() if offset >= self._stable.get(p, 0)}
         self._stream.assign(self._fetched)
+        if self._waiting and not self._found:
+            # librdkafka, with no partition yet, would find its leader up to a second after `add`.
+            self._stream.discover_partitions()
+            self._found = True
 
     def add(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions as well."""

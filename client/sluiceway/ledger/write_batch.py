@@ -158,7 +158,8 @@ class WriteBatch:
     Nothing may be produced before `open` has returned; nothing at all if the batch is `replayed`,
     as its key was committed before. Its lease is renewed from then on, until it is committed,
     aborted or dropped. A process that only writes a part of the batch calls `release` at the end,
-    and sends its `WrittenRecords` to the one that commits.
+    and sends its `WrittenRecords` to the one that commits. A forked child neither commits nor
+    aborts the batch of its parent.
 
     Not thread-safe.
     """
@@ -175,6 +176,7 @@ class WriteBatch:
         self._batch: Batch | None = None
         self._release: Callable[[], object] | None = None
         self.result: CommitResult | None = None
+        self._fork_guard = ForkGuard()
 
     @property
     def key(self) -> str:
@@ -265,6 +267,7 @@ class WriteBatch:
         May be repeated with the same records. Raises Conflict and InvalidRequest if nothing was
         committed, and CommitUnknown if that is not known: `resolve` asks again.
         """
+        self._fork_guard.check(f"the batch {self.key!r}")
         request = self.request
         self.result = self._calls.commit(
             request.channel,
@@ -285,6 +288,7 @@ class WriteBatch:
 
         Raises CommitUnknown if the gateway does not answer.
         """
+        self._fork_guard.check(f"the batch {self.key!r}")
         try:
             self._abort("the answer to its commit was lost", timeout_s)
         except Conflict as error:
@@ -301,8 +305,10 @@ class WriteBatch:
     def abort(self, cause: BaseException | str) -> None:
         """End the batch without its records; a gateway that does not answer is only logged.
 
-        The batch then ends with its lease.
+        The batch then ends with its lease. Does nothing in a forked child.
         """
+        if self._fork_guard.forked:
+            return
         self.release()
         if self._batch is None or self._batch.is_committed or self.result is not None:
             return

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, Self
 
-from sluiceway.concurrency import FairLock
+from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
     CommitUnknown,
@@ -67,6 +67,7 @@ class WriterBatches:
         self._sequence = sequence
         self._turn = turn
         self._commit_every_s = commit_every_s
+        self._fork_guard = ForkGuard()
 
     @property
     def in_block(self) -> bool:
@@ -146,7 +147,9 @@ class WriterBatches:
             self._commit(positions, on_resolved)
 
     def abort(self, error: BaseException) -> None:
-        """Abort the batch of a block; the writer goes on."""
+        """Abort the batch of a block; the writer goes on. Does nothing in a forked child."""
+        if self._fork_guard.forked:
+            return
         writer = self._writer
         with self._turn:
             writer.discard_accumulated()
@@ -226,6 +229,9 @@ class WriterBatches:
 class TransactionalReader(Protocol):
     """A reader whose positions a transaction commits."""
 
+    in_transaction: bool
+    """Whether a transaction commits its positions, so that it commits none by itself."""
+
     @property
     def handle(self) -> EndpointHandle:
         """The reader's endpoint. Raises OptionError if it has none."""
@@ -271,7 +277,8 @@ class Transaction:
     After CommitUnknown neither is known: reader and writer refuse further work until
     `writer.resolve()`, after which the reader continues behind that, or at its last commit.
 
-    Not thread-safe: while the block runs, the reader is the transaction's alone.
+    Not thread-safe: while the block runs, the reader is the transaction's alone, and commits
+    nothing else.
     """
 
     def __init__(self, reader: TransactionalReader, writer: BatchWriter) -> None:
@@ -295,8 +302,14 @@ class Transaction:
 
     def __enter__(self) -> Self:
         """Begin a block. What was written before is committed first."""
+        if self._reader.in_transaction:
+            raise OptionError(
+                "this reader is in a transaction already: its positions are committed with the "
+                "output of one writer. Leave the block before the next one begins"
+            )
         self._revocations = self._reader.revocations
         self._batches.begin(None)
+        self._reader.in_transaction = True
         return self
 
     def __exit__(
@@ -305,6 +318,12 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        try:
+            self._end(error)
+        finally:
+            self._reader.in_transaction = False
+
+    def _end(self, error: BaseException | None) -> None:
         if error is not None:
             self._batches.abort(error)
             self._rewind()

@@ -158,11 +158,8 @@ class Peers:
         self._logger = logger
         self._on_new = on_new
         self._peers: dict[Hashable, _Peer] = {}
-
-    @property
-    def monitors(self) -> list[ChannelStatusMonitor]:
-        """The monitors of all places."""
-        return [each.monitor for each in list(self._peers.values())]
+        self.monitors: tuple[ChannelStatusMonitor, ...] = ()
+        """The monitors of all places; replaced when there is a new one."""
 
     def any_healthy(self, matches: Filter = lambda _: True) -> bool:
         """Whether a healthy one matches."""
@@ -214,6 +211,7 @@ class Peers:
         if peer is None:
             monitor = ChannelStatusMonitor(self._channel_name, context, group, self._logger)
             peer = self._peers[place] = _Peer(monitor)
+            self.monitors = (*self.monitors, monitor)
             self._on_new(monitor)
         if peer.id != endpoint.id:
             peer.reset(endpoint.id)

@@ -178,10 +178,11 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             raise NoRecordList(
                 f"Invalid record type: {type(records)}. List of records (dicts) is expected."
             )
-        if self._endpoint is None:
+        writer = self._endpoint
+        if writer is None:
             # An invalid schema is reported before the channel that is not open.
             _ = self._resources.schema
-        writer = self._opened()
+            writer = self._opened()
         writer.write_prepared(self._prepared(writer, records))
         with self._counting:
             self._metrics.record_cycle(self._written_record_count)

@@ -44,12 +44,21 @@ _Check = Callable[[Any], int]
 """Returns an upper bound of a value's variable size in bytes, or _UNCERTAIN."""
 
 
-Row = tuple[tuple[Any, ...], int]
-"""A record's values in the order of the schema's fields, and a bound of their encoded size."""
+class Rows:
+    """Records that `RowBuffer.check` has accepted.
 
+    `values` has a tuple for each, in the order of the schema's fields; `size_bytes` is a bound of
+    the encoded size of all.
+    """
 
-class Rows(list[Row]):
-    """Records that `RowBuffer.check` has accepted."""
+    __slots__ = ("size_bytes", "values")
+
+    def __init__(self) -> None:
+        self.values: list[tuple[Any, ...]] = []
+        self.size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
 
 
 class RowBuffer:
@@ -110,15 +119,13 @@ class RowBuffer:
 
         The rows are copies: the caller may change its records afterwards.
         """
-        given = records if isinstance(records, list | tuple) else (records,)
+        given = records if isinstance(records, (list, tuple)) else (records,)
         if len(given) > _MAX_GIVEN:
             return None
         rows = Rows()
         for each in given:
-            row = self._row(each)
-            if row is None:
+            if not self._check_into(rows, each):
                 return None
-            rows.append(row)
         return rows
 
     def add(self, rows: Rows) -> int:
@@ -130,10 +137,9 @@ class RowBuffer:
         with self._lock:
             if self._closed:
                 return 0
-            for values, size_bytes in rows:
-                self._rows.append(values)
-                self._size_bytes += size_bytes
-            self._added += len(rows)
+            self._rows += rows.values
+            self._size_bytes += rows.size_bytes
+            self._added += len(rows.values)
             return len(self._rows) if self._size_bytes < _MAX_BYTES else FULL
 
     def close(self) -> None:
@@ -153,10 +159,11 @@ class RowBuffer:
         ]
         return [pa.RecordBatch.from_arrays(arrays, schema=self._schema.arrow)]
 
-    def _row(self, record: Any) -> Row | None:
+    def _check_into(self, rows: Rows, record: Any) -> bool:
+        """Append a record to `rows` if it is certain to convert; return whether it is."""
         if type(record) is not dict:
             if not dataclasses.is_dataclass(record) or isinstance(record, type | Mapping):
-                return None
+                return False
             names = [member.name for member in dataclasses.fields(record)]
             record = {name: getattr(record, name) for name in names}
         try:
@@ -164,18 +171,18 @@ class RowBuffer:
         except KeyError:
             record = self._defaults | record
             if record.keys() != self._names:
-                return None
+                return False
             values = self._values_of(record)
         if len(record) != len(values):
-            return None
+            return False
         kinds = tuple(map(type, values))
         if kinds not in self._known_kinds and not self._learn(kinds):
-            return None
+            return False
         size = self._fixed_bytes
         for index, low, high in self._integers:
             value = values[index]
             if value is not None and not low <= value <= high:
-                return None
+                return False
         for index in self._texts:
             value = values[index]
             if value is not None:
@@ -184,22 +191,24 @@ class RowBuffer:
                 elif (encoded := _text_bytes(value)) >= 0:
                     size += encoded
                 else:
-                    return None
+                    return False
         for index, check in self._checks:
             value = values[index]
             if value is not None:
                 extra = check(value)
                 if extra < 0:
-                    return None
+                    return False
                 size += extra
         if size > self._max_row_bytes:
-            return None
+            return False
         if self._nested:
             changed = list(values)
             for index in self._nested:
                 changed[index] = _copied(changed[index])
             values = tuple(changed)
-        return values, size
+        rows.values.append(values)
+        rows.size_bytes += size
+        return True
 
     def _learn(self, kinds: tuple[type, ...]) -> bool:
         """Whether the fields take values of these types; remembered if so."""

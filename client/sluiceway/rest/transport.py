@@ -27,6 +27,7 @@ from sluiceway.errors import (
 from sluiceway.rest.auth import Token, TokenSource, certificate_fault, clear_tracebacks, speaks_tls
 from sluiceway.rest.parsing import JsonNode, Page, parse, problem
 from sluiceway.rest.request_ids import request_ids
+from sluiceway.tracing import carrier, child_span
 
 #: Told to the gateway, which refuses a client that would break a channel's guarantee.
 _FEATURES = "exactly-once"
@@ -35,7 +36,6 @@ _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
 _LEAST_S = 1.0
 _TLS_PROBE_S = 5.0
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 # Jitter that a job's own `random.seed` cannot align between processes.
 _JITTER = random.SystemRandom()
 
@@ -46,7 +46,7 @@ class Transport:
     A request without a response, or with 503, is repeated with growing pauses until `timeout_s`
     are over; each attempt gets the time left, but at least a second. So every request must be safe
     to repeat. All attempts have the same `X-Request-Id`, under which the gateway's log has them,
-    and the process's W3C trace context, if its environment has a TRACEPARENT.
+    and the W3C trace context of the current span, or else of the variable TRACEPARENT.
     """
 
     def __init__(
@@ -61,6 +61,11 @@ class Transport:
     ) -> None:
         token = Token.of(token)
         self.url = _checked_url(url or os.environ.get("SLUICEWAY_URL") or DEFAULT_URL)
+        address = httpx.URL(self.url)
+        self._server = {
+            "server.address": address.host,
+            "server.port": address.port or (443 if address.scheme == "https" else 80),
+        }
         check_seconds("timeout_s", timeout_s, 0.001)
         self._token = TokenSource(token)
         self._ca = ca or os.environ.get("SLUICEWAY_CA_FILE")
@@ -110,6 +115,7 @@ class Transport:
             self._open()
         headers = {"X-Request-Id": next(self._request_ids), **(headers or {})}
         cause: Exception | None = None
+        attempts = 0
         left_s = timeout_s
         while True:
             pause_s = 0.0
@@ -119,8 +125,9 @@ class Transport:
                 response = self._attempt(
                     method,
                     path,
+                    attempts,
+                    headers,
                     params=params,
-                    headers=headers,
                     json=body,
                     timeout=httpx.Timeout(left_s, read=left_s + wait_s),
                 )
@@ -143,6 +150,7 @@ class Transport:
                 pause_s = _retry_after_s(response)
             if not backoff.wait(at_least_s=pause_s):
                 raise failure from cause
+            attempts += 1
             left_s = max(0.001, min(timeout_s, backoff.left_s))
 
     def poll(
@@ -200,9 +208,6 @@ class Transport:
             "Accept": "application/json",
             "Sluiceway-Features": _FEATURES,
         }
-        trace = os.environ.get("TRACEPARENT", "")
-        if _TRACEPARENT.fullmatch(trace):
-            headers["traceparent"] = trace
         self._http = httpx.Client(
             base_url=self.url, verify=_trust(self.url, self._ca), headers=headers
         )
@@ -238,14 +243,27 @@ class Transport:
                 f"no connection to the gateway at {self.url}: {fault}"
             ) from error
 
-    def _attempt(self, method: str, path: str, **options: Any) -> httpx.Response:
-        with self._using_connections():
+    def _attempt(
+        self, method: str, path: str, resent: int, headers: Mapping[str, str], **options: Any
+    ) -> httpx.Response:
+        attributes = {
+            **self._server,
+            "http.request.method": method,
+            "http.request.resend_count": resent,
+            "url.full": f"{self.url}{path}",
+        }
+        with self._using_connections(), child_span(method, attributes) as span:
+            # In the span, which the gateway's is a child of.
+            options["headers"] = {**headers, **carrier()}
             while True:
                 token = self._token.current
                 # Not in `headers`: httpx has these in locals, and masks only its own.
                 auth = None if token is None else token.authorize
                 response = self._http.request(method, path, auth=auth, **options)
                 if response.status_code != 401 or not self._token.refresh(token):
+                    span.set("http.response.status_code", response.status_code)
+                    if response.is_error:
+                        span.fail(str(response.status_code))
                     return response
 
     @contextmanager

@@ -2,9 +2,9 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.rest.ledger_models import Interval
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
-from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice, reporting
+from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice
 from sluiceway.spark.metadata_columns import MetadataColumns, OffsetFilter
 from sluiceway.spark.offsets import (
     DEFAULT_MAX_MESSAGES,
@@ -38,8 +38,16 @@ from sluiceway.spark.offsets import (
 )
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.readable_offsets import ReadableOffsets, ShippedRuns, consumer_properties
+from sluiceway.spark.task_heartbeats import reporting
 from sluiceway.spark.types import ColumnSelection, selected_schema, spark_transform
-from sluiceway.spark.worker import ClientPool, RefreshableConnection, Shipped, prepare_worker
+from sluiceway.spark.worker import (
+    ClientPool,
+    RefreshableConnection,
+    Shipped,
+    prepare_worker,
+    traced,
+)
+from sluiceway.tracing import carrier
 
 LOGGER = logging.getLogger(__name__)
 
@@ -61,6 +69,8 @@ class InputSplit:
     """What is committed of the offsets, in an exactly-once channel; None: everything is visible."""
     task: TaskSlice | None = None
     """Set if the read is an endpoint, to which tasks report."""
+    trace: Mapping[str, str] = field(default_factory=dict)
+    """The trace of the job, or of the micro-batch."""
 
 
 def plan_splits(
@@ -298,6 +308,11 @@ class ChannelDataReader(Shipped, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan one partition per task, and attach the read as an endpoint of the channel."""
+        channel = self._source.connection.channel_name
+        with traced("read", channel, {} if self._job is None else self._job.trace):
+            return self._planned(carrier())
+
+    def _planned(self, trace: Mapping[str, str]) -> Sequence[InputPartition]:
         splits = plan_splits(self._source, self._options, self._filter)
         source = self._source
         if not splits:
@@ -308,14 +323,19 @@ class ChannelDataReader(Shipped, DataSourceReader):
                 replace(split, task=TaskSlice(endpoint=endpoint, number=number, of=len(splits)))
                 for number, split in enumerate(splits)
             ]
-        return [InputPartition(split) for split in splits]
+        return [InputPartition(replace(split, trace=trace)) for split in splits]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return a split's records in order. Raises the errors of `read_split`."""
         if partition is not None:  # Spark passes None for a plan without partitions
             split: InputSplit = partition.value
-            with reporting(split.task) as report:
+            channel = split.connection.channel_name
+            with (
+                traced("receive", channel, split.trace, kind="receive") as span,
+                reporting(split.task) as report,
+            ):
                 yield from report.counted(read_split(split, self._options, self._columns))
+                span.set("sluiceway.records", report.records)
 
 
 class FilteredDataReader(ChannelDataReader):

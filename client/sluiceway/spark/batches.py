@@ -79,6 +79,8 @@ class TaskResult(WriterCommitMessage):
     records: int
     ends: Mapping[int, int] | None = None
     part: BatchPart | None = None
+    trace: Mapping[str, str] | None = None
+    """The trace of the micro-batch, for its commit."""
 
 
 CommitMessages: TypeAlias = Sequence[WriterCommitMessage | None]

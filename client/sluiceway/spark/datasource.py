@@ -28,8 +28,9 @@ from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.microbatch import require_supported, stream_reader
 from sluiceway.spark.options import ReadOptions, WriteOptions
 from sluiceway.spark.types import require_readable, require_writable, struct_of
-from sluiceway.spark.worker import RefreshableConnection, Shipped, prepare_worker
+from sluiceway.spark.worker import RefreshableConnection, Shipped, prepare_worker, traced
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter, TaskWriter
+from sluiceway.tracing import carrier
 
 _KEY: Final = "sluiceway.options"
 _PREFIX: Final = "option."
@@ -139,6 +140,12 @@ class ChannelDataSource(Shipped, DataSource):
                 "batchKey cannot be an option of a table, since it would name one batch for all "
                 "writes: set it for each write"
             )
+        with traced("write", options.channel, {} if self.job is None else self.job.trace):
+            return self._planned_write(options, schema, carrier())
+
+    def _planned_write(
+        self, options: WriteOptions, schema: StructType, trace: Mapping[str, str]
+    ) -> ChannelDataWriter:
         sink = self._sink(options, schema)
         task_writer = _task_writer(sink, options, schema)
         instance = uuid.uuid4().hex
@@ -150,7 +157,7 @@ class ChannelDataSource(Shipped, DataSource):
         if batch is not None and endpoint is not None:
             # The session knows the batch by its instance, which is the endpoint's id.
             batch = replace(batch, renewed_by_tasks=not endpoint.spec.job.renews)
-        return ChannelDataWriter(task_writer, endpoint, batch)
+        return ChannelDataWriter(task_writer, endpoint, batch, trace=trace)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Plan the write of a micro-batch. Spark calls it for each batch and for its commit.
@@ -183,6 +190,14 @@ class ChannelDataSource(Shipped, DataSource):
                 f"the channel {options.channel!r} has the delivery {connection.delivery}, without "
                 "batches, so a batchKey would not keep a second run from writing again: remove it, "
                 "or write to a channel with the delivery exactly_once"
+            )
+        if key is None and self.job is not None and self.job.remote:
+            raise OptionError(
+                f"this write to the exactly-once channel {options.channel!r} needs a key for its "
+                'batch: .option("batchKey", "2013-01-01"). Over Spark Connect, Spark does not tell '
+                "whether a write is in foreachBatch, which it repeats after a failure. Give each "
+                "write a key that a repetition has again, in foreachBatch one with the number of "
+                "the micro-batch; a repeated write with the same key is not written again"
             )
         request = request_of_job(
             connection,

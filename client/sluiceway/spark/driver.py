@@ -14,6 +14,7 @@ from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.spark.endpoints import Job, control, heartbeat_session
 from sluiceway.spark.queries import Queries, active_jobs, is_stopped
+from sluiceway.tracing import carrier
 
 __all__ = ["Application"]
 
@@ -78,6 +79,9 @@ class Application:
             title=f"{name} ({id_})"[:200],
             application=name,
             renews=self.queries.is_listening and active_jobs(self._spark) is not None,
+            # A session of Spark Connect is of another class.
+            remote=not isinstance(self._spark, SparkSession),
+            trace=carrier(),
         )
 
     def start(self, *, replacing: "Application | None" = None) -> None:

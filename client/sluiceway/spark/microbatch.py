@@ -26,7 +26,8 @@ from sluiceway.spark.batch_reader import (
 from sluiceway.spark.offsets import StreamOffset, ranges_between, resolve_bound
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.readable_offsets import ReadableOffsets
-from sluiceway.spark.worker import RefreshableConnection, Shipped
+from sluiceway.spark.worker import RefreshableConnection, Shipped, traced
+from sluiceway.tracing import carrier
 
 __all__ = ["ChannelStreamReader", "limit_batch", "require_supported", "stream_reader"]
 
@@ -166,12 +167,20 @@ class ChannelStreamReader(Shipped, DataSourceStreamReader):
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[InputPartition]:
         """Return one partition per task. Spark also calls it with equal offsets on a restart."""
-        splits = self.planner.splits(StreamOffset.parse(start), StreamOffset.parse(end))
-        return [InputPartition(split) for split in splits]
+        with traced("read", self._source.connection.channel_name, {}):
+            splits = self.planner.splits(StreamOffset.parse(start), StreamOffset.parse(end))
+            trace = carrier()
+        return [InputPartition(replace(split, trace=trace)) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return a split's records in order. Raises the errors of `read_split`."""
-        return read_split(partition.value, self._options, self._columns)
+        split: InputSplit = partition.value
+        records = 0
+        with traced("receive", split.connection.channel_name, split.trace, kind="receive") as span:
+            for batch in read_split(split, self._options, self._columns):
+                records += batch.num_rows
+                yield batch
+            span.set("sluiceway.records", records)
 
     def stop(self) -> None:
         """Close the connections."""

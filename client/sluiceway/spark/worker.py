@@ -7,8 +7,9 @@ import os
 import pickle
 import re
 import sys
+import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,9 @@ from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.gateway import Gateway
 from sluiceway.rest.channels import Access
 from sluiceway.rest.models import Connection
+from sluiceway.tracing import ActiveSpan, channel_span, configure, continued
 
-__all__ = ["ClientPool", "RefreshableConnection", "Shipped", "prepare_worker"]
+__all__ = ["ClientPool", "RefreshableConnection", "Shipped", "prepare_worker", "traced"]
 
 LOGGER = logging.getLogger(__name__)
 
@@ -110,6 +112,32 @@ def prepare_worker() -> None:
     if _frozen_in is None or _frozen_in.forked:
         _frozen_in = ForkGuard()
         gc.freeze()
+
+
+_FLUSH_S: Final = 2.0
+_flush: Callable[[], object] | None = None
+
+
+@contextmanager
+def traced(
+    operation: str, channel: str, trace: Mapping[str, str], *, kind: str | None = None
+) -> Iterator[ActiveSpan]:
+    """Trace a block in the trace that another process has begun, or else begin one.
+
+    No application's code runs in Spark's workers, so this sets OpenTelemetry's SDK up, if its
+    variables ask for that. Spans are exported at once, as Spark may kill an idle worker; where
+    that takes longer than 2 s, it goes on without the caller.
+    """
+    global _flush
+    _flush = configure("sluiceway-spark") or _flush
+    try:
+        with continued(trace), channel_span(operation, channel, kind=kind) as span:
+            yield span
+    finally:
+        if _flush is not None:
+            flushing = threading.Thread(target=_flush, name="traces", daemon=True)
+            flushing.start()
+            flushing.join(_FLUSH_S)
 
 
 class ClientPool(Generic[C]):

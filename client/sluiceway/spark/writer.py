@@ -24,9 +24,11 @@ from sluiceway.records import to_batches
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.batches import CommitMessages, JobBatch, TaskBatch, TaskResult
-from sluiceway.spark.endpoints import JobEndpoint, TaskSlice, reporting
+from sluiceway.spark.endpoints import JobEndpoint, TaskSlice
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.worker import ClientPool, Shipped, prepare_worker
+from sluiceway.spark.task_heartbeats import reporting
+from sluiceway.spark.worker import ClientPool, Shipped, prepare_worker, traced
+from sluiceway.tracing import carrier
 
 LOGGER = logging.getLogger(__name__)
 
@@ -66,6 +68,11 @@ class TaskWriter:
         self.options = options
         self._schema = Schema.parse(connection.schema_definition)
         self._accumulator()
+
+    @property
+    def channel(self) -> str:
+        """The channel's name."""
+        return self.connection.channel_name
 
     def end_offsets(self) -> Mapping[int, int]:
         """Return the end offset of each partition. Raises KafkaFailure."""
@@ -218,13 +225,22 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
         task_writer: TaskWriter,
         endpoint: JobEndpoint | None = None,
         batch: JobBatch | None = None,
+        *,
+        trace: Mapping[str, str] | None = None,
     ) -> None:
         self._task_writer = task_writer
         self._endpoint = endpoint
         self._batch = batch
+        self._trace = trace or {}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write a task's batches. Raises the errors of `TaskWriter.write`."""
+        with traced("send", self._task_writer.channel, self._trace, kind="send") as span:
+            result = self._write(iterator)
+            span.set("sluiceway.records", result.records)
+        return result
+
+    def _write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         endpoint = self._endpoint
         slice_ = None if endpoint is None else TaskSlice(endpoint=endpoint, number=_task_number())
         with reporting(slice_) as report:
@@ -239,6 +255,10 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
         Raises the errors of `JobBatch.commit`.
         """
         prepare_worker()
+        with traced("commit", self._task_writer.channel, self._trace):
+            self._commit(messages)
+
+    def _commit(self, messages: CommitMessages) -> None:
         results = [each for each in messages if isinstance(each, TaskResult)]
         records = sum(each.records for each in results)
         ends = partial(self._merge_end_offsets, results)
@@ -258,10 +278,11 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
             f"the Spark job failed or was cancelled; {written} of its {len(messages)} tasks had "
             "written"
         )
-        if self._batch is not None:
-            self._batch.abort(messages, cause)
-        if self._endpoint is not None:
-            self._endpoint.fail(cause)
+        with traced("abort", self._task_writer.channel, self._trace):
+            if self._batch is not None:
+                self._batch.abort(messages, cause)
+            if self._endpoint is not None:
+                self._endpoint.fail(cause)
 
     def _end_offsets(self) -> Mapping[int, int] | None:
         try:
@@ -289,16 +310,32 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
     def __init__(self, task_writer: TaskWriter, batch: JobBatch | None = None) -> None:
         self._task_writer = task_writer
         self._batch = batch
+        self._trace: Mapping[str, str] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle for the tasks of a micro-batch, whose trace begins here.
+
+        The instance that commits is never pickled: it would begin another trace.
+        """
+        if self._trace is None:
+            with traced("write", self._task_writer.channel, {}):
+                self._trace = carrier()
+        return super().__reduce__()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write a task's batches. Raises the errors of `TaskWriter.write`."""
-        return self._task_writer.write(iterator, self._batch)
+        trace = self._trace or {}
+        with traced("send", self._task_writer.channel, trace, kind="send") as span:
+            result = self._task_writer.write(iterator, self._batch)
+            span.set("sluiceway.records", result.records)
+        return replace(result, trace=trace)
 
     def commit(self, messages: CommitMessages, batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit the micro-batch. Raises the errors of `JobBatch.commit`."""
         prepare_worker()
         if self._batch is not None:
-            self._batch.commit(messages, number=batchId)
+            with traced("commit", self._task_writer.channel, _trace_of(messages)):
+                self._batch.commit(messages, number=batchId)
 
     def abort(self, messages: CommitMessages, batchId: int) -> None:  # noqa: N803 - Spark's name
         """Abort the micro-batch, as far as a task has told of it.
@@ -306,4 +343,11 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
         Without a batch, records of successful tasks stay in the channel.
         """
         if self._batch is not None:
-            self._batch.abort(messages, f"the micro-batch {batchId} failed or was cancelled")
+            with traced("abort", self._task_writer.channel, _trace_of(messages)):
+                self._batch.abort(messages, f"the micro-batch {batchId} failed or was cancelled")
+
+
+def _trace_of(messages: CommitMessages) -> Mapping[str, str]:
+    """Return the trace that the tasks of a micro-batch belong to."""
+    traces = (each.trace for each in messages if isinstance(each, TaskResult) and each.trace)
+    return next(traces, {})

@@ -22,6 +22,7 @@ from pydantic import Secret
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from sluiceway.tracing import configure as configure_tracing
 from sluiceway_gateway.auth.service import Tokens, check_bind
 from sluiceway_gateway.cli.entry import waiting_for
 from sluiceway_gateway.db.revision import migrate as migrate_database
@@ -165,6 +166,7 @@ def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[]
     from sluiceway_gateway.app import create_app
     from sluiceway_gateway.http.server import limited_protocol
 
+    configure_tracing("sluiceway-gateway")
     app = create_app(settings)
     server = _Server(
         uvicorn.Config(

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, event
@@ -26,6 +26,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sluiceway_gateway.db.postgresql import CircuitBreaker, Connector, connect_arguments
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings
+from sluiceway_gateway.tracing import child_span, statement
 
 # Errors of these kinds are bugs, not states of the database.
 _BUGS = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
@@ -122,6 +123,25 @@ class WriteTransaction(ReadTransaction):
         return statement.run(self._connection, rows) if rows else 0
 
 
+class _TracedCursor(sqlite3.Cursor):
+    """A cursor whose statements are spans."""
+
+    def execute(self, text: str, values: Any = ()) -> Self:
+        with statement("sqlite", text):
+            return super().execute(text, values)
+
+    def executemany(self, text: str, rows: Any) -> Self:
+        with statement("sqlite", text, sets=len(rows)):
+            return super().executemany(text, rows)
+
+
+class _TracedConnection(sqlite3.Connection):
+    """A connection with such cursors."""
+
+    def cursor(self, factory: Any = _TracedCursor) -> Any:
+        return super().cursor(factory)
+
+
 class SqliteWriter:
     """The connection for all writes of a process, one transaction at a time.
 
@@ -192,7 +212,11 @@ class Database:
         self._writers = threading.Lock()
         arguments: dict[str, Any]
         if self.dialect == "sqlite":
-            arguments = {"timeout": self._wait_s, "check_same_thread": False}
+            arguments = {
+                "timeout": self._wait_s,
+                "check_same_thread": False,
+                "factory": _TracedConnection,
+            }
         else:
             arguments = connect_arguments(self._url, wait_ms=wait_ms)
         self._engine = create_engine(
@@ -243,7 +267,12 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[ReadTransaction]:
         """Open a read transaction; raises DatabaseUnavailable."""
-        with translated(), self._connected(self._reading) as connection, connection.begin():
+        with (
+            child_span("read transaction", {}, client=False),
+            translated(),
+            self._connected(self._reading) as connection,
+            connection.begin(),
+        ):
             yield ReadTransaction(connection)
 
     @contextmanager
@@ -253,7 +282,12 @@ class Database:
         On PostgreSQL each statement has its own snapshot and no transaction stays open between
         statements, so slow processing of the rows does not hit the idle timeout.
         """
-        with translated(), self._connected(self._scanning) as connection, connection.begin():
+        with (
+            child_span("scan", {}, client=False),
+            translated(),
+            self._connected(self._scanning) as connection,
+            connection.begin(),
+        ):
             yield ReadTransaction(connection)
 
     @contextmanager
@@ -263,14 +297,15 @@ class Database:
         Raises DatabaseUnavailable. After a failed commit the change may still have been made, so
         repeat it with the same idempotency key.
         """
-        if self._writer is not None:
-            with translated(), self._locked(self._writer) as connection:
+        with child_span("write transaction", {}, client=False), translated():
+            if self._writer is not None:
+                with self._locked(self._writer) as connection:
+                    yield WriteTransaction(connection)
+                return
+            with self._connected(self._engine) as connection, connection.begin() as begun:
                 yield WriteTransaction(connection)
-            return
-        with translated(), self._connected(self._engine) as connection, connection.begin() as begun:
-            yield WriteTransaction(connection)
-            with translated(UNCONFIRMED):
-                begun.commit()
+                with translated(UNCONFIRMED):
+                    begun.commit()
 
     @contextmanager
     def rehearse(self) -> Iterator[WriteTransaction]:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 import structlog
@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL
 
 from sluiceway_gateway.errors import DatabaseUnavailable, WrongEncoding
+from sluiceway_gateway.tracing import statement
 
 _log = structlog.get_logger(__name__)
 
@@ -175,6 +176,18 @@ class _Connection(psycopg.Connection[Any]):
         raise psycopg.OperationalError("the server does not answer")
 
 
+class _TracedCursor(psycopg.Cursor[Any]):
+    """A cursor whose statements are spans."""
+
+    def execute(self, text: Any, *arguments: Any, **options: Any) -> Self:  # type: ignore[override]
+        with statement("postgresql", str(text)):
+            return super().execute(text, *arguments, **options)
+
+    def executemany(self, text: Any, rows: Any, **options: Any) -> None:  # type: ignore[override]
+        with statement("postgresql", str(text), sets=len(rows)):
+            super().executemany(text, rows, **options)
+
+
 def wait_without_limit(connection: Connection) -> None:
     """Remove the client-side limit of a connection, for migrations."""
     driver: Any = connection.connection.dbapi_connection
@@ -247,7 +260,7 @@ class Connector:
     ) -> None:
         """Set the result of `opened`; close the connection if the caller gave up."""
         try:
-            connection = _Connection.connect(*arguments, **options)
+            connection = _Connection.connect(*arguments, cursor_factory=_TracedCursor, **options)
             if opened.set_running_or_notify_cancel():
                 opened.set_result(connection)
             else:

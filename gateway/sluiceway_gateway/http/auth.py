@@ -17,8 +17,11 @@ from sluiceway_gateway.errors import Forbidden, Unauthenticated
 
 HEALTH = frozenset({"/livez", "/readyz"})
 """Paths of health: yes, or no with one word for each missing part."""
-PUBLIC = HEALTH | {"/", "/openapi.json", "/docs", "/docs/errors", "/docs/{file}"}
-"""Routes without authentication: health, and documentation, which is the same for everybody."""
+PUBLIC = HEALTH | {
+    *("/", "/ui/{file:path}", "/openapi.json", "/docs", "/docs/errors", "/docs/{file}")
+}
+"""Routes without authentication: health, and the dashboard's files and documentation, which are the
+same for everybody."""
 
 _PRINCIPAL = "sluiceway.principal"
 

@@ -17,13 +17,11 @@ from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.http.problems import error_response, problem_response
 from sluiceway_gateway.metrics import Metrics
+from sluiceway_gateway.tracing import continued
 
 _log = structlog.stdlib.get_logger("sluiceway_gateway.http")
 _lines = logging.getLogger("sluiceway_gateway.http")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:=+/@-]{1,128}")
-_TRACEPARENT = re.compile(
-    rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
-)
 #: Changes that come as often as reads.
 _FREQUENT = {"/v1/heartbeats", "/v1/channels/{name}/groups/{group}/offsets"}
 
@@ -44,8 +42,7 @@ class Observation:
             return
         if scope["type"] != "http":
             raise NotImplementedError(f"a connection of the kind {scope['type']}")
-        given, trace = _ids(scope)
-        request_id = given or next(self._request_ids)
+        request_id = _given_id(scope) or next(self._request_ids)
         begun, status = time.perf_counter(), 0
 
         async def observed(message: Message) -> None:
@@ -58,7 +55,10 @@ class Observation:
                 ]
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id, **trace):
+        with (
+            continued(scope.get("headers", ())),
+            structlog.contextvars.bound_contextvars(request_id=request_id),
+        ):
             try:
                 try:
                     await self._app(scope, receive, observed)
@@ -99,19 +99,10 @@ class Observation:
         )
 
 
-def _ids(scope: Scope) -> tuple[str | None, dict[str, str]]:
-    """Return the id that the request brings, and the log's fields of its W3C trace.
-
-    Ids that are not well-formed, or given twice, are ignored.
-    """
+def _given_id(scope: Scope) -> str | None:
+    """Return the id that the request brings; None if it is not well-formed, or given twice."""
     ids = [value for name, value in scope.get("headers", ()) if name == b"x-request-id"]
-    traces = [value for name, value in scope.get("headers", ()) if name == b"traceparent"]
-    known = len(ids) == 1 and _REQUEST_ID.fullmatch(ids[0])
-    found = _TRACEPARENT.fullmatch(traces[0]) if len(traces) == 1 else None
-    return (
-        ids[0].decode() if known else None,
-        {"trace_id": found[1].decode()} if found else {},
-    )
+    return ids[0].decode() if len(ids) == 1 and _REQUEST_ID.fullmatch(ids[0]) else None
 
 
 def _internal(request_id: str) -> SluicewayGatewayError:

@@ -13,7 +13,6 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.routing import BaseRoute
 
-from sluiceway import __version__
 from sluiceway_gateway.errors import (
     NotFound,
     RegistryError,
@@ -54,17 +53,6 @@ Errors are `application/problem+json` with a stable `code`: see the [error codes
 Every change can be repeated. `X-Request-Id` and `traceparent` of a request appear in the
 gateway's log; every answer has an `X-Request-Id`.
 """
-_LINKS = {
-    "/docs": "API reference",
-    "/docs/errors": "error codes",
-    "/openapi.json": "OpenAPI document",
-    "/v1/channels": "channels",
-    "/v1/status": "status of all channels",
-    "/v1/cluster": "Kafka's brokers",
-    "/metrics": "metrics for Prometheus",
-    "/livez": "liveness",
-    "/readyz": "readiness",
-}
 
 
 def page(title: str, body: str, *, up: str = "") -> Response:
@@ -77,20 +65,6 @@ def page(title: str, body: str, *, up: str = "") -> Response:
         f"<h1>{escape(title)}</h1>\n{body}\n</body>\n</html>\n"
     )
     return Response(text, headers=_HEADERS, media_type="text/html")
-
-
-@router.get("/", include_in_schema=False)
-async def index(request: Request) -> Response:
-    """List what is here: as HTML if the request prefers that, else as JSON."""
-    if "text/html" in request.headers.get("accept", ""):
-        items = "".join(
-            f'<li><a href="{path[1:]}">{path}</a> {text}</li>\n' for path, text in _LINKS.items()
-        )
-        answer = page("Sluiceway gateway", f"<ul>\n{items}</ul>")
-    else:
-        answer = JSONResponse({"service": "sluiceway", "version": __version__, "links": _LINKS})
-    answer.headers["Vary"] = "Accept"
-    return answer
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
     KafkaError,
     Message,
@@ -17,6 +18,7 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     ConfigSource,
+    ListOffsetsResultInfo,
     NewPartitions,
     NewTopic,
     OffsetSpec,
@@ -113,7 +115,7 @@ class KafkaAdmin:
         """Return the cluster and its live brokers, ordered by id."""
         timeout_s = timeout_s or self._timeout_s
         future = self._admin.describe_cluster(request_timeout=timeout_s)
-        described = self._client.results({None: future}, timeout_s)[None]
+        described = self._client.results("DescribeCluster", {None: future}, timeout_s)[None]
         if isinstance(described, Rejection):
             raise self._client.unavailable(described.message)
         return Cluster(
@@ -149,6 +151,7 @@ class KafkaAdmin:
     def create_topics(self, topics: Sequence[CreateTopic]) -> Outcomes:
         """Create topics."""
         return self._outcomes(
+            "CreateTopics",
             weighted_pages(topics, lambda each: each.partitions),
             lambda page: self._admin.create_topics(
                 [_new_topic(each) for each in page], **self._bounds
@@ -158,6 +161,7 @@ class KafkaAdmin:
     def grow_partitions(self, growths: Sequence[GrowPartitions]) -> Outcomes:
         """Raise numbers of partitions; Kafka refuses to lower them."""
         return self._outcomes(
+            "CreatePartitions",
             weighted_pages(growths, lambda each: each.partitions),
             lambda page: self._admin.create_partitions(
                 [NewPartitions(each.name, each.partitions) for each in page], **self._bounds
@@ -167,6 +171,7 @@ class KafkaAdmin:
     def alter_configs(self, changes: Sequence[AlterConfig]) -> Outcomes:
         """Set and delete config overrides, atomically per topic."""
         return self._outcomes(
+            "IncrementalAlterConfigs",
             pages(changes),
             lambda page: self._admin.incremental_alter_configs(
                 [_incremental(each) for each in page], request_timeout=self._timeout_s
@@ -176,7 +181,9 @@ class KafkaAdmin:
     def delete_topics(self, names: Sequence[str]) -> Outcomes:
         """Delete topics and their records."""
         return self._outcomes(
-            pages(names), lambda page: self._admin.delete_topics(list(page), **self._bounds)
+            "DeleteTopics",
+            pages(names),
+            lambda page: self._admin.delete_topics(list(page), **self._bounds),
         )
 
     def watermarks(self, name: str, partitions: Iterable[int]) -> dict[int, Watermarks | None]:
@@ -211,17 +218,14 @@ class KafkaAdmin:
                     [_group_request(group, groups[group])], request_timeout=self._timeout_s
                 ).values()
             }
-            results = self._client.results(futures, self._timeout_s)
+            results = self._client.results("OffsetCommit", futures, self._timeout_s)
             done |= outcomes({group: _first_refusal(each) for group, each in results.items()})
         return done
 
     def newest(self, name: str, partitions: Iterable[int]) -> datetime | None:
         """Return the latest message timestamp, by its writer's clock; None without messages."""
-        wanted = {TopicPartition(name, p): OffsetSpec.max_timestamp() for p in partitions}
-        if not wanted:
-            return None
-        futures = self._admin.list_offsets(wanted, request_timeout=self._timeout_s)
-        results = accepted(self._client.results(futures, self._timeout_s))
+        asked = [(name, each) for each in sorted(partitions)]
+        results = self._list_offsets(asked, OffsetSpec.max_timestamp())
         times_ms = [each.timestamp for each in results.values() if each.timestamp >= 0]
         return datetime.fromtimestamp(max(times_ms) / 1000, UTC) if times_ms else None
 
@@ -258,21 +262,24 @@ class KafkaAdmin:
         return {"request_timeout": self._timeout_s, "operation_timeout": self._timeout_s / 2}
 
     def _outcomes(
-        self, items: Iterable[Sequence[_T]], request: Callable[[Sequence[_T]], Mapping[Any, Any]]
+        self,
+        operation: str,
+        items: Iterable[Sequence[_T]],
+        request: Callable[[Sequence[_T]], Mapping[Any, Any]],
     ) -> Outcomes:
         """Send one request per page; return the outcomes by topic."""
         done: dict[str, Rejection | None] = {}
         for page in items:
             # Config resources are keyed by themselves, everything else by the topic's name.
             futures = {getattr(key, "name", key): each for key, each in request(page).items()}
-            done |= outcomes(self._client.results(futures, self._timeout_s))
+            done |= outcomes(self._client.results(operation, futures, self._timeout_s))
         return done
 
     def _describe(self, names: Sequence[str]) -> dict[str, Any]:
         futures = self._admin.describe_topics(
             TopicCollection(list(names)), request_timeout=self._timeout_s
         )
-        return self._client.results(futures, self._timeout_s)
+        return self._client.results("DescribeTopics", futures, self._timeout_s)
 
     def _describe_configs(self, names: Sequence[str]) -> dict[str, Any]:
         if not names:
@@ -280,7 +287,7 @@ class KafkaAdmin:
         resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
         futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s)
         named = {each.name: future for each, future in futures.items()}
-        return self._client.results(named, self._timeout_s)
+        return self._client.results("DescribeConfigs", named, self._timeout_s)
 
     def _watermarks(
         self, partitions: Sequence[tuple[str, int]]
@@ -299,13 +306,41 @@ class KafkaAdmin:
     def _offsets(
         self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
     ) -> dict[tuple[str, int], int]:
+        results = self._list_offsets(partitions, spec)
+        return {partition: result.offset for partition, result in results.items()}
+
+    def _list_offsets(
+        self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
+    ) -> dict[tuple[str, int], ListOffsetsResultInfo]:
+        """Return the offsets by partition, without those whose leader did not answer."""
         if not partitions:
             return {}
+        results = self._ask_leaders(partitions, spec)
+        if again := sorted(rejected(results, but=_NOT_THERE)):
+            # For minutes after an election librdkafka asks the previous leader, or names its epoch,
+            # which brokers refuse. A description of the topic tells it of the new one.
+            for page in pages(sorted({name for name, _ in again})):
+                self._describe(page)
+            results |= self._ask_leaders(again, spec)
+        return accepted(self._client.require_answer(results))
+
+    def _ask_leaders(
+        self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
+    ) -> dict[tuple[str, int], Any]:
+        # Half of it, as leaders may be asked twice.
+        timeout_s = self._timeout_s / 2
         specs = {TopicPartition(name, partition): spec for name, partition in partitions}
-        futures = self._admin.list_offsets(specs, request_timeout=self._timeout_s)
+        futures = self._admin.list_offsets(specs, request_timeout=timeout_s)
         keyed = {(each.topic, each.partition): future for each, future in futures.items()}
-        results = accepted(self._client.results(keyed, self._timeout_s))
-        return {partition: result.offset for partition, result in results.items()}
+        results = self._client.settled("ListOffsets", keyed, timeout_s)
+        return {each: _answer(result) for each, result in results.items()}
+
+
+def _answer(result: ListOffsetsResultInfo | Rejection) -> ListOffsetsResultInfo | Rejection:
+    """Return a rejection for what librdkafka takes for the result of a silent leader."""
+    if isinstance(result, Rejection) or result.offset != OFFSET_INVALID:
+        return result
+    return Rejection(cause=Cause.UNAVAILABLE, message="the leader of a partition does not answer")
 
 
 def _metadata(description: TopicDescription) -> TopicMetadata:

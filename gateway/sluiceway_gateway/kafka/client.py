@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.errors import AccessFailure, InvalidSettings, KafkaUnavailable, Misfit
 from sluiceway_gateway.kafka.model import Cause, Rejection
+from sluiceway_gateway.tracing import child_span
 
 #: librdkafka properties that the gateway accepts. Some of librdkafka's properties load libraries or
 #: run commands, so every property that is not listed is refused by name.
@@ -157,12 +158,26 @@ class Client:
             }
         )
 
-    def results(self, futures: Mapping[Any, "Future[Any]"], timeout_s: float) -> dict[Any, Any]:
+    def results(
+        self, operation: str, futures: Mapping[Any, "Future[Any]"], timeout_s: float
+    ) -> dict[Any, Any]:
         """Wait for the results of one request; a refusal's result is its Rejection.
 
-        Raises KafkaUnavailable if every result is `UNAVAILABLE`.
+        `operation` is Kafka's name of the request. Raises KafkaUnavailable if every result is
+        `UNAVAILABLE`.
         """
-        results = {key: _result(future, timeout_s) for key, future in futures.items()}
+        return self.require_answer(self.settled(operation, futures, timeout_s))
+
+    def settled(
+        self, operation: str, futures: Mapping[Any, "Future[Any]"], timeout_s: float
+    ) -> dict[Any, Any]:
+        """Wait for the results as `results` does, which may all be `UNAVAILABLE`."""
+        attributes = {"messaging.system": "kafka", "messaging.operation.name": operation}
+        with child_span(f"kafka {operation}", attributes):
+            return {key: _result(future, timeout_s) for key, future in futures.items()}
+
+    def require_answer(self, results: dict[Any, Any]) -> dict[Any, Any]:
+        """Return the results. Raises KafkaUnavailable if every one is `UNAVAILABLE`."""
         unavailable = [
             each.message
             for each in results.values()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -146,14 +147,16 @@ class Offsets:
             raise
         except Exception:
             # Repeated alone, only the commit at fault fails.
-            return [self._retries.submit(self._commit_alone, each) for each in pending]
+            return [self._retry(each) for each in pending]
         return [
             # Missing, or locked by another transaction.
-            self._retries.submit(self._commit_alone, each)
-            if isinstance(result, EndpointNotFound)
-            else result
+            self._retry(each) if isinstance(result, EndpointNotFound) else result
             for each, result in zip(pending, results, strict=True)
         ]
+
+    def _retry(self, pending: PendingCommit) -> "Future[CommitResult]":
+        """Commit alone, on another thread, in the same trace."""
+        return self._retries.submit(copy_context().run, self._commit_alone, pending)
 
     def _commit_alone(self, pending: PendingCommit) -> CommitResult:
         commit, _ = pending

@@ -298,6 +298,18 @@ def test_waiting_readers_fetch_nothing_and_see_a_commit_at_once(rig: Rig) -> Non
         assert sorted(delays_s)[len(delays_s) // 2] < 0.2
 
 
+@BOTH
+def test_the_first_commit_after_a_long_wait_is_seen_at_once(rig: Rig) -> None:
+    """Without metadata, librdkafka looks for a partition's leader once a second."""
+    rig.write(1)
+    with rig.reader(until=None) as reader:
+        assert reader.read(1, timeout=1.05) == []
+        began_s = time.monotonic()
+        rig.visibility.commit({0: [(0, 1)]})
+        assert len(reader.read(1, timeout=None)) == 1
+        assert time.monotonic() - began_s < 0.6
+
+
 def test_a_reader_without_a_gateway_is_refused(rig: Rig) -> None:
     with pytest.raises(OptionError, match=r"channel\.reader"):
         ChannelReader(rig.connection, until="now")

@@ -44,6 +44,21 @@ def fail(gateway: Gateway, reader: ChannelReader, writer: ChannelWriter, count: 
         raise ZeroDivisionError
 
 
+def commit_early(gateway: Gateway, reader: ChannelReader, writer: ChannelWriter) -> None:
+    with gateway.transaction(reader, writer):
+        writer.write(reader.read(30, timeout=None))
+        reader.commit()
+
+
+def nest(
+    gateway: Gateway, reader: ChannelReader, outer: ChannelWriter, inner: ChannelWriter
+) -> None:
+    with gateway.transaction(reader, outer):
+        outer.write(reader.read(30, timeout=None))
+        with gateway.transaction(reader, inner):
+            inner.write(reader.read(30, timeout=None))
+
+
 def test_output_and_positions_are_committed_together(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
@@ -107,6 +122,39 @@ def test_records_that_were_read_before_the_block_belong_to_it(
                 with contextlib.suppress(ZeroDivisionError), gateway.transaction(reader, writer):
                     writer.write(process(record))
     assert ledger.ids(sink) == list(range(100))
+
+
+def test_a_reader_commits_nothing_by_itself_in_a_transaction(
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
+) -> None:
+    """A failure of the block would lose the records before such a commit."""
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        with pytest.raises(OptionError, match="in a transaction, which commits its positions"):
+            commit_early(gateway, reader, writer)
+        assert source.committed("copy") == {}
+        while copy(gateway, reader, writer, 30):
+            pass
+        reader.commit()
+    assert ledger.ids(sink) == list(range(100))
+
+
+def test_a_reader_is_in_one_transaction_at_a_time(
+    gateway: Gateway,
+    source: Channel,
+    sink: Channel,
+    new_ledgered: NewChannel,
+    ledger: LedgerView,
+) -> None:
+    """The inner one would commit the positions without the output of the outer one."""
+    second = new_ledgered()
+    with source.reader(group="copy") as reader, sink.writer() as writer, second.writer() as other:
+        with pytest.raises(OptionError, match="in a transaction already"):
+            nest(gateway, reader, writer, other)
+        assert source.committed("copy") == {}
+        while copy(gateway, reader, writer, 30):
+            pass
+    assert ledger.ids(sink) == list(range(100))
+    assert ledger.kinds(second) == []
 
 
 def test_an_exception_does_not_undo_a_seek(

@@ -2,6 +2,9 @@
 
 import pickle
 import secrets
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Callable
 
@@ -244,6 +247,54 @@ def test_a_failed_delivery_aborts_the_batch_and_ends_the_writer(
     assert ledger.ids(channel) == numbers((0, 10))
     assert ledger.kinds(channel) == ["commit", "abort"]
     assert ledger.open_keys(channel) == []
+
+
+FORKING = """
+    import os, sys, warnings
+    from sluiceway import Gateway
+    from sluiceway.errors import EndpointClosed
+
+    # That there are threads is the point.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    parent = os.getpid()
+
+    def fork(leave):
+        child = os.fork()
+        if child == 0:
+            leave()
+        assert os.waitpid(child, 0)[1] == 0
+
+    channel = Gateway(sys.argv[1]).channel(sys.argv[2])
+    try:
+        with channel.writer() as writer:
+            with writer.batch("parent") as batch:
+                writer.write(RECORDS[:10])
+                writer.flush()
+                fork(writer.flush)
+                fork(lambda: batch.commit(None))
+                fork(sys.exit)
+                writer.write(RECORDS[10:])
+            fork(sys.exit)
+    except (EndpointClosed, SystemExit):
+        assert os.getpid() != parent
+        os._exit(0)
+"""
+
+
+def test_a_forked_child_neither_commits_nor_aborts_the_batch_of_its_parent(
+    channel: Channel, ledger: LedgerView, gateway_url: str
+) -> None:
+    program = f"RECORDS = {readings(20)!r}" + textwrap.dedent(FORKING)
+    done = subprocess.run(
+        [sys.executable, "-c", program, gateway_url, channel.name],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ledger.ids(channel) == numbers((0, 20))
+    assert ledger.kinds(channel) == ["commit"]
 
 
 def test_threads_share_a_writer_and_no_record_is_lost_or_doubled(

@@ -46,10 +46,9 @@ def test_accepted_records_convert_as_in_one_write_and_keep_to_their_size(given_r
         if rows is not None:
             assert buffer.add(rows) == len(accepted) + 1
             accepted.append(record)
-            ((_, size_bytes),) = rows
             (batch,) = to_batches(record, schema)
             (value,) = codec("avro", schema, 7).encode(batch, limit_bytes=2**31)
-            assert len(value) <= size_bytes + 64
+            assert len(value) <= rows.size_bytes + 64
     found = [row for batch in buffer.drain() for row in to_records(batch)]
     expected = [row for batch in to_batches(accepted, schema) for row in to_records(batch)]
     assert same(found, expected)

@@ -88,13 +88,13 @@ def stream(spark: SparkSession, gateway: Gateway) -> dict[str, object]:
         for note in Path(checkpoint, "commits").glob("*0*"):
             note.unlink()
         commits.append(run())
-        save(numbers(spark, 150, 160), TARGET)
+        save(numbers(spark, 150, 160), TARGET, batchKey="wednesday")
         commits.append(run())
     return {"copy": ids(spark, COPY), "commits": commits}
 
 
 def foreach_batch(spark: SparkSession, gateway: Gateway) -> dict[str, object]:
-    """Write in foreachBatch, each batch twice: with a key, then without one."""
+    """Write in foreachBatch, each batch twice: with a key, then without one, which fails."""
 
     def keyed(batch: DataFrame, number: int) -> None:
         for _ in range(2):
@@ -102,16 +102,21 @@ def foreach_batch(spark: SparkSession, gateway: Gateway) -> dict[str, object]:
 
     def forgetful(batch: DataFrame, number: int) -> None:
         del number
-        for _ in range(2):
-            save(batch, FORGETFUL)
+        save(batch, FORGETFUL)
 
-    for each in (keyed, forgetful):
+    def run(each: Callable[[DataFrame, int], None]) -> None:
         with tempfile.TemporaryDirectory() as checkpoint:
             writer = spark.readStream.format("channel").load(TARGET).writeStream
             writer = writer.foreachBatch(each).option("checkpointLocation", checkpoint)
             if not writer.trigger(availableNow=True).start().awaitTermination(TIMEOUT_S):
                 raise TimeoutError("the query did not end")
-    return {name: len(gateway.channel(name).commits().events) for name in (KEYED, FORGETFUL)}
+
+    run(keyed)
+    return {
+        "in_foreach_batch": failure(lambda: run(forgetful)),
+        "outside": failure(lambda: save(numbers(spark, 0, 10), FORGETFUL)),
+        **{name: len(gateway.channel(name).commits().events) for name in (KEYED, FORGETFUL)},
+    }
 
 
 def main(url: str, file: str) -> None:

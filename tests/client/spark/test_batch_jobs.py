@@ -45,7 +45,7 @@ def start(channel: Channel, gateway_url: str, monkeypatch: pytest.MonkeyPatch) -
     """Plan a job that writes into the channel."""
     tasks = Tasks(monkeypatch)
 
-    def start(application: str = "night", **options: str) -> BatchJob:
+    def start(application: str = "night", **options: Any) -> BatchJob:
         return BatchJob(channel, gateway_url, tasks, application, **options)
 
     return start
@@ -165,6 +165,16 @@ def test_a_job_in_foreach_batch_needs_a_key(
     job = start(batchKey="counts-7")
     job.writer.commit([job.attempt(0, range(3), **properties)])
     assert ledger.ids(channel) == [0, 1, 2]
+
+
+def test_a_remote_write_without_a_key_is_refused_before_it_is_planned(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    """Over Spark Connect no task knows whether it is in foreachBatch."""
+    with pytest.raises(OptionError, match=r"needs a key.*batchKey.*Spark Connect"):
+        start(remote=True)
+    start(remote=True, batchKey="monday").write(range(3))
+    assert ledger.ids(channel) == [*range(3)]
 
 
 def test_messages_that_are_missing_or_of_another_run_are_refused(

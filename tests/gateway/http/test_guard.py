@@ -86,9 +86,10 @@ def test_every_route_requires_a_valid_token(rig: Rig) -> None:
             assert answer.status_code not in (401, 403), (method, path)
 
 
-def test_only_health_and_documentation_are_public() -> None:
-    documentation = {"/", "/openapi.json", "/docs", "/docs/errors", "/docs/{file}"}
-    assert {"/livez", "/readyz"} | documentation == PUBLIC
+def test_only_health_documentation_and_the_files_of_the_dashboard_are_public() -> None:
+    documentation = {"/openapi.json", "/docs", "/docs/errors", "/docs/{file}"}
+    dashboard = {"/", "/ui/{file:path}"}
+    assert {"/livez", "/readyz"} | documentation | dashboard == PUBLIC
 
 
 def test_documentation_opens_without_a_token_and_holds_nothing_of_the_database(rig: Rig) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from ledger_sites import LedgerSite
+from endpoints import Site
+from ledger_sites import KNOWN, LedgerSite, ledger_site, written_topic
+from shared_kafka import SharedKafka
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.errors import Conflict, SluicewayGatewayError
 from sluiceway_gateway.ledger import batch_store, store
@@ -316,3 +318,46 @@ def test_a_commit_and_an_abort_at_once_have_one_outcome(ledger: LedgerSite) -> N
             ledger.rig.app.state.parts.ledger_reads.committed(name, ALL, uid=uid).runs
         )
         assert outcomes == (["batch_committed", "done"] if visible else ["done", "batch_aborted"])
+
+
+def test_transactions_of_two_channels_in_both_directions_do_not_deadlock(
+    ledger: LedgerSite, kafka: SharedKafka
+) -> None:
+    """Each one's output is the other's input, so both transactions lock both channels."""
+    topic = written_topic(kafka.bootstrap_servers, partitions=1, records=40)
+    other = ledger_site(ledger.rig, topic, "delays")
+    ledger.rig.http.headers.update(KNOWN)
+    both = threading.Barrier(2)
+
+    def copy(source: LedgerSite, sink: LedgerSite) -> None:
+        place = Site(rig=source.rig, name=source.name, uid=source.uid)
+        reader = place.attach(group="copy", index=0, size=1)
+        for count in range(40):
+            batch = sink.open(f"k{count}", owner=f"into {sink.name}")
+            positions = {
+                "channel": source.name,
+                "uid": source.uid,
+                "topic_id": source.topic.id,
+                "group": "copy",
+                "id": reader["id"],
+                "epoch": reader["epoch"],
+                "generation": reader["generation"],
+                "number": count + 1,
+                "positions": [
+                    {
+                        "partition": 0,
+                        "from": {"offset": count, "record": 0} if count else None,
+                        "to": {"offset": count + 1, "record": 0},
+                    }
+                ],
+            }
+            both.wait(30)
+            sink.commit(batch, {0: [(count, count + 1)]}, positions=positions)
+
+    with ThreadPoolExecutor(2) as pool:
+        directions = [pool.submit(copy, ledger, other), pool.submit(copy, other, ledger)]
+    for each in directions:
+        each.result()
+    for site in (ledger, other):
+        found = site.committed()
+        assert (found["stable"]["0"], found["open"]) == (40, [])

@@ -1,0 +1,105 @@
+// The page of one channel.
+
+import { channelActions, Dialog } from "./actions.js";
+import { channelPath, getJson } from "./api.js";
+import { Commits } from "./commits.js";
+import { Configuration } from "./configuration.js";
+import { Endpoints } from "./endpoints.js";
+import { count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
+import { factsOfStatus } from "./facts.js";
+import { follow } from "./live.js";
+import { ProblemSentence } from "./problems.js";
+import { Readers } from "./readers.js";
+import { href, route } from "./router.js";
+import { Schemas } from "./schemas.js";
+import { PhaseState } from "./states.js";
+import { html, useEffect, useState } from "./view.js";
+
+const TABS = [
+  { id: "readers", title: "Readers", view: Readers },
+  { id: "endpoints", title: "Endpoints", view: Endpoints },
+  { id: "commits", title: "Commits", view: Commits, shown: (status) => status.ledger !== null },
+  { id: "schema", title: "Schema", view: Schemas },
+  { id: "configuration", title: "Configuration", view: Configuration },
+];
+
+export function ChannelPage({ name }) {
+  const [status, setStatus] = useState(null);
+  const [gone, setGone] = useState(null);
+  useEffect(() => {
+    document.title = `${name} · Sluiceway`;
+    return follow({
+      stream: channelPath(name, "status", "events"),
+      onEvent: ({ data }) => setStatus(JSON.parse(data)),
+      poll: async (signal) => setStatus(await getJson(channelPath(name, "status"), { signal })),
+      onGone: (error) => error.status !== 401 && setGone(error),
+    });
+  }, []);
+  if (!status) {
+    return html`<main>${gone ? html`<${Gone} error=${gone} name=${name} />` : html`<p class="loading">Reading the channel</p>`}</main>`;
+  }
+  const { query } = route.value;
+  const tabs = TABS.filter((each) => !each.shown || each.shown(status));
+  const tab = tabs.find((each) => each.id === query.tab) ?? tabs[0];
+  return html`<main class="channel">
+    ${gone && html`<${Gone} error=${gone} name=${name} shown />`}
+    <${Summary} name=${name} status=${status} gone=${gone !== null} />
+    <nav class="tabs" aria-label="Parts of the channel">
+      ${tabs.map((each) => html`<a key=${each.id} href=${href(["channels", name], { tab: each.id, range: query.range })} aria-current=${each === tab ? "page" : undefined}>${each.title}</a>`)}
+    </nav>
+    <section aria-label=${tab.title}>
+      <${tab.view} key=${`${tab.id}/${status.channel.uid}`} name=${name} status=${status} />
+    </section>
+    <${Dialog} />
+  </main>`;
+}
+
+function Gone({ error, name, shown = false }) {
+  const text =
+    error.status === 404
+      ? html`The channel <${Text} value=${name} /> does not exist${shown ? " any more: it was deleted. What you see is its last state" : ""}.`
+      : error.message;
+  return html`<p class="notice" role="alert">${text} <a href=${href([])}>All channels</a></p>`;
+}
+
+function Summary({ name, status, gone }) {
+  const { channel, groups } = status;
+  const slowest = groups.reduce((worst, each) => ((each.lag_messages ?? -1) > (worst?.lag_messages ?? -1) ? each : worst), null);
+  const problems = factsOfStatus(status);
+  return html`<section class="summary" aria-label="Summary">
+    <div class="title">
+      <h1><${Text} value=${name} /></h1>
+      ${!gone && html`<${PhaseState} phase=${channel.phase} />`}
+      <span class="labels">${Object.entries(channel.labels).map(([key, value]) => html`<${Text} class="label" value=${value ? `${key}=${value}` : key} />`)}</span>
+      ${!gone && html`<span class="actions">${channelActions(name, status).map(({ title, onClick, disabled }) => html`<button key=${title} onClick=${onClick} disabled=${disabled}>${title}</button>`)}</span>`}
+    </div>
+    ${problems.length > 0 && html`<ul class="problems">
+      ${problems.map((fact) => html`<li class=${fact.severity}><span class="shape" aria-hidden="true">${fact.severity === "error" ? "■" : "▲"}</span><span class="sr">${fact.severity}: </span><${ProblemSentence} fact=${fact} /></li>`)}
+    </ul>`}
+    <dl class="figures">
+      <${Figure} name="Lag">${count(slowest?.lag_messages, "Unknown: nobody reads, or not sampled yet")}</>
+      <${Figure} name="Behind">${duration(slowest?.lag_seconds, { atLeast: slowest?.lag_seconds_at_least })}</>
+      <${Figure} name="Trend">${trend(slowest?.trend)}</>
+      <${Figure} name="Time to drain">${drainTime(slowest)}</>
+      <${Figure} name="Written">${rate(status.write_rate)}</>
+      <${Figure} name="Read">${rate(slowest?.read_rate)}</>
+      <${Figure} name="Writers">${whole(status.writers.filter(isLiving).length)}</>
+      <${Figure} name="Readers">${whole(status.readers.filter(isLiving).length)}</>
+    </dl>
+  </section>`;
+}
+
+const isLiving = ({ state, health }) => health !== "lost" && !["closed", "error"].includes(state);
+
+function Figure({ name, children }) {
+  return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
+}
+
+// Seconds until the lag is zero at its present trend.
+export function drainTime(group) {
+  if (!group || isUnknown(group.lag_messages)) return duration(null, { why: "Unknown: nobody reads, or not sampled yet" });
+  if (group.lag_messages === 0) return "drained";
+  if (!isUnknown(group.drain_s)) return duration(group.drain_s);
+  if (isUnknown(group.trend)) return duration(null, { why: "Unknown: too few samples" });
+  return html`<span class="worse">not converging</span>`;
+}

@@ -1,0 +1,101 @@
+// What is shown, kept up to date: an event stream, polling where a proxy buffers it, and pause.
+
+import { ApiError } from "./api.js";
+import { PollInstead, readEvents } from "./stream.js";
+import { effect, signal, untracked } from "./view.js";
+
+const POLL_MS = 2_000;
+const MAX_BACKOFF_MS = 5_000;
+
+export const paused = signal(false);
+// How the shown view is kept up to date: "connecting", "live", "polling" or "offline".
+export const mode = signal("connecting");
+// When the view's data last arrived, by this machine's monotonic clock.
+export const receivedAt = signal(null);
+// Why there is no connection, in words.
+export const failure = signal(null);
+
+const hidden = signal(document.hidden);
+document.addEventListener("visibilitychange", () => {
+  hidden.value = document.hidden;
+});
+
+// Seconds that have passed, for texts such as "updated 3 s ago".
+export const tick = signal(0);
+setInterval(() => {
+  tick.value += 1;
+}, 1000);
+
+export function received() {
+  receivedAt.value = performance.now();
+  failure.value = null;
+}
+
+// Keep a view up to date until the returned function is called. `source` has
+// `stream`, a path; `onEvent`, for each event; `poll`, which reads the same without a stream; and
+// `onGone`, for errors that will not pass. While the page is hidden or paused nothing is read: a
+// browser has six connections to a gateway for all of its tabs.
+export function follow(source) {
+  mode.value = "connecting";
+  receivedAt.value = null;
+  failure.value = null;
+  return effect(() => {
+    if (paused.value || hidden.value) return undefined;
+    const abort = new AbortController();
+    untracked(() => keepReading(source, abort.signal));
+    return () => abort.abort();
+  });
+}
+
+async function keepReading(source, signal) {
+  let attempt = 0;
+  while (!signal.aborted) {
+    try {
+      if (source.polls) {
+        await source.poll(signal);
+        received();
+        mode.value = "polling";
+        attempt = 0;
+        await pause(POLL_MS, signal);
+        continue;
+      }
+      await readEvents(source.stream, {
+        lastId: source.lastId,
+        signal,
+        onActivity: () => {
+          attempt = 0;
+          received();
+          mode.value = "live";
+        },
+        onEvent: (event) => {
+          if (event.id) source.lastId = event.id;
+          source.onEvent(event);
+        },
+      });
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof PollInstead) {
+        source.polls = true;
+        continue;
+      }
+      if (error instanceof ApiError && [401, 403, 404].includes(error.status)) {
+        source.onGone(error);
+        return;
+      }
+      mode.value = "offline";
+      failure.value = error instanceof ApiError ? error.message : "The gateway does not answer.";
+    }
+    attempt += 1;
+    await pause(Math.min(MAX_BACKOFF_MS, 250 * 2 ** attempt) * (0.5 + Math.random() / 2), signal);
+  }
+}
+
+function pause(ms, signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => {
+      clearTimeout(timer);
+      resolve();
+    });
+  });
+}

@@ -1,0 +1,78 @@
+// The dashboard's shell: header, connection, and the view that the URL names.
+
+import { signInReason, signOut, token } from "./api.js";
+import { clockTime, durationText } from "./format.js";
+import { failure, mode, paused, receivedAt, tick } from "./live.js";
+import { Overview } from "./overview.js";
+import { href, route } from "./router.js";
+import { SignIn } from "./signin.js";
+import { html, render, signal, useEffect } from "./view.js";
+
+// Loaded when it is first shown.
+const channelPage = signal(null);
+
+function App() {
+  if (signInReason.value !== null) return html`<${SignIn} />`;
+  const [kind, name] = route.value.path;
+  const shown = kind === "channels" && name;
+  return html`<${Header} channel=${shown ? name : null} />
+    <${Offline} />
+    ${shown ? html`<${ChannelLoader} name=${name} key=${name} />` : html`<${Overview} />`}`;
+}
+
+function ChannelLoader({ name }) {
+  useEffect(() => {
+    import("./channel.js").then((module) => {
+      channelPage.value = module;
+    });
+  }, []);
+  if (!channelPage.value) return html`<main><p class="loading">Reading the channel</p></main>`;
+  return html`<${channelPage.value.ChannelPage} name=${name} />`;
+}
+
+function Header({ channel }) {
+  return html`<header>
+    <a class="skip" href="#" onClick=${skip}>Skip to the content</a>
+    <nav aria-label="Views">
+      <a class="brand" href=${href([])}><img src="ui/icon.svg" alt="" width="22" height="22" /> Sluiceway</a>
+      ${channel && html`<span aria-hidden="true">›</span> <bdi class="text here" title=${channel}>${channel}</bdi>`}
+    </nav>
+    <${Freshness} />
+    <button aria-pressed=${paused.value} onClick=${() => (paused.value = !paused.value)}>
+      ${paused.value ? "Resume" : "Pause"}
+    </button>
+    ${token.value && html`<button onClick=${() => signOut("You have signed out.")}>Sign out</button>`}
+  </header>`;
+}
+
+function skip(event) {
+  event.preventDefault();
+  const main = document.querySelector("main");
+  main.tabIndex = -1;
+  main.focus();
+}
+
+function Freshness() {
+  tick.value;
+  const seconds = receivedAt.value === null ? null : Math.max(0, (performance.now() - receivedAt.value) / 1000);
+  const words = { connecting: "Connecting", live: "Live", polling: "Polling", offline: "No connection" };
+  const word = paused.value ? "Paused" : words[mode.value];
+  const title = mode.value === "polling" ? "The page asks every 2 s: the event stream does not reach it, or has only some of the channels." : undefined;
+  return html`<span class=${`freshness ${paused.value ? "paused" : mode.value}`} title=${title}>
+    <span class="shape" aria-hidden="true">${paused.value ? "❚❚" : mode.value === "offline" ? "■" : "●"}</span>
+    <b>${word}</b>${seconds !== null && html`<span class="updated"> · updated ${durationText(seconds)} ago</span>`}
+  </span>`;
+}
+
+function Offline() {
+  if (mode.value !== "offline" || paused.value) return null;
+  const since = receivedAt.value;
+  return html`<p class="offline" role="alert">
+    <b>No connection to the gateway.</b> ${failure.value}
+    ${since !== null && ` What you see is from ${clockTime(Date.now() - (performance.now() - since))}.`} Trying again.
+  </p>`;
+}
+
+const place = document.getElementById("app");
+place.replaceChildren();
+render(html`<${App} />`, place);

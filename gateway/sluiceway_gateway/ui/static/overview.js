@@ -1,0 +1,161 @@
+// The overview: current problems first, then the list of channels.
+
+import { channels, followChannels, loaded } from "./channels.js";
+import { factsOfLine } from "./facts.js";
+import { count, duration, isUnknown, rate, Text, whole } from "./format.js";
+import { tick } from "./live.js";
+import { allProblems, ProblemSentence } from "./problems.js";
+import { href, route, setQuery } from "./router.js";
+import { lineState, State } from "./states.js";
+import { html, useEffect, useMemo, useState } from "./view.js";
+import { VirtualTable } from "./table.js";
+
+const SHOWN_PROBLEMS = 8;
+
+export function Overview() {
+  useEffect(followChannels, []);
+  useEffect(() => {
+    document.title = "Channels · Sluiceway";
+  }, []);
+  if (!loaded.value) return html`<main><h1 class="sr">Channels</h1><p class="loading">Reading the channels</p></main>`;
+  return html`<main class="overview">
+    <h1 class="sr">Channels</h1>
+    <${Problems} />
+    <${ChannelList} />
+  </main>`;
+}
+
+function Problems() {
+  const all = useMemo(() => allProblems(channels.value), [channels.value]);
+  const [open, setOpen] = useState(false);
+  tick.value;
+  const names = new Set(all.map((each) => each.channel)).size;
+  const shown = open ? all : all.slice(0, SHOWN_PROBLEMS);
+  return html`<section class="problems" aria-labelledby="problems">
+    <h2 id="problems" aria-live="polite">
+      ${all.length
+        ? html`<${State} kind=${all[0].fact.severity === "error" ? "error" : "warning"}
+            word=${`${whole(all.length)} ${all.length === 1 ? "problem" : "problems"} in ${whole(names)} ${names === 1 ? "channel" : "channels"}`} />`
+        : html`<${State} kind="good" word="No problems" />`}
+    </h2>
+    ${all.length > 0 &&
+    html`<ul>
+      ${shown.map(
+        ({ fact, channel }) => html`<li class=${fact.severity} key=${`${channel}/${fact.code}/${fact.endpoint ?? fact.batch ?? fact.group}/${fact.index}`}>
+          <span class="shape" aria-hidden="true">${fact.severity === "error" ? "■" : "▲"}</span>
+          <span class="sr">${fact.severity}: </span>
+          <${ProblemSentence} fact=${fact} channel=${channel} />
+        </li>`,
+      )}
+    </ul>`}
+    ${all.length > SHOWN_PROBLEMS &&
+    html`<button onClick=${() => setOpen(!open)} aria-expanded=${open}>
+      ${open ? "Show fewer" : `Show all ${whole(all.length)}`}
+    </button>`}
+  </section>`;
+}
+
+const NO_SAMPLE = "Unknown: not sampled yet, or nobody reads";
+
+// A column: its cell, and the value it sorts by. Unknown values come last in either direction.
+const COLUMNS = [
+  {
+    id: "name",
+    title: "Channel",
+    value: (line) => line.channel.name,
+    header: true,
+    cell: (line, active) => html`<a href=${href(["channels", line.channel.name])} tabindex=${active ? 0 : -1} data-row-link><${Text} value=${line.channel.name} /></a>
+      <span class="labels">${Object.entries(line.channel.labels).map(([key, value]) => html`<${Text} class="label" value=${value ? `${key}=${value}` : key} />`)}</span>`,
+  },
+  {
+    id: "state",
+    title: "State",
+    value: (line) => lineState(line).rank,
+    cell: (line) => html`<${State} ...${lineState(line)} />`,
+  },
+  { id: "writers", title: "Writers", optional: 2, numeric: true, value: (line) => line.writers.living, cell: (line) => counts(line.writers) },
+  { id: "readers", title: "Readers", optional: 2, numeric: true, value: (line) => line.readers.living, cell: (line) => counts(line.readers) },
+  { id: "lag", title: "Lag", hint: "Messages that the slowest group has not read", numeric: true, value: (line) => line.lag_messages, cell: (line) => count(line.lag_messages, NO_SAMPLE) },
+  {
+    id: "behind",
+    title: "Behind",
+    hint: "Age of the oldest message that is not read",
+    optional: 1,
+    numeric: true,
+    value: (line) => line.lag_seconds,
+    cell: (line) => duration(line.lag_seconds, { atLeast: line.lag_seconds_at_least, why: NO_SAMPLE }),
+  },
+  { id: "written", title: "Written", optional: 1, numeric: true, value: (line) => line.write_rate, cell: (line) => rate(line.write_rate, "Unknown: not sampled yet") },
+];
+
+function counts({ living, lost, failed }) {
+  return html`${whole(living)}${lost > 0 && html` <span class="worse">${whole(lost)} lost</span>`}${failed > 0 &&
+  html` <span class="worse">${whole(failed)} failed</span>`}`;
+}
+
+const collator = new Intl.Collator(undefined, { numeric: true });
+
+function sorted(lines, column, descending) {
+  const keyed = lines.map((line) => [column.value(line), line]);
+  const sign = descending ? -1 : 1;
+  keyed.sort(([one, a], [other, b]) => {
+    const unknown = (isUnknown(one) || one === "") - (isUnknown(other) || other === "");
+    if (unknown) return unknown;
+    const order = typeof one === "string" ? collator.compare(one, other) : one - other;
+    return sign * order || (a.channel.name < b.channel.name ? -1 : 1);
+  });
+  return keyed.map(([, line]) => line);
+}
+
+// Words are parts of names or labels; all of them must be found.
+function filtered(lines, filter, only) {
+  const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
+  return lines.filter((line) => {
+    if (only === "problems" && !factsOfLine(line).length) return false;
+    if (!words.length) return true;
+    const known = searchText(line);
+    return words.every((word) => known.includes(word));
+  });
+}
+
+const searchTexts = new WeakMap();
+
+function searchText(line) {
+  let found = searchTexts.get(line);
+  if (found === undefined) {
+    const labels = Object.entries(line.channel.labels).map(([key, value]) => `${key}=${value}`);
+    found = [line.channel.name, ...labels].join("\n").toLowerCase();
+    searchTexts.set(line, found);
+  }
+  return found;
+}
+
+function ChannelList() {
+  const { filter = "", only = "", sort = "state" } = route.value.query;
+  const descending = sort.startsWith("-");
+  const column = COLUMNS.find((each) => each.id === sort.replace("-", "")) ?? COLUMNS[1];
+  const all = channels.value;
+  const rows = useMemo(
+    () => sorted(filtered(all, filter, only), column, descending),
+    [all, filter, only, column, descending],
+  );
+  return html`<section class="list" aria-labelledby="channels">
+    <div class="tools">
+      <h2 id="channels">Channels</h2>
+      <label class="filter"><span class="sr">Filter by name or label</span>
+        <input type="search" placeholder="Filter by name or label" value=${filter}
+          onInput=${(event) => setQuery({ filter: event.target.value }, { replace: true })} />
+      </label>
+      <label class="check"><input type="checkbox" checked=${only === "problems"}
+          onChange=${(event) => setQuery({ only: event.target.checked ? "problems" : "" })} /> with problems only</label>
+      <span class="count" role="status">${rows.length === all.length
+          ? `${whole(all.length)} ${all.length === 1 ? "channel" : "channels"}`
+          : `${whole(rows.length)} of ${whole(all.length)} channels`}</span>
+    </div>
+    ${all.length === 0
+      ? html`<p class="empty">There are no channels that this token may see. <code>sluiceway create NAME --schema FILE</code> creates one.</p>`
+      : html`<${VirtualTable} label="Channels" columns=${COLUMNS} rows=${rows} keyOf=${(line) => line.channel.name}
+          sort=${column.id} descending=${descending}
+          onSort=${(id) => setQuery({ sort: id === column.id && !descending ? `-${id}` : id })} />`}
+  </section>`;
+}

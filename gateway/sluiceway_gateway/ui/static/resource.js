@@ -1,0 +1,31 @@
+// What a part of a view reads once, and again on request.
+
+import { getJson } from "./api.js";
+import { html, useEffect, useState } from "./view.js";
+
+// Return { data, error, reload } of a path; reads it anew when `path` or `version` changes. With another
+// query, the old data is shown until the new one is there.
+export function useResource(path, version = 0) {
+  const [found, setFound] = useState({ path, data: null, error: null });
+  const [again, setAgain] = useState(0);
+  useEffect(() => {
+    const abort = new AbortController();
+    getJson(path, { signal: abort.signal }).then(
+      (data) => setFound({ path, data, error: null }),
+      (error) => abort.signal.aborted || setFound((old) => ({ ...old, path, error })),
+    );
+    return () => abort.abort();
+  }, [path, version, again]);
+  const { data, error } = base(found.path) === base(path) ? found : { data: null, error: null };
+  return { data, error, reload: () => setAgain((old) => old + 1) };
+}
+
+const base = (path) => path.split("?", 1)[0];
+
+// The data's view, or why it is not there.
+export function Loaded({ resource: { data, error, reload }, children }) {
+  if (error) {
+    return html`<p class="notice" role="alert">${error.message} <button onClick=${reload}>Try again</button></p>`;
+  }
+  return data ? children(data) : html`<p class="loading">Loading</p>`;
+}

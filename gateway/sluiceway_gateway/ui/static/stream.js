@@ -1,0 +1,81 @@
+// Server-sent events over fetch: unlike EventSource, it can send a bearer token.
+
+import { send } from "./api.js";
+
+// The gateway sends at least a comment every 15 s.
+const SILENCE_MS = 20_000;
+// The gateway sends a first event at once; a proxy that buffers keeps it.
+const FIRST_MS = 5_000;
+
+// The stream does not serve: reads are to take its place.
+export class PollInstead extends Error {}
+
+// Read events until the stream ends; calls onEvent({ event, data, id }) with each, and onActivity with
+// whatever arrives, comments too.
+// Raises PollInstead if no event arrives within five seconds of the start.
+export async function readEvents(path, { lastId, onEvent, onActivity, signal }) {
+  const silent = new AbortController();
+  const abort = () => silent.abort();
+  signal.addEventListener("abort", abort);
+  // A stream that is continued has nothing to say until something changes.
+  let timer = lastId
+    ? setTimeout(abort, SILENCE_MS)
+    : setTimeout(() => silent.abort(new PollInstead()), FIRST_MS);
+  try {
+    const headers = { Accept: "text/event-stream", ...(lastId && { "Last-Event-ID": lastId }) };
+    const response = await send(path, { headers, signal: silent.signal });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    const parser = new Parser();
+    let begun = Boolean(lastId);
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) return;
+      const events = parser.push(value);
+      begun ||= events.length > 0;
+      if (begun) {
+        clearTimeout(timer);
+        timer = setTimeout(abort, SILENCE_MS);
+        onActivity();
+      }
+      events.forEach(onEvent);
+    }
+  } catch (error) {
+    if (silent.signal.reason instanceof PollInstead) throw silent.signal.reason;
+    throw error;
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener("abort", abort);
+    silent.abort();
+  }
+}
+
+// The grammar of event streams, without `retry`: the page has its own pauses.
+class Parser {
+  #rest = "";
+
+  push(text) {
+    const lines = (this.#rest + text).split(/\r\n|\n|\r(?!$)/);
+    this.#rest = "";
+    const events = [];
+    let start = 0;
+    let fields = {};
+    lines.forEach((line, index) => {
+      if (index === lines.length - 1) return;
+      if (line === "") {
+        if (fields.data !== undefined) events.push({ event: "message", ...fields });
+        fields = {};
+        start = index + 1;
+        return;
+      }
+      const colon = line.indexOf(":");
+      if (colon === 0) return;
+      const name = colon < 0 ? line : line.slice(0, colon);
+      const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
+      if (name === "data") fields.data = fields.data === undefined ? value : `${fields.data}\n${value}`;
+      else if (name === "event" || name === "id") fields[name] = value;
+    });
+    // What has no empty line after it is not complete.
+    this.#rest = lines.slice(start).join("\n");
+    return events;
+  }
+}

@@ -1,0 +1,97 @@
+// A sortable table of thousands of rows, of which only those in view are in the document.
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./view.js";
+
+const ROW_PX = 36;
+const MARGIN_ROWS = 12;
+
+// `columns` have `id`, `title`, `cell(row, active)` and may have `hint`, `numeric`, `header`, and
+// `optional`: from 1 on, the first to be left out on narrow screens have the highest number.
+// One row is a tab stop; the arrow keys, Home, End and Page keys move to others.
+export function VirtualTable({ label, columns, rows, keyOf, sort, descending, onSort }) {
+  const scroller = useRef(null);
+  const [view, setView] = useState({ first: 0, count: 60 });
+  const [active, setActive] = useState(0);
+  const focusWanted = useRef(false);
+  const current = Math.min(active, Math.max(0, rows.length - 1));
+
+  function measure() {
+    if (!scroller.current) return;
+    const { scrollTop, clientHeight } = scroller.current;
+    const first = Math.max(0, Math.floor(scrollTop / ROW_PX) - MARGIN_ROWS);
+    const count = Math.ceil(clientHeight / ROW_PX) + 2 * MARGIN_ROWS;
+    // In steps, so that most scroll events change nothing.
+    const step = first - (first % 4);
+    setView((old) => (old.first === step && old.count === count ? old : { first: step, count }));
+  }
+
+  useEffect(() => {
+    const observer = new ResizeObserver(measure);
+    observer.observe(scroller.current);
+    return () => observer.disconnect();
+  }, []);
+
+  useLayoutEffect(() => {
+    if (!focusWanted.current) return;
+    focusWanted.current = false;
+    scroller.current.querySelector('a[data-row-link][tabindex="0"]')?.focus();
+  });
+
+  function onKeyDown(event) {
+    if (!event.target.matches("[data-row-link]") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const page = Math.max(1, Math.floor(scroller.current.clientHeight / ROW_PX) - 2);
+    const moves = { ArrowDown: current + 1, ArrowUp: current - 1, PageDown: current + page, PageUp: current - page, Home: 0, End: rows.length - 1 };
+    const target = moves[event.key];
+    if (target === undefined) return;
+    event.preventDefault();
+    const next = Math.min(rows.length - 1, Math.max(0, target));
+    const { scrollTop, clientHeight } = scroller.current;
+    const top = next * ROW_PX;
+    if (top < scrollTop) scroller.current.scrollTop = top;
+    else if (top + 2 * ROW_PX > scrollTop + clientHeight) scroller.current.scrollTop = top + 2 * ROW_PX - clientHeight;
+    focusWanted.current = true;
+    setActive(next);
+    measure();
+  }
+
+  const last = Math.min(rows.length, view.first + view.count);
+  const shown = rows.slice(Math.min(view.first, rows.length), last);
+  // The active row is a tab stop, and in the document wherever the view is.
+  const tabStop = current >= view.first && current < last ? current : Math.min(view.first + MARGIN_ROWS, last - 1);
+  return html`<div class="scroller" ref=${scroller} onScroll=${measure} onKeyDown=${onKeyDown}>
+    <table aria-label=${label} aria-rowcount=${rows.length + 1}>
+      <thead>
+        <tr aria-rowindex="1">
+          ${columns.map((each) => {
+            const direction = each.id === sort ? (descending ? "descending" : "ascending") : undefined;
+            return html`<th scope="col" key=${each.id} class=${classOf(each)} aria-sort=${direction} title=${each.hint}>
+              <button onClick=${() => onSort(each.id)}>${each.title}<span class="arrow" aria-hidden="true">${direction ? (descending ? "▼" : "▲") : ""}</span></button>
+            </th>`;
+          })}
+        </tr>
+      </thead>
+      <tbody>
+        ${view.first > 0 && html`<tr key="above" aria-hidden="true" class="spacer"><td style=${{ height: `${Math.min(view.first, rows.length) * ROW_PX}px` }}></td></tr>`}
+        ${shown.map((row, offset) => {
+          const index = view.first + offset;
+          return html`<${Row} key=${keyOf(row)} row=${row} columns=${columns} index=${index} active=${index === tabStop} onFocus=${() => setActive(index)} />`;
+        })}
+        ${last < rows.length && html`<tr key="below" aria-hidden="true" class="spacer"><td style=${{ height: `${(rows.length - last) * ROW_PX}px` }}></td></tr>`}
+      </tbody>
+    </table>
+    ${rows.length === 0 && html`<p class="empty">Nothing matches the filter.</p>`}
+  </div>`;
+}
+
+const classOf = (column) =>
+  [column.numeric && "numeric", column.optional && `optional-${column.optional}`, `column-${column.id}`].filter(Boolean).join(" ");
+
+function Row({ row, columns, index, active, onFocus }) {
+  return html`<tr aria-rowindex=${index + 2} onFocusIn=${onFocus}>
+    ${columns.map((each) =>
+      each.header
+        ? html`<th scope="row" key=${each.id} class=${classOf(each)}>${each.cell(row, active)}</th>`
+        : html`<td key=${each.id} class=${classOf(each)}>${each.cell(row, active)}</td>`,
+    )}
+  </tr>`;
+}

@@ -1,0 +1,49 @@
+"""Tests of the dashboard in Chromium, against real gateways."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from browsers import Browser, chromium
+from databases import SQLite
+from gateways import Rig, running
+from sluiceway_gateway.db.engine import Database
+
+_HERE = Path(__file__).parent
+
+
+# Before markers select tests.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all of them: a browser is more than `make test` has room for."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(scope="session")
+def _chromium() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(_chromium: Browser) -> Iterator[Browser]:
+    """A browser with an empty session storage, whose console has no error at the end."""
+    _chromium.resize(1280, 800)
+    _chromium.color_scheme("light")
+    _chromium.errors()
+    yield _chromium
+    assert _chromium.errors() == []
+    _chromium.driver.execute_script("if (location.origin !== 'null') sessionStorage.clear()")
+    _chromium.driver.get("about:blank")
+
+
+@pytest.fixture
+def rig(sqlite: SQLite) -> Iterator[Rig]:
+    """A gateway without Kafka, whose loops stand still: channels are as the test makes them."""
+    url = sqlite.migrated()
+    with closing(Database(url)) as database, running(database, url) as rig:
+        yield rig

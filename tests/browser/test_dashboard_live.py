@@ -1,0 +1,206 @@
+"""Trouble of live writers and readers, and of the gateway, becomes visible within five seconds.
+
+Each test waits until the gateway's own status has it, then for the page.
+"""
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from browsers import Browser
+from databases import SQLite
+from gateways import serving
+from shared_kafka import SharedKafka
+from sluiceway import Gateway, Heartbeat
+from sluiceway.errors import Conflict
+from sluiceway.writer import ChannelWriter
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.settings import Settings
+from waiting import until
+
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+VISIBLE_S = 5.0
+
+
+class Live:
+    """A gateway on a real broker, with a client of it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.http = httpx.Client(base_url=url, timeout=30)
+        self.client = Gateway(url)
+
+    def status(self, name: str) -> Any:
+        found: Any = self.http.get(f"/v1/channels/{name}/status").json()
+        return found
+
+    def line(self, name: str) -> Any:
+        items = self.http.get("/v1/status?limit=1000").json()["items"]
+        return next(each for each in items if each["channel"]["name"] == name)
+
+    def close(self) -> None:
+        self.client.close()
+        self.http.close()
+
+
+def app(kafka: SharedKafka, database_url: str) -> FastAPI:
+    return create_app(
+        Settings(
+            database_url=database_url,
+            kafka_bootstrap_servers=kafka.bootstrap_servers,
+            sample_s=0.2,
+        )
+    )
+
+
+@contextmanager
+def gateway(kafka: SharedKafka, sqlite: SQLite) -> Iterator[Live]:
+    settings = Settings(
+        database_url=sqlite.migrated(),
+        kafka_bootstrap_servers=kafka.bootstrap_servers,
+        sample_s=0.2,
+    )
+    with serving(create_app(settings)) as url, closing(Live(url)) as live:
+        yield live
+
+
+@pytest.fixture
+def live(kafka: SharedKafka, sqlite: SQLite) -> Iterator[Live]:
+    with gateway(kafka, sqlite) as live:
+        yield live
+
+
+def records(count: int) -> list[dict[str, int]]:
+    return [{"a": number} for number in range(count)]
+
+
+def held_messages(status: Any) -> int:
+    ledger = status["ledger"]
+    return sum(each["held_messages"] for each in ledger["batches"]) if ledger else 0
+
+
+def test_a_stalled_reader(browser: Browser, live: Live) -> None:
+    channel = live.client.channel("stalled", schema=SCHEMA, heartbeat=Heartbeat(interval_ms=100))
+    browser.open(live.url)
+    with channel.writer() as writer, channel.reader(group="slow") as reader:
+        writer.write(records(100))
+        writer.flush()
+        assert len(reader.read(10, timeout=30)) == 10
+        reader.commit()
+        until(lambda: live.line("stalled")["progress"] == "stalled")
+        browser.shows("stalled: alive, but nothing is read", ".problems", VISIBLE_S)
+        browser.one(".problems a").click()
+        browser.shows("Stalled", "article.group", VISIBLE_S)
+        browser.shows("not converging", ".figures")
+        reader.read(100, timeout=30)
+        reader.commit()
+        until(lambda: live.line("stalled")["progress"] == "ok")
+        browser.shows("OK", "article.group", VISIBLE_S)
+
+
+def test_a_lost_writer(browser: Browser, live: Live) -> None:
+    live.client.channel(
+        "orphaned", schema=SCHEMA, heartbeat=Heartbeat(interval_ms=100, timeout_ms=1_000)
+    )
+    program = f"""
+        import time
+        from sluiceway import Gateway
+        with Gateway({live.url!r}) as gateway:
+            writer = gateway.channel("orphaned").writer(group="loader")
+            writer.write([{{"a": 1}}])
+            writer.flush()
+            print("written", flush=True)
+            time.sleep(600)
+    """
+    arguments = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"written\n"
+        browser.open(live.url)
+        browser.shows("No problems", ".problems")
+        process.kill()
+    until(lambda: live.line("orphaned")["writers"]["lost"])
+    browser.shows("A writer is lost", ".problems", VISIBLE_S)
+    browser.one(".problems a").click()
+    browser.shows("The writer loader (0) is lost", "ul.problems")
+
+
+def test_a_draining_channel(browser: Browser, live: Live) -> None:
+    channel = live.client.channel("ending", schema=SCHEMA)
+    with channel.writer() as writer:
+        writer.write(records(1))
+        writer.flush()
+        browser.open(live.url)
+        browser.shows("Ready", ".column-state")
+        uid = live.http.get("/v1/channels/ending").json()["metadata"]["uid"]
+        live.http.post("/v1/channels/ending/close", json={"uid": uid}).raise_for_status()
+        browser.shows("Draining", ".column-state", VISIBLE_S)
+
+
+def test_an_open_batch_that_holds_readers_back_and_its_abort(browser: Browser, live: Live) -> None:
+    channel = live.client.channel("daily", schema=SCHEMA, delivery="exactly_once")
+    with channel.writer(group="one") as one, pytest.raises(Conflict):
+        hold_readers_until_aborted(browser, live, one)
+
+
+def hold_readers_until_aborted(browser: Browser, live: Live, one: ChannelWriter) -> None:
+    """Raise Conflict at the end of the batch, which was aborted on the page."""
+    browser.open(f"{live.url}/#/channels/daily")
+    with live.client.channel("daily").writer(group="two") as two, one.batch("2013-01-01"):
+        one.write(records(10))
+        one.flush()
+        with two.batch("2013-01-02"):
+            two.write(records(20))
+        until(lambda: held_messages(live.status("daily")))
+        browser.shows("Open batch 2013-01-01 of one[0] holds", "ul.problems", VISIBLE_S)
+        browser.button("Commits").click()
+        browser.shows("2013-01-02", "section")
+        browser.button("Abort…").click()
+        browser.one("dialog input").send_keys("it hangs")
+        browser.button("Abort the batch").click()
+        until(lambda: not browser.all("dialog"), 30)
+        browser.shows("it hangs", "section")
+        until(lambda: not browser.all("ul.problems"), 30)
+
+
+def test_a_reset_shows_what_is_read_again(browser: Browser, live: Live) -> None:
+    channel = live.client.channel("again", schema=SCHEMA)
+    with channel.writer() as writer:
+        writer.write(records(7))
+    with channel.reader(group="sums") as reader:
+        assert len(reader.read(7, timeout=30)) == 7
+        reader.commit()
+    browser.open(f"{live.url}/#/channels/again")
+    until(lambda: live.status("again")["groups"][0]["lag_messages"] == 0)
+    browser.shows("drained", "article.group")
+    browser.button("Reset offsets…").click()
+    browser.shows("7 messages will be read again, 0 skipped", "dialog")
+    browser.one("#field-reason").send_keys("wrong rates")
+    browser.button("Reset the offsets").click()
+    until(lambda: not browser.all("dialog"), 30)
+    until(lambda: live.status("again")["groups"][0]["lag_messages"] == 7)
+    browser.shows("7", "article.group dd", VISIBLE_S)
+
+
+def test_a_dead_gateway_and_its_return(
+    browser: Browser, kafka: SharedKafka, sqlite: SQLite
+) -> None:
+    with gateway(kafka, sqlite) as live:
+        live.client.channel("flights", schema=SCHEMA)
+        port = httpx.URL(live.url).port
+        browser.open(live.url)
+        browser.shows("Live", ".freshness")
+    browser.shows("No connection to the gateway", "[role=alert]", VISIBLE_S)
+    browser.shows("What you see is from", "[role=alert]")
+    assert browser.names() == ["flights"]
+    with serving(app(kafka, sqlite.migrated()), port=port or 0):
+        browser.shows("Live", ".freshness", 15)
+        assert browser.all("[role=alert]") == []
+        browser.driver.get("about:blank")

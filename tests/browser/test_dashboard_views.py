@@ -1,0 +1,261 @@
+"""The dashboard's views: list, channel, sign-in; filters, keyboard, accessibility, hostile text."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from browsers import Browser
+from endpoints import site
+from gateways import SCHEMA, Rig
+from sluiceway_gateway.channels.model import Phase
+from waiting import until
+
+
+def make(rig: Rig, *names: str, **labels: str) -> None:
+    for name in names:
+        rig.put(name, metadata={"labels": labels}).raise_for_status()
+        rig.observe(name, Phase.READY)
+
+
+def test_the_page_needs_the_gateway_alone_and_breaks_no_policy(browser: Browser, rig: Rig) -> None:
+    make(rig, "flights")
+    browser.open(rig.url)
+    browser.one("[data-row-link]")
+    script = "return performance.getEntriesByType('resource').map(each => each.name)"
+    loaded = browser.driver.execute_script(script)
+    assert len(loaded) > 10
+    assert [each for each in loaded if not each.startswith(rig.url)] == []
+    assert browser.errors() == []
+
+
+def test_the_list_sorts_by_any_column_and_keeps_that_in_the_url(browser: Browser, rig: Rig) -> None:
+    make(rig, "b-2", "b-10", "a")
+    browser.open(f"{rig.url}/#/?sort=name")
+    until(lambda: browser.names() == ["a", "b-2", "b-10"], 30)
+    browser.one("th.column-name button").click()
+    until(lambda: browser.names() == ["b-10", "b-2", "a"], 30)
+    assert browser.one("th[aria-sort]").get_attribute("aria-sort") == "descending"
+    url = browser.driver.current_url
+    browser.open(url)
+    until(lambda: browser.names() == ["b-10", "b-2", "a"], 30)
+
+
+def test_filters_find_names_and_labels_and_survive_the_back_button(
+    browser: Browser, rig: Rig
+) -> None:
+    make(rig, "flights", "delays", team="ops")
+    make(rig, "weather", team="data")
+    browser.open(rig.url)
+    browser.one(".filter input").send_keys("OPS del")
+    until(lambda: browser.names() == ["delays"], 30)
+    browser.shows("1 of 3 channels")
+    browser.one("[data-row-link]").click()
+    browser.shows("delays", "h1")
+    browser.button("Endpoints").click()
+    browser.shows("No writer has attached")
+    browser.driver.back()
+    browser.shows("No group reads this channel")
+    browser.driver.back()
+    until(lambda: browser.names() == ["delays"], 30)
+    assert browser.one(".filter input").get_attribute("value") == "OPS del"
+
+
+def test_links_lead_to_any_part_of_a_channel(browser: Browser, rig: Rig) -> None:
+    make(rig, "flights")
+    wider = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "long", "default": 7}]}
+    rig.put("flights", schema=wider).raise_for_status()
+    browser.open(f"{rig.url}/#/channels/flights?tab=schema")
+    browser.shows('+       "default": 7', "pre")
+    browser.open(f"{rig.url}/#/channels/flights?tab=configuration")
+    browser.shows("compatibility")
+    browser.shows("at_least_once")
+
+
+def test_unknown_figures_are_not_zero(browser: Browser, rig: Rig) -> None:
+    make(rig, "flights")
+    browser.open(rig.url)
+    lag = browser.one("td.column-lag")
+    assert lag.text == "–"
+    assert "Unknown" in str(lag.find_element("css selector", "[role=img]").accessible_name)
+
+
+def test_pause_keeps_what_is_shown_until_resumed(browser: Browser, rig: Rig) -> None:
+    make(rig, "flights")
+    browser.open(rig.url)
+    browser.shows("Live", ".freshness")
+    browser.button("Pause").click()
+    browser.shows("Paused", ".freshness")
+    make(rig, "weather")
+    until(lambda: "s ago" in browser.text(".updated"), 30)
+    assert browser.names() == ["flights"]
+    browser.button("Resume").click()
+    until(lambda: sorted(browser.names()) == ["flights", "weather"], 30)
+
+
+def test_a_new_channel_appears_and_a_deleted_one_says_so(browser: Browser, rig: Rig) -> None:
+    make(rig, "flights")
+    browser.open(rig.url)
+    browser.one("[data-row-link]").click()
+    browser.shows("flights", "h1")
+    uid = rig.http.get("/v1/channels/flights").json()["metadata"]["uid"]
+    rig.http.delete("/v1/channels/flights", params={"uid": uid}).raise_for_status()
+    browser.shows("Deleting", ".state")
+    with rig.database.write() as tx:
+        tx.connection.exec_driver_sql("DELETE FROM channels")
+    browser.shows("does not exist any more: it was deleted", "[role=alert]")
+    browser.button("All channels").click()
+    browser.shows("There are no channels")
+
+
+HOSTILE = {
+    "html": "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>",
+    "bidi": "abc \u202egnp.exe\u2066 \u0000\u0007 end",
+    "long": "x" * 200,
+}
+
+
+def test_text_of_others_is_shown_as_text(browser: Browser, rig: Rig) -> None:
+    target = site(rig, "flights." + "n" * 150)
+    rig.observe(target.name, Phase.READY)
+    for number, text in enumerate(HOSTILE.values()):
+        clean = "".join(each for each in text if each.isprintable() or ord(each) > 0x2000)
+        target.attach("writer", group=f"g{number}", index=0, size=1, title=clean[:200])
+    browser.open(f"{rig.url}/#/channels/{target.name}?tab=endpoints")
+    browser.shows("<script>document.title='owned'</script>")
+    assert browser.driver.title == f"{target.name} · Sluiceway"
+    assert browser.all("main img, main script") == []
+    width = browser.driver.execute_script("return document.documentElement.scrollWidth")
+    assert width <= 1280
+    # The reversal ends with the text that has it.
+    assert len(browser.all("td bdi")) >= len(HOSTILE)
+
+
+def test_the_list_is_read_and_opened_with_the_keyboard_alone(browser: Browser, rig: Rig) -> None:
+    make(rig, *(f"c{number:03}" for number in range(300)))
+    browser.open(f"{rig.url}/#/?sort=name")
+    browser.one("[data-row-link]")
+    first = browser.tab_to(lambda each: each.get_attribute("data-row-link") is not None)
+    assert first.text == "c000"
+    browser.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    until(lambda: browser.driver.switch_to.active_element.text == "c002", 30)
+    browser.press(Keys.END)
+    until(lambda: browser.driver.switch_to.active_element.text == "c299", 30)
+    browser.press(Keys.ENTER)
+    browser.shows("c299", "h1")
+    browser.tab_to(lambda each: each.text == "Configuration")
+    browser.press(Keys.ENTER)
+    browser.shows("compatibility")
+    browser.tab_to(lambda each: each.text == "Close…")
+    browser.press(Keys.ENTER)
+    browser.shows("Close the channel?", "dialog")
+    browser.press(Keys.ESCAPE)
+    until(lambda: not browser.all("dialog"), 30)
+
+
+def test_closing_a_channel_asks_first(browser: Browser, rig: Rig) -> None:
+    make(rig, "flights")
+    browser.open(f"{rig.url}/#/channels/flights")
+    browser.button("Close…").click()
+    browser.shows("cannot be opened again", "dialog")
+    browser.button("Close the channel").click()
+    browser.shows("Closed", ".title .state")
+    assert not browser.button("Close…").is_enabled()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(browser: Browser, rig: Rig, scheme: str) -> None:
+    rig.http.headers["Sluiceway-Features"] = "exactly-once"
+    target = site(rig, "flights", delivery="exactly_once")
+    rig.observe("flights", Phase.READY)
+    target.attach("writer", group="w", index=0, size=1, title="a title")
+    target.attach("reader", group="g", index=0, size=1)
+    browser.color_scheme(scheme)
+    for path in ("", *(f"channels/flights?tab={each}" for each in TABS)):
+        browser.open(f"{rig.url}/#/{path}")
+        until(lambda: browser.all("main") and not browser.all(".loading"), 30)
+        assert browser.violations() == [], path
+    browser.button("Close…").click()
+    browser.one("dialog[open]")
+    assert browser.violations() == []
+
+
+TABS = ("readers", "endpoints", "commits", "schema", "configuration")
+
+
+def test_a_token_signs_in_and_its_end_leads_back_to_the_form(browser: Browser, rig: Rig) -> None:
+    make(rig, "flights")
+    header = rig.token("admin", expires_in=timedelta(hours=1))
+    browser.open(rig.url)
+    browser.shows("This gateway requires a token", ".signin")
+    assert browser.violations() == []
+    browser.one("#token").send_keys("wrong" + Keys.ENTER)
+    browser.shows("does not accept this token", ".signin")
+    browser.one("#token").send_keys(header["Authorization"].removeprefix("Bearer ") + Keys.ENTER)
+    until(lambda: browser.names() == ["flights"], 30)
+    rig.clock.advance(timedelta(hours=2))
+    browser.shows("has expired or was revoked", ".signin")
+    assert "flights" not in browser.text()
+
+
+def test_five_thousand_channels_are_listed_and_filtered(browser: Browser, rig: Rig) -> None:
+    make(rig, *(f"c{number:04}" for number in range(5_000)))
+    browser.open(f"{rig.url}/#/?sort=name")
+    browser.shows("5,000 channels", ".count", 120)
+    # Only rows in view are in the document.
+    assert len(browser.names()) < 100
+    assert browser.one("table").get_attribute("aria-rowcount") == "5001"
+    browser.one(".filter input").send_keys("499")
+    browser.shows("15 of 5,000 channels", ".count")
+
+
+@contextmanager
+def proxy(target: str, *, prefix: str = "", buffers: bool = False) -> Iterator[str]:
+    """Run a proxy that strips a prefix, and may hold event streams back until they end."""
+    stopped = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if buffers and self.path.partition("?")[0].endswith("/events"):
+                stopped.wait(60)
+                return
+            headers = {name: self.headers.get(name, "") for name in ("Accept", "If-None-Match")}
+            answer = httpx.get(target + self.path.removeprefix(prefix), headers=headers)
+            self.send_response(answer.status_code)
+            for name in ("content-type", "content-security-policy", "etag"):
+                if name in answer.headers:
+                    self.send_header(name, answer.headers[name])
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}{prefix}"
+    finally:
+        stopped.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_behind_a_proxy_that_buffers_the_page_polls(browser: Browser, rig: Rig) -> None:
+    make(rig, "flights")
+    with proxy(rig.url, prefix="/tools/sluiceway", buffers=True) as url:
+        browser.open(f"{url}/")
+        browser.shows("Polling", ".freshness", 30)
+        until(lambda: browser.names() == ["flights"], 30)
+        make(rig, "weather")
+        until(lambda: sorted(browser.names()) == ["flights", "weather"], 30)
+        browser.driver.get("about:blank")

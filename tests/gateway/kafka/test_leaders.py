@@ -1,0 +1,84 @@
+"""Offsets of partitions whose leaders were elected anew, or do not answer."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from shared_kafka import SharedKafka
+from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.provisioning.topic import CreateTopic
+from waiting import until
+
+NAME = "elected"
+
+
+@pytest.fixture
+def server(kafka: SharedKafka, tmp_path: Path) -> Iterator[KafkaServer]:
+    with kafka.another(tmp_path) as server:
+        yield server
+
+
+def with_records(server: KafkaServer) -> KafkaAdmin:
+    """Return a client that knows the leader of a topic with three records."""
+    admin = KafkaAdmin(server.bootstrap_servers, timeout_s=4)
+    topic = CreateTopic(name=NAME, partitions=1, replication=1, config={})
+    assert admin.create_topics([topic]) == {NAME: None}
+    producer = Producer({"bootstrap.servers": server.bootstrap_servers})
+    for _ in range(3):
+        producer.produce(NAME, b"record", partition=0)
+    assert producer.flush(30) == 0
+    assert answered(lambda: admin.end_offsets(NAME, [0])) == {0: 3}
+    return admin
+
+
+def answered(ask: Callable[[], dict[int, int]]) -> dict[int, int]:
+    """Return the first answer that has offsets, if there is one soon."""
+
+    def offsets() -> dict[int, int]:
+        with suppress(KafkaUnavailable):
+            return ask()
+        return {}
+
+    return until(offsets, 30)
+
+
+@contextmanager
+def silent(server: KafkaServer) -> Iterator[None]:
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+@pytest.mark.long
+def test_offsets_are_found_soon_after_a_leader_was_elected_anew(
+    kafka: SharedKafka, server: KafkaServer, tmp_path: Path
+) -> None:
+    admin = with_records(server)
+    server.stop()
+    with kafka.another(tmp_path, port=server.port):
+        assert answered(lambda: admin.end_offsets(NAME, [0])) == {0: 3}
+
+
+@pytest.mark.long
+def test_a_leader_that_does_not_answer_has_no_offsets(server: KafkaServer) -> None:
+    admin = with_records(server)
+    with silent(server):
+        for ask in (admin.end_offsets, admin.watermarks):
+            with pytest.raises(KafkaUnavailable):
+                ask(NAME, [0])
+        with pytest.raises(KafkaUnavailable):
+            admin.newest(NAME, [0])
+
+    assert until(lambda: admin.watermarks(NAME, [0])) == {
+        0: Watermarks(begin_offset=0, end_offset=3)
+    }

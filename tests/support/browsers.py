@@ -1,0 +1,123 @@
+"""Chromium, as a reader of the dashboard has it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+from waiting import until
+
+_AXE = Path(__file__).parent / "axe" / "axe.min.js"
+_NO_ANSWER = "Failed to load resource"
+
+
+class Browser:
+    """A tab of Chromium."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def open(self, url: str) -> None:
+        """Load the page anew, as by its address in a new tab."""
+        self.driver.get("about:blank")
+        self.driver.get(url)
+
+    def all(self, css: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, css)
+
+    def one(self, css: str) -> WebElement:
+        """Wait for an element and return it."""
+        found: WebElement = until(lambda: next(iter(self.all(css)), None), 30)
+        return found
+
+    def button(self, text: str) -> WebElement:
+        """Wait for a button or link with this text and return it."""
+        path = f'//*[self::button or self::a][normalize-space()="{text}"]'
+        found: WebElement = until(
+            lambda: next(iter(self.driver.find_elements(By.XPATH, path)), None), 30
+        )
+        return found
+
+    def text(self, css: str = "body") -> str:
+        """Return the visible text of an element; empty while it is not there."""
+        try:
+            return " ".join(each.text for each in self.all(css))
+        except StaleElementReferenceException:
+            return ""
+
+    def shows(self, text: str, css: str = "body", seconds: float = 30) -> None:
+        """Wait until the element shows a text."""
+        try:
+            until(lambda: text in self.text(css), seconds)
+        except AssertionError:
+            raise AssertionError(f"{text!r} is not in {self.text(css)!r}") from None
+
+    def names(self) -> list[str]:
+        """Return the names in the list of channels, as far as they are in the document."""
+        script = "return [...document.querySelectorAll('[data-row-link]')].map(e => e.textContent)"
+        return list(self.driver.execute_script(script))
+
+    def press(self, *keys: str) -> None:
+        """Press keys wherever the focus is."""
+        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
+
+    def tab_to(self, holds: Callable[[WebElement], bool], limit: int = 60) -> WebElement:
+        """Press the tab key until an element that fits has the focus."""
+        for _ in range(limit):
+            self.press(Keys.TAB)
+            focused = self.driver.switch_to.active_element
+            if holds(focused):
+                return focused
+        raise AssertionError("no such element among the tab stops")
+
+    def resize(self, width: int, height: int) -> None:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def color_scheme(self, scheme: str) -> None:
+        """Set what the system prefers: light or dark."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    def errors(self) -> list[str]:
+        """Return the console's errors of scripts and the security policy since the last call."""
+        entries: list[Any] = self.driver.get_log("browser")
+        severe = [each["message"] for each in entries if each["level"] == "SEVERE"]
+        return [each for each in severe if _NO_ANSWER not in each]
+
+    def violations(self) -> list[str]:
+        """Return what axe finds against WCAG 2.2 AA and its own best practices."""
+        self.driver.execute_script(_AXE.read_text())
+        found = self.driver.execute_async_script(
+            "axe.run({resultTypes: ['violations']}).then(arguments[arguments.length - 1])"
+        )
+        return [
+            f"{each['id']}: {node['html']}"
+            for each in found["violations"]
+            for node in each["nodes"]
+        ]
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run Debian's Chromium without a window while the block runs."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for each in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):
+        options.add_argument(f"--{each}")
+    options.add_argument("--lang=en-US")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+    try:
+        browser = Browser(driver)
+        browser.resize(1280, 800)
+        yield browser
+    finally:
+        driver.quit()

@@ -1,0 +1,126 @@
+"""Run a job and a gateway in one process whose SDK keeps the spans; print them and the log.
+
+An SDK is set up once per process and cannot be removed, so no test does it in its own.
+"""
+
+import argparse
+import io
+import json
+import threading
+from typing import Any
+
+import httpx
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from gateways import serving
+from sluiceway import Gateway
+from sluiceway.errors import SluicewayError
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.batching import Batcher
+from sluiceway_gateway.logs import configure_logs
+from sluiceway_gateway.settings import Settings
+
+SCHEMA = {"type": "record", "name": "Landing", "fields": [{"name": "carrier", "type": "string"}]}
+RECORDS = [{"carrier": f"a value of record {number}"} for number in range(100)]
+TRACER = trace.get_tracer("job")
+
+
+def run_job(url: str) -> None:
+    """Write and read a channel in one trace, then cause errors in two others."""
+    with Gateway(url) as gateway:
+        with TRACER.start_as_current_span("job"):
+            channel = gateway.channel("landings", SCHEMA, delivery="exactly_once")
+            with channel.writer(group="writers", commit_every_s=3600) as writer:
+                writer.write(RECORDS)
+                writer.flush()
+                writer.write({"carrier": "a value alone"})
+                writer.flush()
+            with channel.reader(group="readers", until="finished") as reader:
+                while not reader.finished:
+                    reader.read(1000)
+                reader.commit()
+        with TRACER.start_as_current_span("refused"):
+            try:
+                gateway.channel("absent")
+            except SluicewayError as error:
+                print(type(error).__name__)
+        writer = channel.writer(group="others")
+        with TRACER.start_as_current_span("failed"):
+            try:
+                writer.write([{"carrier": "a value of record"}] * 99 + [{"carrier": 7}])
+            except SluicewayError as error:
+                print(type(error).__name__)
+        writer.abort(ValueError())
+
+
+def run_batch() -> None:
+    """Submit requests of three traces, of which two wait for the first and share a batch."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(requests: Any) -> Any:
+        with TRACER.start_as_current_span(f"work {'+'.join(requests)}"):
+            begun.set()
+            assert go_on.wait(60)
+        return requests
+
+    batcher = Batcher[str, str](work, name="test")
+    spans, answers = [], []
+    for name in ("first", "second", "third"):
+        span = TRACER.start_span(name)
+        spans.append(span)
+        with trace.use_span(span):
+            answers.append(batcher.submit(name))
+        assert begun.wait(60)
+    go_on.set()
+    assert [each.result(60) for each in answers] == ["first", "second", "third"]
+    for span in spans:
+        span.end()
+    batcher.close()
+
+
+def as_json(span: Any) -> dict[str, Any]:
+    """Return what tests look at."""
+    return {
+        "id": span.context.span_id,
+        "trace": span.context.trace_id,
+        "parent": None if span.parent is None else span.parent.span_id,
+        "name": span.name,
+        "kind": span.kind.name,
+        "scope": span.instrumentation_scope.name,
+        "attributes": dict(span.attributes),
+        "links": [each.context.span_id for each in span.links],
+        "status": span.status.status_code.name,
+        "events": [each.name for each in span.events],
+        "text": span.to_json(),
+    }
+
+
+def main() -> None:
+    """Run everything, and print one JSON document after the output of the job."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("database_url")
+    parser.add_argument("kafka")
+    given = parser.parse_args()
+    kept = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    trace.set_tracer_provider(provider)
+    log = io.StringIO()
+    configure_logs(level="debug", format="json", stream=log)
+    settings = Settings(database_url=given.database_url, kafka_bootstrap_servers=given.kafka)
+    app = create_app(settings)
+    with serving(app) as url:
+        for path in ("livez", "metrics"):
+            httpx.get(f"{url}/{path}", trust_env=False)
+        run_job(url)
+    run_batch()
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    spans = [as_json(each) for each in kept.get_finished_spans()]
+    print(json.dumps({"spans": spans, "log": lines}))
+
+
+if __name__ == "__main__":
+    main()
