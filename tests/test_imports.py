@@ -20,8 +20,8 @@ GATEWAY_LAYERS = (
 )
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
-    *("model", "topic", "change", "etag", "lag", "progress", "held_back"),
-    *("provisioning.status", "ledger.intervals", "ledger.opening", "ledger.committing"),
+    *("model", "topic", "change", "lag", "progress"),
+    *("provisioning.status", "ledger.opening", "ledger.committing"),
     "ledger.repairing",
 }
 #: Modules of the layer `http` outside of the package of that name.

@@ -31,7 +31,6 @@ from sluiceway_gateway.http.openapi import DESCRIPTION, document
 from sluiceway_gateway.http.route import GatewayRoute, Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
-from sluiceway_gateway.ledger import repair_routes
 from sluiceway_gateway.ledger import routes as ledger_routes
 from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repairs import Repairs
@@ -192,7 +191,6 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         heartbeat_routes,
         offsets_routes,
         ledger_routes,
-        repair_routes,
         status_routes,
         groups_routes,
         registry_routes,

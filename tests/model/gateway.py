@@ -7,10 +7,17 @@ from datetime import timedelta
 from tests.model.world import Violation, World, offsets
 
 from sluiceway_gateway.errors import NotFound, PositionMoved
-from sluiceway_gateway.ledger import committing, intervals, model, opening, repairing
+from sluiceway_gateway.ledger import committing, model, opening, repairing
 from sluiceway_gateway.ledger.committing import CommitRequest
-from sluiceway_gateway.ledger.intervals import Interval, Manifest
-from sluiceway_gateway.ledger.model import AbortDecision, Batch, BatchState, Ledger, Owner
+from sluiceway_gateway.ledger.model import (
+    AbortDecision,
+    Batch,
+    BatchState,
+    Interval,
+    Ledger,
+    Manifest,
+    Owner,
+)
 from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.repairing import RepairRequest
 
@@ -154,7 +161,7 @@ class Gateway:
 
     def _answer(self, starts: Mapping[int, int], limit: int, stable: Mapping[int, int]) -> Answer:
         model.require_intact(self.ledger)
-        part = intervals.slice_runs(self.runs, stable, starts, limit)
+        part = model.slice_runs(self.runs, stable, starts, limit)
         return Answer(
             number=self.ledger.number,
             stable=stable,
@@ -182,7 +189,7 @@ class Gateway:
     def clip(self) -> None:
         """Forget the runs below the log's start."""
         for at, start in enumerate(self.world.log.starts):
-            self.runs[at] = intervals.clip(self.runs.get(at, ()), start)
+            self.runs[at] = model.clip(self.runs.get(at, ()), start)
 
     def watch(self) -> None:
         """Halt the channel if Kafka lost committed records."""

@@ -18,8 +18,14 @@ from sluiceway_gateway.errors import (
     UnknownPartition,
 )
 from sluiceway_gateway.ledger.committing import CommitRequest
-from sluiceway_gateway.ledger.intervals import Interval, Manifest, digest_of, merge_runs
-from sluiceway_gateway.ledger.model import Batch, BatchState
+from sluiceway_gateway.ledger.model import (
+    Batch,
+    BatchState,
+    Interval,
+    Manifest,
+    digest_of,
+    merge_runs,
+)
 from sluiceway_gateway.ledger.opening import OpenRequest
 
 Identity = tuple[Any, ...]

@@ -17,7 +17,7 @@ from tests.model.readers import StreamReader
 from tests.model.world import Record, Steps
 
 from sluiceway_gateway.errors import PositionMoved
-from sluiceway_gateway.ledger import committing, intervals, model, opening, repairing
+from sluiceway_gateway.ledger import committing, model, opening, repairing
 from sluiceway_gateway.ledger.committing import commit_batch
 from sluiceway_gateway.ledger.model import AbortDecision, Batch, BatchState, Ledger, stable_of
 from sluiceway_gateway.ledger.model import halt as model_halt
@@ -242,7 +242,7 @@ def _() -> list[Patch]:
 def _() -> list[Patch]:
     real = committing._require_own
 
-    def own(batch: Batch, manifest: intervals.Manifest, runs: Any) -> None:
+    def own(batch: Batch, manifest: model.Manifest, runs: Any) -> None:
         begin = dict.fromkeys(manifest, 0) | dict(batch.begin)
         real(replace(batch, begin=begin), manifest, runs)
 
@@ -259,7 +259,7 @@ def _() -> list[Patch]:
     real = committing._require_sound
 
     def sound(request: Any) -> None:
-        if request.digest == intervals.digest_of(request.manifest):
+        if request.digest == model.digest_of(request.manifest):
             real(request)
 
     return [(committing, "_require_sound", sound)]
@@ -285,9 +285,9 @@ def _() -> list[Patch]:
 
 @mutant("merged runs cover what is between them")
 def _() -> list[Patch]:
-    def merge(runs: Any, added: Any = ()) -> tuple[intervals.Interval, ...]:
+    def merge(runs: Any, added: Any = ()) -> tuple[model.Interval, ...]:
         every = sorted((*runs, *added))
-        return (intervals.Interval(every[0].first, every[-1].end),) if every else ()
+        return (model.Interval(every[0].first, every[-1].end),) if every else ()
 
     return [(committing, "merge_runs", merge)]
 

@@ -16,8 +16,7 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.ledger import store
-from sluiceway_gateway.ledger.intervals import Interval
-from sluiceway_gateway.ledger.model import halt
+from sluiceway_gateway.ledger.model import Interval, halt
 from sluiceway_gateway.provisioning.store import record_observation
 from topics import make
 

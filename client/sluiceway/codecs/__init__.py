@@ -1,8 +1,8 @@
 """Codecs: record batches to the values of Kafka messages, and back."""
 
 from sluiceway.codecs.arrow import Envelope, Provenance
-from sluiceway.codecs.base import Codec, Corrupt, Decoded, codec
-from sluiceway.codecs.decoder import Decoder
+from sluiceway.codecs.base import Codec, Corrupt, Decoded
+from sluiceway.codecs.decoder import Decoder, codec
 
 __all__ = [
     "Codec",

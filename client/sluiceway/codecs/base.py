@@ -1,14 +1,13 @@
-"""The codec contract, and the codec of each format."""
+"""The codec contract: batches to message values, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
 
-from sluiceway.errors import OptionError
 from sluiceway.schema import Schema
 
 
@@ -79,29 +78,3 @@ def runs(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
         size_bytes += length
     if values:
         yield start, len(values)
-
-
-def codec(
-    format: str,  # noqa: A002 - the wire's word
-    schema: Schema,
-    schema_id: int,
-    columns: Collection[str] | None = None,
-) -> Codec:
-    """Return the codec of a format: "avro", "arrow" or "bytes". Raises OptionError for others.
-
-    Of `arrow` messages, only `columns` are decoded (None: all). Records of `avro` can only be
-    decoded whole.
-    """
-    if format == "avro":
-        from sluiceway.codecs.avro import AvroCodec
-
-        return AvroCodec(schema, schema_id)
-    if format == "arrow":
-        from sluiceway.codecs.arrow import ArrowCodec
-
-        return ArrowCodec(schema, schema_id, columns)
-    if format == "bytes":
-        from sluiceway.codecs.wire import BytesCodec
-
-        return BytesCodec(schema)
-    raise OptionError(f"the format is {format!r}; it must be 'avro', 'arrow' or 'bytes'")

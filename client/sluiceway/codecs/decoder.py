@@ -1,4 +1,4 @@
-"""Decoder: messages of several schemas as records of one.
+"""Decoder: messages of several schemas as records of one; and the codec of each format.
 
 Each message names its schema by an id. The messages of each id are decoded together and resolved to
 the target schema; then all records are put back into the order of their messages.
@@ -15,13 +15,35 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Message
 
-from sluiceway.codecs.base import Codec, Corrupt, Decoded, codec, runs
+from sluiceway.codecs.arrow import ArrowCodec
+from sluiceway.codecs.avro import AvroCodec
+from sluiceway.codecs.base import Codec, Corrupt, Decoded, runs
 from sluiceway.codecs.resolution import Resolution
-from sluiceway.codecs.wire import arrow_schema_id, avro_schema_id
-from sluiceway.errors import CorruptMessage, SchemaMismatch
+from sluiceway.codecs.wire import BytesCodec, arrow_schema_id, avro_schema_id
+from sluiceway.errors import CorruptMessage, OptionError, SchemaMismatch
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.types import Nullable
+
+
+def codec(
+    format: str,  # noqa: A002 - the wire's word
+    schema: Schema,
+    schema_id: int,
+    columns: Collection[str] | None = None,
+) -> Codec:
+    """Return the codec of a format: "avro", "arrow" or "bytes". Raises OptionError for others.
+
+    Of `arrow` messages, only `columns` are decoded (None: all). Records of `avro` can only be
+    decoded whole.
+    """
+    if format == "avro":
+        return AvroCodec(schema, schema_id)
+    if format == "arrow":
+        return ArrowCodec(schema, schema_id, columns)
+    if format == "bytes":
+        return BytesCodec(schema)
+    raise OptionError(f"the format is {format!r}; it must be 'avro', 'arrow' or 'bytes'")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -358,7 +358,7 @@ class HeartbeatSession:
             LOGGER.warning(
                 "the gateway takes no heartbeats: %s. Reading and writing go on; commits and "
                 "reports follow when it is back",
-                error,
+                str(error).rstrip("."),
             )
 
     def _end_outage(self) -> None:

@@ -10,8 +10,7 @@ from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action
-from sluiceway_gateway.channels.change import UNSET
-from sluiceway_gateway.channels.etag import etag
+from sluiceway_gateway.channels.change import UNSET, etag
 from sluiceway_gateway.channels.model import Channel, Delivery, Format, SchemaVersion
 from sluiceway_gateway.channels.service import require_known
 from sluiceway_gateway.channels.wire import (

@@ -7,9 +7,15 @@ from datetime import timedelta
 from sluiceway.schema import Schema
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.change import UNSET, Change, changed, deleted, require_changeable
+from sluiceway_gateway.channels.change import (
+    UNSET,
+    Change,
+    Precondition,
+    changed,
+    deleted,
+    require_changeable,
+)
 from sluiceway_gateway.channels.create import Preflight, create
-from sluiceway_gateway.channels.etag import Precondition
 from sluiceway_gateway.channels.model import (
     Channel,
     Delivery,

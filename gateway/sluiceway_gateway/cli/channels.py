@@ -24,8 +24,7 @@ from sluiceway_gateway.cli.entry import (
     waiting_for,
     yes_option,
 )
-from sluiceway_gateway.cli.repair import repair
-from sluiceway_gateway.cli.status import dismiss, open_channel, open_control, status
+from sluiceway_gateway.cli.status import dismiss, open_channel, open_control, repair, status
 from sluiceway_gateway.clock import system_clock
 
 #: How often `close --wait` reports what it waits for.

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.channels.etag import endpoints_etag
+from sluiceway_gateway.channels.change import endpoints_etag
 from sluiceway_gateway.channels.routes import Listener, connection_text
 from sluiceway_gateway.channels.wire import Uid
 from sluiceway_gateway.endpoints.attach_batch import Attached

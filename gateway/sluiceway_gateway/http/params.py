@@ -8,7 +8,7 @@ from fastapi import Depends, Header, Path, Query
 from pydantic import AfterValidator, Field
 
 from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.channels.etag import Precondition
+from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, Selector, check_name
 from sluiceway_gateway.db.idempotency import Request
 from sluiceway_gateway.endpoints.model import Place, Role

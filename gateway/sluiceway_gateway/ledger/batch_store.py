@@ -13,8 +13,7 @@ from sqlalchemy import Row, bindparam, delete, func, select, update
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import batch_owners, batches, channels, manifest_slices
 from sluiceway_gateway.db.statements import by_dialect
-from sluiceway_gateway.ledger.intervals import Manifest, manifest_of
-from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Owner
+from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Manifest, Owner, manifest_of
 from sluiceway_gateway.ledger.store import document_of, numbers_of, require_held
 
 _IS_OPEN = batches.c.state == str(BatchState.OPEN)

@@ -12,24 +12,22 @@ from sluiceway_gateway.errors import (
     ManifestConflict,
     UnknownPartition,
 )
-from sluiceway_gateway.ledger.intervals import (
-    Interval,
-    Manifest,
-    Runs,
-    digest_of,
-    first_overlap,
-    merge_runs,
-    require_ordered,
-)
 from sluiceway_gateway.ledger.model import (
     Batch,
     BatchState,
     Ending,
+    Interval,
     Ledger,
+    Manifest,
     Owner,
+    Runs,
     aborted_error,
+    digest_of,
+    first_overlap,
+    merge_runs,
     require_instance,
     require_intact,
+    require_ordered,
     stable_of,
 )
 

@@ -7,9 +7,8 @@ from datetime import datetime
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import SnapshotNotFound
-from sluiceway_gateway.ledger import batch_store, repair_store, store
-from sluiceway_gateway.ledger.intervals import Interval, slice_runs
-from sluiceway_gateway.ledger.model import Batch, Ledger
+from sluiceway_gateway.ledger import batch_store, store
+from sluiceway_gateway.ledger.model import Batch, Interval, Ledger, slice_runs
 from sluiceway_gateway.ledger.repairing import Repair
 from sluiceway_gateway.ledger.service import require_ledger
 from sluiceway_gateway.longpoll import Poller
@@ -105,7 +104,7 @@ class LedgerReads:
             partitions = max(ledger.partitions, channel.topic.partitions or 0)
             starts = dict.fromkeys(range(partitions), 0) if query.starts is None else query.starts
             found = store.runs_slice(tx, uid, starts, stable=stable, limit=query.limit)
-            lost = {} if ledger.repaired is None else repair_store.given_up(tx, uid)
+            lost = {} if ledger.repaired is None else store.given_up(tx, uid)
             open_batches = () if query.is_past else tuple(batch_store.open_batches(tx, uid))
         part = slice_runs(found, stable, starts, query.limit)
         return VisibleOffsets(
@@ -129,7 +128,7 @@ class LedgerReads:
             channel = require_ledger(name, channels_store.find(tx, name), uid)
             last = _AFTER_ALL if before is None else before
             ended = batch_store.ended(tx, channel.uid, before=last, limit=limit)
-            repairs = repair_store.repairs(tx, channel.uid, before=last, limit=limit)
+            repairs = store.repairs(tx, channel.uid, before=last, limit=limit)
             still_open = batch_store.open_batches(tx, channel.uid)
         least = ended[-1].number if len(ended) == limit else 0
         return CommitList(

@@ -10,15 +10,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sluiceway_gateway.errors import BeyondWatermark, LedgerIntact, RepairChanged
-from sluiceway_gateway.ledger.intervals import Interval, Runs, clip, visible_below
 from sluiceway_gateway.ledger.model import (
     Batch,
     Ending,
+    Interval,
     Ledger,
     Owner,
+    Runs,
+    clip,
     end_batches,
     halt,
     reused_offsets,
+    visible_below,
 )
 
 

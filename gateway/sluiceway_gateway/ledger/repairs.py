@@ -9,9 +9,8 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.errors import LedgerIntact
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
-from sluiceway_gateway.ledger import batch_store, repair_store, store
-from sluiceway_gateway.ledger.intervals import Runs
-from sluiceway_gateway.ledger.model import Ledger, Owner
+from sluiceway_gateway.ledger import batch_store, store
+from sluiceway_gateway.ledger.model import Ledger, Owner, Runs
 from sluiceway_gateway.ledger.repairing import (
     Repair,
     RepairPlan,
@@ -68,7 +67,7 @@ class Repairs:
         with self._database.read() as tx:
             channel = require_ledger(name, channels_store.find(tx, name), uid)
             ledger = _found(tx, channel)
-            done = repair_store.repairs(tx, uid, before=_AFTER_ALL, limit=1)
+            done = store.repairs(tx, uid, before=_AFTER_ALL, limit=1)
         if ledger.halted is None and done and done[0].lost_from == dict(request.lost_from):
             return done[0]
         ledger = known_losses(ledger, {})
@@ -98,7 +97,7 @@ class Repairs:
             for owner in decision.owners:
                 batch_store.put_owner(tx, uid, owner)
             store.replace_runs(tx, uid, removed=decision.runs_removed, added=decision.runs_added)
-            repair_store.save(tx, decision.ledger, decision.repair, was=was, now=now)
+            store.save_repair(tx, decision.ledger, decision.repair, was=was, now=now)
         self._notify()
         return decision.repair
 

@@ -32,13 +32,14 @@ from sluiceway_gateway.errors import (
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.committing import CommitRequest, commit_batch, require_written
-from sluiceway_gateway.ledger.intervals import Interval, Manifest
 from sluiceway_gateway.ledger.model import (
     LEASE,
     AbortDecision,
     Batch,
     BatchState,
+    Interval,
     Ledger,
+    Manifest,
     Owner,
     abort_batch,
     aborted_error,

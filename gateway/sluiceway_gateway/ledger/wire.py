@@ -11,8 +11,7 @@ from sluiceway_gateway.channels.wire import Asked, Uid, time_json
 from sluiceway_gateway.endpoints.wire import Count, GroupName, PartitionText
 from sluiceway_gateway.errors import InvalidManifest, InvalidRequest, Violation
 from sluiceway_gateway.http.params import INT64_MAX
-from sluiceway_gateway.ledger.intervals import Manifest, manifest_of
-from sluiceway_gateway.ledger.model import LEASE, Batch
+from sluiceway_gateway.ledger.model import LEASE, Batch, Manifest, manifest_of
 from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets
 from sluiceway_gateway.ledger.repairing import Repair

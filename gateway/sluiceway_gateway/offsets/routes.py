@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import AfterValidator, BaseModel, Field
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.channels.etag import Precondition
+from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import Asked, Uid, time_json
 from sluiceway_gateway.db.idempotency import Answer

@@ -31,11 +31,12 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, chunks
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
-from sluiceway_gateway.status.held_back import LedgerSample, OpenBatch
 from sluiceway_gateway.status.lag import (
     GroupLag,
     GroupSummary,
     LagSummary,
+    LedgerSample,
+    OpenBatch,
     Sample,
     summarize,
     summarize_groups,

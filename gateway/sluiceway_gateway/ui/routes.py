@@ -14,7 +14,7 @@ from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse
 
 from sluiceway import __version__
-from sluiceway_gateway.channels.etag import Precondition
+from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.errors import NotFound
 from sluiceway_gateway.http.params import Conditions
 from sluiceway_gateway.http.route import GatewayRoute

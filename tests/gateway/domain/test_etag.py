@@ -3,8 +3,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sluiceway_gateway.channels.change import Change, created
-from sluiceway_gateway.channels.etag import Precondition, etag
+from sluiceway_gateway.channels.change import Change, Precondition, created, etag
 from sluiceway_gateway.channels.model import SchemaVersion
 from sluiceway_gateway.errors import PreconditionFailed
 

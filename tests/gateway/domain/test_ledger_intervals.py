@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway_gateway.errors import InvalidManifest
-from sluiceway_gateway.ledger.intervals import (
+from sluiceway_gateway.ledger.model import (
     Interval,
     clip,
     digest_of,

@@ -28,16 +28,18 @@ from sluiceway_gateway.ledger.committing import (
     commit_batch,
     require_written,
 )
-from sluiceway_gateway.ledger.intervals import Interval, Manifest, digest_of
 from sluiceway_gateway.ledger.model import (
     BATCH_TRANSITIONS,
     AbortDecision,
     Batch,
     BatchState,
     Ending,
+    Interval,
     Ledger,
+    Manifest,
     Owner,
     abort_batch,
+    digest_of,
     expired,
     grow,
     halt,

@@ -211,6 +211,19 @@ def test_an_unchanged_status_is_cached_with_the_time_of_the_sample(
     assert after == before | {"sampled_at": "2030-01-01T00:00:10.000Z"}
 
 
+def test_the_list_is_compressed_for_clients_that_accept_gzip(flights: Site) -> None:
+    http = flights.rig.http
+    plain = http.get("/v1/status", headers={"Accept-Encoding": "identity"})
+    packed = http.get("/v1/status", headers={"Accept-Encoding": "gzip"})
+
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert {plain.headers["vary"], packed.headers["vary"]} == {"Accept-Encoding"}
+    assert packed.json() == plain.json()
+    unchanged = {"If-None-Match": packed.headers["etag"], "Accept-Encoding": "gzip"}
+    assert http.get("/v1/status", headers=unchanged).status_code == 304
+
+
 def waiting(
     rig: Rig, pool: ThreadPoolExecutor, path: str, **headers: str
 ) -> "Future[httpx.Response]":

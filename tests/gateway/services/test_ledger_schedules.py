@@ -18,8 +18,14 @@ from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.errors import Conflict, SluicewayGatewayError
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.committing import CommitRequest
-from sluiceway_gateway.ledger.intervals import Interval, Manifest, digest_of, merge_runs
-from sluiceway_gateway.ledger.model import BatchState, reap
+from sluiceway_gateway.ledger.model import (
+    BatchState,
+    Interval,
+    Manifest,
+    digest_of,
+    merge_runs,
+    reap,
+)
 from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.pruning import LedgerPruner
 from sluiceway_gateway.ledger.reading import CommittedQuery, LedgerReads

@@ -14,8 +14,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import batches, ledger_partitions, visible_runs
 from sluiceway_gateway.errors import ConcurrentChange
 from sluiceway_gateway.ledger import batch_store, store
-from sluiceway_gateway.ledger.intervals import Interval
-from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Ledger, Owner
+from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Interval, Ledger, Owner
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 BATCH = Batch(

@@ -5,7 +5,7 @@ import { channelPath, getJson } from "./api.js";
 import { Commits } from "./commits.js";
 import { Configuration } from "./configuration.js";
 import { Endpoints } from "./endpoints.js";
-import { count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
+import { count, drainTime, duration, rate, Text, trend, whole } from "./format.js";
 import { factsOfStatus } from "./facts.js";
 import { follow } from "./live.js";
 import { ProblemSentence } from "./problems.js";
@@ -93,13 +93,4 @@ const isLiving = ({ state, health }) => health !== "lost" && !["closed", "error"
 
 function Figure({ name, children }) {
   return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
-}
-
-// Seconds until the lag is zero at its present trend.
-export function drainTime(group) {
-  if (!group || isUnknown(group.lag_messages)) return duration(null, { why: "Unknown: nobody reads, or not sampled yet" });
-  if (group.lag_messages === 0) return "drained";
-  if (!isUnknown(group.drain_s)) return duration(group.drain_s);
-  if (isUnknown(group.trend)) return duration(null, { why: "Unknown: too few samples" });
-  return html`<span class="worse">not converging</span>`;
 }

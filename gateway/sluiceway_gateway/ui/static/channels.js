@@ -15,10 +15,16 @@ function replace(items) {
 }
 
 // The stream has the first page. Where there are more, all of them are read again and again.
-function onEvent({ data }) {
-  const { items, next_cursor: cursor } = JSON.parse(data);
+function show({ items, next_cursor: cursor }) {
   if (cursor) throw new PollInstead();
   replace(items);
+}
+
+// Responses are compressed, events are not.
+async function first(signal) {
+  const response = await send("status?limit=1000", { signal });
+  show(await response.json());
+  return response.headers.get("ETag");
 }
 
 // The pages as last read, by their cursor; those that have not changed are not sent again.
@@ -45,7 +51,8 @@ export function followChannels() {
   pages = new Map();
   return follow({
     stream: "status/events?limit=1000",
-    onEvent,
+    first,
+    onEvent: ({ data }) => show(JSON.parse(data)),
     poll,
     onGone: (error) => {
       if (error.status !== 401) signInReason.value = error.message;

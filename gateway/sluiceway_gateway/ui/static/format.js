@@ -98,3 +98,12 @@ export const clockTime = (ms) => TIME.format(ms);
 export function Text({ value, class: className = "" }) {
   return html`<bdi class=${`text ${className}`} title=${value}>${value}</bdi>`;
 }
+
+// Seconds until the lag is zero at its present trend.
+export function drainTime(group) {
+  if (!group || isUnknown(group.lag_messages)) return duration(null, { why: "Unknown: nobody reads, or not sampled yet" });
+  if (group.lag_messages === 0) return "drained";
+  if (!isUnknown(group.drain_s)) return duration(group.drain_s);
+  if (isUnknown(group.trend)) return duration(null, { why: "Unknown: too few samples" });
+  return html`<span class="worse">not converging</span>`;
+}

@@ -1,8 +1,7 @@
 // Groups of readers: lag and rates, now and over time, and the positions in each partition.
 
 import { offsetActions } from "./actions.js";
-import { drainTime } from "./channel.js";
-import { count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
+import { count, drainTime, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
 import { ProgressState } from "./states.js";
 import { html, useState } from "./view.js";
 

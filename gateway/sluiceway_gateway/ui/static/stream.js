@@ -4,7 +4,7 @@ import { send } from "./api.js";
 
 // The gateway sends at least a comment every 15 s.
 const SILENCE_MS = 20_000;
-// The gateway sends a first event at once; a proxy that buffers keeps it.
+// The gateway sends a first line at once; a proxy that buffers keeps it.
 const FIRST_MS = 5_000;
 
 // The stream does not serve: reads are to take its place.
@@ -12,32 +12,24 @@ export class PollInstead extends Error {}
 
 // Read events until the stream ends; calls onEvent({ event, data, id }) with each, and onActivity with
 // whatever arrives, comments too.
-// Raises PollInstead if no event arrives within five seconds of the start.
+// Raises PollInstead if nothing arrives within five seconds of the start.
 export async function readEvents(path, { lastId, onEvent, onActivity, signal }) {
   const silent = new AbortController();
   const abort = () => silent.abort();
   signal.addEventListener("abort", abort);
-  // A stream that is continued has nothing to say until something changes.
-  let timer = lastId
-    ? setTimeout(abort, SILENCE_MS)
-    : setTimeout(() => silent.abort(new PollInstead()), FIRST_MS);
+  let timer = setTimeout(() => silent.abort(new PollInstead()), FIRST_MS);
   try {
     const headers = { Accept: "text/event-stream", ...(lastId && { "Last-Event-ID": lastId }) };
     const response = await send(path, { headers, signal: silent.signal });
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     const parser = new Parser();
-    let begun = Boolean(lastId);
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
-      const events = parser.push(value);
-      begun ||= events.length > 0;
-      if (begun) {
-        clearTimeout(timer);
-        timer = setTimeout(abort, SILENCE_MS);
-        onActivity();
-      }
-      events.forEach(onEvent);
+      clearTimeout(timer);
+      timer = setTimeout(abort, SILENCE_MS);
+      onActivity();
+      parser.push(value).forEach(onEvent);
     }
   } catch (error) {
     if (silent.signal.reason instanceof PollInstead) throw silent.signal.reason;
