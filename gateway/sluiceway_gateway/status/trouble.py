@@ -7,8 +7,7 @@ from enum import StrEnum
 
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Place, State
-from sluiceway_gateway.status.held_back import LedgerSample
-from sluiceway_gateway.status.lag import GroupSummary
+from sluiceway_gateway.status.lag import GroupSummary, LedgerSample
 from sluiceway_gateway.status.progress import ProgressState
 
 MAX_PROBLEMS = 10
@@ -83,8 +82,8 @@ def _of_channel(channel: Channel) -> Iterable[Problem]:
         yield Problem(
             code="channel_failed",
             severity=Severity.ERROR,
-            since=ready and ready.last_transition_at,
-            reason=ready and ready.message,
+            since=None if ready is None else ready.last_transition_at,
+            reason=None if ready is None else ready.message,
         )
 
 
