@@ -45,18 +45,18 @@ from sluiceway_gateway.status.lag import (
     Overview,
     summarize_groups,
 )
+from sluiceway_gateway.status.model import (
+    MAX_PROBLEMS,
+    EndpointState,
+    Problem,
+    current_problems,
+)
 from sluiceway_gateway.status.progress import ReaderProgress
 from sluiceway_gateway.status.sample_store import (
     StoredSample,
     group_summaries_of,
     ledger_of,
     reader_progress_of,
-)
-from sluiceway_gateway.status.trouble import (
-    MAX_PROBLEMS,
-    EndpointState,
-    Problem,
-    current_problems,
 )
 
 _PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)

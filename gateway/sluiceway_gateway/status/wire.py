@@ -14,6 +14,7 @@ from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
 from sluiceway_gateway.http.json import JsonCache, list_of, text_of
 from sluiceway_gateway.status.lag import GroupLag
+from sluiceway_gateway.status.model import Problem, Severity
 from sluiceway_gateway.status.progress import ProgressState, offset_at, track_key, worst
 from sluiceway_gateway.status.sample_store import StoredSample
 from sluiceway_gateway.status.store import (
@@ -23,7 +24,6 @@ from sluiceway_gateway.status.store import (
     ReaderGroup,
     StatusReport,
 )
-from sluiceway_gateway.status.trouble import Problem, Severity
 
 
 def status_text(status: StatusReport, fragments: JsonCache) -> str:
