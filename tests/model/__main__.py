@@ -7,6 +7,7 @@ schedule and prints its trace; `--mutants` shows at which seed the model notices
 
 import argparse
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -53,13 +54,18 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     }
 
 
+def _pool(processes: int) -> ProcessPoolExecutor:
+    """Return a pool of new processes: the copy of one with threads may crash."""
+    return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+
+
 def _without_trace(seed: int) -> Outcome:
     return run_schedule(seed, keep_trace=False)
 
 
 def _print_mutants(schedules: int, processes: int) -> int:
     survivors = 0
-    with ProcessPoolExecutor(processes) as pool:
+    with _pool(processes) as pool:
         found = pool.map(partial(_noticed_by_index, schedules=schedules), range(len(MUTANTS)))
         for each, outcome in zip(MUTANTS, found, strict=True):
             survivors += outcome is None
@@ -90,7 +96,7 @@ def main() -> int:
         return int(_print_mutants(asked.schedules, asked.processes) > 0)
     start = time.monotonic()
     seeds = range(asked.first, asked.first + asked.schedules)
-    with ProcessPoolExecutor(asked.processes) as pool:
+    with _pool(asked.processes) as pool:
         outcomes = list(pool.map(_without_trace, seeds, chunksize=50))
     report = summary(outcomes) | {"seconds": round(time.monotonic() - start, 1)}
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
