@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
 
-from tests.model.mutants import MUTANTS, Mutant
+from tests.model.mutants import MUTANTS, noticed_at
 from tests.model.schedule import Outcome, run_schedule
 
 KINDS = {
@@ -27,13 +27,6 @@ KINDS = {
     "fenced": "not_fenced",
 }
 """The kinds of violations, as the report names them."""
-
-
-def noticed(mutant: Mutant, schedules: int) -> Outcome | None:
-    """Return the first schedule in which the model notices a mutant."""
-    with mutant.applied():
-        outcomes = (run_schedule(seed) for seed in range(schedules))
-        return next((each for each in outcomes if each.violation is not None), None)
 
 
 def summary(outcomes: list[Outcome]) -> dict[str, Any]:
@@ -59,24 +52,16 @@ def _pool(processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
 
 
-def _without_trace(seed: int) -> Outcome:
-    return run_schedule(seed, keep_trace=False)
-
-
 def _print_mutants(schedules: int, processes: int) -> int:
     survivors = 0
     with _pool(processes) as pool:
-        found = pool.map(partial(_noticed_by_index, schedules=schedules), range(len(MUTANTS)))
+        found = pool.map(partial(noticed_at, schedules=schedules), range(len(MUTANTS)))
         for each, outcome in zip(MUTANTS, found, strict=True):
             survivors += outcome is None
             seen = "SURVIVED" if outcome is None else f"seed {outcome.seed}, {outcome.text}"
             sys.stdout.write(f"{each.name}: {seen}\n")
     sys.stdout.write(f"{len(MUTANTS)} mutants, {survivors} survived\n")
     return survivors
-
-
-def _noticed_by_index(index: int, schedules: int) -> Outcome | None:
-    return noticed(MUTANTS[index], schedules)
 
 
 def main() -> int:
@@ -97,7 +82,7 @@ def main() -> int:
     start = time.monotonic()
     seeds = range(asked.first, asked.first + asked.schedules)
     with _pool(asked.processes) as pool:
-        outcomes = list(pool.map(_without_trace, seeds, chunksize=50))
+        outcomes = list(pool.map(partial(run_schedule, keep_trace=False), seeds, chunksize=50))
     report = summary(outcomes) | {"seconds": round(time.monotonic() - start, 1)}
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
     return int(any(each.violation is not None for each in outcomes))

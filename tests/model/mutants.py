@@ -14,6 +14,7 @@ from tests.model import readers
 from tests.model.gateway import Gateway, Move
 from tests.model.jobs import BatchJob, DeliveryReports, PlainWriter, Work
 from tests.model.readers import StreamReader
+from tests.model.schedule import Outcome, run_schedule
 from tests.model.world import Record, Steps
 
 from sluiceway_gateway.errors import PositionMoved
@@ -534,3 +535,15 @@ def _() -> list[Patch]:
 @mutant("expired records are skipped without a word")
 def _() -> list[Patch]:
     return [(StreamReader, "tell", nothing)]
+
+
+def noticed(mutant: Mutant, schedules: int) -> Outcome | None:
+    """Return the first schedule in which the model notices a mutant."""
+    with mutant.applied():
+        outcomes = (run_schedule(seed) for seed in range(schedules))
+        return next((each for each in outcomes if each.violation is not None), None)
+
+
+def noticed_at(index: int, schedules: int) -> Outcome | None:
+    """Return the same for the mutant of an index: a new process can be given that."""
+    return noticed(MUTANTS[index], schedules)

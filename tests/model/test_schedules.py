@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.model.__main__ import main, noticed, summary
-from tests.model.mutants import MUTANTS, Mutant
+from tests.model.__main__ import main, summary
+from tests.model.mutants import MUTANTS, Mutant, noticed
 from tests.model.schedule import run_schedule
 
 ROOT = Path(__file__).parents[2]
