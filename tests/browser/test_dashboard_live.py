@@ -127,7 +127,7 @@ def test_a_lost_writer(browser: Browser, live: Live) -> None:
         browser.shows("No problems", ".problems")
         process.kill()
     until(lambda: live.line("orphaned")["writers"]["lost"])
-    browser.shows("A writer is lost", ".problems", VISIBLE_S)
+    browser.shows("The writer loader (0) is lost", ".problems", VISIBLE_S)
     browser.one(".problems a").click()
     browser.shows("The writer loader (0) is lost", "ul.problems")
 
@@ -152,15 +152,15 @@ def test_an_open_batch_that_holds_readers_back_and_its_abort(browser: Browser, l
 
 def hold_readers_until_aborted(browser: Browser, live: Live, one: ChannelWriter) -> None:
     """Raise Conflict at the end of the batch, which was aborted on the page."""
-    browser.open(f"{live.url}/#/channels/daily")
+    browser.open(live.url)
     with live.client.channel("daily").writer(group="two") as two, one.batch("2013-01-01"):
         one.write(records(10))
         one.flush()
         with two.batch("2013-01-02"):
             two.write(records(20))
         until(lambda: held_messages(live.status("daily")))
-        browser.shows("Open batch 2013-01-01 of one[0] holds", "ul.problems", VISIBLE_S)
-        browser.button("Commits").click()
+        browser.shows("Open batch 2013-01-01 of one[0] holds", ".problems", VISIBLE_S)
+        browser.one(".problems a").click()
         browser.shows("2013-01-02", "section")
         browser.button("Abort…").click()
         browser.one("dialog input").send_keys("it hangs")

@@ -6,7 +6,6 @@ import { Commits } from "./commits.js";
 import { Configuration } from "./configuration.js";
 import { Endpoints } from "./endpoints.js";
 import { count, drainTime, duration, rate, Text, trend, whole } from "./format.js";
-import { factsOfStatus } from "./facts.js";
 import { follow } from "./live.js";
 import { ProblemSentence } from "./problems.js";
 import { Readers } from "./readers.js";
@@ -65,7 +64,7 @@ function Gone({ error, name, shown = false }) {
 function Summary({ name, status, gone }) {
   const { channel, groups } = status;
   const slowest = groups.reduce((worst, each) => ((each.lag_messages ?? -1) > (worst?.lag_messages ?? -1) ? each : worst), null);
-  const problems = factsOfStatus(status);
+  const { problems } = status;
   return html`<section class="summary" aria-label="Summary">
     <div class="title">
       <h1><${Text} value=${name} /></h1>

@@ -1,7 +1,6 @@
 // The overview: current problems first, then the list of channels.
 
 import { channels, followChannels, loaded } from "./channels.js";
-import { factsOfLine } from "./facts.js";
 import { count, duration, isUnknown, rate, Text, whole } from "./format.js";
 import { tick } from "./live.js";
 import { allProblems, ProblemSentence } from "./problems.js";
@@ -65,7 +64,7 @@ const COLUMNS = [
     value: (line) => line.channel.name,
     header: true,
     cell: (line, active) => html`<a href=${href(["channels", line.channel.name])} tabindex=${active ? 0 : -1} data-row-link><${Text} value=${line.channel.name} /></a>
-      <span class="labels">${Object.entries(line.channel.labels).map(([key, value]) => html`<${Text} class="label" value=${value ? `${key}=${value}` : key} />`)}</span>`,
+      <span class="labels">${line.channel.delivery === "exactly_once" && html`<span class="label">exactly once</span>`}${Object.entries(line.channel.labels).map(([key, value]) => html`<${Text} class="label" value=${value ? `${key}=${value}` : key} />`)}</span>`,
   },
   {
     id: "state",
@@ -86,6 +85,7 @@ const COLUMNS = [
     cell: (line) => duration(line.lag_seconds, { atLeast: line.lag_seconds_at_least, why: NO_SAMPLE }),
   },
   { id: "written", title: "Written", optional: 1, numeric: true, value: (line) => line.write_rate, cell: (line) => rate(line.write_rate, "Unknown: not sampled yet") },
+  { id: "read", title: "Read", hint: "By all groups together", optional: 2, numeric: true, value: (line) => line.read_rate, cell: (line) => rate(line.read_rate, NO_SAMPLE) },
 ];
 
 function counts({ living, lost, failed }) {
@@ -111,7 +111,7 @@ function sorted(lines, column, descending) {
 function filtered(lines, filter, only) {
   const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
   return lines.filter((line) => {
-    if (only === "problems" && !factsOfLine(line).length) return false;
+    if (only === "problems" && !line.problems.length) return false;
     if (!words.length) return true;
     const known = searchText(line);
     return words.every((word) => known.includes(word));

@@ -1,14 +1,12 @@
 // Problems as sentences: what is wrong, since when, and where its cause is.
 
-import { factsOfLine } from "./facts.js";
-import { ago, durationText, isUnknown, Text, whole } from "./format.js";
+import { ago, isUnknown, Text, whole } from "./format.js";
 import { href } from "./router.js";
 import { html } from "./view.js";
 
 const messages = (count) => `${whole(count)} ${count === 1 ? "message" : "messages"}`;
-// "The writer loader (0) is", or "2 writers are" in the list, which has numbers only.
-function subject(role, { group, index, times }) {
-  if (!isUnknown(times)) return `${times === 1 ? `A ${role} is` : `${whole(times)} ${role}s are`}`;
+// "The writer loader (0) is".
+function subject(role, { group, index }) {
   return html`The ${role} ${group ? html`<${Text} value=${group} />` : "without a group"}${isUnknown(index) ? "" : ` (${index})`} is`;
 }
 
@@ -89,20 +87,13 @@ export function ProblemSentence({ fact, channel }) {
     ${channel && html`<a href=${href(["channels", channel], { tab: kind.tab })}><${Text} value=${channel} /></a>: `}
     ${kind.sentence(fact)}${reason}
     ${!isUnknown(fact.since) && html` <span class="since">${ago(fact.since)}</span>`}
-    ${recovery(fact)}
   </span>`;
-}
-
-// Whether it gets better by itself.
-function recovery({ drain_s: seconds }) {
-  if (isUnknown(seconds)) return "";
-  return html` <span class="better">Recovering: drained in about ${durationText(seconds)}.</span>`;
 }
 
 // All problems of the channels, errors first, the newest of them first.
 export function allProblems(channels) {
   const found = channels.flatMap((line) =>
-    factsOfLine(line).map((fact) => ({ fact, channel: line.channel.name })),
+    line.problems.map((fact) => ({ fact, channel: line.channel.name })),
   );
   const order = ({ fact }) => (fact.severity === "error" ? 0 : 1);
   return found.sort(

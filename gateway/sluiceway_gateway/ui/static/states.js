@@ -1,6 +1,5 @@
 // States in words and shapes. A colour only repeats what the word says.
 
-import { factsOfLine } from "./facts.js";
 import { isUnknown, Unknown } from "./format.js";
 import { problemWord } from "./problems.js";
 import { html } from "./view.js";
@@ -55,7 +54,7 @@ export const EndpointState = ({ endpoint: { state, health } }) => {
 // The state of a channel in the list: its worst problem, else its phase, else its readers' progress.
 // `rank` sorts the worst first.
 export function lineState(line) {
-  const [worst] = factsOfLine(line);
+  const [worst] = line.problems;
   if (worst) {
     const kind = worst.severity === "error" ? "error" : "warning";
     return { kind, word: problemWord(worst), rank: kind === "error" ? 0 : 1 };
