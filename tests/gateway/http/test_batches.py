@@ -10,6 +10,7 @@ import pytest
 
 from gateways import code
 from ledger_sites import LedgerSite, digest, ledger_site, use_topic
+from waiting import until
 
 
 def test_what_a_batch_lists_becomes_visible_with_its_commit(ledger: LedgerSite) -> None:
@@ -292,8 +293,7 @@ def test_a_waiting_reader_is_answered_when_a_batch_ends(ledger: LedgerSite, end:
     waiting = threading.Thread(target=wait)
     waiting.start()
     reads = ledger.rig.app.state.parts.ledger_reads
-    while not reads.waiting:
-        time.sleep(0.001)
+    until(lambda: reads.waiting)
     if end == "commit":
         ledger.commit(batch, {0: [(0, 10)]})
     else:
