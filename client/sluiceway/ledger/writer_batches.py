@@ -230,7 +230,7 @@ class TransactionalReader(Protocol):
     """A reader whose positions a transaction commits."""
 
     in_transaction: bool
-    """Whether a transaction commits its positions, so that it commits none by itself."""
+    """True while a transaction commits its positions, so that it commits none by itself."""
 
     @property
     def handle(self) -> EndpointHandle:

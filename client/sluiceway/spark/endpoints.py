@@ -60,7 +60,7 @@ class Job:
     renews: bool = False
     """Whether the session is in Spark's driver, so that it renews the batches of running jobs."""
     remote: bool = False
-    """Whether this is Spark Connect, where no write shows that it is in `foreachBatch`."""
+    """True for Spark Connect, where no write shows that it is in `foreachBatch`."""
     trace: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The trace that was current when the data source was registered; batch jobs belong to it."""
 

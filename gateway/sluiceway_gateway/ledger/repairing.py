@@ -39,7 +39,7 @@ class LostRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class RepairPlan:
-    """What a repair gives up."""
+    """Records and open batches that a repair gives up."""
 
     cause: str
     """Why the ledger is halted."""

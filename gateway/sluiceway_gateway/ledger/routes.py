@@ -287,7 +287,7 @@ Manager = Annotated[Principal, access(Action.MANAGE)]
 
 
 class RepairPlanBody(BaseModel):
-    """What a repair gives up."""
+    """Records and open batches that a repair gives up."""
 
     cause: str = Field(description="Why the channel is halted")
     lost: list[LostBody]

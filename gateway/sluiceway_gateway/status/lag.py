@@ -36,7 +36,7 @@ class OpenBatch:
     key: str
     owner: str
     since: float
-    """When it was opened, in Unix time."""
+    """Time of its opening, in Unix time."""
     held_messages: int
 
 
@@ -59,7 +59,7 @@ class LedgerSample:
         return next((each for each in self.batches if each.held_messages), None)
 
     def is_gapless(self, starts: Offsets) -> bool:
-        """Whether every message from the first one to the last committed one is committed."""
+        """Return True if every message from the first to the last committed one is committed."""
         lengths = (
             max(0, (end or 0) - (start or 0))
             for start, end in zip(starts, self.visible_end, strict=False)
