@@ -79,6 +79,5 @@ def test_a_leader_that_does_not_answer_has_no_offsets(server: KafkaServer) -> No
         with pytest.raises(KafkaUnavailable):
             admin.newest(NAME, [0])
 
-    assert until(lambda: admin.watermarks(NAME, [0])) == {
-        0: Watermarks(begin_offset=0, end_offset=3)
-    }
+    # The first answer may still lack the partition: None stands for a leader that was too slow.
+    until(lambda: admin.watermarks(NAME, [0]) == {0: Watermarks(begin_offset=0, end_offset=3)})
