@@ -23,6 +23,7 @@ from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
+from sluiceway_gateway.history import routes as history_routes
 from sluiceway_gateway.http import cluster, health, openapi
 from sluiceway_gateway.http.auth import HEALTH
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
@@ -135,7 +136,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         ledger_reads=ledger_reads,
         registry=Registry(database),
         repairs=Repairs(database, kafka, notify=ledger_reads.notify, clock=clock),
-        statuses=Statuses(database, tokens),
+        statuses=Statuses(database, tokens, clock=clock),
         rendered=ResponseCache(),
         fragments=JsonCache(),
         groups=GroupService(database, notify=watch.notify, clock=clock),
@@ -192,6 +193,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         offsets_routes,
         ledger_routes,
         status_routes,
+        history_routes,
         groups_routes,
         registry_routes,
         cluster,
