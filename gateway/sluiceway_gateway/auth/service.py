@@ -16,9 +16,9 @@ from pydantic import SecretStr
 
 from sluiceway_gateway.auth import store as auth_store
 from sluiceway_gateway.auth.model import (
-    Kind,
     Principal,
     Scope,
+    ScopeKind,
     Token,
     parse_scopes,
     split_token,
@@ -35,7 +35,7 @@ from sluiceway_gateway.errors import (
     Unauthenticated,
 )
 
-LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=Kind.ADMIN),))
+LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=ScopeKind.ADMIN),))
 """The principal of loopback requests while there are no tokens."""
 
 _LABEL_LENGTH = 200

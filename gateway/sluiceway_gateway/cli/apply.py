@@ -48,7 +48,7 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u206
 _DRY = {"dry_run": "true"}
 
 
-class Kind(StrEnum):
+class StepKind(StrEnum):
     """What a plan does with a channel."""
 
     CREATE = "create"
@@ -58,8 +58,14 @@ class Kind(StrEnum):
     REFUSED = "refused"
 
 
-_SIGNS = {Kind.CREATE: "+", Kind.CHANGE: "~", Kind.DELETE: "-", Kind.KEEP: "=", Kind.REFUSED: "!"}
-_DONE = {Kind.CREATE: "created", Kind.CHANGE: "changed", Kind.DELETE: "being deleted"}
+_SIGNS = {
+    StepKind.CREATE: "+",
+    StepKind.CHANGE: "~",
+    StepKind.DELETE: "-",
+    StepKind.KEEP: "=",
+    StepKind.REFUSED: "!",
+}
+_DONE = {StepKind.CREATE: "created", StepKind.CHANGE: "changed", StepKind.DELETE: "being deleted"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +73,7 @@ class Step:
     """The plan for one channel; `send` makes the change, guarded by the state it was made from."""
 
     name: str
-    kind: Kind
+    kind: StepKind
     lines: tuple[str, ...] = ()
     """Changes of fields, or why it is refused."""
     send: Callable[[], object] | None = None
@@ -139,7 +145,7 @@ def apply(
                 named = {each.name for each in documents}
                 steps += _pruned(transport, named, selector, force=force)
         _show(steps)
-        refused = sum(each.kind is Kind.REFUSED for each in steps)
+        refused = sum(each.kind is StepKind.REFUSED for each in steps)
         if refused:
             raise click.ClickException(
                 f"{refused} of {len(steps)} channels are refused, see above; nothing was changed"
@@ -177,11 +183,14 @@ def _planned(transport: Transport, document: Document) -> Step:
 
     if before is None:
         lines = tuple(f"+ {path}: {value}" for path, value in _fields(document_of(after)).items())
-        return Step(name=document.name, kind=Kind.CREATE, lines=lines, send=send)
+        return Step(name=document.name, kind=StepKind.CREATE, lines=lines, send=send)
     if before["metadata"]["generation"] == after["metadata"]["generation"]:
-        return Step(name=document.name, kind=Kind.KEEP)
+        return Step(name=document.name, kind=StepKind.KEEP)
     return Step(
-        name=document.name, kind=Kind.CHANGE, lines=tuple(_differences(before, after)), send=send
+        name=document.name,
+        kind=StepKind.CHANGE,
+        lines=tuple(_differences(before, after)),
+        send=send,
     )
 
 
@@ -201,7 +210,7 @@ def _deletion(transport: Transport, name: str, *, force: bool) -> Step:
     try:
         found, tag = _read(transport, path)
         if found is None or tag is None:
-            return Step(name=name, kind=Kind.KEEP, lines=("deleted meanwhile",))
+            return Step(name=name, kind=StepKind.KEEP, lines=("deleted meanwhile",))
         params = {"uid": found["metadata"]["uid"]}
         params |= {"force": "true"} if force else {"if_empty": "true"}
         guard = {"If-Match": tag}
@@ -214,7 +223,7 @@ def _deletion(transport: Transport, name: str, *, force: bool) -> Step:
 
     topic = found["status"]["topic"]["name"]
     fate = "stays" if found["spec"]["topic"] is not None else "is deleted too"
-    return Step(name=name, kind=Kind.DELETE, lines=(f"its topic {topic} {fate}",), send=send)
+    return Step(name=name, kind=StepKind.DELETE, lines=(f"its topic {topic} {fate}",), send=send)
 
 
 def _read(transport: Transport, path: str) -> tuple[dict[str, Any] | None, str | None]:
@@ -242,7 +251,7 @@ def _refused(name: str, error: GatewayError, document: Document | None = None) -
         lines += [
             f"at {document.place(each['pointer'])}: {each['pointer']}" for each in error.errors
         ]
-    return Step(name=name, kind=Kind.REFUSED, lines=tuple(lines))
+    return Step(name=name, kind=StepKind.REFUSED, lines=tuple(lines))
 
 
 def _fields(document: Mapping[str, Any]) -> dict[str, str]:
@@ -293,11 +302,11 @@ def _show(steps: Sequence[Step]) -> None:
     counts = [
         f"{sum(each.kind is kind for each in steps)} {words}"
         for kind, words in (
-            (Kind.CREATE, "to create"),
-            (Kind.CHANGE, "to change"),
-            (Kind.DELETE, "to delete"),
-            (Kind.KEEP, "unchanged"),
-            (Kind.REFUSED, "refused"),
+            (StepKind.CREATE, "to create"),
+            (StepKind.CHANGE, "to change"),
+            (StepKind.DELETE, "to delete"),
+            (StepKind.KEEP, "unchanged"),
+            (StepKind.REFUSED, "refused"),
         )
     ]
     click.echo(f"plan: {', '.join(counts)}")
@@ -341,4 +350,4 @@ def _state_of(steps: Sequence[Step], index: int) -> str:
     return f"Done before: {done}; not begun: {rest}. Apply again for a new plan"
 
 
-__all__ = ["WOULD_CHANGE", "Kind", "Step", "apply"]
+__all__ = ["WOULD_CHANGE", "Step", "StepKind", "apply"]
