@@ -57,11 +57,10 @@ def lags(answer: Any) -> Any:
 
 def rows(flights: Site) -> dict[int, int]:
     """Return the number of the channel's rows by step."""
-    statement = select(lag_history.c.step_s, func.count().label("number")).group_by(
-        lag_history.c.step_s
-    )
+    table = lag_history.c
+    counted = select(table.step_s, func.count().label("number")).group_by(table.step_s)
     with flights.rig.database.read() as tx:
-        found = tx.execute(statement.where(lag_history.c.channel_uid == flights.uid))
+        found = tx.execute(counted.where(table.channel_uid == flights.uid))
         return {row.step_s: row.number for row in found}
 
 
