@@ -45,7 +45,9 @@ from sluiceway_gateway.registry import routes as registry_routes
 from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.status import event_routes
 from sluiceway_gateway.status import routes as status_routes
+from sluiceway_gateway.status.feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
 from sluiceway_gateway.ui import routes as ui_routes
 
@@ -109,6 +111,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         watch.notify()
         loops.wake()
 
+    statuses, fragments = Statuses(database, tokens), JsonCache()
     parts = Services(
         settings=settings,
         tokens=tokens,
@@ -135,9 +138,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         ledger_reads=ledger_reads,
         registry=Registry(database),
         repairs=Repairs(database, kafka, notify=ledger_reads.notify, clock=clock),
-        statuses=Statuses(database, tokens),
+        statuses=statuses,
+        feed=StatusFeed(statuses, watch, fragments=fragments, clock=clock),
         rendered=ResponseCache(),
-        fragments=JsonCache(),
+        fragments=fragments,
         groups=GroupService(database, notify=watch.notify, clock=clock),
         watch=watch,
         metrics=metrics,
@@ -192,6 +196,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         offsets_routes,
         ledger_routes,
         status_routes,
+        event_routes,
         groups_routes,
         registry_routes,
         cluster,

@@ -42,6 +42,7 @@ from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.status.feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
 
 
@@ -62,6 +63,7 @@ class Services:
     registry: Registry
     repairs: Repairs
     statuses: Statuses
+    feed: StatusFeed
     rendered: ResponseCache
     fragments: JsonCache
     groups: GroupService
