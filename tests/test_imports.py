@@ -271,6 +271,16 @@ def test_modules_stay_short() -> None:
     assert long == {}
 
 
+@pytest.mark.parametrize("package", [GATEWAY, CLIENT], ids=lambda path: path.name)
+def test_a_class_name_occurs_once_in_a_package(package: Path) -> None:
+    modules: dict[str, list[str]] = {}
+    for path in _modules(package):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules.setdefault(node.name, []).append(str(path.relative_to(package)))
+    assert {name: paths for name, paths in modules.items() if len(paths) > 1} == {}
+
+
 # Uses of the wall clock: to date stored rows, and to show times to people.
 WALL_CLOCKS = {"clock.py", "cli/token.py", "pypz/status.py"}
 

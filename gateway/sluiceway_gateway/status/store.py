@@ -47,8 +47,8 @@ from sluiceway_gateway.status.lag import (
 )
 from sluiceway_gateway.status.model import (
     MAX_PROBLEMS,
+    CurrentProblem,
     EndpointState,
-    Problem,
     current_problems,
 )
 from sluiceway_gateway.status.progress import ReaderProgress
@@ -108,7 +108,7 @@ class StatusReport:
     groups: tuple[ReaderGroup, ...]
 
     @property
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[CurrentProblem, ...]:
         """Current problems of the channel."""
         attached = (*self.writers, *(each.endpoint for each in self.readers))
         return current_problems(
@@ -151,7 +151,7 @@ class ChannelSummary:
     read_rate: float | None
     """Messages per second, of all groups."""
     endpoints: Mapping[Role, EndpointCounts]
-    problems: tuple[Problem, ...]
+    problems: tuple[CurrentProblem, ...]
 
 
 def version(tx: ReadTransaction, name: str) -> StatusVersion | None:
