@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import Precondition, status_etag
-from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.errors import (
     ChannelNotFound,
     DatabaseUnavailable,
@@ -24,6 +23,7 @@ from sluiceway_gateway.errors import (
     Unauthenticated,
 )
 from sluiceway_gateway.http.auth import Anybody, Viewer, access, authenticate
+from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after, name_before
 from sluiceway_gateway.http.problems import problems
