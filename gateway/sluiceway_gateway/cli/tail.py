@@ -19,7 +19,7 @@ _READ_TIMEOUT_S = 0.2
 
 @click.command()
 @click.argument("name")
-@click.option("--from-beginning", is_flag=True, help="Start at the oldest record, not at the end.")
+@click.option("--from-beginning", is_flag=True, help="Start at the oldest record, not the end.")
 @click.option("--number", "-n", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--no-follow", is_flag=True, help="Print the existing records, then stop.")
 @click.option("--skip-corrupt", is_flag=True, help="Skip messages that cannot be decoded.")
@@ -34,7 +34,7 @@ def tail(
 ) -> None:
     """Print new records of the channel NAME, one JSON object per line; committed ones only.
 
-    Dates and times are strings in ISO 8601, decimals and UUIDs strings, bytes base64, and NaN and
+    Dates and times are ISO 8601 strings, decimals and UUIDs strings, bytes base64, NaN and
     infinities the strings NaN, Infinity and -Infinity.
     """
     start: Literal["earliest", "latest"] = "earliest" if from_beginning or no_follow else "latest"
@@ -65,7 +65,7 @@ def _open(gateway: Gateway, name: str) -> Channel:
 def _print(reader: ChannelReader, number: int | None, awaited: str) -> None:
     """Print up to `number` records, or all until the reader has finished.
 
-    Says once that records are `awaited` if the first do not come soon.
+    Prints `awaited` once if the first record is late.
     """
     left = math.inf if number is None else number
     notice = ExitStack()
