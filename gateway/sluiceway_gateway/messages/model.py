@@ -52,7 +52,7 @@ class ReadMessage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class StartPoint:
     """Where a request begins to read.
 
     `bounds` has, by partition, the offset that reading begins at, or ends below if it begins with
@@ -69,15 +69,15 @@ class Place:
 _CURSOR = re.compile(r"([no])((?:,(?:0|[1-9][0-9]{0,5}):(?:0|[1-9][0-9]{0,18}))+)")
 
 
-def cursor_of(place: Place) -> str:
-    """Return the text of a place with bounds."""
-    bounds = "".join(f",{each}:{offset}" for each, offset in sorted((place.bounds or {}).items()))
-    text = f"{'n' if place.newest_first else 'o'}{bounds}"
+def cursor_of(start: StartPoint) -> str:
+    """Return the text of a start point with bounds."""
+    bounds = "".join(f",{each}:{offset}" for each, offset in sorted((start.bounds or {}).items()))
+    text = f"{'n' if start.newest_first else 'o'}{bounds}"
     return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
 
 
-def place_of(cursor: str) -> Place | None:
-    """Return the place of a cursor; None for another text."""
+def start_of_cursor(cursor: str) -> StartPoint | None:
+    """Return the start point of a cursor; None for another text."""
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode()
     except ValueError:
@@ -87,8 +87,8 @@ def place_of(cursor: str) -> Place | None:
         return None
     pairs = [each.split(":") for each in found[2].removeprefix(",").split(",")]
     bounds = {int(partition): int(offset) for partition, offset in pairs}
-    place = Place(newest_first=found[1] == "n", bounds=bounds)
-    return place if cursor_of(place) == cursor and len(bounds) <= MAX_PARTITIONS else None
+    start = StartPoint(newest_first=found[1] == "n", bounds=bounds)
+    return start if cursor_of(start) == cursor and len(bounds) <= MAX_PARTITIONS else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ def window(view: PartitionView, at: int, size: int, *, newest: bool) -> Interval
     return None
 
 
-class Selection:
+class MessageSelection:
     """The newest or the oldest messages among those of several partitions, by their timestamps.
 
     Each partition's messages arrive in their order. While there are more than `limit` of them, or
@@ -230,7 +230,7 @@ def merged(by_partition: Mapping[int, Sequence[ReadMessage]], *, newest: bool) -
 
 
 @dataclass(kw_only=True)
-class Progress:
+class ReadProgress:
     """The reading of one request: rounds, each of a window of every partition that has more.
 
     `at` is, by partition, where the next round begins, or ends if `newest`.
@@ -263,9 +263,9 @@ class Progress:
         }
         return {each: interval for each, interval in found.items() if interval is not None}
 
-    def selection(self) -> Selection:
+    def selection(self) -> MessageSelection:
         """Return an empty selection for the next round's messages."""
-        return Selection(
+        return MessageSelection(
             self.views,
             newest=self.newest,
             limit=self.limit - self.count,
@@ -273,7 +273,7 @@ class Progress:
         )
 
     def record(
-        self, windows: Mapping[int, Interval], selected: Selection, read: Mapping[int, int]
+        self, windows: Mapping[int, Interval], selected: MessageSelection, read: Mapping[int, int]
     ) -> None:
         """Add a round's messages.
 
@@ -306,13 +306,13 @@ class Progress:
         """Return all messages so far, in the order in which they are shown."""
         return merged(self.found, newest=self.newest)
 
-    def following(self) -> Place | None:
+    def following(self) -> StartPoint | None:
         """Return where a further request goes on; None if everything was shown."""
         more = any(
             view.truncated or window(view, self.at[each], 1, newest=self.newest) is not None
             for each, view in self.views.items()
         )
-        return Place(newest_first=self.newest, bounds=dict(self.at)) if more else None
+        return StartPoint(newest_first=self.newest, bounds=dict(self.at)) if more else None
 
 
 _TEXT_SHARE = 4

@@ -23,9 +23,9 @@ from sluiceway_gateway.messages.model import (
     MAX_PARTITIONS,
     READ_S,
     PartitionView,
-    Place,
-    Progress,
     ReadMessage,
+    ReadProgress,
+    StartPoint,
     clipped,
     holds,
     malformed,
@@ -34,7 +34,7 @@ from sluiceway_gateway.messages.model import (
 from sluiceway_gateway.schemas import store as schemas_store
 
 if TYPE_CHECKING:
-    from sluiceway_gateway.messages.records import Content
+    from sluiceway_gateway.messages.records import MessageContent
 
 _MAX_RUNS = 2_000
 """Runs of one partition that a request looks at."""
@@ -45,7 +45,7 @@ class ShownMessage:
     """A message, what it holds, and whether a commit lists it (None without a ledger)."""
 
     message: ReadMessage
-    content: Content
+    content: MessageContent
     committed: bool | None
 
 
@@ -59,7 +59,7 @@ class MessagePage:
     left_out: int
     """Partitions with messages that were not read, because there are too many."""
     messages: tuple[ShownMessage, ...]
-    following: Place | None
+    following: StartPoint | None
     ended: Literal["time", "bytes"] | None
     """Why there are fewer messages than asked for, although there are more."""
 
@@ -74,8 +74,8 @@ class MessageReads:
         self._database = database
         self._kafka = kafka
 
-    def read(self, name: str, place: Place, *, limit: int, uncommitted: bool) -> MessagePage:
-        """Return up to `limit` messages from a place on; changes nothing.
+    def read(self, name: str, start: StartPoint, *, limit: int, uncommitted: bool) -> MessagePage:
+        """Return up to `limit` messages from a point on; changes nothing.
 
         Of exactly-once channels, those that readers see, or with `uncommitted` all. Fewer after
         some seconds. Raises ChannelNotFound, ChannelNotReady, KafkaUnavailable, and InvalidRequest
@@ -86,12 +86,12 @@ class MessageReads:
             versions = schemas_store.versions(tx, channel.uid)
         require_usable(channel, writes=False)
         partitions = self._partitions(channel)
-        bounds = self._bounds(channel, _chosen(place, partitions))
-        at, left_out = self._start(channel, place, bounds)
-        newest = place.newest_first
+        bounds = self._bounds(channel, _chosen(start, partitions))
+        at, left_out = self._start(channel, start, bounds)
+        newest = start.newest_first
         views = self._views(channel, bounds, at, newest=newest, uncommitted=uncommitted)
         deadline_s = time.monotonic() + READ_S
-        progress = Progress(views=views, at=at, newest=newest, limit=limit)
+        progress = ReadProgress(views=views, at=at, newest=newest, limit=limit)
         with window_reader(self._kafka.client, channel.topic.name) as reader:
             while windows := progress.windows():
                 selected = progress.selection()
@@ -129,23 +129,23 @@ class MessageReads:
         return known
 
     def _start(
-        self, channel: Channel, place: Place, bounds: Mapping[int, Watermarks]
+        self, channel: Channel, start: StartPoint, bounds: Mapping[int, Watermarks]
     ) -> tuple[dict[int, int], int]:
         """Return by partition where reading begins, and the number of partitions left out."""
-        if place.bounds is not None:
+        if start.bounds is not None:
             # Retention may have removed what a cursor names.
             begins = {each: marks.begin_offset for each, marks in bounds.items()}
-            known = {each: at for each, at in place.bounds.items() if each in begins}
+            known = {each: at for each, at in start.bounds.items() if each in begins}
             return {each: max(at, begins[each]) for each, at in known.items()}, 0
-        if place.offset is not None:
-            assert place.partition is not None  # noqa: S101 - the wire requires it
-            _require_offset(place.partition, place.offset, bounds[place.partition])
-            return {place.partition: place.offset}, 0
-        if place.since is not None:
-            time_ms = round(place.since.timestamp() * 1000)
+        if start.offset is not None:
+            assert start.partition is not None  # noqa: S101 - the wire requires it
+            _require_offset(start.partition, start.offset, bounds[start.partition])
+            return {start.partition: start.offset}, 0
+        if start.since is not None:
+            time_ms = round(start.since.timestamp() * 1000)
             found = self._kafka.offsets_at(channel.topic.name, bounds, time_ms)
             at = {each: offset for each, offset in found.items() if offset >= 0}
-        elif place.newest_first:
+        elif start.newest_first:
             at = {each: marks.end_offset for each, marks in bounds.items()}
         else:
             at = {each: marks.begin_offset for each, marks in bounds.items()}
@@ -244,18 +244,18 @@ def _is_filled(marks: Watermarks) -> bool:
     return marks.begin_offset < marks.end_offset
 
 
-def _chosen(place: Place, partitions: int) -> Sequence[int]:
-    """Return the partitions that a place names, or all. Raises InvalidRequest."""
-    if place.bounds is not None:
-        named = sorted(place.bounds)
+def _chosen(start: StartPoint, partitions: int) -> Sequence[int]:
+    """Return the partitions that a start point names, or all. Raises InvalidRequest."""
+    if start.bounds is not None:
+        named = sorted(start.bounds)
         if named[-1] >= partitions:
             raise no_partition("query:cursor", named[-1], partitions)
         return named
-    if place.partition is None:
+    if start.partition is None:
         return range(partitions)
-    if place.partition >= partitions:
-        raise no_partition("query:partition", place.partition, partitions)
-    return [place.partition]
+    if start.partition >= partitions:
+        raise no_partition("query:partition", start.partition, partitions)
+    return [start.partition]
 
 
 def _require_offset(partition: int, offset: int, marks: Watermarks) -> None:

@@ -19,11 +19,11 @@ from sluiceway_gateway.channels.model import Format, SchemaVersion
 from sluiceway_gateway.errors import InvalidRequest, Violation
 from sluiceway_gateway.messages.model import MAX_RECORDS
 
-__all__ = ["Content", "EncodedMessage", "MessageDecoder", "encode", "partition_of"]
+__all__ = ["EncodedMessage", "MessageContent", "MessageDecoder", "encode", "partition_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Content:
+class MessageContent:
     """What a message holds: the first of its records as JSON values, or why there are none."""
 
     schema: SchemaVersion | None = None
@@ -41,21 +41,21 @@ class MessageDecoder:
         self._schemas = {each.id: Schema.parse(each.definition) for each in versions}
         self._decoders: dict[int | None, Decoder] = {}
 
-    def decode(self, value: bytes | None) -> Content:
+    def decode(self, value: bytes | None) -> MessageContent:
         """Return what a value holds. Never raises because of the bytes."""
         id_ = self._schema_id(value)
         version = None if id_ is None else self._versions.get(id_)
         decoded = self._decoder(id_).decode([value])
         if decoded.corrupt:
-            return Content(schema=version, error=decoded.corrupt[0].reason)
+            return MessageContent(schema=version, error=decoded.corrupt[0].reason)
         records: list[Any] = []
         try:
             for batch in decoded.batches:
                 records += to_records(batch.slice(0, MAX_RECORDS - len(records)))
         except SluicewayError as error:
-            return Content(schema=version, error=str(error))
+            return MessageContent(schema=version, error=str(error))
         count = sum(batch.num_rows for batch in decoded.batches)
-        return Content(schema=version, records=json_value(records), record_count=count)
+        return MessageContent(schema=version, records=json_value(records), record_count=count)
 
     def _schema_id(self, value: bytes | None) -> int | None:
         match self._format:

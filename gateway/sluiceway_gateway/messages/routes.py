@@ -22,7 +22,7 @@ from sluiceway_gateway.messages.wire import (
     Uncommitted,
     WrittenBody,
     page_json,
-    place_from,
+    start_point,
     written_json,
 )
 
@@ -54,16 +54,16 @@ async def list_messages(
     limit: Limit = 50,
     uncommitted: Uncommitted = False,
 ) -> Response:
-    """Return the newest messages, or older ones from a place on; no group's positions change.
+    """Return the newest messages, or older ones from a given point on; no group's positions change.
 
     On exactly-once channels those that readers see. A message that cannot be decoded has `error`
     and its bytes. An answer has at most some megabytes, and comes within about five seconds, then
     with what was found: see `incomplete`.
     """
-    place = place_from(partition=partition, offset=offset, since=since, start=start, cursor=cursor)
+    begin = start_point(partition=partition, offset=offset, since=since, start=start, cursor=cursor)
 
     def read() -> Response:
-        page = gateway.message_reads.read(name, place, limit=limit, uncommitted=uncommitted)
+        page = gateway.message_reads.read(name, begin, limit=limit, uncommitted=uncommitted)
         return json_response(page_json(page))
 
     response = await gateway.message_threads.run(read)

@@ -15,14 +15,14 @@ from sluiceway_gateway.ledger.wire import BatchText
 from sluiceway_gateway.messages.model import (
     MAX_MESSAGES,
     PartitionView,
-    Place,
+    StartPoint,
     cursor_of,
     malformed,
-    place_of,
     shortened,
+    start_of_cursor,
 )
 from sluiceway_gateway.messages.reading import MessagePage, ShownMessage
-from sluiceway_gateway.messages.writing import WriteRequest, Written
+from sluiceway_gateway.messages.writing import WriteRequest, WrittenMessages
 
 MAX_WRITTEN = 100
 """Records in a request."""
@@ -67,14 +67,14 @@ Uncommitted = Annotated[
 ]
 
 
-def place_from(
+def start_point(
     *,
     partition: int | None,
     offset: int | None,
     since: datetime | None,
     start: str,
     cursor: str | None,
-) -> Place:
+) -> StartPoint:
     """Return where to begin. Raises InvalidRequest for parameters that exclude each other."""
     given = {"cursor": cursor, "offset": offset, "since": since}
     named = [name for name, value in given.items() if value is not None]
@@ -85,13 +85,13 @@ def place_from(
     if offset is not None and partition is None:
         raise malformed("query:offset", "an offset is one of a partition; give partition too")
     if cursor is None:
-        return Place(newest_first=not named, partition=partition, offset=offset, since=since)
-    place = place_of(cursor)
-    if place is None:
+        return StartPoint(newest_first=not named, partition=partition, offset=offset, since=since)
+    start = start_of_cursor(cursor)
+    if start is None:
         raise malformed(
             "query:cursor", "not a cursor of messages; take next_cursor of the answer before"
         )
-    return place
+    return start
 
 
 class BytesBody(BaseModel):
@@ -259,7 +259,7 @@ def page_json(page: MessagePage) -> dict[str, Any]:
     }
 
 
-def written_json(written: Written) -> dict[str, Any]:
+def written_json(written: WrittenMessages) -> dict[str, Any]:
     """Return the JSON of messages that were written."""
     batch = written.batch
     return {

@@ -38,7 +38,7 @@ class WriteRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class WrittenMessages:
     """Where the records are: (partition, offset, records) of each message.
 
     `batch` is the one that was committed with them. `replayed`: its key was committed before, and
@@ -58,7 +58,7 @@ class MessageWrites:
         self._channels = channels
         self._ledgers = ledgers
 
-    def write(self, name: str, request: WriteRequest, principal: Principal) -> Written:
+    def write(self, name: str, request: WriteRequest, principal: Principal) -> WrittenMessages:
         """Write records, on exactly-once channels as one committed batch.
 
         There, a repeat with the same `batch_key` writes nothing. Raises what `Channels.connected`,
@@ -104,13 +104,15 @@ class MessageWrites:
             for index, each in enumerate(encoded)
         ]
 
-    def _produced(self, channel: Channel, messages: Sequence[tuple[NewMessage, int]]) -> Written:
+    def _produced(
+        self, channel: Channel, messages: Sequence[tuple[NewMessage, int]]
+    ) -> WrittenMessages:
         offsets = self._kafka.produce(
             channel.topic.name,
             [message for message, _ in messages],
             max_message_bytes=channel.max_message_bytes,
         )
-        return Written(
+        return WrittenMessages(
             messages=tuple(
                 (message.partition, offset, records)
                 for (message, records), offset in zip(messages, offsets, strict=True)
@@ -123,7 +125,7 @@ class MessageWrites:
         messages: Sequence[tuple[NewMessage, int]],
         request: WriteRequest,
         principal: Principal,
-    ) -> Written:
+    ) -> WrittenMessages:
         own_key = request.batch_key is None
         instance = uuid.uuid4().hex
         batch = self._ledgers.open(
@@ -139,7 +141,7 @@ class MessageWrites:
             uid=channel.uid,
         ).batch
         if batch.state is BatchState.COMMITTED:
-            return Written(batch=batch, replayed=True)
+            return WrittenMessages(batch=batch, replayed=True)
         try:
             written = self._produced(channel, messages)
             committed = self._ledgers.commit(
@@ -162,7 +164,7 @@ class MessageWrites:
         return replace(written, batch=committed.batch)
 
 
-def _commit_request(batch: Batch, instance: str, written: Written) -> CommitRequest:
+def _commit_request(batch: Batch, instance: str, written: WrittenMessages) -> CommitRequest:
     offsets: defaultdict[int, list[int]] = defaultdict(list)
     counts: Counter[int] = Counter()
     for partition, offset, records in written.messages:

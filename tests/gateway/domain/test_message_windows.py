@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from sluiceway_gateway.ledger.model import Interval
 from sluiceway_gateway.messages.model import (
     PartitionView,
-    Place,
-    Progress,
     ReadMessage,
+    ReadProgress,
+    StartPoint,
     cursor_of,
-    place_of,
     shortened,
+    start_of_cursor,
 )
 
 
@@ -55,7 +55,7 @@ def views_of(log: dict[int, Any]) -> dict[int, PartitionView]:
     }
 
 
-def run(progress: Progress, log: dict[int, Any], stops: Sequence[int | None]) -> None:
+def run(progress: ReadProgress, log: dict[int, Any], stops: Sequence[int | None]) -> None:
     """Read as Kafka gives messages; `stops` are how many a round reads before its time is over."""
     left = list(stops)
     while windows := progress.windows():
@@ -86,20 +86,22 @@ def test_pages_show_each_visible_message_once_and_in_order(
     if newest:
         # What a round that was cut short has not read is newer; a further page only goes back.
         stops = []
-    place: Place | None = Place(
+    start: StartPoint | None = StartPoint(
         newest_first=newest, bounds=dict.fromkeys(log, 5_001 if newest else 0)
     )
     shown: list[ReadMessage] = []
-    while place is not None:
-        assert place.bounds is not None
-        progress = Progress(views=views_of(log), at=dict(place.bounds), newest=newest, limit=limit)
+    while start is not None:
+        assert start.bounds is not None
+        progress = ReadProgress(
+            views=views_of(log), at=dict(start.bounds), newest=newest, limit=limit
+        )
         run(progress, log, stops)
         page = progress.messages()
         assert len(page) <= limit
         if progress.ended is None and progress.following() is not None:
             assert len(page) == limit
         shown += page
-        place = progress.following()
+        start = progress.following()
         stops = stops[:-1]
     for partition, (messages, runs) in log.items():
         visible = [
@@ -119,7 +121,7 @@ def test_a_page_has_the_newest_messages_of_all_partitions(log: dict[int, Any], l
             for number, each, at in zip(range(len(messages), 0, -1), messages, times, strict=True)
         ]
     whole = {each: (messages, (Interval(0, 5_001),)) for each, (messages, _) in log.items()}
-    progress = Progress(
+    progress = ReadProgress(
         views=views_of(whole), at=dict.fromkeys(whole, 5_001), newest=True, limit=limit
     )
     run(progress, whole, ())
@@ -130,11 +132,11 @@ def test_a_page_has_the_newest_messages_of_all_partitions(log: dict[int, Any], l
 
 def test_a_round_that_was_cut_short_says_so_and_the_next_page_goes_on() -> None:
     log = {0: ([message(0, each) for each in range(10)], (Interval(0, 10),))}
-    progress = Progress(views=views_of(log), at={0: 0}, newest=False, limit=10)
+    progress = ReadProgress(views=views_of(log), at={0: 0}, newest=False, limit=10)
     run(progress, log, [4])
     assert [each.offset for each in progress.messages()] == [0, 1, 2, 3]
     assert progress.ended == "time"
-    assert progress.following() == Place(newest_first=False, bounds={0: 4})
+    assert progress.following() == StartPoint(newest_first=False, bounds={0: 4})
 
 
 @given(
@@ -142,14 +144,14 @@ def test_a_round_that_was_cut_short_says_so_and_the_next_page_goes_on() -> None:
     st.dictionaries(st.integers(0, 9_999), st.integers(0, 2**63 - 1), min_size=1, max_size=200),
 )
 def test_a_cursor_is_read_as_it_was_written(newest: bool, bounds: dict[int, int]) -> None:
-    place = Place(newest_first=newest, bounds=bounds)
-    assert place_of(cursor_of(place)) == place
-    assert len(cursor_of(place)) <= 8_000
+    start = StartPoint(newest_first=newest, bounds=bounds)
+    assert start_of_cursor(cursor_of(start)) == start
+    assert len(cursor_of(start)) <= 8_000
 
 
 @pytest.mark.parametrize("text", ["", "n", "é", "bg", "bm9wZQ", "biwwOjE=", "biwwOjEx\n", "=" * 99])
 def test_other_texts_are_no_cursors(text: str) -> None:
-    assert place_of(text) is None
+    assert start_of_cursor(text) is None
 
 
 JSON = st.recursive(
