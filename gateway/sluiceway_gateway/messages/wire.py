@@ -86,12 +86,12 @@ def start_point(
         raise malformed("query:offset", "an offset is one of a partition; give partition too")
     if cursor is None:
         return StartPoint(newest_first=not named, partition=partition, offset=offset, since=since)
-    start = start_of_cursor(cursor)
-    if start is None:
+    found = start_of_cursor(cursor)
+    if found is None:
         raise malformed(
             "query:cursor", "not a cursor of messages; take next_cursor of the answer before"
         )
-    return start
+    return found
 
 
 class BytesBody(BaseModel):
