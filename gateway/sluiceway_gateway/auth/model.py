@@ -85,8 +85,8 @@ class Principal:
         """Raise Forbidden if `what` belongs to another subject."""
         if owner is not None and owner != self.subject:
             raise Forbidden(
-                f"{what} was begun with a token of another owner; use a token with the label of "
-                "that one."
+                f"{what} belongs to another owner; use a token with the label of the token that "
+                "started it."
             )
 
     def may(self, action: Action, channel: str | None = None) -> bool:
@@ -110,8 +110,8 @@ class Principal:
         """Raise Forbidden unless `action` is allowed on all channels, as `what` requires."""
         if not self.may(action):
             raise Forbidden(
-                f"{what} needs a token with the scope {action} on all channels, without a prefix: "
-                "what it reaches may be anybody's."
+                f"{what} needs a token with the scope {action} on all channels, without a prefix, "
+                "because it can affect channels of any owner."
             )
 
     def prefixes(self, action: Action) -> tuple[str, ...]:

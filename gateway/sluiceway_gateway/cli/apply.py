@@ -1,8 +1,8 @@
-"""`sluiceway apply`: changes channels to what files say, after showing a plan.
+"""`sluiceway apply`: creates and changes channels from files, after showing a plan.
 
-The plan is made of dry runs in the gateway, so what it shows as refused is what the gateway
-refuses. Every change carries the state that its plan was made from (`If-Match` or
-`If-None-Match`): a channel that was changed since stops the run.
+The gateway computes the plan by dry runs, so the plan has its real refusals. Every change is
+conditional on the planned state (`If-Match` or `If-None-Match`): if somebody else has changed the
+channel since, the run stops.
 """
 
 import json
@@ -49,7 +49,7 @@ _DRY = {"dry_run": "true"}
 
 
 class StepKind(StrEnum):
-    """What a plan does with a channel."""
+    """The planned action for a channel."""
 
     CREATE = "create"
     CHANGE = "change"
@@ -70,17 +70,17 @@ _DONE = {StepKind.CREATE: "created", StepKind.CHANGE: "changed", StepKind.DELETE
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The plan for one channel; `send` makes the change, guarded by the state it was made from."""
+    """The plan for one channel; `send` makes the change, conditional on the planned state."""
 
     name: str
     kind: StepKind
     lines: tuple[str, ...] = ()
-    """Changes of fields, or why it is refused."""
+    """Changes of fields, or reasons of the refusal."""
     send: Callable[[], object] | None = None
 
 
 class _Apply(click.Command):
-    """A command whose wrong usage exits with 1: 2 means that something would change."""
+    """A command that exits with 1 for wrong usage, because 2 means pending changes."""
 
     def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
         try:
@@ -104,7 +104,7 @@ def _misused(message: str) -> click.ClickException:
 )
 @click.option("--dry-run", is_flag=True, help="Only show the plan; exit with 2 if it has changes.")
 @click.option(
-    "--prune", is_flag=True, help="Delete channels that the selector matches and no file has."
+    "--prune", is_flag=True, help="Delete channels that the selector matches and no file contains."
 )
 @click.option("--selector", "-l", help="Label selector of --prune, such as team=ops.")
 @click.option(
@@ -123,10 +123,10 @@ def apply(
     yes: bool,
     url: str | None,
 ) -> int:
-    """Create and change channels as files say, after showing what would change.
+    """Create and change channels from files, after showing the plan.
 
-    Nothing is changed if the gateway refuses any part. Exits with 0 if all is as the files say,
-    with 1 if something is refused or fails, and with 2 if a dry run would change something.
+    Nothing is changed if the gateway refuses any part. Exits with 0 if all channels match the
+    files, with 1 after a refusal or failure, and with 2 if a dry run has found changes.
     """
     if schema:
         click.echo(json.dumps(document_schema(), indent=2))
@@ -162,13 +162,15 @@ def apply(
 def _ask(count: int, *, from_stdin: bool) -> None:
     if from_stdin or not sys.stdin.isatty():
         raise click.ClickException(
-            "nothing was changed: standard input is no terminal to ask on; give --yes"
+            "nothing was changed: cannot ask for confirmation without a terminal; use --yes"
         )
-    confirm(f"Make these changes, {count} in all?", "change", "changed")
+    confirm(
+        f"Make these {count} changes?" if count > 1 else "Make this change?", "change", "changed"
+    )
 
 
 def _planned(transport: Transport, document: Document) -> Step:
-    """Return the plan for one document, as the gateway answers its dry run."""
+    """Return the plan for one document, from the gateway's dry run."""
     path = channel_path(document.name)
     try:
         before, tag = _read(transport, path)
@@ -240,7 +242,7 @@ def _key() -> dict[str, str]:
 
 
 def _refused(name: str, error: GatewayError, document: Document | None = None) -> Step:
-    """Return the step of a refusal; raises an error that is not about this channel."""
+    """Return the step of a refusal; raises errors that do not concern this channel."""
     aborts = isinstance(error, GatewayUnavailable | Unauthenticated | IncompatibleGateway)
     if aborts or error.status is None or error.status >= 500:
         raise error
@@ -338,7 +340,7 @@ _UNKNOWN = "it may or may not be done"
 def _reason(error: SluicewayError) -> str:
     text = _printable(str(error).rstrip("."))
     if isinstance(error, GatewayError) and error.code == "precondition_failed":
-        return f"it was changed by others since the plan, and is left as they made it: {text}"
+        return f"changed by somebody else since the plan, and not changed again: {text}"
     if isinstance(error, GatewayUnavailable):
         return f"{_UNKNOWN}: {text}"
     return f"refused: {text}"
@@ -347,7 +349,7 @@ def _reason(error: SluicewayError) -> str:
 def _state_of(steps: Sequence[Step], index: int) -> str:
     done = ", ".join(each.name for each in steps[:index]) or "none"
     rest = ", ".join(each.name for each in steps[index + 1 :]) or "none"
-    return f"Done before: {done}; not begun: {rest}. Apply again for a new plan"
+    return f"Done: {done}; not started: {rest}. Apply again for a new plan"
 
 
 __all__ = ["WOULD_CHANGE", "Step", "StepKind", "apply"]
