@@ -5,19 +5,19 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.change import UNSET, etag
-from sluiceway_gateway.channels.model import Channel, Delivery, Format, SchemaVersion
+from sluiceway_gateway.channels.model import Channel, SchemaVersion
 from sluiceway_gateway.channels.service import require_known
 from sluiceway_gateway.channels.wire import (
     ChannelBody,
     ChannelList,
     ChannelPut,
     ClosePost,
+    Connection,
     Uid,
     channel_json,
 )
@@ -280,52 +280,6 @@ def _sent(answer: Answer) -> Response:
 Listener = Annotated[
     str | None, Query(description="Which of Kafka's listeners to reach it by", max_length=100)
 ]
-
-
-class ConnectionChannel(BaseModel):
-    """Identity of the channel."""
-
-    name: str
-    uid: str
-    generation: int
-
-
-class ConnectionSchema(BaseModel):
-    """A schema of records."""
-
-    id: int
-    version: int
-    definition: dict[str, Any]
-
-
-class ConnectionTopic(BaseModel):
-    """The topic; `id` tells it from others of the same name."""
-
-    name: str
-    id: str
-    partitions: int
-    max_message_bytes: int
-
-
-class KafkaProperties(BaseModel):
-    """Kafka properties for the client, which may contain credentials."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, str]
-
-    bootstrap_servers: str = Field(alias="bootstrap.servers")
-
-
-class Connection(BaseModel):
-    """Everything that a client needs to access the records."""
-
-    channel: ConnectionChannel
-    format: Format
-    delivery: Delivery
-    schema_: ConnectionSchema = Field(alias="schema", description="The newest")
-    schemas: list[ConnectionSchema] = Field(description="All that records may have, oldest first")
-    topic: ConnectionTopic
-    kafka: KafkaProperties
 
 
 @router.get(

@@ -258,3 +258,49 @@ class ChannelPut(Asked):
             timeout_ms=spec.heartbeat.given("timeout_ms"),
             topic=spec.topic.name if spec.topic else spec.given("topic"),
         )
+
+
+class ConnectionChannel(BaseModel):
+    """Identity of the channel."""
+
+    name: str
+    uid: str
+    generation: int
+
+
+class ConnectionSchema(BaseModel):
+    """A schema of records."""
+
+    id: int
+    version: int
+    definition: dict[str, Any]
+
+
+class ConnectionTopic(BaseModel):
+    """The topic; `id` tells it from others of the same name."""
+
+    name: str
+    id: str
+    partitions: int
+    max_message_bytes: int
+
+
+class KafkaProperties(BaseModel):
+    """Kafka properties for the client, which may contain credentials."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, str]
+
+    bootstrap_servers: str = Field(alias="bootstrap.servers")
+
+
+class Connection(BaseModel):
+    """Everything that a client needs to access the records."""
+
+    channel: ConnectionChannel
+    format: Format
+    delivery: Delivery
+    schema_: ConnectionSchema = Field(alias="schema", description="The newest")
+    schemas: list[ConnectionSchema] = Field(description="All that records may have, oldest first")
+    topic: ConnectionTopic
+    kafka: KafkaProperties

@@ -205,6 +205,19 @@ samples = Table(
     Column("document", Document, nullable=False),
 )
 
+# For each resolution of a channel, a ring of slots: a later interval takes the row of an older one.
+lag_history = Table(
+    "lag_history",
+    metadata,
+    channel_column(primary_key=True),
+    Column("step_s", Integer, primary_key=True, autoincrement=False),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
+    # Start of the interval in Unix time, which is divided by the step.
+    Column("at_s", BigInteger, nullable=False),
+    Column("document", Document, nullable=False),
+    CheckConstraint("step_s >= 1 AND slot >= 0", name="step_and_slot"),
+)
+
 endpoint_tasks = Table(
     "endpoint_tasks",
     metadata,
@@ -373,6 +386,7 @@ __all__ = [
     "endpoint_tasks",
     "endpoints",
     "kept_schemas",
+    "lag_history",
     "leases",
     "ledger_partitions",
     "ledger_repairs",

@@ -13,8 +13,7 @@ from sluiceway_gateway.channels.model import (
     Channel,
     Heartbeat,
 )
-from sluiceway_gateway.channels.routes import Connection
-from sluiceway_gateway.channels.wire import Asked, Uid, time_json
+from sluiceway_gateway.channels.wire import Asked, Connection, Uid, time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Endpoint, Event
 from sluiceway_gateway.groups.model import GROUP_LENGTH, check_group, check_static_id
 from sluiceway_gateway.http.params import INT64_MAX

@@ -22,7 +22,7 @@ Name = Annotated[
     Field(json_schema_extra={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": NAME_LENGTH}),
 ]
 
-_NO_CURSOR = "not a cursor of this list; take next_cursor of the page before"
+_NO_CURSOR = "not a cursor of this list; use next_cursor of the previous page"
 INT64_MAX = 2**63 - 1
 
 _TAGS = "Entity tags as answers give them, or *"
@@ -89,7 +89,7 @@ def name_before(cursor: str | None) -> str:
     if cursor is None:
         return ""
     try:
-        # Also invalid where the form is another one.
+        # base64 errors are ValueErrors too.
         name = check_name(_text_of(cursor).removeprefix("1:"))
     except ValueError:
         name = ""

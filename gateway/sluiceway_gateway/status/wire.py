@@ -14,7 +14,7 @@ from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
 from sluiceway_gateway.http.json import JsonCache, list_of, text_of
 from sluiceway_gateway.status.lag import GroupLag
-from sluiceway_gateway.status.model import Problem, Severity
+from sluiceway_gateway.status.model import CurrentProblem, Severity
 from sluiceway_gateway.status.progress import ProgressState, offset_at, track_key, worst
 from sluiceway_gateway.status.sample_store import StoredSample
 from sluiceway_gateway.status.store import (
@@ -90,7 +90,7 @@ def _channel_json(channel: Channel) -> dict[str, Any]:
     }
 
 
-def _problem_json(problem: Problem) -> dict[str, Any]:
+def _problem_json(problem: CurrentProblem) -> dict[str, Any]:
     since = problem.since and time_json(problem.since)
     return vars(problem) | {"since": since}
 
