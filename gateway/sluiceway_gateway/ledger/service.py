@@ -314,14 +314,14 @@ class Ledgers:
             stored = offsets_store.at(tx, offsets_store.whose(held), set(change.before))
             for partition, before in change.before.items():
                 at = stored.get(partition)
-                if (at and at.position.place) != (before and before.place):
+                if (at and at.position.order) != (before and before.order):
                     raise _moved(commit.group, partition, at.position if at else None)
         (result,) = offsets_store.commit(tx, [(commit, principal)], now=self._clock())
         if isinstance(result, SluicewayGatewayError):
             raise result
-        after = {each.position.partition: each.position.place for each in result.positions}
+        after = {each.position.partition: each.position.order for each in result.positions}
         for each in commit.positions:
-            if after.get(each.partition) != each.place:
+            if after.get(each.partition) != each.order:
                 # Its number was used before, so it changed nothing.
                 raise _moved(commit.group, each.partition, change.before.get(each.partition))
 
