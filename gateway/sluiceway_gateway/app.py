@@ -23,6 +23,7 @@ from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
+from sluiceway_gateway.history import routes as history_routes
 from sluiceway_gateway.http import cluster, health, openapi
 from sluiceway_gateway.http.auth import HEALTH
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
@@ -37,6 +38,9 @@ from sluiceway_gateway.ledger.repairs import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
+from sluiceway_gateway.messages import routes as messages_routes
+from sluiceway_gateway.messages.reading import MessageReads
+from sluiceway_gateway.messages.writing import MessageWrites
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
@@ -45,13 +49,16 @@ from sluiceway_gateway.registry import routes as registry_routes
 from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.status import event_routes
 from sluiceway_gateway.status import routes as status_routes
+from sluiceway_gateway.status.feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
+from sluiceway_gateway.threads import BoundedThreads
 from sluiceway_gateway.ui import routes as ui_routes
 
 __all__ = ["create_app"]
 
-#: Paths that machines ask for every few seconds.
+#: Paths that probes and scrapers request every few seconds.
 _UNTRACED = HEALTH | {"/metrics"}
 
 
@@ -109,35 +116,42 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         watch.notify()
         loops.wake()
 
+    channels = Channels(
+        database,
+        kafka,
+        topic_prefix=settings.topic_prefix,
+        kafka_timeout_s=settings.kafka_timeout_ms / 1000,
+        wake=wake,
+        clock=clock,
+    )
+    ledgers = Ledgers(
+        database,
+        kafka,
+        publish=ledger_reads.publish,
+        max_age=timedelta(milliseconds=settings.max_batch_ms),
+        clock=clock,
+    )
+    statuses, fragments = Statuses(database, tokens, clock=clock), JsonCache()
     parts = Services(
         settings=settings,
         tokens=tokens,
-        channels=Channels(
-            database,
-            kafka,
-            topic_prefix=settings.topic_prefix,
-            kafka_timeout_s=settings.kafka_timeout_ms / 1000,
-            wake=wake,
-            clock=clock,
-        ),
+        channels=channels,
         attach=AttachService(database, tokens, wake=wake, notify=watch.notify, clock=clock),
         endpoints=Endpoints(database, topics=kafka, notify=watch.notify, clock=clock),
         heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
         acknowledgements=acknowledgements,
-        ledgers=Ledgers(
-            database,
-            kafka,
-            notify=ledger_reads.notify,
-            max_age=timedelta(milliseconds=settings.max_batch_ms),
-            clock=clock,
-        ),
+        ledgers=ledgers,
         ledger_reads=ledger_reads,
+        message_reads=MessageReads(database, kafka),
+        message_writes=MessageWrites(kafka, channels, ledgers),
+        message_threads=BoundedThreads("for messages", running=4, waiting=16),
         registry=Registry(database),
         repairs=Repairs(database, kafka, notify=ledger_reads.notify, clock=clock),
-        statuses=Statuses(database, tokens),
+        statuses=statuses,
+        feed=StatusFeed(statuses, watch, fragments=fragments, clock=clock),
         rendered=ResponseCache(),
-        fragments=JsonCache(),
+        fragments=fragments,
         groups=GroupService(database, notify=watch.notify, clock=clock),
         watch=watch,
         metrics=metrics,
@@ -170,7 +184,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         description=DESCRIPTION,
         version=__version__,
         lifespan=lifespan,
-        # A span per request where an SDK is set up; metrics are Prometheus', and logs our own.
+        # With an SDK, a span per request. Metrics go to Prometheus, logs to structlog.
         telemetry={
             "metrics": False,
             "logs": False,
@@ -191,7 +205,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         heartbeat_routes,
         offsets_routes,
         ledger_routes,
+        messages_routes,
         status_routes,
+        event_routes,
+        history_routes,
         groups_routes,
         registry_routes,
         cluster,
@@ -199,18 +216,18 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         openapi,
         ui_routes,
     ):
-        # One flat list: whatever walks over the routes sees each of them.
+        # One flat list, because FastAPI's document and the tests walk over it.
         app.router.routes.extend(part.router.routes)
     documented = list(app.router.routes)
-    # The most frequent requests find their route first.
+    # Routes are matched in order: the most frequent first.
     app.router.routes.sort(key=lambda route: not _is_frequent(route))
     app.openapi = lambda: document(app, documented)  # type: ignore[method-assign]
-    # The application's own middleware has nothing to do, and takes time.
+    # Without FastAPI's own middleware, which has no effect here and takes time.
     app.middleware_stack = Observation(app.router, metrics=metrics, tokens=tokens)
     return app
 
 
 def _is_frequent(route: BaseRoute) -> bool:
-    """Whether the route's service authenticates once more, as those of the frequent requests do."""
+    """Whether the route's service authenticates again, as on all routes of frequent requests."""
     access = route.access if isinstance(route, GatewayRoute) else None
     return access is not None and access.rechecked

@@ -1,4 +1,4 @@
-"""Batcher: requests that arrive during one batch share the next one."""
+"""Batcher: requests that arrive while a batch runs share the next one."""
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -17,12 +17,11 @@ _Waiting = tuple[Request, Future[Answer], Span]
 
 
 class Batcher(Generic[Request, Answer]):
-    """Passes all waiting requests to one call of `work`, on a thread of its own.
+    """Passes all waiting requests to one call of `work`, on its own thread.
 
-    A request that arrives alone waits for no others. `work` gets requests in order of arrival and
-    returns their answers in the same order. An exception among the answers is raised for its
-    request only, and a future delays its request only. An exception that `work` raises is raised
-    for all requests of the batch.
+    There is no delay to collect requests. `work` gets requests in order of arrival and returns
+    their answers in the same order. An exception among the answers is raised for its request only,
+    and a future delays its request only. If `work` raises, all requests of the batch fail.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Batcher(Generic[Request, Answer]):
         return batch
 
     def _gather(self) -> None:
-        """Collect all that have arrived; block for one if none is waiting."""
+        """Collect the requests that have arrived; block until there is at least one."""
         waits = not self._waiting
         while True:
             try:

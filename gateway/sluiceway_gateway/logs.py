@@ -17,7 +17,7 @@ def configure_logs(
     format: Literal["json", "console"],  # noqa: A002 - the setting's own name
     stream: TextIO | None = None,
 ) -> None:
-    """Send all log records, also those of libraries, through one pipeline to `stream` (stderr).
+    """Send all log records, including those of libraries, to `stream` (by default stderr).
 
     For entry points of processes. A later call replaces an earlier one.
     """

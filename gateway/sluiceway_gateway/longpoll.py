@@ -16,7 +16,7 @@ from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import DatabaseUnavailable, TooManyWaiters
 
-#: The largest part of the time that is spent on reading states.
+#: Maximum fraction of the time that is spent on reading states.
 _SHARE = 0.1
 
 Key = TypeVar("Key", bound=Hashable)
@@ -30,7 +30,7 @@ class _Waiter(Generic[State]):
 
 
 class Poller(Generic[Key, State]):
-    """Waits of one process until states are as desired; lives in one event loop.
+    """Waits of one process for states; belongs to one event loop.
 
     One task reads the states of all awaited keys together: at once after `notify`, else every
     `poll_s`, which finds the changes that other replicas make.
@@ -57,7 +57,7 @@ class Poller(Generic[Key, State]):
         self._polling: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._signal = asyncio.Event()
-        # A thread of its own, so that reads continue while all others are busy.
+        # A separate thread, so that reads continue while the worker threads are busy.
         self._thread = CapacityLimiter(1)
         self._closed = False
 
@@ -110,7 +110,7 @@ class Poller(Generic[Key, State]):
         waiter: _Waiter[State] = _Waiter(is_done=is_done, future=self._loop.create_future())
         self._waiters[key].append(waiter)
         if self._closed:
-            # A `close` before this wait named its loop could not end it.
+            # An earlier `close` did not know this wait's event loop.
             self._release_all()
         if self._immediate:
             # Finds a change between the caller's read and now.
@@ -130,6 +130,13 @@ class Poller(Generic[Key, State]):
     def notify(self) -> None:
         """Read now: something was committed. May be called from any thread."""
         self._from_any_thread(self._signal.set)
+
+    def publish(self, key: Key, state: State) -> None:
+        """End the key's waits that are done with a committed state, without a read of it.
+
+        May be called from any thread, and late: a state that others have replaced ends waits too.
+        """
+        self._from_any_thread(lambda: self._release((key,), {key: state}))
 
     def close(self) -> None:
         """End all waits, and allow no more. May be called from any thread."""
@@ -153,7 +160,7 @@ class Poller(Generic[Key, State]):
         while self._waiters:
             self._signal.clear()
             begun_s = time.monotonic()
-            # If the database is away, requests find out themselves when their time is up.
+            # Without the database, requests fail by their own reads at their timeout.
             with suppress(DatabaseUnavailable):
                 keys = tuple(self._waiters)
                 found = await to_thread.run_sync(self._read, keys, limiter=self._thread)
@@ -224,7 +231,7 @@ class Watch(Poller[str, Tag]):
         )
 
     def at_close(self, call: Callable[[], None]) -> None:
-        """Call this too when waits end."""
+        """Register a callback for `close`."""
         self._at_close.append(call)
 
     def close(self) -> None:

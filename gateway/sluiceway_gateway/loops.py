@@ -38,11 +38,11 @@ def holder_name() -> str:
 class Leader:
     """One replica's claim to the lease, shared by its loops.
 
-    Every replica measures by its own monotonic clock: the holder since it requested the last
-    renewal, the others since they first saw that renewal. Wall clocks do not matter.
+    Every replica measures by its own monotonic clock: the holder from its request of the last
+    renewal, the others from the time they first saw that renewal. Wall clocks do not matter.
 
-    The lease avoids duplicate work but is no lock: it may end while its holder still runs a pass,
-    so each write of a loop has its own guard.
+    The lease avoids duplicate work but is not a lock: it may end while its holder still runs a
+    pass, so conditions in SQL guard each write of a loop.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Leader:
 
     @property
     def has_lease(self) -> bool:
-        """Whether this replica has the lease, as far as it knows; does nothing to get it."""
+        """Whether this replica has the lease, by its last renewal; does not acquire it."""
         return self._monotonic() < self._leads_until_s
 
     def resign(self) -> None:
@@ -160,7 +160,7 @@ def _runs(process: int) -> bool:
     return True
 
 
-#: Consecutive failed passes that make a failing loop.
+#: Consecutive failed passes after which a loop counts as failing.
 _FAILING = 3
 
 
@@ -168,8 +168,8 @@ class Loop:
     """Calls `run_once` while `leader` leads.
 
     `run_once` returns the seconds until the next pass. An error is logged, and the next pass is
-    `retry_s` later. Three errors in a row make it a failing loop, until a pass succeeds. `on_pass`
-    is called after each pass with the loop's name and the number of consecutive failures.
+    `retry_s` later. After three errors in a row the loop is failing, until a pass succeeds.
+    `on_pass` is called after each pass with the loop's name and the number of consecutive failures.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Loop:
             self._leader.resign()
 
 
-#: How often the leader looks for changes that another replica accepted.
+#: Interval at which the leader checks for changes that other replicas accepted.
 _POLL_S = 0.5
 _STOP_TIMEOUT_S = 30.0
 
@@ -399,7 +399,7 @@ class Loops:
 
     @property
     def lead(self) -> bool:
-        """Whether this replica runs the loops; asks nobody."""
+        """Whether this replica runs the loops, by its last renewal."""
         return self._leader.has_lease
 
     def failing(self) -> dict[str, str]:
@@ -409,7 +409,7 @@ class Loops:
     def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> bool:
         """Stop all loops and release the lease. False if a pass still runs after `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
-        # All are told first, as each may be in a pass.
+        # Request all stops first, so that running passes end in parallel.
         for each in self._all:
             each.request_stop()
         stopped = [each.stop(max(0.0, deadline_s - time.monotonic())) for each in self._all]

@@ -96,10 +96,10 @@ class Scrape(Collector):
     waiting: int
     leads: bool
     kafka_answers: bool | None
-    """None if Kafka was not asked of late."""
+    """None if there was no recent request to Kafka."""
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics. What has gone since the last scrape has no series any more."""
+        """Yield the metrics. Channels and groups that are gone have no series."""
         yield _gauge(
             "sluiceway_database_up",
             "1 if the database answered this scrape, else 0.",
@@ -145,7 +145,7 @@ _Samples = Iterable[tuple[Sequence[str], float | None]]
 def _channel_metrics(channels: Sequence[ChannelOverview]) -> Iterator[Metric]:
     yield _family(
         "sluiceway_channel_sampled_timestamp_seconds",
-        "Unix time of the last sample of a channel, from which the figures of its groups are.",
+        "Unix time of the last sample of a channel, the source of its groups' metrics.",
         ("channel",),
         (((c.name,), c.sampled_at.timestamp() if c.sampled_at else None) for c in channels),
     )
@@ -202,14 +202,14 @@ def _group_metrics(groups: Sequence[tuple[ChannelOverview, GroupOverview]]) -> I
     )
     yield _family(
         "sluiceway_group_lag_messages",
-        "Messages that a group has still to read.",
+        "Messages that a group has not read yet.",
         labels,
         (((channel.name, name), lag.lag_messages) for channel, name, lag in read),
     )
     ages = [((c.name, name), _lag_seconds(c, lag), lag) for c, name, lag in read]
     yield _family(
         "sluiceway_group_lag_seconds",
-        "Age of the oldest message that a group has still to read.",
+        "Age of the oldest message that a group has not read yet.",
         labels,
         ((keys, age_s) for keys, age_s, _ in ages),
     )

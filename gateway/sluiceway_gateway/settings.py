@@ -1,6 +1,7 @@
 """Settings of the gateway: `SLUICEWAY_*` variables, frozen, with secrets masked.
 
-Every secret NAME can also be in a file that NAME_FILE names. Trailing line breaks are ignored.
+The variable NAME_FILE can give the path of a file with the secret NAME. Trailing line breaks are
+ignored.
 """
 
 import json
@@ -54,9 +55,9 @@ class Settings(BaseSettings):
     database_pool_size: int = Field(default=20, ge=1, le=1000)
     """Maximum number of database connections."""
     database_wait_ms: int = Field(default=5000, ge=1, le=600_000)
-    """How long a request waits for a lock or a connection before a 503.
+    """Time that a request waits for a lock or a connection before a 503.
 
-    For a PostgreSQL that does not answer, it waits 3 s longer.
+    If PostgreSQL does not answer, it waits up to 3 s longer.
     """
 
     kafka_bootstrap_servers: str = "127.0.0.1:9092"
@@ -68,13 +69,13 @@ class Settings(BaseSettings):
     kafka_client_properties: Annotated[Secret[dict[str, str]], NoDecode] = Secret({})
     """Additional Kafka properties for clients, as a JSON object."""
     kafka_listeners: Annotated[Secret[dict[str, str | dict[str, str]]], NoDecode] = Secret({})
-    """Kafka's addresses for clients by the listener that they name, as a JSON object.
+    """Kafka's addresses for clients by listener name, as a JSON object.
 
     A value is bootstrap servers, or an object of Kafka properties that override
     `kafka_client_properties`.
     """
     kafka_default_listener: str | None = None
-    """The listener for clients that name none; required if there are several."""
+    """The listener for clients that do not name one; required if there are several."""
     kafka_timeout_ms: int = Field(default=5000, ge=100, le=600_000)
     """Timeout of a call to Kafka."""
     topic_prefix: str = Field(default="sluiceway.", pattern=r"^[a-zA-Z0-9._-]{0,40}$")
@@ -83,7 +84,7 @@ class Settings(BaseSettings):
     mirror_prefix: str = Field(default="", pattern=r"^[a-zA-Z0-9._-]{0,40}$")
     """Prefix of the names of Kafka groups that positions are mirrored to."""
     history_days: int = Field(default=30, ge=1, le=36_500)
-    """How long the history of endpoints and the ids of superseded endpoints are kept."""
+    """Time for which the history of endpoints and the ids of superseded endpoints are kept."""
 
     token_key: SecretStr | None = None
     """Key for the hashes of tokens, at least 32 characters. Without it there are no tokens."""
@@ -92,7 +93,7 @@ class Settings(BaseSettings):
     tls_key_file: Path | None = None
     """Key of the certificate."""
     tls_by_proxy: bool = False
-    """Whether a proxy in front terminates TLS."""
+    """Whether a proxy in front of the gateway terminates TLS."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"
@@ -110,13 +111,13 @@ class Settings(BaseSettings):
     max_connections: int = Field(default=11_000, ge=1)
     """Maximum number of client connections."""
     client_timeout_ms: int = Field(default=20_000, ge=100, le=600_000)
-    """Maximum time for a request to arrive, and for a client to read more of a response."""
+    """Time limit for a request to arrive, and for a client to read the next part of a response."""
     max_waiters: int = Field(default=10_000, ge=1)
     """Maximum number of requests that wait for a change."""
     metrics_groups: int = Field(default=1000, ge=1, le=100_000)
-    """Maximum number of groups with series of their own in the metrics."""
+    """Maximum number of groups with their own series in the metrics."""
     watch_poll_ms: int = Field(default=100, ge=1, le=60_000)
-    """Interval at which waiting requests look for changes by other replicas."""
+    """Interval at which waiting requests check for changes by other replicas."""
 
     @field_validator("token_key")
     @classmethod
@@ -197,7 +198,7 @@ class Settings(BaseSettings):
 
     @property
     def listeners(self) -> Listeners:
-        """The listeners for clients; without names there is one, UNNAMED."""
+        """The listeners for clients by name; UNNAMED if none is configured."""
         shared = self.kafka_client_properties.get_secret_value()
         named = self.kafka_listeners.get_secret_value() or {
             UNNAMED: self.kafka_advertised_servers or self.kafka_bootstrap_servers
@@ -209,7 +210,7 @@ class Settings(BaseSettings):
 
     @property
     def tls(self) -> bool:
-        """Whether requests use TLS, of the gateway or a proxy."""
+        """Whether requests use TLS, terminated by the gateway or a proxy."""
         return self.tls_by_proxy or self.tls_certificate_file is not None
 
     @classmethod
@@ -259,7 +260,7 @@ def _variable(*location: int | str) -> str:
 
 
 def _refuse_typos() -> None:
-    """Raise InvalidSettings for variables that are almost known, here or in the client."""
+    """Raise InvalidSettings for misspelt variables of the gateway or the client."""
     known = [PREFIX + name.upper() for name in Settings.model_fields]
     known += [f"{PREFIX}{name.upper()}_FILE" for name in SECRETS]
     known += [PREFIX + name for name in CLIENTS]

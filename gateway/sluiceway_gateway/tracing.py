@@ -1,6 +1,6 @@
 """Tracing: spans of statements and of batches of requests; ids of traces for the log.
 
-Every span is within that of a request: background loops make none.
+All spans are children of a request's span: background loops have none.
 """
 
 import re
@@ -30,9 +30,9 @@ def current() -> trace.Span:
 
 
 def statement(system: str, text: str, *, sets: int = 1) -> AbstractContextManager[ActiveSpan]:
-    """Start the span of a statement, executed once, or for `sets` of parameters.
+    """Start the span of a statement, executed once, or for `sets` sets of parameters.
 
-    It has the text with placeholders, and no parameters.
+    The span has the text with placeholders, and no parameters.
     """
     summary, attributes = _described(system, text)
     if sets > 1:
@@ -42,7 +42,7 @@ def statement(system: str, text: str, *, sets: int = 1) -> AbstractContextManage
 
 @lru_cache(maxsize=512)
 def _described(system: str, text: str) -> tuple[str, Mapping[str, str | int]]:
-    """Return the name of a statement's span, which has its first word and table; and attributes."""
+    """Return the name of a statement's span (operation and table), and its attributes."""
     found = _TARGET.match(text)
     if found is None:
         summary = operation = text.split(maxsplit=1)[0].upper()
@@ -60,9 +60,9 @@ def _described(system: str, text: str) -> tuple[str, Mapping[str, str | int]]:
 
 @contextmanager
 def joined(name: str, requests: Sequence[trace.Span]) -> Iterator[None]:
-    """Trace work for several requests in the block.
+    """Trace the block as common work for several requests.
 
-    Its span is in the trace of the first one; the others and the span link to each other.
+    Its span is in the trace of the first request, with links to and from the others.
     """
     recording = [each for each in requests if each.is_recording()]
     if not recording:
@@ -83,9 +83,9 @@ def joined(name: str, requests: Sequence[trace.Span]) -> Iterator[None]:
 
 @contextmanager
 def continued(headers: Sequence[tuple[bytes, bytes]]) -> Iterator[None]:
-    """Continue a request's W3C trace in the block, where no SDK records the request.
+    """Continue a request's W3C trace in the block, if no SDK records the request.
 
-    A context that is not well-formed, or given twice, is ignored.
+    A context that is malformed, or given twice, is ignored.
     """
     given = [value for name, value in headers if name == b"traceparent"]
     if len(given) != 1 or current().get_span_context().is_valid:

@@ -221,7 +221,7 @@ def test_standard_input_is_applied_only_with_yes(
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
             run = command("apply", "-f", "-", *options)
             assert run.status == (0 if options else 1), run
-            assert options or "give --yes" in run.err
+            assert options or "use --yes" in run.err
     assert shown(command, f"{name}-b")["spec"]["schema"] == SCHEMA
 
 
@@ -258,8 +258,8 @@ def test_a_channel_that_others_change_after_the_plan_stops_the_run_and_is_left_a
     monkeypatch.setattr(entry.click, "confirm", confirm)
     run = command("apply", "-f", path)
     assert run.status == 1
-    assert f"{names[1]}: it was changed by others since the plan" in run.err
-    assert f"Done before: {names[0]}; not begun: {names[2]}." in run.err
+    assert f"{names[1]}: changed by somebody else since the plan" in run.err
+    assert f"Done: {names[0]}; not started: {names[2]}." in run.err
     partitions = [shown(command, each)["spec"]["partitions"] for each in names]
     assert partitions == [3, 2, 1]
 
@@ -276,7 +276,7 @@ def test_a_channel_that_others_create_after_the_plan_is_left_as_it_is(
     monkeypatch.setattr(sys, "stdin", _Terminal())
     monkeypatch.setattr(entry.click, "confirm", confirm)
     run = command("apply", "-f", path)
-    assert (run.status, "changed by others" in run.err) == (1, True)
+    assert (run.status, "changed by somebody else" in run.err) == (1, True)
     assert shown(command, name)["spec"]["partitions"] == 2
 
 
@@ -296,7 +296,7 @@ def test_a_change_that_only_the_gateway_can_refuse_together_with_others_is_repor
     run = command("apply", "-f", path, "--yes")
     assert run.status == 1
     assert f"{names[1]}: refused: The topic" in run.err
-    assert f"Done before: {names[0]}; not begun: {names[2]}." in run.err
+    assert f"Done: {names[0]}; not started: {names[2]}." in run.err
     command("channels", "show", names[2]).failed("no channel")
 
 
@@ -326,7 +326,7 @@ def test_a_gateway_that_goes_away_during_the_changes_leaves_one_channel_unknown_
         run = sluiceway("apply", "-f", path, url=relay.url)
     assert run.status == 1
     assert f"{names[0]}: it may or may not be done: the gateway" in run.err
-    assert f"Done before: none; not begun: {names[1]}." in run.err
+    assert f"Done: none; not started: {names[1]}." in run.err
     monkeypatch.setattr(entry, "TIMEOUT_S", 10.0)
     again = sluiceway("apply", "-f", path, "--dry-run", url=gateway_url)
     unchanged = 1 if request_arrives else 0

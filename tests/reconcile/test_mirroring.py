@@ -151,7 +151,7 @@ def test_a_group_with_kafka_members_is_reported_and_retried(
     assert (counts.written, counts.refused) == (1, 1)
     assert site.in_kafka(f"{site.group}-other") == {0: 8}
     assert site.in_kafka() == {}
-    assert "Kafka does not take a group's offsets" in caplog.text
+    assert "Kafka refuses a group's offsets" in caplog.text
     consumer.close()
     # Not at once, and however long ago it was committed.
     assert mirror.run_once().written == 0

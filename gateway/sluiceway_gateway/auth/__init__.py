@@ -1,1 +1,1 @@
-"""Tokens, scopes, bind addresses."""
+"""Tokens, scopes, and the addresses to listen on."""

@@ -24,7 +24,7 @@ class Action(StrEnum):
     """Actions on the whole cluster."""
 
 
-class Kind(StrEnum):
+class ScopeKind(StrEnum):
     """The kind of a scope."""
 
     READ = "read"
@@ -33,11 +33,11 @@ class Kind(StrEnum):
     ADMIN = "admin"
 
 
-_GIVES: dict[Kind, frozenset[Action]] = {
-    Kind.READ: frozenset({Action.VIEW, Action.READ}),
-    Kind.WRITE: frozenset({Action.VIEW, Action.WRITE}),
-    Kind.MANAGE: frozenset({Action.VIEW, Action.READ, Action.WRITE, Action.MANAGE}),
-    Kind.ADMIN: frozenset(Action),
+_GIVES: dict[ScopeKind, frozenset[Action]] = {
+    ScopeKind.READ: frozenset({Action.VIEW, Action.READ}),
+    ScopeKind.WRITE: frozenset({Action.VIEW, Action.WRITE}),
+    ScopeKind.MANAGE: frozenset({Action.VIEW, Action.READ, Action.WRITE, Action.MANAGE}),
+    ScopeKind.ADMIN: frozenset(Action),
 }
 
 _PREFIX = re.compile(r"[a-zA-Z0-9._-]+\Z")
@@ -47,7 +47,7 @@ _PREFIX = re.compile(r"[a-zA-Z0-9._-]+\Z")
 class Scope:
     """`KIND` or `KIND:PREFIX`: for all channels, or for names with that prefix."""
 
-    kind: Kind
+    kind: ScopeKind
     prefix: str = ""
 
     def __str__(self) -> str:
@@ -57,19 +57,19 @@ class Scope:
     def parse(cls, text: str) -> "Scope":
         """Parse a scope. Raises ValueError with the expected form."""
         kind, colon, prefix = text.partition(":")
-        if kind not in Kind.__members__.values():
+        if kind not in ScopeKind.__members__.values():
             raise ValueError(
                 f"{text!r} is not a scope: expected read, write, manage, each with an optional "
                 ":PREFIX of channel names, or admin"
             )
-        if kind == Kind.ADMIN and colon:
+        if kind == ScopeKind.ADMIN and colon:
             raise ValueError("the scope admin takes no prefix")
         if colon and not (_PREFIX.match(prefix) and len(prefix) <= NAME_LENGTH):
             raise ValueError(
                 f"{prefix!r} cannot begin a channel's name; after the colon come a-z, A-Z, 0-9, "
                 "'.', '_' and '-'"
             )
-        return cls(kind=Kind(kind), prefix=prefix)
+        return cls(kind=ScopeKind(kind), prefix=prefix)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +85,8 @@ class Principal:
         """Raise Forbidden if `what` belongs to another subject."""
         if owner is not None and owner != self.subject:
             raise Forbidden(
-                f"{what} was begun with a token of another owner; use a token with the label of "
-                "that one."
+                f"{what} belongs to another owner; use a token with the label of the token that "
+                "started it."
             )
 
     def may(self, action: Action, channel: str | None = None) -> bool:
@@ -110,8 +110,8 @@ class Principal:
         """Raise Forbidden unless `action` is allowed on all channels, as `what` requires."""
         if not self.may(action):
             raise Forbidden(
-                f"{what} needs a token with the scope {action} on all channels, without a prefix: "
-                "what it reaches may be anybody's."
+                f"{what} needs a token with the scope {action} on all channels, without a prefix, "
+                "because it can affect channels of any owner."
             )
 
     def prefixes(self, action: Action) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from pydantic import SecretStr
 
 from sluiceway_gateway.auth import store as auth_store
 from sluiceway_gateway.auth.model import (
-    Kind,
     Principal,
     Scope,
+    ScopeKind,
     Token,
     parse_scopes,
     split_token,
@@ -35,7 +35,7 @@ from sluiceway_gateway.errors import (
     Unauthenticated,
 )
 
-LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=Kind.ADMIN),))
+LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=ScopeKind.ADMIN),))
 """The principal of loopback requests while there are no tokens."""
 
 _LABEL_LENGTH = 200
@@ -68,10 +68,10 @@ class Tokens:
     def create(
         self, *, label: str, scopes: Iterable[str], expires_in: timedelta | None = None
     ) -> NewToken:
-        """Make a token; `label` says whose it is.
+        """Create a token; `label` identifies its owner.
 
-        Raises InvalidRequest for a scope or a time that makes no sense, and
-        InvalidSettings where there is no token key.
+        Raises InvalidRequest for an invalid label, scope or lifetime, and InvalidSettings without
+        a token key.
         """
         key = self._required_key()
         if not label.strip() or not label.isprintable() or len(label) > _LABEL_LENGTH:
@@ -129,7 +129,7 @@ class Tokens:
         """Return the principal of a request with this token, or without one.
 
         Raises Unauthenticated for a token that is not valid, and for none once there are tokens.
-        That a request without a token comes from this machine is checked by the caller.
+        The caller checks that a request without a token comes from this machine.
         """
         if text is None:
             if self.exist():
@@ -141,10 +141,10 @@ class Tokens:
         return principal
 
     def recall(self, text: str | None) -> Principal | None:
-        """Return what `authenticate` returned within the last seconds, without a read.
+        """Return the recent result of `authenticate` for this token, without a read, or None.
 
-        The token may have been revoked since, so a transaction that relies on this principal calls
-        `refusals` as well.
+        The token may have been revoked since, so a transaction that relies on this principal must
+        call `refusals`.
         """
         return None if text is None and self._closed else self._recent.get(text)
 
@@ -181,7 +181,7 @@ class Tokens:
             )
         with self._database.read() as tx:
             token = auth_store.of_ids(tx, [given[0]]).get(given[0])
-        # Hashed and compared for unknown ids as well: the time taken says nothing.
+        # Unknown ids are hashed and compared too, so that timing does not reveal known ids.
         known = token.hash if token is not None else "0" * 64
         same = self._key is not None and hmac.compare_digest(token_hash(self._key, *given), known)
         if not same or token is None or not token.valid_at(self._clock()):
@@ -233,22 +233,22 @@ class _RecentPrincipals:
 
 
 def check_bind(host: str, *, has_tokens: bool, tls: bool) -> None:
-    """Return if the gateway may listen on `host`; raises BindRefused saying what is missing.
+    """Raise BindRefused, with the solution, unless the gateway may listen on `host`.
 
-    `has_tokens`: a token was ever made. `tls`: it speaks TLS, or a proxy does for it.
+    `has_tokens`: a token was ever created. `tls`: the gateway or a proxy uses TLS.
     """
     if is_loopback(host):
         return
     if not has_tokens:
         raise BindRefused(
             f"without tokens the gateway listens on loopback only, not on {host!r}: "
-            "make one with `sluiceway token create`, or set SLUICEWAY_HOST=127.0.0.1"
+            "create one with `sluiceway token create`, or set SLUICEWAY_HOST=127.0.0.1"
         )
     if not tls:
         raise BindRefused(
-            f"tokens would go over the network in clear on {host!r}: set "
+            f"tokens would be sent unencrypted to {host!r}: set "
             "SLUICEWAY_TLS_CERTIFICATE_FILE and SLUICEWAY_TLS_KEY_FILE, or "
-            "SLUICEWAY_TLS_BY_PROXY=1 if a proxy speaks TLS"
+            "SLUICEWAY_TLS_BY_PROXY=1 if a proxy terminates TLS"
         )
 
 
@@ -267,8 +267,8 @@ def is_loopback(host: str) -> bool:
 def is_loopback_authority(authority: str) -> bool:
     """Whether `HOST[:PORT]`, as in a Host header, names loopback.
 
-    A page that a browser loaded from elsewhere keeps its own name here, even
-    where that name resolves to 127.0.0.1.
+    Against DNS rebinding: a page from another host has that host's name here, even if the name
+    resolves to 127.0.0.1.
     """
     try:
         parts = urlsplit(f"//{authority}")

@@ -40,10 +40,7 @@ def insert(tx: WriteTransaction, token: Token) -> None:
 
 
 def revoke(tx: WriteTransaction, token_id: str, now: datetime) -> bool:
-    """Revoke a token, once; False for an unknown id.
-
-    A token that was revoked before keeps the time of that.
-    """
+    """Revoke a token; False for an unknown id. A revoked token keeps its time of revocation."""
     revoked = tx.execute(
         update(tokens)
         .where(tokens.c.id == token_id)

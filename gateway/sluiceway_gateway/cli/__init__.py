@@ -12,7 +12,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
     Client and gateway are one distribution, so the command also exists without the extra `gateway`
-    that it needs. Then it says what to install.
+    that it needs. In that case it prints the command that installs the extra.
     """
     try:
         from sluiceway_gateway.cli.entry import main as run

@@ -1,8 +1,8 @@
-"""`sluiceway apply`: changes channels to what files say, after showing a plan.
+"""`sluiceway apply`: creates and changes channels from files, after showing a plan.
 
-The plan is made of dry runs in the gateway, so what it shows as refused is what the gateway
-refuses. Every change carries the state that its plan was made from (`If-Match` or
-`If-None-Match`): a channel that was changed since stops the run.
+The gateway computes the plan by dry runs, so the plan has its real refusals. Every change is
+conditional on the planned state (`If-Match` or `If-None-Match`): if somebody else has changed the
+channel since, the run stops.
 """
 
 import json
@@ -48,8 +48,8 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u206
 _DRY = {"dry_run": "true"}
 
 
-class Kind(StrEnum):
-    """What a plan does with a channel."""
+class StepKind(StrEnum):
+    """The planned action for a channel."""
 
     CREATE = "create"
     CHANGE = "change"
@@ -58,23 +58,29 @@ class Kind(StrEnum):
     REFUSED = "refused"
 
 
-_SIGNS = {Kind.CREATE: "+", Kind.CHANGE: "~", Kind.DELETE: "-", Kind.KEEP: "=", Kind.REFUSED: "!"}
-_DONE = {Kind.CREATE: "created", Kind.CHANGE: "changed", Kind.DELETE: "being deleted"}
+_SIGNS = {
+    StepKind.CREATE: "+",
+    StepKind.CHANGE: "~",
+    StepKind.DELETE: "-",
+    StepKind.KEEP: "=",
+    StepKind.REFUSED: "!",
+}
+_DONE = {StepKind.CREATE: "created", StepKind.CHANGE: "changed", StepKind.DELETE: "being deleted"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The plan for one channel; `send` makes the change, guarded by the state it was made from."""
+    """The plan for one channel; `send` makes the change, conditional on the planned state."""
 
     name: str
-    kind: Kind
+    kind: StepKind
     lines: tuple[str, ...] = ()
-    """Changes of fields, or why it is refused."""
+    """Changes of fields, or reasons of the refusal."""
     send: Callable[[], object] | None = None
 
 
 class _Apply(click.Command):
-    """A command whose wrong usage exits with 1: 2 means that something would change."""
+    """A command that exits with 1 for wrong usage, because 2 means pending changes."""
 
     def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
         try:
@@ -98,7 +104,7 @@ def _misused(message: str) -> click.ClickException:
 )
 @click.option("--dry-run", is_flag=True, help="Only show the plan; exit with 2 if it has changes.")
 @click.option(
-    "--prune", is_flag=True, help="Delete channels that the selector matches and no file has."
+    "--prune", is_flag=True, help="Delete channels that the selector matches and no file contains."
 )
 @click.option("--selector", "-l", help="Label selector of --prune, such as team=ops.")
 @click.option(
@@ -117,10 +123,10 @@ def apply(
     yes: bool,
     url: str | None,
 ) -> int:
-    """Create and change channels as files say, after showing what would change.
+    """Create and change channels from files, after showing the plan.
 
-    Nothing is changed if the gateway refuses any part. Exits with 0 if all is as the files say,
-    with 1 if something is refused or fails, and with 2 if a dry run would change something.
+    Nothing is changed if the gateway refuses any part. Exits with 0 if all channels match the
+    files, with 1 after a refusal or failure, and with 2 if a dry run has found changes.
     """
     if schema:
         click.echo(json.dumps(document_schema(), indent=2))
@@ -139,7 +145,7 @@ def apply(
                 named = {each.name for each in documents}
                 steps += _pruned(transport, named, selector, force=force)
         _show(steps)
-        refused = sum(each.kind is Kind.REFUSED for each in steps)
+        refused = sum(each.kind is StepKind.REFUSED for each in steps)
         if refused:
             raise click.ClickException(
                 f"{refused} of {len(steps)} channels are refused, see above; nothing was changed"
@@ -156,13 +162,15 @@ def apply(
 def _ask(count: int, *, from_stdin: bool) -> None:
     if from_stdin or not sys.stdin.isatty():
         raise click.ClickException(
-            "nothing was changed: standard input is no terminal to ask on; give --yes"
+            "nothing was changed: cannot ask for confirmation without a terminal; use --yes"
         )
-    confirm(f"Make these changes, {count} in all?", "change", "changed")
+    confirm(
+        f"Make these {count} changes?" if count > 1 else "Make this change?", "change", "changed"
+    )
 
 
 def _planned(transport: Transport, document: Document) -> Step:
-    """Return the plan for one document, as the gateway answers its dry run."""
+    """Return the plan for one document, from the gateway's dry run."""
     path = channel_path(document.name)
     try:
         before, tag = _read(transport, path)
@@ -177,11 +185,14 @@ def _planned(transport: Transport, document: Document) -> Step:
 
     if before is None:
         lines = tuple(f"+ {path}: {value}" for path, value in _fields(document_of(after)).items())
-        return Step(name=document.name, kind=Kind.CREATE, lines=lines, send=send)
+        return Step(name=document.name, kind=StepKind.CREATE, lines=lines, send=send)
     if before["metadata"]["generation"] == after["metadata"]["generation"]:
-        return Step(name=document.name, kind=Kind.KEEP)
+        return Step(name=document.name, kind=StepKind.KEEP)
     return Step(
-        name=document.name, kind=Kind.CHANGE, lines=tuple(_differences(before, after)), send=send
+        name=document.name,
+        kind=StepKind.CHANGE,
+        lines=tuple(_differences(before, after)),
+        send=send,
     )
 
 
@@ -201,7 +212,7 @@ def _deletion(transport: Transport, name: str, *, force: bool) -> Step:
     try:
         found, tag = _read(transport, path)
         if found is None or tag is None:
-            return Step(name=name, kind=Kind.KEEP, lines=("deleted meanwhile",))
+            return Step(name=name, kind=StepKind.KEEP, lines=("deleted meanwhile",))
         params = {"uid": found["metadata"]["uid"]}
         params |= {"force": "true"} if force else {"if_empty": "true"}
         guard = {"If-Match": tag}
@@ -214,7 +225,7 @@ def _deletion(transport: Transport, name: str, *, force: bool) -> Step:
 
     topic = found["status"]["topic"]["name"]
     fate = "stays" if found["spec"]["topic"] is not None else "is deleted too"
-    return Step(name=name, kind=Kind.DELETE, lines=(f"its topic {topic} {fate}",), send=send)
+    return Step(name=name, kind=StepKind.DELETE, lines=(f"its topic {topic} {fate}",), send=send)
 
 
 def _read(transport: Transport, path: str) -> tuple[dict[str, Any] | None, str | None]:
@@ -231,7 +242,7 @@ def _key() -> dict[str, str]:
 
 
 def _refused(name: str, error: GatewayError, document: Document | None = None) -> Step:
-    """Return the step of a refusal; raises an error that is not about this channel."""
+    """Return the step of a refusal; raises errors that do not concern this channel."""
     aborts = isinstance(error, GatewayUnavailable | Unauthenticated | IncompatibleGateway)
     if aborts or error.status is None or error.status >= 500:
         raise error
@@ -242,7 +253,7 @@ def _refused(name: str, error: GatewayError, document: Document | None = None) -
         lines += [
             f"at {document.place(each['pointer'])}: {each['pointer']}" for each in error.errors
         ]
-    return Step(name=name, kind=Kind.REFUSED, lines=tuple(lines))
+    return Step(name=name, kind=StepKind.REFUSED, lines=tuple(lines))
 
 
 def _fields(document: Mapping[str, Any]) -> dict[str, str]:
@@ -293,11 +304,11 @@ def _show(steps: Sequence[Step]) -> None:
     counts = [
         f"{sum(each.kind is kind for each in steps)} {words}"
         for kind, words in (
-            (Kind.CREATE, "to create"),
-            (Kind.CHANGE, "to change"),
-            (Kind.DELETE, "to delete"),
-            (Kind.KEEP, "unchanged"),
-            (Kind.REFUSED, "refused"),
+            (StepKind.CREATE, "to create"),
+            (StepKind.CHANGE, "to change"),
+            (StepKind.DELETE, "to delete"),
+            (StepKind.KEEP, "unchanged"),
+            (StepKind.REFUSED, "refused"),
         )
     ]
     click.echo(f"plan: {', '.join(counts)}")
@@ -329,7 +340,7 @@ _UNKNOWN = "it may or may not be done"
 def _reason(error: SluicewayError) -> str:
     text = _printable(str(error).rstrip("."))
     if isinstance(error, GatewayError) and error.code == "precondition_failed":
-        return f"it was changed by others since the plan, and is left as they made it: {text}"
+        return f"changed by somebody else since the plan, and not changed again: {text}"
     if isinstance(error, GatewayUnavailable):
         return f"{_UNKNOWN}: {text}"
     return f"refused: {text}"
@@ -338,7 +349,7 @@ def _reason(error: SluicewayError) -> str:
 def _state_of(steps: Sequence[Step], index: int) -> str:
     done = ", ".join(each.name for each in steps[:index]) or "none"
     rest = ", ".join(each.name for each in steps[index + 1 :]) or "none"
-    return f"Done before: {done}; not begun: {rest}. Apply again for a new plan"
+    return f"Done: {done}; not started: {rest}. Apply again for a new plan"
 
 
-__all__ = ["WOULD_CHANGE", "Kind", "Step", "apply"]
+__all__ = ["WOULD_CHANGE", "Step", "StepKind", "apply"]

@@ -27,7 +27,7 @@ from sluiceway_gateway.cli.entry import (
 from sluiceway_gateway.cli.status import dismiss, open_channel, open_control, repair, status
 from sluiceway_gateway.clock import system_clock
 
-#: How often `close --wait` reports what it waits for.
+#: Interval at which `close --wait` reports progress.
 _REPORT_EVERY_S = 10.0
 _COMPATIBILITY = click.Choice(["none", "backward", "forward", "full"])
 _FORMAT = click.Choice(["avro", "arrow", "bytes"])
@@ -41,7 +41,7 @@ _PATIENCE = click.option(
     "--patience",
     type=click.FloatRange(0.3, 3600),
     metavar="SECONDS",
-    help="How long a reader or writer may be silent before it is lost.  [default: 120]",
+    help="Time without a heartbeat after which a reader or writer is lost.  [default: 120]",
 )
 _INTERVAL = click.option(
     "--heartbeat-interval",
@@ -109,7 +109,7 @@ channels.add_command(repair)
 @click.option(
     "--compatibility",
     type=_COMPATIBILITY,
-    help="Which changes of the schema are allowed.  [default: backward]",
+    help="Allowed changes of the schema.  [default: backward]",
 )
 @click.option("--partitions", type=int, help="Number of partitions.  [default: 1]")
 @click.option("--format", "format_", type=_FORMAT, help="Format of messages.  [default: avro]")
@@ -122,7 +122,7 @@ channels.add_command(repair)
 @click.option(
     "--delivery",
     type=click.Choice(["at_least_once", "exactly_once"]),
-    help="Guarantee for records; stays as it is.  [default: at_least_once]",
+    help="Guarantee for records; fixed at creation.  [default: at_least_once]",
 )
 @_PATIENCE
 @_INTERVAL
@@ -190,9 +190,7 @@ def create(
 @channels.command()
 @click.argument("name")
 @_SCHEMA
-@click.option(
-    "--compatibility", type=_COMPATIBILITY, help="Which changes of the schema are allowed."
-)
+@click.option("--compatibility", type=_COMPATIBILITY, help="Allowed changes of the schema.")
 @click.option("--partitions", type=int, help="Number of partitions; can only grow.")
 @click.option(
     "--pinned/--not-pinned",
@@ -265,10 +263,10 @@ def schemas(name: str, as_json: bool, url: str | None) -> None:
 @_JSON_LINES
 @gateway_option
 def commits(name: str, limit: int, as_json: bool, url: str | None) -> None:
-    """List the last commits of the channel NAME, the newest first, and its open batches.
+    """List the last commits of the channel NAME, newest first, and its open batches.
 
-    Open batches hold readers back; the number of a commit is what `snapshot` takes. A repair has
-    removed records that Kafka had lost.
+    Open batches hold readers back. `snapshot` takes the number of a commit. A repair removed
+    records that Kafka had lost.
     """
     with open_control(url) as control:
         page = control.ledger.commits(name, limit=limit)
@@ -373,7 +371,7 @@ def delete(name: str, keep_topic: bool, force: bool, yes: bool, url: str | None)
 def _heartbeat(
     patience_s: float | None, interval_s: float | None, present: Heartbeat
 ) -> Heartbeat | None:
-    """Return the channel's heartbeat; None if no option names it. The interval follows."""
+    """Return the channel's heartbeat; None without either option."""
     if patience_s is None and interval_s is None:
         return None
     timeout_ms = present.timeout_ms if patience_s is None else round(patience_s * 1000)

@@ -1,7 +1,7 @@
 """Channels as files: documents of channels in YAML or JSON, and `sluiceway export`.
 
-A document is the body of `PUT /v1/channels/{name}` with the name in its metadata. Only the gateway
-validates it; here is checked what the request needs: one JSON value with a name, once.
+A document is the body of `PUT /v1/channels/{name}` with the name in its metadata. The gateway
+validates it; this module only checks that it is one JSON value with a unique name.
 """
 
 import json
@@ -31,7 +31,7 @@ _TAG = "tag:yaml.org,2002:"
 _TEXTS = {f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value"}
 _SCALARS = {f"{_TAG}{each}" for each in ("null", "bool", "int", "float")}
 _OF_THE_TOPIC = ("partitions", "replication", "retention", "config")
-"""What a channel with an adopted topic takes from it."""
+"""Fields of the spec that follow an adopted topic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class _Faults:
 
 
 class _NotUsable(Exception):
-    """A value of a document has no form in JSON; with its line."""
+    """A value of a document cannot be expressed in JSON; with its line."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
@@ -119,7 +119,7 @@ def _texts(paths: Sequence[str], faults: _Faults) -> Iterator[tuple[str, str]]:
 
 
 def _is_listed(path: Path, folder: str) -> bool:
-    # Mounted ConfigMaps have the files again in hidden folders.
+    # Mounted ConfigMaps contain each file a second time in a hidden folder.
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parent.parts)
     return path.suffix.lower() in _SUFFIXES and not hidden and path.is_file()
 
@@ -182,7 +182,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _yaml_values(text: str) -> Iterator[tuple[Any, dict[str, int]]]:
-    """Yield the value of each YAML document but empty ones, and the lines of its parts."""
+    """Yield the value of each YAML document that is not empty, and the lines of its parts."""
     try:
         for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
             lines = {"": node.start_mark.line + 1}
@@ -200,7 +200,7 @@ def _yaml_values(text: str) -> Iterator[tuple[Any, dict[str, int]]]:
 
 
 class _Builder:
-    """Builds JSON values of YAML's nodes and notes the lines; aliases are bounded."""
+    """Builds JSON values from YAML nodes and records their lines; limits expanded aliases."""
 
     def __init__(self, lines: dict[str, int]) -> None:
         self._lines = lines
@@ -290,9 +290,9 @@ def _place(source: str, line: int, number: int) -> str:
 
 
 def document_of(resource: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of a channel as the API returns it: what a user would set.
+    """Return the document of a channel: the fields that a user would set.
 
-    Defaults are left out, and what an adopted topic determines.
+    Omits defaults, and fields that an adopted topic determines.
     """
     # Imported on use: reading files needs none of the gateway's models.
     from sluiceway_gateway.channels.wire import SpecPut
@@ -322,7 +322,7 @@ def _without(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
 
 
 def document_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a document, made of the model of the request."""
+    """Return the JSON Schema of a document, generated from the model of the request."""
     from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN
     from sluiceway_gateway.channels.wire import ChannelPut
 
@@ -350,7 +350,7 @@ def document_schema() -> dict[str, Any]:
 
 
 def dump_document(document: Mapping[str, Any], *, as_json: bool) -> str:
-    """Return the text of a document, with a line break at the end."""
+    """Return the text of a document, with a trailing line break."""
     if as_json:
         return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
     text: str = yaml.safe_dump(
@@ -385,9 +385,9 @@ def export(
     output: Path | None,
     url: str | None,
 ) -> None:
-    """Write channels as documents for `apply`, which changes nothing if it gets them back.
+    """Write channels as documents for `apply`. Applying them unchanged changes nothing.
 
-    Without NAME and selector, all channels that the token can see.
+    Without NAME and selector, exports all channels that the token can see.
     """
     if names and selector is not None:
         raise click.UsageError("Give names or a selector, not both.")

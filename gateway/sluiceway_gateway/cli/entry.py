@@ -32,9 +32,9 @@ COMMANDS = {
 #: Raised by click 8.2 and later for a group without a command; its message is the help.
 _HELP: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
-#: How long commands retry while the gateway does not answer; less than what programs wait.
+#: Time for which commands retry while the gateway does not answer; shorter than in programs.
 TIMEOUT_S = 10.0
-#: How long commands wait in silence.
+#: Time after which a waiting command prints the reason.
 NOTICE_S = 2.0
 #: A row is one line for programs. For terminals, its last cell is folded.
 _TABLE_WIDTH = 100_000
@@ -93,12 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         return _fail(error.format_message(), FAILED)
     except (SluicewayError, SluicewayGatewayError, EmbeddedError) as error:
-        # Messages name options as requests have them.
+        # The client's messages use the names of its parameters.
         return _fail(_FLAG.sub(_flag, str(error)), FAILED)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone; the interpreter must not flush into the pipe again.
+        # The pipe is closed; keep the interpreter from flushing into it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return outcome if isinstance(outcome, int) else 0
@@ -127,7 +127,7 @@ def duration(
 
 @contextmanager
 def waiting_for(what: str) -> Iterator[None]:
-    """Say on standard error what the block waits for, if it takes longer than 2 s."""
+    """Print the reason of the wait on standard error, if the block takes longer than 2 s."""
 
     def tell() -> None:
         click.echo(f"sluiceway: waiting for {what}; Ctrl-C stops", err=True)
@@ -142,7 +142,7 @@ def waiting_for(what: str) -> Iterator[None]:
 
 
 def gateway_at(url: str | None) -> str:
-    """Return what messages call the gateway with this value of `--url`."""
+    """Return the gateway's description in messages, for this value of `--url`."""
     # Imported on use: most of the commands that run a gateway need no HTTP client.
     from sluiceway.rest.transport import DEFAULT_URL
 

@@ -31,7 +31,7 @@ from sluiceway_gateway.embedded import KafkaServer, find_java
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.settings import Settings
 
-#: How long requests may still run after the process was asked to end.
+#: Time for which requests may continue after SIGTERM.
 _GRACE_S = 10
 _HANDSHAKE_S = 5
 _SWITCH_INTERVAL_S = 0.0005
@@ -141,7 +141,7 @@ def url(bound: socket.socket, settings: Settings) -> str:
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that reports its start, and ends long polls before it waits for requests."""
+    """A uvicorn server that reports its start, and ends long polls before a shutdown."""
 
     on_started: Callable[[], None]
     on_stopping: Callable[[], None]
@@ -149,7 +149,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         loop: Any = asyncio.get_running_loop()
         if self.config.is_ssl:
-            # uvicorn has no option for it, and connections are counted only after the handshake.
+            # uvicorn has no option for this timeout. Connections count only after the handshake.
             loop.create_server = partial(loop.create_server, ssl_handshake_timeout=_HANDSHAKE_S)
         await super().startup(sockets)
         if self.started:
@@ -162,7 +162,7 @@ class _Server(uvicorn.Server):
 
 def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM, then finish running requests. Raises ClickException."""
-    # Imported late because it takes long: what refuses to serve should fail before.
+    # Imported late because it takes long: refusals to start should come first.
     from sluiceway_gateway.app import create_app
     from sluiceway_gateway.http.server import limited_protocol
 
@@ -172,12 +172,12 @@ def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[]
         uvicorn.Config(
             app,
             http=limited_protocol(settings),
-            # An upgraded connection would escape the limits.
+            # The limits do not apply to an upgraded connection.
             ws="none",
             log_config=None,
             access_log=False,
             server_header=False,
-            # Anybody can send forwarded headers, and no permission depends on an address.
+            # Any client can send forwarded headers, and no permission depends on an address.
             proxy_headers=False,
             lifespan="on",
             timeout_graceful_shutdown=_GRACE_S,
@@ -194,7 +194,7 @@ def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[]
 
 @contextmanager
 def _tuned_interpreter() -> Iterator[None]:
-    """Shorten the latency that threads and the garbage collector add to requests, in the block.
+    """Reduce the latency that threads and garbage collection add to requests, in the block.
 
     A request passes through several threads, and each busy thread delays it by a switch interval:
     half a millisecond instead of five. The collector skips everything that was imported.

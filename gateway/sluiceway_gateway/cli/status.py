@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 
 def _announced(states: Iterator[T], url: str | None) -> Iterator[T]:
-    """Return the states; says what it waits for if the first does not come soon."""
+    """Return the states; prints the reason of the wait if the first one is late."""
     with waiting_for(gateway_at(url)):
         first = list(itertools.islice(states, 1))
     return chain(first, states)
@@ -96,7 +96,17 @@ def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) ->
 
 def _print_lines(lines: Iterable[ChannelSummary]) -> None:
     print_table(
-        ("NAME", "PHASE", "WRITERS", "READERS", "LAG", "BEHIND", "WRITTEN/S", "PROGRESS"),
+        (
+            "NAME",
+            "PHASE",
+            "WRITERS",
+            "READERS",
+            "LAG",
+            "BEHIND",
+            "WRITTEN/S",
+            "PROGRESS",
+            "PROBLEM",
+        ),
         [
             (
                 each.name,
@@ -107,6 +117,7 @@ def _print_lines(lines: Iterable[ChannelSummary]) -> None:
                 _seconds(each.lag_seconds, at_least=each.lag_seconds_at_least),
                 _number(each.write_rate),
                 each.progress or _UNKNOWN,
+                next((problem.code for problem in each.problems), ""),
             )
             for each in lines
         ],
@@ -120,6 +131,9 @@ def _print_report(report: StatusReport) -> None:
     click.echo(f"channel {report.name} is {report.phase}, {written}, {when}")
     if report.ledger is not None:
         _print_ledger(report.name, report.ledger)
+    for problem in report.problems:
+        since = "" if problem.since is None else f" (since {format_time(problem.since)})"
+        click.echo(f"{problem.severity}: {problem}{since}")
     if report.groups:
         click.echo()
         print_table(
@@ -169,14 +183,7 @@ def _print_ledger(name: str, ledger: LedgerReport) -> None:
         f"{_number(ledger.uncommitted_messages)} messages of no commit"
     )
     if ledger.halted is not None:
-        click.echo(f"the channel is halted: {ledger.halted}")
-        click.echo(f"`sluiceway channels repair {name}` shows what is lost, and repairs it")
-    holder = ledger.held_back_by
-    if holder is not None:
-        click.echo(
-            f"readers are held back by the batch {holder.key!r} of {holder.owner!r}, open since "
-            f"{format_time(holder.since)}: {_number(holder.held_messages)} committed messages wait"
-        )
+        click.echo(f"`sluiceway channels repair {name}` shows the lost records, and repairs it")
 
 
 def _counts(counts: EndpointCounts) -> str:
@@ -197,7 +204,7 @@ def _seconds(seconds: float | None, *, at_least: bool = False) -> str:
     if seconds is None:
         return _UNKNOWN
     if at_least:
-        # Rounded down: rounded up, it would be no lower bound.
+        # Rounded down, to stay a lower bound.
         return f"> {_seconds(math.floor(seconds))}"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -213,9 +220,9 @@ def _seconds(seconds: float | None, *, at_least: bool = False) -> str:
 @click.option("--endpoint", "ids", multiple=True, metavar="ID", help="Dismiss it; can be repeated.")
 @gateway_option
 def dismiss(name: str, failed: bool, lost: bool, ids: tuple[str, ...], url: str | None) -> None:
-    """Count failed or lost writers of the channel NAME as finished.
+    """Treat failed or lost writers of the channel NAME as finished.
 
-    Readers stop raising errors for them, and what they wrote stays readable. Without an option,
+    Readers no longer raise errors for them, and their records stay readable. Without an option,
     lists these writers.
     """
     with open_channel(name, url) as channel:
@@ -283,15 +290,15 @@ def _print_failed(endpoints: Iterable[Endpoint]) -> None:
     "--reason",
     default="repaired by the command line",
     show_default=True,
-    help="Kept with the repair, which `channels commits` lists.",
+    help="Recorded with the repair; `channels commits` shows it.",
 )
 @yes_option
 @gateway_option
 def repair(name: str, reason: str, yes: bool, url: str | None) -> None:
     """Repair the halted channel NAME: give up the committed records that Kafka has lost.
 
-    Shows first what is lost. All open batches are aborted; queries and writers that had one start
-    again. Keys that were committed stay so: write lost records again under other keys.
+    Shows the lost records first. All open batches are aborted; restart their queries and writers.
+    Committed keys stay committed: write lost records again under other keys.
     """
     with open_control(url) as control:
         with waiting_for(gateway_at(url)):

@@ -1,30 +1,25 @@
 """`sluiceway tail`: print the records of a channel as JSON lines."""
 
-import base64
 import json
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from datetime import date, datetime, time
-from decimal import Decimal
 from typing import Any, Literal
-from uuid import UUID
 
 import click
 
 from sluiceway import Channel, ChannelReader, Gateway
 from sluiceway.errors import ChannelNotFound
+from sluiceway.records.json_values import json_value
 from sluiceway_gateway.cli import entry
 
 _READ_RECORDS = 1000
 _READ_TIMEOUT_S = 0.2
-# JSON has no such numbers. These strings are the ones that Arrow and Spark parse.
-_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 @click.command()
 @click.argument("name")
-@click.option("--from-beginning", is_flag=True, help="Start at the oldest record, not at the end.")
+@click.option("--from-beginning", is_flag=True, help="Start at the oldest record, not the end.")
 @click.option("--number", "-n", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--no-follow", is_flag=True, help="Print the existing records, then stop.")
 @click.option("--skip-corrupt", is_flag=True, help="Skip messages that cannot be decoded.")
@@ -39,7 +34,7 @@ def tail(
 ) -> None:
     """Print new records of the channel NAME, one JSON object per line; committed ones only.
 
-    Dates and times are strings in ISO 8601, decimals and UUIDs strings, bytes base64, and NaN and
+    Dates and times are ISO 8601 strings, decimals and UUIDs strings, bytes base64, NaN and
     infinities the strings NaN, Infinity and -Infinity.
     """
     start: Literal["earliest", "latest"] = "earliest" if from_beginning or no_follow else "latest"
@@ -70,7 +65,7 @@ def _open(gateway: Gateway, name: str) -> Channel:
 def _print(reader: ChannelReader, number: int | None, awaited: str) -> None:
     """Print up to `number` records, or all until the reader has finished.
 
-    Says once that records are `awaited` if the first do not come soon.
+    Prints `awaited` once if the first record is late.
     """
     left = math.inf if number is None else number
     notice = ExitStack()
@@ -86,24 +81,3 @@ def _print(reader: ChannelReader, number: int | None, awaited: str) -> None:
 
 def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(json_value(record), ensure_ascii=False, allow_nan=False)
-
-
-def json_value(value: Any) -> Any:
-    """Return a value of JSON's types for a value of a record."""
-    match value:
-        case Mapping():
-            return {str(key): json_value(each) for key, each in value.items()}
-        case list() | tuple():
-            return [json_value(each) for each in value]
-        case bytes():
-            return base64.b64encode(value).decode("ascii")
-        case datetime() | date() | time():
-            return value.isoformat()
-        case Decimal():
-            return f"{value:f}"
-        case UUID():
-            return str(value)
-        case float() if not math.isfinite(value):
-            return _NOT_FINITE[str(value)]
-        case _:
-            return value

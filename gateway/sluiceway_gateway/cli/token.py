@@ -42,7 +42,7 @@ def token() -> None:
 def create(label: str, scopes: tuple[str, ...], expires_in: timedelta | None) -> None:
     """Create a token described by LABEL and print it.
 
-    The token is printed only this once; the database keeps a hash.
+    The token is printed only once; the database stores a hash.
     """
     with _tokens() as tokens:
         created = tokens.create(label=label, scopes=scopes, expires_in=expires_in)

@@ -26,9 +26,10 @@ from sluiceway_gateway.metrics import CONTENT_TYPE, Scrape
 from sluiceway_gateway.provisioning.status import unavailable_reason
 from sluiceway_gateway.status.lag import Overview
 
-#: Of the check of Kafka; a probe needs its answer soon.
+#: Timeout of the check of Kafka; short, because probes time out.
 _TIMEOUT_S = 2.0
-#: How long metrics show the outcome of a request to Kafka. The leading replica asks every minute.
+#: Time for which metrics show the result of a request to Kafka. The leading replica sends one a
+#: minute.
 _KAFKA_WITHIN_S = 120.0
 
 router = APIRouter(route_class=GatewayRoute)
@@ -41,9 +42,9 @@ class Live(BaseModel):
 
 
 class Ready(BaseModel):
-    """Which parts respond, and a one-word reason for each that does not.
+    """The result of each check, with a one-word reason for a failure.
 
-    `loops` has the background loops of this replica that keep failing, each with the kind of error.
+    `loops` has the failing background loops of this replica, each with the type of its error.
     """
 
     database: bool
@@ -82,7 +83,7 @@ async def readyz(gateway: Gateway) -> Response:
 
 
 def _database_failure(database: Database) -> str | None:
-    """Return why the database cannot be used, without its address; None if it can."""
+    """Return the reason why the database is unusable, without its address, or None."""
     try:
         revision.require_current(database)
         database.check()
@@ -92,11 +93,11 @@ def _database_failure(database: Database) -> str | None:
 
 
 def _kafka_failure(kafka: KafkaAdmin) -> str | None:
-    """Return why Kafka cannot be used, without its address; None if it can."""
+    """Return the reason why Kafka is unusable, without its address, or None."""
     try:
         kafka.describe_cluster(_TIMEOUT_S)
     except KafkaUnavailable as error:
-        return str(unavailable_reason(error.lockout))
+        return str(unavailable_reason(error.access_failure))
     return None
 
 

@@ -1,4 +1,4 @@
-"""Access log, metrics and ids of every request; waits that end with the connection."""
+"""Access log, metrics and ids of requests; cancellation when the client disconnects."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from sluiceway_gateway.tracing import continued
 _log = structlog.stdlib.get_logger("sluiceway_gateway.http")
 _lines = logging.getLogger("sluiceway_gateway.http")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:=+/@-]{1,128}")
-#: Changes that come as often as reads.
+#: Changes that are as frequent as reads, and logged like them.
 _FREQUENT = {"/v1/heartbeats", "/v1/channels/{name}/groups/{group}/offsets"}
 
 
@@ -72,7 +72,7 @@ class Observation:
             except Exception:
                 _log.exception("request failed", method=scope["method"])
                 if status:
-                    # Half of an answer is out; the server cuts the connection.
+                    # A part of the response was sent; the server closes the connection.
                     raise
                 failure = problem_response(_internal(request_id), request_id=request_id)
                 await failure(scope, receive, observed)
@@ -86,7 +86,7 @@ class Observation:
         usual = status < 500 if method in {"GET", "HEAD"} else status < 400 and route in _FREQUENT
         level = logging.DEBUG if usual else logging.INFO
         if not _lines.isEnabledFor(level):
-            # To find that out while a line is made takes longer than many a request.
+            # structlog's own check comes only after it has built the entry.
             return
         _log.log(
             level,
@@ -100,14 +100,14 @@ class Observation:
 
 
 def _given_id(scope: Scope) -> str | None:
-    """Return the id that the request brings; None if it is not well-formed, or given twice."""
+    """Return the request's X-Request-Id; None if it is missing, malformed, or given twice."""
     ids = [value for name, value in scope.get("headers", ()) if name == b"x-request-id"]
     return ids[0].decode() if len(ids) == 1 and _REQUEST_ID.fullmatch(ids[0]) else None
 
 
 def _internal(request_id: str) -> SluicewayGatewayError:
     return SluicewayGatewayError(
-        "The gateway failed on this request; its log has the cause under the request id "
+        f"The gateway failed on this request; its log has the cause, with the request id "
         f"{request_id}."
     )
 

@@ -42,21 +42,21 @@ _HEADERS = {
     ),
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    # A later version of the gateway brings other files under these names.
+    # Another version of the gateway has other files under these names.
     "Cache-Control": "private, max-age=600",
 }
 DESCRIPTION = """
-Typed data channels on Kafka. Records move between jobs and Kafka; these requests agree on the rest.
+Typed data channels on Kafka. Records move between jobs and Kafka; these requests manage the rest.
 
 Send `Authorization: Bearer TOKEN` once the gateway has tokens (**Authorize**). Bodies are JSON.
 Errors are `application/problem+json` with a stable `code`: see the [error codes](docs/errors).
 Every change can be repeated. `X-Request-Id` and `traceparent` of a request appear in the
-gateway's log; every answer has an `X-Request-Id`.
+gateway's log; every response has an `X-Request-Id`.
 """
 
 
 def page(title: str, body: str, *, up: str = "") -> Response:
-    """Return an HTML page; `up` leads from its path to `/`."""
+    """Return an HTML page; `up` is the relative path to `/`."""
     text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f"<title>{escape(title)} - Sluiceway</title>\n"
@@ -138,7 +138,7 @@ def document(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
 
 
 def _without_head(route: BaseRoute) -> BaseRoute:
-    """Return the route without HEAD, which every GET has and no document needs to repeat."""
+    """Return the route without HEAD, which the document omits because every GET has it."""
     if not isinstance(route, GatewayRoute):
         return route
     documented = copy(route)
@@ -154,25 +154,25 @@ def _restore_integers(part: Any) -> None:
     if isinstance(part, dict) and part.get("type") == "integer":
         for name in _BOUNDS & part.keys():
             bound = part[name]
-            # Rounded up; no float is as near to it.
+            # As a float it was rounded up to 2**63.
             part[name] = INT64_MAX if bound == float(INT64_MAX) else int(bound)
 
 
 _SEE = "see `detail`"
 ADVICE: Mapping[str, str] = {
-    "batch_aborted": "run the job again; a new instance opens the key anew",
-    "batch_committed": "nothing; what is committed stays",
-    "batch_fenced": "stop; the newer instance goes on",
-    "batch_key_taken": "give each job keys of its own",
+    "batch_aborted": "run the job again; a new instance can open the key",
+    "batch_committed": "nothing; a committed batch is final",
+    "batch_fenced": "stop; the newer instance continues",
+    "batch_key_taken": "use different keys for each job",
     "batch_not_found": "open the batch's key again",
     "batch_open": "wait until the batch ends, or stop the job that has it open",
-    "beyond_watermark": "repeat the commit; if it lasts, abort the batch",
+    "beyond_watermark": "repeat the commit; if the error persists, abort the batch",
     "body_too_large": "send less, or raise SLUICEWAY_MAX_BODY_BYTES",
     "channel_adopted": "change the topic in Kafka; the channel follows it",
     "channel_closed": "write to another channel",
     "channel_deleting": "repeat it when the channel is gone",
     "channel_not_found": "check the name; create the channel",
-    "channel_not_ready": "wait; the channel's conditions say for what",
+    "channel_not_ready": "wait; the channel's conditions have the reason",
     "channel_pinned": "leave the partitions as they are, or set `pinned` to false",
     "client_outdated": "upgrade sluiceway in the program",
     "concurrent_change": "read the channel and repeat the change",
@@ -184,7 +184,7 @@ ADVICE: Mapping[str, str] = {
     "endpoints_live": "wait for them, close the channel, or use `force`",
     "fenced": "stop; a new instance attaches with a new id",
     "forbidden": "use a token with the scope that `detail` names",
-    "goes_back": "nothing, or a reset of the group",
+    "goes_back": "to read again on purpose, reset the group",
     "group_larger_than_pinned": "make the group smaller, or unpin the channel",
     "group_mode": "attach with the mode of the living members",
     "group_not_found": "check the name; a group begins with its first reader",
@@ -193,8 +193,8 @@ ADVICE: Mapping[str, str] = {
     "idempotency_key_reused": "use a new key for every change",
     "illegal_transition": "see `detail` for the endpoint's state",
     "immutable_field": "leave the field as it is, or create another channel",
-    "internal_error": "report it with its request id, under which the log has the cause",
-    "invalid_manifest": "list the offsets that delivery reports named, once and sorted",
+    "internal_error": "report it with its request id; the log has the cause",
+    "invalid_manifest": "list the offsets of the delivery reports, sorted, each once",
     "invalid_request": "correct the fields that `errors` names",
     "invalid_schema": "correct the schema as `detail` says",
     "kafka_unavailable": "repeat it; /readyz and the gateway's log have the cause",
@@ -209,32 +209,32 @@ ADVICE: Mapping[str, str] = {
     "no_ledger": "write and read the channel without batches",
     "not_assigned": "commit only the endpoint's own partitions",
     "not_found": "see /docs for the paths",
-    "partitions_shrink": "ask for as many partitions as there are, or more",
+    "partitions_shrink": "request at least the current number of partitions",
     "patience_out_of_bounds": "request less, or raise `spec.heartbeat`",
     "position_moved": "read the positions; continue there, or stop",
     "precondition_failed": "read the channel and decide again",
-    "repair_changed": "look at the repair's plan again, and decide again",
-    "replication_exceeds_brokers": "ask for fewer replicas, or add brokers",
-    "request_timeout": "send the whole request at once, and again",
+    "repair_changed": "read the repair's plan again, and decide again",
+    "replication_exceeds_brokers": "request fewer replicas, or add brokers",
+    "request_timeout": "send the request again, without pauses",
     "schema_incompatible": "change the fields that `errors` names, or `compatibility`",
-    "snapshot_not_found": "take a number or a time that `detail` names",
+    "snapshot_not_found": "use a number or a time that `detail` names",
     "stale_batch": "start the query with a new checkpoint",
     "stale_generation": "attach a new instance; in a dynamic group, sync",
     "too_many_connections": "repeat it, or raise SLUICEWAY_MAX_CONNECTIONS",
     "too_many_schemas": "use an earlier schema, or create another channel",
     "too_many_waiters": "repeat it, or leave `wait` out",
-    "topic_changed": "reset the group to positions of the present topic",
+    "topic_changed": "reset the group to positions of the current topic",
     "topic_not_found": "check the topic's name",
     "topic_taken": "use the channel that has the topic",
     "uid_mismatch": "read the channel: it was recreated",
-    "unauthenticated": "send Authorization: Bearer TOKEN; `sluiceway token create` makes one",
+    "unauthenticated": "send Authorization: Bearer TOKEN; `sluiceway token create` creates one",
     "unavailable": "repeat it after Retry-After",
     "unknown_partition": "use the partitions that the batch was opened with",
     "unread_data": "read it, reset the group, keep the topic, or use `force`",
     "unsupported_media_type": "send JSON with the header Content-Type: application/json",
     "url_too_long": "send a shorter URL",
 }
-"""What to do about each code."""
+"""The solution for each code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +264,7 @@ def error_codes() -> list[ErrorCode]:
 
 
 def _tree(kind: type[SluicewayGatewayError]) -> Iterator[type[SluicewayGatewayError]]:
-    """Yield the classes of errors that are answered as problems."""
+    """Yield the classes of errors that responses can have."""
     if not issubclass(kind, (StartupRefused, RegistryError)):
         yield kind
         for each in kind.__subclasses__():
@@ -277,8 +277,8 @@ _SESSION = "c3d5e7f9a1b34c5d8e6f7a9b0c1d2e3f"
 _TOPIC = "qM3Vw1pVTWuGkq0c5yq0Xg"
 _POSITION = {"partition": 0, "offset": 1200, "record": 0}
 
-#: Examples of request bodies by operation. Together they tell one story: a channel of landings, a
-#: reader of a group, a writer that ends.
+#: Examples of request bodies by operation: a channel of landings, a reader of a group, a writer
+#: that ends.
 EXAMPLES: Mapping[str, Any] = {
     "create_channel": {
         "metadata": {"labels": {"team": "ops"}},
@@ -362,6 +362,10 @@ EXAMPLES: Mapping[str, Any] = {
         "manifest": {"0": [[120, 140]]},
         "records": 20,
         "counts": {"0": 20},
+    },
+    "write_messages": {
+        "uid": _CHANNEL,
+        "records": [{"carrier": "UA", "delay": 12.5}, {"carrier": "DL"}],
     },
     "abort_batch": {"uid": _CHANNEL, "instance": "run-1", "cause": "the job failed"},
     "repair_ledger": {"uid": _CHANNEL, "lost_from": {"0": 1180}, "reason": "a disk failed"},

@@ -52,7 +52,7 @@ class FieldError(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why the request failed, and what to do."""
+    """The cause of the failure, and the solution."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -97,7 +97,7 @@ def problem_response(
     if error.violations:
         body["errors"] = [asdict(each) for each in error.violations]
     own = {**headers, **headers_of(error)}
-    # Escaped, so that whatever a message quotes can be sent.
+    # Escaped as ASCII: messages quote text that may not be valid in UTF-8.
     return Response(json.dumps(body), status, headers=own, media_type=MEDIA_TYPE)
 
 
@@ -140,7 +140,7 @@ def _pointer(location: list[str]) -> str:
 
 
 def _shortened(pointer: str) -> str:
-    """Return a JSON pointer with shortened names, which may be as long as the request."""
+    """Return the pointer, cut to a maximum length: its names come from the request."""
     return pointer if len(pointer) <= _POINTER_LENGTH else f"{pointer[:_POINTER_LENGTH]}…"
 
 

@@ -38,8 +38,8 @@ _log = logging.getLogger("sluiceway_gateway.http")
 class LimitedProtocol(HttpToolsProtocol):
     """One connection.
 
-    Where there are too many, the one that has been without a request for the longest makes room;
-    if all are busy, new ones may ask for the health endpoints only.
+    At the limit, the longest idle connection is closed for a new one. If all are busy, a new
+    connection can request the health endpoints only.
     """
 
     max_connections: ClassVar[int]
@@ -95,7 +95,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
-        # A part of one header, which the parser gathers without a word.
+        # The parser buffers a part of a header without a callback.
         self._unparsed_bytes = 0 if self._parsed else self._unparsed_bytes + len(data)
         if self._unparsed_bytes > MAX_HEAD_BYTES:
             self._refuse(_headers_too_large())
@@ -158,7 +158,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """Respond to a request that the parser or one of its callbacks refused."""
         self._refuse(
-            self._error or MalformedHttp("The request is not HTTP/1.1; send it as RFC 9112 says.")
+            self._error or MalformedHttp("The request is not HTTP/1.1; use an HTTP client.")
         )
 
     def timeout_keep_alive_handler(self) -> None:
@@ -194,7 +194,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _overdue(self) -> None:
         self._deadline = None
         if self.flow.read_paused:
-            # The application reads no more at the moment; the client may wait for it.
+            # The application has paused reading, so the client may be waiting for it.
             self._expect()
         elif not self._arriving or (self.cycle and self.cycle.response_started):
             self.transport.close()

@@ -124,7 +124,7 @@ class Mirror:
         self, group: str, offsets: _Offsets, rejection: Rejection | None, now_s: float
     ) -> None:
         if rejection is not None and rejection.cause is Cause.UNAVAILABLE:
-            # Its coordinator is not to be had just now: the next pass asks again.
+            # The group's coordinator is unavailable: retry in the next pass.
             self._full_s = None
             return
         if rejection is None:
@@ -134,9 +134,8 @@ class Mirror:
             return
         if group not in self._refused:
             _log.warning(
-                "Kafka does not take a group's offsets; it is asked again. A group that has "
-                "members of Kafka's own keeps its offsets itself: end them, or set "
-                "SLUICEWAY_MIRROR_PREFIX",
+                "Kafka refuses a group's offsets; the gateway retries. If the group has Kafka "
+                "consumers as members, stop them, or set SLUICEWAY_MIRROR_PREFIX",
                 group=group,
                 cause=str(rejection.cause),
                 reason=rejection.message,

@@ -22,7 +22,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class CurrentProblem:
     """A current problem of a channel. None is unknown, or does not apply."""
 
     code: str
@@ -64,7 +64,7 @@ def current_problems(
     groups: Mapping[str, GroupSummary],
     ledger: LedgerSample | None,
     endpoints: Iterable[EndpointState],
-) -> tuple[Problem, ...]:
+) -> tuple[CurrentProblem, ...]:
     """Return at most `MAX_PROBLEMS` problems, errors first."""
     found = [
         *_of_channel(channel),
@@ -76,10 +76,10 @@ def current_problems(
     return tuple(found[:MAX_PROBLEMS])
 
 
-def _of_channel(channel: Channel) -> Iterable[Problem]:
+def _of_channel(channel: Channel) -> Iterable[CurrentProblem]:
     if channel.phase is Phase.FAILED:
         ready = channel.condition("Ready")
-        yield Problem(
+        yield CurrentProblem(
             code="channel_failed",
             severity=Severity.ERROR,
             since=None if ready is None else ready.last_transition_at,
@@ -87,14 +87,14 @@ def _of_channel(channel: Channel) -> Iterable[Problem]:
         )
 
 
-def _of_ledger(ledger: LedgerSample | None) -> Iterable[Problem]:
+def _of_ledger(ledger: LedgerSample | None) -> Iterable[CurrentProblem]:
     if ledger is None:
         return
     if ledger.halted is not None:
-        yield Problem(code="channel_halted", severity=Severity.ERROR, reason=ledger.halted)
+        yield CurrentProblem(code="channel_halted", severity=Severity.ERROR, reason=ledger.halted)
     for each in ledger.batches:
         if each.held_messages > 0:
-            yield Problem(
+            yield CurrentProblem(
                 code="batch_holds_readers",
                 severity=Severity.WARNING,
                 since=datetime.fromtimestamp(each.since, UTC),
@@ -104,11 +104,11 @@ def _of_ledger(ledger: LedgerSample | None) -> Iterable[Problem]:
             )
 
 
-def _of_groups(groups: Mapping[str, GroupSummary]) -> Iterable[Problem]:
+def _of_groups(groups: Mapping[str, GroupSummary]) -> Iterable[CurrentProblem]:
     for name, each in sorted(groups.items()):
         if each.progress in _OF_PROGRESS:
             code, severity = _OF_PROGRESS[each.progress]
-            yield Problem(
+            yield CurrentProblem(
                 code=code,
                 severity=severity,
                 role="reader",
@@ -117,7 +117,7 @@ def _of_groups(groups: Mapping[str, GroupSummary]) -> Iterable[Problem]:
             )
 
 
-def _of_endpoint(endpoint: EndpointState) -> Problem | None:
+def _of_endpoint(endpoint: EndpointState) -> CurrentProblem | None:
     role = endpoint.place.role
     if endpoint.state is State.CLOSED:
         return None
@@ -129,7 +129,7 @@ def _of_endpoint(endpoint: EndpointState) -> Problem | None:
         code, severity = "suspect", Severity.WARNING
     else:
         return None
-    return Problem(
+    return CurrentProblem(
         code=code,
         severity=severity,
         since=endpoint.changed_at,

@@ -31,6 +31,9 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, chunks
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
+from sluiceway_gateway.history import store as history_store
+from sluiceway_gateway.history.model import point_of
+from sluiceway_gateway.history.store import PointWrite
 from sluiceway_gateway.status.lag import (
     GroupLag,
     GroupSummary,
@@ -334,6 +337,10 @@ class SampleWrite:
     stored: StoredSample
     is_new: bool
     changes_status: bool
+    is_recorded: bool = False
+    """Whether it is the first one of an interval of the lag history."""
+    recorded_s: int | None = None
+    """The start of the last interval of the lag history that the sampler wrote."""
 
 
 def of_channel(tx: ReadTransaction, channel_uid: str) -> list[StoredSample]:
@@ -398,6 +405,16 @@ def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, Sam
     return found
 
 
+def _point_write(written: SampleWrite) -> PointWrite:
+    stored = written.stored
+    point = point_of(
+        stored.sample.at,
+        write_rate=stored.write_rate,
+        groups=summarize_groups(stored.lags),
+    )
+    return PointWrite(channel_uid=written.channel_uid, point=point, previous_s=written.recorded_s)
+
+
 def write(tx: WriteTransaction, taken: Sequence[SampleWrite]) -> int:
     """Write samples of channels that still exist; return the number of changed statuses.
 
@@ -424,6 +441,7 @@ def write(tx: WriteTransaction, taken: Sequence[SampleWrite]) -> int:
     ]
     if seen_again:
         tx.execute(_TOUCH, seen_again)
+    history_store.write(tx, [_point_write(each) for each in written if each.is_recorded])
     changed = [each.channel_uid for each in written if each.changes_status]
     if changed:
         tx.execute(_REVISE, {"uids": changed})

@@ -13,6 +13,7 @@ import structlog
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.history.model import FINEST
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger.model import Ledger
@@ -60,6 +61,8 @@ class _ChannelHistory:
     window: deque[StoredSample] = field(default_factory=lambda: deque(maxlen=WINDOW))
     history: list[tuple[int, float, Offsets]] = field(default_factory=list)
     """Numbers, times and end offsets of all kept samples."""
+    recorded_s: int | None = None
+    """The start of the last interval in the lag history; None if it is unknown."""
 
     @property
     def ends(self) -> list[tuple[float, Offsets]]:
@@ -142,6 +145,8 @@ class Sampler:
                 changed += sample_store.write(tx, samples)
             for each in samples:
                 history = self._histories[each.channel_uid]
+                if each.is_recorded:
+                    history.recorded_s = FINEST.start(each.stored.sample.at.timestamp())
                 if each.is_new:
                     history.append(each.stored)
                     self._changing.add(each.channel_uid)
@@ -215,12 +220,18 @@ class Sampler:
             ledger=ledger,
             tracks=offset_tracks(snapshot.readers, snapshot.committed, partitions=partitions),
         )
+        is_recorded = FINEST.start(sample.at.timestamp()) != history.recorded_s
         if history.is_unchanged(sample, snapshot.endpoints_digest):
             again = replace(history.window[-1], sample=sample)
             # The age of unread messages grows all the same.
             grows = any(each.lag_messages for each in again.lags.values())
             return SampleWrite(
-                channel_uid=channel.uid, stored=again, is_new=False, changes_status=grows
+                channel_uid=channel.uid,
+                stored=again,
+                is_new=False,
+                changes_status=grows,
+                is_recorded=is_recorded,
+                recorded_s=history.recorded_s,
             )
         window = [*(each.sample for each in history.window), sample][-WINDOW:]
         past = [*history.ends, (sample.at.timestamp(), sample.ends)]
@@ -232,7 +243,14 @@ class Sampler:
             lags={key: group_lag(key, window, past, alive=alive[key]) for key in sample.tracks},
             write_rate=write_rate(window),
         )
-        return SampleWrite(channel_uid=channel.uid, stored=stored, is_new=True, changes_status=True)
+        return SampleWrite(
+            channel_uid=channel.uid,
+            stored=stored,
+            is_new=True,
+            changes_status=True,
+            is_recorded=is_recorded,
+            recorded_s=history.recorded_s,
+        )
 
 
 def _unused(channel: SampledChannel) -> LedgerRows:

@@ -1,16 +1,24 @@
 """Status of channels: one read transaction per request."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.store import Tag
+from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import ChannelNotFound
+from sluiceway_gateway.errors import ChannelNotFound, InvalidRequest, Violation
+from sluiceway_gateway.history import store as history_store
+from sluiceway_gateway.history.model import LagHistory, history_of, resolution_for
 from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.lag import Overview
 from sluiceway_gateway.status.store import ChannelSummary, StatusReport, StatusVersion
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +32,31 @@ class StatusPage:
     """Differs between two states of all channels."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What changed for watchers since their last look."""
+
+    refused: frozenset[Principal]
+    """Watchers whose tokens are no longer valid."""
+    overall: Tag
+    """Differs between two states of all channels."""
+    tags: dict[str, Tag] | None
+    """Of all channels, by name; None if nobody watches the list."""
+    summaries: tuple[ChannelSummary, ...]
+    """Of the channels that are new or have another tag in the list."""
+    statuses: Mapping[str, StatusReport]
+    """Of the watched channels with another tag, by name."""
+    gone: frozenset[str]
+    """Watched channels that do not exist."""
+
+
 class Statuses:
     """The status of one database's channels."""
 
-    def __init__(self, database: Database, tokens: Tokens) -> None:
+    def __init__(self, database: Database, tokens: Tokens, *, clock: Clock) -> None:
         self._database = database
         self._tokens = tokens
+        self._clock = clock
 
     def version(self, name: str, *, by: Principal) -> StatusVersion:
         """Return the version of a channel's status.
@@ -67,6 +94,65 @@ class Statuses:
             next_after=found[limit - 1].version.channel.name if more else None,
             overall=overall,
         )
+
+    def look(
+        self,
+        *,
+        by: Collection[Principal],
+        listed: Mapping[str, Tag] | None,
+        watched: Mapping[str, Tag | None],
+    ) -> Look:
+        """Return what changed since `listed`, the tags of the list, and since those of `watched`.
+
+        Without `listed`, the list is left out.
+        """
+        with self._database.read() as tx:
+            refused = self._tokens.refusals(tx, by)
+            overall = channels_store.overall(tx)
+            tags = None if listed is None else channels_store.all_tags(tx, known=listed)
+            found = channels_store.tags(tx, sorted(watched)) if tags is None else tags
+            changed = [n for n, tag in (tags or {}).items() if tag is not (listed or {}).get(n)]
+            return Look(
+                refused=frozenset(refused),
+                overall=overall,
+                tags=tags,
+                summaries=status_store.summaries(tx, changed),
+                statuses={
+                    name: status
+                    for name, tag in watched.items()
+                    if name in found and found[name] != tag
+                    if (status := status_store.status(tx, name)) is not None
+                },
+                gone=frozenset(watched.keys() - found.keys()),
+            )
+
+    def history(
+        self, name: str, *, since: datetime | None, until: datetime | None
+    ) -> tuple[Channel, LagHistory]:
+        """Return a channel and its history; by default, of the hour before `until`, or before now.
+
+        Raises ChannelNotFound, and InvalidRequest if it ends before it begins.
+        """
+        now = self._clock()
+        until = now if until is None else max(_EPOCH, min(until, now))
+        since = max(_EPOCH, until - timedelta(hours=1) if since is None else since)
+        if since > until:
+            message = f"it is after the end, {until.isoformat(timespec='seconds')}"
+            raise InvalidRequest.malformed([Violation(pointer="query:since", message=message)])
+        resolution = resolution_for(since, now=now)
+        oldest_s = now.timestamp() - resolution.kept_s
+        with self._database.read() as tx:
+            channel = channels_store.find(tx, name)
+            if channel is None:
+                raise ChannelNotFound(f"There is no channel {name!r}.")
+            stored = history_store.points(
+                tx,
+                channel.uid,
+                resolution,
+                since_s=resolution.start(max(since.timestamp(), oldest_s)),
+                until_s=int(until.timestamp()),
+            )
+        return channel, history_of(stored, since=since, until=until, now=now)
 
     def overview(self, *, prefixes: tuple[str, ...], max_groups: int) -> Overview:
         """Return the channels in use with one of the prefixes, with up to `max_groups` groups."""

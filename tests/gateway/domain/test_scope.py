@@ -1,6 +1,6 @@
 import pytest
 
-from sluiceway_gateway.auth.model import Action, Kind, Principal, Scope, parse_scopes
+from sluiceway_gateway.auth.model import Action, Principal, Scope, ScopeKind, parse_scopes
 from sluiceway_gateway.errors import Forbidden
 
 
@@ -38,7 +38,7 @@ def test_each_scope_gives_its_actions_and_no_others(kind: str, actions: set[Acti
 
 
 def test_every_kind_of_scope_has_a_description() -> None:
-    assert all(holder(str(kind)).may(Action.VIEW, "x") for kind in Kind)
+    assert all(holder(str(kind)).may(Action.VIEW, "x") for kind in ScopeKind)
 
 
 def test_a_prefix_limits_the_channels() -> None:

@@ -306,3 +306,25 @@ def test_a_channel_that_is_deleted_during_a_pass_is_skipped(
     sampling.sampler._sample = removing  # type: ignore[method-assign]
     assert sampling.sample().changed == 0
     assert sampling.sample().sampled == 0
+
+
+def test_samples_become_the_lag_history_once_in_ten_seconds(
+    flights: Site, sampling: Sampling
+) -> None:
+    reader = flights.member()
+    sampling.write(100)
+    for number in range(1, 9):
+        flights.beat(report(reader, "started", positions=at(10 * number, 0, 0, 0)))
+        sampling.sample()
+    sampling.kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
+    sampling.sampler = sampling.another()
+    sampling.sample(2)
+    answer = flights.rig.http.get(f"{flights.path}/history", params={"since": "1893455900"}).json()
+    assert answer["times"] == [f"2030-01-01T00:00:{s:02}.000Z" for s in range(0, 51, 10)]
+    assert answer["write_rate"] == [None, *[0.0] * 4, None]
+    (group,) = answer["groups"]
+    assert group["group"] == "g"
+    # The first sample in each interval counts.
+    assert group["lag_messages"] == [90, 80, 60, 40, 20, None]
+    assert group["read_rate"] == [None, 2.0, 2.0, 2.0, 2.0, 0.667]
+    assert group["lag_seconds"][-1] is None

@@ -26,8 +26,8 @@ LATER = '''
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "9000"
+down_revision = "HEAD"
 
 
 def upgrade() -> None:
@@ -35,6 +35,7 @@ def upgrade() -> None:
     with op.batch_alter_table("schemas", recreate=recreate) as batch:
         batch.add_column(sa.Column("notes", sa.Text(), nullable=False, server_default=""))
 '''
+NEWEST = revision.head()
 DEFINITIONS = {
     "sqlite": "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE '%alembic%'",
     "postgresql": """
@@ -149,13 +150,13 @@ def test_a_migration_has_no_statement_timeout(postgres: Postgres) -> None:
 def old(
     databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Database]:
-    """A database at revision 0001 with a schema that a channel keeps; the code is at 0002."""
+    """A database at the newest revision with a schema that a channel keeps; the code is later."""
     with opened(databases.migrated()) as database:
         with writing(database) as connection:
             fill(connection)
         path = tmp_path / "migrations"
         shutil.copytree(revision.migrations_path(), path)
-        (path / "versions" / "0002_later.py").write_text(LATER)
+        (path / "versions" / "9000_later.py").write_text(LATER.replace("HEAD", NEWEST))
         monkeypatch.setattr(revision, "migrations_path", lambda: path)
         revision.head.cache_clear()
         try:
@@ -178,8 +179,8 @@ def fill(connection: Connection) -> None:
 
 
 def test_an_upgrade_keeps_all_rows_and_references(old: Database) -> None:
-    assert revision.upgrade(old) == "0002"
-    assert revision.current(old) == "0002"
+    assert revision.upgrade(old) == "9000"
+    assert revision.current(old) == "9000"
     with old.read() as tx:
         assert tx.execute(text("SELECT id, definition, notes FROM schemas")).all() == [(7, "d", "")]
         assert tx.execute(text("SELECT topic_id, schema_id FROM kept_schemas")).all() == [("t", 7)]
@@ -203,9 +204,9 @@ def test_a_migration_waits_for_another_for_a_limited_time(old: Database) -> None
         if old.dialect == "postgresql":
             lock = text("SELECT pg_advisory_xact_lock(:lock)")
             connection.execute(lock.bindparams(lock=revision._LOCK))
-        with pytest.raises(DatabaseUnavailable, match="another migration is at work"):
+        with pytest.raises(DatabaseUnavailable, match="another migration is running"):
             revision.upgrade(old, wait_s=0.2)
-    assert revision.current(old) == "0001"
+    assert revision.current(old) == NEWEST
     assert revision.upgrade(old) == revision.head()
 
 
@@ -223,11 +224,11 @@ def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(
         tx.execute(text("SELECT id FROM schemas"))
         with pytest.raises(DatabaseUnavailable, match="a long transaction"):
             revision.upgrade(old)
-    assert revision.current(old) == "0001"
+    assert revision.current(old) == NEWEST
 
 
 def test_an_older_revision_is_refused_with_the_command_to_run(old: Database) -> None:
-    with pytest.raises(WrongRevision, match=r"is at revision 0001.*run `sluiceway migrate`"):
+    with pytest.raises(WrongRevision, match=rf"is at revision {NEWEST}.*run `sluiceway migrate`"):
         revision.require_current(old)
 
 

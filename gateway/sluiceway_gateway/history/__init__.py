@@ -1,0 +1,1 @@
+"""Lag history: lag and rates of a channel over time, at decreasing resolution."""

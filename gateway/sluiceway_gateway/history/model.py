@@ -1,0 +1,217 @@
+"""Points of the lag history, and how points of one resolution become one of a coarser. Pure.
+
+A point covers an interval: its lag is the largest one found in it, its rates are means.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sluiceway_gateway.status.lag import GroupSummary
+
+MAX_GROUPS = 50
+"""Groups of a point, and of an answer, at most; those with the largest lag."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolution:
+    """A distance of points, and how long they are kept."""
+
+    step_s: int
+    kept_s: int
+
+    @property
+    def slots(self) -> int:
+        """The number of points that are kept."""
+        return self.kept_s // self.step_s
+
+    def start(self, at_s: float) -> int:
+        """Return the start of the interval that has this time."""
+        return int(at_s // self.step_s) * self.step_s
+
+    def slot(self, at_s: int) -> int:
+        """Return the slot of an interval; a later interval takes the slot of an expired one."""
+        return at_s // self.step_s % self.slots
+
+
+RESOLUTIONS = (
+    Resolution(step_s=10, kept_s=20 * 60),
+    Resolution(step_s=60, kept_s=2 * 60 * 60),
+    Resolution(step_s=300, kept_s=25 * 60 * 60),
+)
+"""The finest first."""
+FINEST = RESOLUTIONS[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupPoint:
+    """A group in an interval. None is unknown."""
+
+    lag_messages: int | None
+    lag_seconds: float | None
+    lag_seconds_at_least: bool
+    """Whether `lag_seconds` is a lower bound."""
+    read_rate: float | None
+    """Messages per second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPoint:
+    """A channel in an interval."""
+
+    at_s: int
+    """The start of the interval, in Unix time."""
+    write_rate: float | None
+    """Messages per second; None is unknown."""
+    groups: Mapping[str, GroupPoint]
+
+
+def point_of(
+    at: datetime, *, write_rate: float | None, groups: Mapping[str, GroupSummary]
+) -> HistoryPoint:
+    """Return the point of a sample, at the finest resolution."""
+    points = {name: _group_point(at, each) for name, each in groups.items()}
+    return HistoryPoint(
+        at_s=FINEST.start(at.timestamp()),
+        write_rate=_rounded(write_rate),
+        groups=_largest(points),
+    )
+
+
+def _group_point(at: datetime, group: GroupSummary) -> GroupPoint:
+    since, lag_seconds = group.behind_since, None
+    if group.lag_messages == 0:
+        lag_seconds = 0.0
+    elif since is not None:
+        lag_seconds = _rounded(max(0.0, at.timestamp() - since))
+    return GroupPoint(
+        lag_messages=group.lag_messages,
+        lag_seconds=lag_seconds,
+        lag_seconds_at_least=group.behind_or_before,
+        read_rate=_rounded(group.read_rate),
+    )
+
+
+def merged(points: Iterable[HistoryPoint], resolution: Resolution) -> list[HistoryPoint]:
+    """Merge points of finer resolutions into those of this one, in the order of time."""
+    intervals: dict[int, list[HistoryPoint]] = defaultdict(list)
+    for each in points:
+        intervals[resolution.start(each.at_s)].append(each)
+    return [_merged(at_s, intervals[at_s]) for at_s in sorted(intervals)]
+
+
+def _merged(at_s: int, points: Sequence[HistoryPoint]) -> HistoryPoint:
+    groups: dict[str, list[GroupPoint]] = defaultdict(list)
+    for point in points:
+        for name, each in point.groups.items():
+            groups[name].append(each)
+    return HistoryPoint(
+        at_s=at_s,
+        write_rate=_mean(each.write_rate for each in points),
+        groups=_largest({name: _merged_group(each) for name, each in groups.items()}),
+    )
+
+
+def _merged_group(points: Sequence[GroupPoint]) -> GroupPoint:
+    oldest = max(points, key=lambda each: -1.0 if each.lag_seconds is None else each.lag_seconds)
+    lags = [each.lag_messages for each in points if each.lag_messages is not None]
+    return GroupPoint(
+        lag_messages=max(lags, default=None),
+        lag_seconds=oldest.lag_seconds,
+        lag_seconds_at_least=oldest.lag_seconds_at_least,
+        read_rate=_mean(each.read_rate for each in points),
+    )
+
+
+def _largest(groups: Mapping[str, GroupPoint]) -> Mapping[str, GroupPoint]:
+    """Return the `MAX_GROUPS` groups with the largest lag."""
+    if len(groups) <= MAX_GROUPS:
+        return groups
+    names = sorted(groups, key=lambda name: (-(groups[name].lag_messages or 0), name))
+    return {name: groups[name] for name in names[:MAX_GROUPS]}
+
+
+def _mean(numbers: Iterable[float | None]) -> float | None:
+    known = [each for each in numbers if each is not None]
+    return _rounded(sum(known) / len(known)) if known else None
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSeries:
+    """A group over the times of a history; None is unknown."""
+
+    lag_messages: Sequence[int | None]
+    lag_seconds: Sequence[float | None]
+    lag_seconds_at_least: Sequence[bool]
+    read_rate: Sequence[float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LagHistory:
+    """Lag and rates of a channel over time."""
+
+    since: datetime
+    until: datetime
+    step_s: int
+    points: Sequence[HistoryPoint] = field(default=())
+    """In the order of time; an interval without a sample has none."""
+
+    def group_names(self) -> list[str]:
+        """Return the groups with the largest lag, at most `MAX_GROUPS`, by name."""
+        largest: dict[str, int] = {}
+        for point in self.points:
+            for name, each in point.groups.items():
+                largest[name] = max(largest.get(name, 0), each.lag_messages or 0)
+        names = sorted(largest, key=lambda name: (-largest[name], name))
+        return sorted(names[:MAX_GROUPS])
+
+    def series(self, name: str) -> GroupSeries:
+        """Return the figures of a group, one for each point."""
+        found = [each.groups.get(name) for each in self.points]
+        return GroupSeries(
+            lag_messages=[None if each is None else each.lag_messages for each in found],
+            lag_seconds=[None if each is None else each.lag_seconds for each in found],
+            lag_seconds_at_least=[each is not None and each.lag_seconds_at_least for each in found],
+            read_rate=[None if each is None else each.read_rate for each in found],
+        )
+
+
+def resolution_for(since: datetime, *, now: datetime) -> Resolution:
+    """Return the finest resolution that goes back to `since`, or else the coarsest."""
+    for each in RESOLUTIONS:
+        if now - since <= timedelta(seconds=each.kept_s):
+            return each
+    return RESOLUTIONS[-1]
+
+
+def history_of(
+    stored: Mapping[int, Sequence[HistoryPoint]], *, since: datetime, until: datetime, now: datetime
+) -> LagHistory:
+    """Return the history from stored points, by their step.
+
+    Finer points complete it: the last interval is not merged yet, and none is while no sample is
+    taken.
+    """
+    resolution = resolution_for(since, now=now)
+    finer = [each for each in RESOLUTIONS if each.step_s <= resolution.step_s]
+    oldest_s = now.timestamp() - resolution.kept_s
+    first_s = resolution.start(max(since.timestamp(), oldest_s))
+    points: list[HistoryPoint] = []
+    next_s = first_s
+    for each in reversed(finer):
+        own = [
+            point
+            for point in stored.get(each.step_s, ())
+            if next_s <= point.at_s <= until.timestamp()
+        ]
+        if own:
+            points += own
+            next_s = max(point.at_s for point in own) + each.step_s
+    return LagHistory(
+        since=since, until=until, step_s=resolution.step_s, points=merged(points, resolution)
+    )

@@ -1,0 +1,121 @@
+"""Route of the lag history, with its JSON."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Response
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic_core import to_json
+
+from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.endpoints.model import ANONYMOUS
+from sluiceway_gateway.endpoints.wire import EndpointChannel, GroupName
+from sluiceway_gateway.history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
+from sluiceway_gateway.http.auth import Viewer
+from sluiceway_gateway.http.json import time_json
+from sluiceway_gateway.http.params import Name
+from sluiceway_gateway.http.problems import problems
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
+
+router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
+
+_TIME = "RFC 3339 with a time zone, or Unix time in seconds"
+
+
+class HistoryGroup(BaseModel):
+    """A group of readers; each list has one value for each of `times`, and null is unknown."""
+
+    group: str | None = Field(description="null: the readers without a group")
+    lag_messages: list[int | None] = Field(description="The largest lag in the interval")
+    lag_seconds: list[float | None] = Field(
+        description="The largest age of the next message to read in the interval"
+    )
+    lag_seconds_at_least: list[bool] = Field(description="Whether `lag_seconds` is a lower bound")
+    read_rate: list[float | None] = Field(description="Messages per second, the mean")
+
+
+class HistoryBody(BaseModel):
+    """Lag and rates over time."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "channel": {"name": "flights", "uid": "0" * 32},
+                    "since": "2026-11-25T12:00:00.000Z",
+                    "until": "2026-11-25T13:00:00.000Z",
+                    "step_s": 60,
+                    "times": ["2026-11-25T12:00:00.000Z", "2026-11-25T12:01:00.000Z"],
+                    "write_rate": [120.5, 118],
+                    "groups": [
+                        {
+                            "group": "delays",
+                            "lag_messages": [0, 3500],
+                            "lag_seconds": [0, 29.4],
+                            "lag_seconds_at_least": [False, False],
+                            "read_rate": [120.1, None],
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+
+    channel: EndpointChannel
+    since: datetime
+    until: datetime
+    step_s: int = Field(description="Length of the intervals")
+    times: list[datetime] = Field(
+        description="Starts of the intervals, from `since` to `until`. Those without a sample are "
+        "left out: an idle channel is sampled once a minute, and none while no replica leads"
+    )
+    write_rate: list[float | None] = Field(description="Messages per second, the mean")
+    groups: list[HistoryGroup] = Field(
+        description=f"By name; at most {MAX_GROUPS}, those with the largest lag"
+    )
+
+
+@router.get(
+    "/channels/{name}/history",
+    operation_id="get_channel_history",
+    summary="Read lag and rates over time",
+    response_model=HistoryBody,
+    response_description=f"At most {max(each.slots for each in RESOLUTIONS) + 1} intervals",
+    responses=problems(404),
+)
+def get_history(
+    name: Name,
+    _viewer: Viewer,
+    gateway: Gateway,
+    since: Annotated[
+        AwareDatetime | None,
+        Query(description=f"{_TIME}; by default an hour before `until`"),
+    ] = None,
+    until: Annotated[AwareDatetime | None, Query(description=f"{_TIME}; by default now")] = None,
+    group: Annotated[GroupName | None, Query(description="Only this group")] = None,
+) -> Response:
+    """Return lag and rates of the past, at the finest resolution that goes back to `since`.
+
+    The resolutions are 10 s for 20 minutes, 60 s for 2 hours and 300 s for 25 hours.
+    """
+    channel, found = gateway.statuses.history(name, since=since, until=until)
+    body = _history_json(channel, found, only=group)
+    return Response(to_json(body), media_type="application/json")
+
+
+def _history_json(channel: Channel, history: LagHistory, *, only: str | None) -> dict[str, Any]:
+    names = history.group_names()
+    if only is not None:
+        names = [only] if any(only in each.groups for each in history.points) else []
+    return {
+        "channel": {"name": channel.name, "uid": channel.uid},
+        "since": time_json(history.since),
+        "until": time_json(history.until),
+        "step_s": history.step_s,
+        "times": [time_json(datetime.fromtimestamp(each.at_s, UTC)) for each in history.points],
+        "write_rate": [each.write_rate for each in history.points],
+        "groups": [
+            {"group": None if each == ANONYMOUS else each, **vars(history.series(each))}
+            for each in names
+        ],
+    }

@@ -1,0 +1,166 @@
+"""Storage of the lag history: for each resolution of a channel, a ring of slots.
+
+A later interval takes the row of an expired one, so a channel has a bounded number of rows and
+nothing needs to be deleted. Rows go with their channel.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from sqlalchemy import bindparam, select
+
+from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import lag_history
+from sluiceway_gateway.db.statements import PreparedDml, by_dialect, chunks
+from sluiceway_gateway.history.model import (
+    FINEST,
+    RESOLUTIONS,
+    GroupPoint,
+    HistoryPoint,
+    Resolution,
+    merged,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointWrite:
+    """A point of the finest resolution to write."""
+
+    channel_uid: str
+    point: HistoryPoint
+    previous_s: int | None
+    """The start of the last interval that the writer wrote; None if it is unknown."""
+
+
+def _put(insert: Any) -> PreparedDml:
+    statement = insert(lag_history)
+    new = statement.excluded
+    upsert = statement.on_conflict_do_update(
+        index_elements=["channel_uid", "step_s", "slot"],
+        set_={"at_s": new.at_s, "document": new.document},
+        # Of two replicas that both believe that they lead, the first one's point stays.
+        where=new.at_s != lag_history.c.at_s,
+    )
+    return PreparedDml(upsert, columns=[each.name for each in lag_history.columns])
+
+
+_PUT = by_dialect(_put)
+_IN_SLOTS = select(lag_history).where(
+    lag_history.c.channel_uid.in_(bindparam("uids", expanding=True)),
+    lag_history.c.step_s == bindparam("step"),
+    lag_history.c.slot.in_(bindparam("slots", expanding=True)),
+    lag_history.c.at_s >= bindparam("since"),
+    lag_history.c.at_s < bindparam("until"),
+)
+_OF_CHANNEL = (
+    select(lag_history)
+    .where(
+        lag_history.c.channel_uid == bindparam("uid"),
+        lag_history.c.step_s <= bindparam("step"),
+        lag_history.c.at_s >= bindparam("since"),
+        lag_history.c.at_s <= bindparam("until"),
+    )
+    .order_by(lag_history.c.at_s)
+)
+
+
+def write(tx: WriteTransaction, writes: Sequence[PointWrite]) -> None:
+    """Write points of existing channels, and merge the intervals that have ended with them."""
+    _write(tx, FINEST, [(each.channel_uid, each.point) for each in writes])
+    for finer, coarser in pairwise(RESOLUTIONS):
+        ended: dict[tuple[int, int], list[str]] = defaultdict(list)
+        for each in writes:
+            until_s = coarser.start(each.point.at_s)
+            # After a start, whatever another replica may have left is merged.
+            since_s = until_s - finer.kept_s
+            if each.previous_s is not None:
+                since_s = coarser.start(max(each.previous_s, since_s))
+            if since_s < until_s:
+                ended[since_s, until_s].append(each.channel_uid)
+        for (since_s, until_s), uids in ended.items():
+            found = _in_slots(tx, uids, finer, since_s=since_s, until_s=until_s)
+            _write(
+                tx,
+                coarser,
+                [(uid, each) for uid in found for each in merged(found[uid], coarser)],
+            )
+
+
+def points(
+    tx: ReadTransaction, channel_uid: str, resolution: Resolution, *, since_s: int, until_s: int
+) -> dict[int, list[HistoryPoint]]:
+    """Return the points of a channel by step, of this resolution and the finer ones.
+
+    Their intervals start between `since_s` and `until_s`, both included.
+    """
+    keys = {"uid": channel_uid, "step": resolution.step_s, "since": since_s, "until": until_s}
+    found: dict[int, list[HistoryPoint]] = defaultdict(list)
+    for row in tx.execute(_OF_CHANNEL, keys):
+        found[row.step_s].append(_point_of(row))
+    return found
+
+
+def _in_slots(
+    tx: ReadTransaction, uids: Sequence[str], resolution: Resolution, *, since_s: int, until_s: int
+) -> dict[str, list[HistoryPoint]]:
+    starts = range(resolution.start(since_s), until_s, resolution.step_s)
+    keys = {
+        "step": resolution.step_s,
+        "slots": sorted({resolution.slot(each) for each in starts}),
+        "since": since_s,
+        "until": until_s,
+    }
+    found: dict[str, list[HistoryPoint]] = defaultdict(list)
+    for part in chunks(uids):
+        for row in tx.execute(_IN_SLOTS, keys | {"uids": part}):
+            found[row.channel_uid].append(_point_of(row))
+    return found
+
+
+def _write(
+    tx: WriteTransaction, resolution: Resolution, written: Sequence[tuple[str, HistoryPoint]]
+) -> None:
+    rows = [
+        {
+            "channel_uid": uid,
+            "step_s": resolution.step_s,
+            "slot": resolution.slot(point.at_s),
+            "at_s": point.at_s,
+            "document": _document_of(point),
+        }
+        for uid, point in written
+    ]
+    if rows:
+        tx.run_each(_PUT[tx.dialect], rows)
+
+
+def _document_of(point: HistoryPoint) -> dict[str, Any]:
+    # Lists, because a channel has hundreds of these rows.
+    return {
+        "write_rate": point.write_rate,
+        "groups": {
+            name: [each.lag_messages, each.lag_seconds, each.lag_seconds_at_least, each.read_rate]
+            for name, each in point.groups.items()
+        },
+    }
+
+
+def _point_of(row: Any) -> HistoryPoint:
+    return HistoryPoint(
+        at_s=row.at_s,
+        write_rate=row.document["write_rate"],
+        groups={
+            name: GroupPoint(
+                lag_messages=lag_messages,
+                lag_seconds=lag_seconds,
+                lag_seconds_at_least=at_least,
+                read_rate=read_rate,
+            )
+            for name, (lag_messages, lag_seconds, at_least, read_rate) in row.document[
+                "groups"
+            ].items()
+        },
+    )
