@@ -14,6 +14,7 @@ from browsers import Browser
 from endpoints import site
 from gateways import SCHEMA, Rig
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.provisioning.store import remove
 from waiting import until
 
 
@@ -259,3 +260,25 @@ def test_behind_a_proxy_that_buffers_the_page_polls(browser: Browser, rig: Rig) 
         make(rig, "weather")
         until(lambda: sorted(browser.names()) == ["flights", "weather"], 30)
         browser.driver.get("about:blank")
+
+
+def test_thousands_of_channels_are_streamed(browser: Browser, rig: Rig) -> None:
+    for number in range(1_050):
+        rig.put(f"c{number:04}").raise_for_status()
+    browser.open(f"{rig.url}/#/?sort=name&filter=c104")
+    browser.shows("10 of 1,050 channels")
+    browser.shows("Live", ".freshness")
+    names = [f"c104{number}" for number in range(10)]
+    assert browser.names() == names
+    # Another one appears, one changes and one goes.
+    rig.put("c1045-more").raise_for_status()
+    rig.observe("c1041", Phase.READY)
+    with rig.database.write() as tx:
+        uid = rig.http.get("/v1/channels/c1042").json()["metadata"]["uid"]
+        remove(tx, uid, from_phases=list(Phase))
+    names.remove("c1042")
+    names.insert(5, "c1045-more")
+    until(lambda: browser.names() == names, 30)
+    browser.shows("10 of 1,050 channels")
+    browser.shows("Ready", ".column-state")
+    browser.shows("Live", ".freshness")

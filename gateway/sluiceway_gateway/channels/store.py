@@ -1,4 +1,4 @@
-"""Storage of channels. Every change of phase names the phases it may start from."""
+"""Storage of channels. Every change of phase names the allowed previous phases."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -101,7 +101,7 @@ def in_phases(phases: Collection[Phase]) -> ColumnElement[bool]:
 
 
 _NAMED = selection().where(channels.c.name == bindparam("name"))
-# KEY SHARE locks, which rows that refer to the channel take, remain possible.
+# Permits KEY SHARE locks, which inserts of rows that refer to the channel take.
 _HOLD = _NAMED.with_for_update(of=channels, key_share=True)
 _ALL_NAMED = (
     selection()
@@ -124,9 +124,8 @@ _INSERT = by_dialect(
     lambda insert: insert(channels).on_conflict_do_nothing().returning(channels.c.uid)
 )
 _REVISIONS = ("generation", "revision", "endpoints_revision", "samples_revision")
-_TAGS = select(channels.c.name, channels.c.uid, *(channels.c[each] for each in _REVISIONS)).where(
-    channels.c.name.in_(bindparam("names", expanding=True))
-)
+_ALL_TAGS = select(channels.c.name, channels.c.uid, *(channels.c[each] for each in _REVISIONS))
+_TAGS = _ALL_TAGS.where(channels.c.name.in_(bindparam("names", expanding=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +226,17 @@ def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
     found: dict[str, Tag] = {}
     for part in chunks(names):
         found |= {row.name: tag_of(row) for row in tx.execute(_TAGS, {"names": part})}
+    return found
+
+
+def all_tags(tx: ReadTransaction, *, known: Mapping[str, Tag]) -> dict[str, Tag]:
+    """Return the tags of all channels by name; those in `known` that are equal, as they are."""
+    found: dict[str, Tag] = {}
+    for row in tx.execute(_ALL_TAGS):
+        tag = known.get(row[0])
+        if tag is None or (tag.uid, *(getattr(tag, each) for each in _REVISIONS)) != row[1:]:
+            tag = tag_of(row)
+        found[row[0]] = tag
     return found
 
 

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 from confluent_kafka import (
     OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
-    KafkaError,
-    Message,
     TopicCollection,
     TopicPartition,
 )
@@ -31,6 +29,7 @@ from sluiceway_gateway.kafka.model import (
     Broker,
     Cause,
     Cluster,
+    NewMessage,
     ObservedTopic,
     ObservedTopics,
     PartitionLeadership,
@@ -142,7 +141,7 @@ class KafkaAdmin:
             descriptions = self._describe(page)
             configs = self._describe_configs(sorted(accepted(descriptions)))
             rejections |= rejected(descriptions, but=_NOT_THERE)
-            # A topic that is absent only here was deleted between the two requests.
+            # A topic without a config was deleted between the two requests.
             rejections |= rejected(configs, but=_NOT_THERE)
             for name, entries in accepted(configs).items():
                 topics[name] = _observed(_metadata(descriptions[name]), entries)
@@ -229,33 +228,30 @@ class KafkaAdmin:
         times_ms = [each.timestamp for each in results.values() if each.timestamp >= 0]
         return datetime.fromtimestamp(max(times_ms) / 1000, UTC) if times_ms else None
 
-    def append_empty(self, name: str, counts: Mapping[int, int]) -> None:
-        """Append so many messages without key and value by partition, on all in-sync replicas.
+    def offsets_at(self, name: str, partitions: Iterable[int], time_ms: int) -> dict[int, int]:
+        """Return by partition the offset of the first message not older than `time_ms` (Unix).
 
-        Raises KafkaUnavailable if Kafka has not acknowledged each; some may be there then.
+        -1 where there is none; without the partitions whose leader did not answer.
         """
-        failures: list[KafkaError] = []
+        asked = [(name, each) for each in sorted(partitions)]
+        found = self._offsets(asked, OffsetSpec.for_timestamp(time_ms))
+        return {partition: offset for (_, partition), offset in found.items()}
 
-        def reported(error: KafkaError | None, _message: Message) -> None:
-            if error is not None:
-                failures.append(error)
+    def produce(
+        self, name: str, messages: Iterable[NewMessage], *, max_message_bytes: int
+    ) -> list[int]:
+        """Produce messages, on all in-sync replicas, and return their offsets, in order.
 
-        producer = self._client.producer(timeout_s=self._timeout_s)
-        for partition, count in counts.items():
-            for _ in range(count):
-                while True:
-                    try:
-                        producer.produce(name, partition=partition, on_delivery=reported)
-                    except BufferError:
-                        producer.poll(0.1)
-                    else:
-                        break
-                producer.poll(0)
-                if failures:
-                    break
-        producer.flush()
-        if failures:
-            raise self._client.unavailable(rejection(failures[0]).message)
+        Raises KafkaUnavailable if Kafka has not acknowledged all; some may still be in the topic.
+        """
+        return self._client.produce(
+            name, messages, timeout_s=self._timeout_s, max_message_bytes=max_message_bytes
+        )
+
+    @property
+    def client(self) -> Client:
+        """The client, for other requests with its properties."""
+        return self._client
 
     @property
     def _bounds(self) -> dict[str, float]:
@@ -317,8 +313,8 @@ class KafkaAdmin:
             return {}
         results = self._ask_leaders(partitions, spec)
         if again := sorted(rejected(results, but=_NOT_THERE)):
-            # For minutes after an election librdkafka asks the previous leader, or names its epoch,
-            # which brokers refuse. A description of the topic tells it of the new one.
+            # For minutes after an election librdkafka uses the previous leader or its epoch, and
+            # brokers refuse the request. Describing the topic updates librdkafka's metadata.
             for page in pages(sorted({name for name, _ in again})):
                 self._describe(page)
             results |= self._ask_leaders(again, spec)
@@ -327,7 +323,7 @@ class KafkaAdmin:
     def _ask_leaders(
         self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
     ) -> dict[tuple[str, int], Any]:
-        # Half of it, as leaders may be asked twice.
+        # Half of it, because there may be two requests.
         timeout_s = self._timeout_s / 2
         specs = {TopicPartition(name, partition): spec for name, partition in partitions}
         futures = self._admin.list_offsets(specs, request_timeout=timeout_s)
@@ -337,7 +333,7 @@ class KafkaAdmin:
 
 
 def _answer(result: ListOffsetsResultInfo | Rejection) -> ListOffsetsResultInfo | Rejection:
-    """Return a rejection for what librdkafka takes for the result of a silent leader."""
+    """Return a rejection for a result that librdkafka returns for a silent leader."""
     if isinstance(result, Rejection) or result.offset != OFFSET_INVALID:
         return result
     return Rejection(cause=Cause.UNAVAILABLE, message="the leader of a partition does not answer")
@@ -416,7 +412,7 @@ def require_watermarks(
     try:
         found = kafka.watermarks(topic, range(partitions))
     except KafkaUnavailable as error:
-        raise KafkaUnavailable(f"{unknown} {error}".lstrip(), error.lockout) from error
+        raise KafkaUnavailable(f"{unknown} {error}".lstrip(), error.access_failure) from error
     missing = [partition for partition, each in found.items() if each is None]
     if missing:
         text = f"{unknown} Kafka did not return the end offset of partition {missing[0]}."

@@ -1,34 +1,22 @@
-"""Routes of status: reads, long polls and server-sent events."""
+"""Routes of status: reads and long polls."""
 
-import asyncio
 import gzip
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
-from fastapi.sse import format_sse_event
+from fastapi import APIRouter, Query, Request, Response
 from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import Precondition, status_etag
-from sluiceway_gateway.channels.wire import time_json
-from sluiceway_gateway.errors import (
-    ChannelNotFound,
-    DatabaseUnavailable,
-    Forbidden,
-    Unauthenticated,
-)
-from sluiceway_gateway.http.auth import Anybody, Viewer, access, authenticate
+from sluiceway_gateway.http.auth import Anybody, access
+from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after, name_before
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
-from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.status.service import StatusPage
 from sluiceway_gateway.status.store import StatusVersion
 from sluiceway_gateway.status.wire import StatusBody, StatusList, status_text, summary_json
@@ -55,13 +43,10 @@ class ChannelView:
         )
         return _tag(self._version)
 
-    async def changed(self, timeout_s: float, *, has_slot: bool = False) -> bool:
-        """Wait until the state may differ from the last read; return False after the timeout.
-
-        With `has_slot`, the caller already counts as waiting.
-        """
+    async def changed(self, timeout_s: float) -> bool:
+        """Wait until the state may differ from the last read; return False after the timeout."""
         return await self._gateway.watch.status_changed(
-            self._name, self._version.tag, timeout_s=timeout_s, has_slot=has_slot
+            self._name, self._version.tag, timeout_s=timeout_s
         )
 
     async def body(self) -> tuple[str, bytes]:
@@ -110,11 +95,9 @@ class ListView:
         self._tag = f'"s{digest[:24]}"'
         return self._tag
 
-    async def changed(self, timeout_s: float, *, has_slot: bool = False) -> bool:
+    async def changed(self, timeout_s: float) -> bool:
         """Wait for a change of any channel; return False after the timeout."""
-        return await self._gateway.watch.anything_changed(
-            self._page.overall, timeout_s=timeout_s, has_slot=has_slot
-        )
+        return await self._gateway.watch.anything_changed(self._page.overall, timeout_s=timeout_s)
 
     async def body(self) -> tuple[str, bytes]:
         """Return the tag and the JSON of the last state read."""
@@ -207,140 +190,3 @@ async def _answer(
         tag = await view.look()
     tag, body = await view.body()
     return Response(body, headers={"ETag": f"W/{tag}"}, media_type="application/json")
-
-
-PACE_S = 1.0
-"""Minimum time between two reads, and so between two events."""
-HEARTBEAT_S = 15.0
-"""Time without an event after which a comment is sent and the token is checked again."""
-_RETRY_MS = 2000
-
-_STREAM: dict[str, Any] = {
-    "description": "Events, whose data is the answer of the read and whose id is its ETag",
-    "content": {"text/event-stream": {"schema": {"type": "string"}}},
-}
-LastEvent = Annotated[
-    str | None,
-    Header(
-        alias="Last-Event-ID",
-        description="The state that was seen last, an ETag: it is not told again",
-        max_length=500,
-    ),
-]
-
-
-class _Stream(StreamingResponse):
-    """A streamed response, which counts as a waiting request while it lasts."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, events: AsyncIterator[bytes], watch: Watch) -> None:
-        super().__init__(
-            events,
-            # Proxies are to pass each event on as it comes.
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-        )
-        self._watch = watch
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the stream ends. Raises TooManyWaiters before the first.
-
-        A HEAD has no body to wait for, so its response ends with the headers.
-        """
-        if scope["method"] == "HEAD":
-            head = {"status": self.status_code, "headers": self.raw_headers}
-            await send({"type": "http.response.start", **head})
-            await send({"type": "http.response.body"})
-            return
-        with self._watch.slot():
-            await super().__call__(scope, receive, send)
-
-
-@router.get(
-    "/channels/{name}/status/events",
-    operation_id="watch_channel_status",
-    summary="Watch how a channel stands",
-    response_class=Response,
-    responses=problems(404, also={200: _STREAM}),
-)
-async def watch_status(
-    name: Name,
-    request: Request,
-    viewer: Viewer,
-    gateway: Gateway,
-    last_event_id: LastEvent = None,
-) -> Response:
-    """Send the status now and after each change, at most once a second.
-
-    Ends when the channel is gone, the token does not count any more, or the gateway stops.
-    """
-    view = ChannelView(gateway, name, by=viewer)
-    return await _stream(view, request, gateway, last_event_id)
-
-
-@router.get(
-    "/status/events",
-    operation_id="watch_status",
-    summary="Watch how channels stand",
-    response_class=Response,
-    responses=problems(also={200: _STREAM}),
-)
-async def watch_statuses(
-    request: Request,
-    principal: Anybody,
-    gateway: Gateway,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Annotated[str | None, Query(max_length=500)] = None,
-    last_event_id: LastEvent = None,
-) -> Response:
-    """Send a page of the list now and after each change, at most once a second."""
-    view = ListView(gateway, principal, limit=limit, cursor=cursor)
-    return await _stream(view, request, gateway, last_event_id)
-
-
-async def _stream(
-    view: StatusView, request: Request, gateway: Services, last: str | None
-) -> Response:
-    # A channel that is not there is a problem, and no stream.
-    tag = await view.look()
-    named = Precondition.of(if_match=None, if_none_match=last).names(tag)
-
-    async def check() -> None:
-        await authenticate(request, gateway.tokens)
-
-    events = _events(view, gateway.watch, check=check, seen=tag if named else None)
-    return _Stream(events, gateway.watch)
-
-
-async def _events(
-    view: StatusView, watch: Watch, *, check: Callable[[], Awaitable[None]], seen: str | None
-) -> AsyncIterator[bytes]:
-    """Yield events, each after the previous one was handed to the connection.
-
-    Intermediate states are skipped, so a slow client has one pending event and no queue. The token
-    is checked before each event.
-    """
-    yield format_sse_event(retry=_RETRY_MS)
-    due_s = time.monotonic() + HEARTBEAT_S
-    while not watch.is_closed:
-        try:
-            tag = await view.look()
-            told = None
-            if tag != seen:
-                seen, body = await view.body()
-                told = format_sse_event(id=f"W/{seen}", data_str=body.decode())
-            elif time.monotonic() >= due_s:
-                told = format_sse_event(comment="")
-            if told is not None:
-                await check()
-        except (ChannelNotFound, Unauthenticated, Forbidden):
-            # Who asks again is told why.
-            return
-        except DatabaseUnavailable:
-            await asyncio.sleep(PACE_S)
-            continue
-        if told is not None:
-            yield told
-            due_s = time.monotonic() + HEARTBEAT_S
-        await asyncio.sleep(PACE_S)
-        await view.changed(due_s - time.monotonic(), has_slot=True)

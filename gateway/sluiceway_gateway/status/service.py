@@ -1,5 +1,6 @@
 """Status of channels: one read transaction per request."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -29,6 +30,24 @@ class StatusPage:
     """The name after which the next page begins; None on the last page."""
     overall: Tag
     """Differs between two states of all channels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What changed for watchers since their last look."""
+
+    refused: frozenset[Principal]
+    """Watchers whose tokens are no longer valid."""
+    overall: Tag
+    """Differs between two states of all channels."""
+    tags: dict[str, Tag] | None
+    """Of all channels, by name; None if nobody watches the list."""
+    summaries: tuple[ChannelSummary, ...]
+    """Of the channels that are new or have another tag in the list."""
+    statuses: Mapping[str, StatusReport]
+    """Of the watched channels with another tag, by name."""
+    gone: frozenset[str]
+    """Watched channels that do not exist."""
 
 
 class Statuses:
@@ -75,6 +94,37 @@ class Statuses:
             next_after=found[limit - 1].version.channel.name if more else None,
             overall=overall,
         )
+
+    def look(
+        self,
+        *,
+        by: Collection[Principal],
+        listed: Mapping[str, Tag] | None,
+        watched: Mapping[str, Tag | None],
+    ) -> Look:
+        """Return what changed since `listed`, the tags of the list, and since those of `watched`.
+
+        Without `listed`, the list is left out.
+        """
+        with self._database.read() as tx:
+            refused = self._tokens.refusals(tx, by)
+            overall = channels_store.overall(tx)
+            tags = None if listed is None else channels_store.all_tags(tx, known=listed)
+            found = channels_store.tags(tx, sorted(watched)) if tags is None else tags
+            changed = [n for n, tag in (tags or {}).items() if tag is not (listed or {}).get(n)]
+            return Look(
+                refused=frozenset(refused),
+                overall=overall,
+                tags=tags,
+                summaries=status_store.summaries(tx, changed),
+                statuses={
+                    name: status
+                    for name, tag in watched.items()
+                    if name in found and found[name] != tag
+                    if (status := status_store.status(tx, name)) is not None
+                },
+                gone=frozenset(watched.keys() - found.keys()),
+            )
 
     def history(
         self, name: str, *, since: datetime | None, until: datetime | None

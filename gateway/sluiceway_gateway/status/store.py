@@ -193,7 +193,19 @@ def page(
     statement = selection().where(
         channels.c.name > after, or_(False, *(starts_with(channels.c.name, p) for p in prefixes))
     )
-    rows = tx.execute(statement.order_by(channels.c.name).limit(limit)).all()
+    return _summaries(tx, tx.execute(statement.order_by(channels.c.name).limit(limit)).all())
+
+
+def summaries(tx: ReadTransaction, names: Sequence[str]) -> tuple[ChannelSummary, ...]:
+    """Return the existing channels of these names."""
+    found: list[ChannelSummary] = []
+    for part in chunks(names):
+        rows = tx.execute(selection().where(channels.c.name.in_(part))).all()
+        found += _summaries(tx, rows)
+    return tuple(found)
+
+
+def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSummary, ...]:
     uids = [row.uid for row in rows]
     samples, counts = sample_store.summaries(tx, uids), _endpoint_counts(tx, uids)
     troubled = _troubled_endpoints(tx, uids)

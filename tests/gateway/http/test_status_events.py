@@ -4,36 +4,41 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
 from endpoints import Site, report, site
-from gateways import Rig, code, running
+from gateways import NOBODY, Rig, code, running, serving
+from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import metadata
 from sluiceway_gateway.errors import DatabaseUnavailable
+from sluiceway_gateway.http.json import JsonCache
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.provisioning.store import remove
-from sluiceway_gateway.status import routes as status_routes
-from sluiceway_gateway.status.routes import ChannelView
+from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.status import feed
+from sluiceway_gateway.status.service import Statuses
 from waiting import until
 
 PATH = "/v1/channels/flights/status"
-BOTH = [PATH, "/v1/status"]
+LIST = "/v1/status"
+BOTH = [PATH, LIST]
 
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_routes, "PACE_S", 0.01)
-    monkeypatch.setattr(status_routes, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(feed, "PACE_S", 0.01)
+    monkeypatch.setattr(feed, "LOOK_S", 0.1)
+    monkeypatch.setattr(feed, "HEARTBEAT_S", 0.1)
 
 
 @pytest.fixture
@@ -47,6 +52,8 @@ class Events:
 
     answer: httpx.Response
     lines: Iterator[str] = field(init=False)
+    last_id: str = ""
+    kind: str | None = None
 
     def __post_init__(self) -> None:
         assert self.answer.status_code == 200
@@ -68,8 +75,19 @@ class Events:
         """Return the id and the data of the next event."""
         while (found := self.block()) is not None:
             if "data" in found:
-                return found["id"], json.loads(found["data"])
+                self.last_id, self.kind = found["id"], found.get("event")
+                return self.last_id, json.loads(found["data"])
         raise AssertionError("the stream ended")
+
+    def data(self) -> Any:
+        """Return the data of the next event."""
+        return self.event()[1]
+
+    def next(self, kind: str) -> Any:
+        """Return the data of the next event, which is of this kind."""
+        data = self.data()
+        assert self.kind == kind
+        return data
 
     def rest(self) -> list[dict[str, str]]:
         """Return all that comes until the end."""
@@ -82,68 +100,202 @@ def watched(rig: Rig, path: str = PATH, **headers: str) -> Iterator[Events]:
         yield Events(answer)
 
 
-@pytest.mark.parametrize("path", BOTH)
-def test_a_status_event_is_sent_for_each_change(flights: Site, path: str) -> None:
+def test_a_status_event_is_sent_for_each_change(flights: Site) -> None:
     reader = flights.member()
-    with watched(flights.rig, path) as events:
+    with watched(flights.rig) as events:
         assert events.block() == {"retry": "2000"}
-        read = flights.rig.http.get(path)
+        read = flights.rig.http.get(PATH)
         assert events.event() == (read.headers["etag"], read.json())
         flights.beat(report(reader, "started"))
         id_, status = events.event()
-        read = flights.rig.http.get(path)
+        read = flights.rig.http.get(PATH)
         assert (id_, status) == (read.headers["etag"], read.json())
     # A reconnecting client gets only states newer than its last one.
-    with watched(flights.rig, path, **{"Last-Event-ID": id_}) as events:
+    with watched(flights.rig, **{"Last-Event-ID": id_}) as events:
         assert [events.block() for _ in range(2)] == [{"retry": "2000"}, {"": ""}]
         flights.beat(report(reader, "stopped"))
         assert events.event()[0] != id_
-    with watched(flights.rig, path, **{"Last-Event-ID": id_}) as events:
+    with watched(flights.rig, **{"Last-Event-ID": id_}) as events:
         assert events.event()[0] != id_
 
 
-def test_events_are_throttled_and_include_the_last_state(
-    flights: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pace_s = 0.3
-    monkeypatch.setattr(status_routes, "PACE_S", pace_s)
-    reader = flights.member()
-    with watched(flights.rig) as events:
-        events.event()
-        begun_s, told = time.monotonic(), 0
-        for number in range(30):
-            flights.beat(report(reader, payload={"number": number}))
-        payload = None
-        while payload != {"number": 29}:
-            told += 1
-            payload = events.event()[1]["readers"][0]["payload"]
-        assert told <= 2 + (time.monotonic() - begun_s) / pace_s
-        assert told < 30
+def names(lines: list[Any]) -> list[str]:
+    return [each["channel"]["name"] for each in lines]
+
+
+def test_the_list_is_sent_once_and_then_what_changes(flights: Site) -> None:
+    rig = flights.rig
+    site(rig, "weather")
+    with watched(rig, LIST) as events:
+        assert events.block() == {"retry": "2000"}
+        state = events.next("state")
+        assert state["items"] == rig.http.get(LIST).json()["items"]
+        assert datetime.fromisoformat(state["at"]) == rig.clock.now
+        flights.member()
+        rig.clock.advance(5)
+        change = events.next("change")
+        (line,) = change["changed"]
+        assert line == rig.http.get(LIST).json()["items"][0]
+        assert line["readers"]["living"] == 1
+        assert change["removed"] == []
+        with rig.database.write() as tx:
+            remove(tx, flights.uid, from_phases=list(Phase))
+        change = events.next("change")
+        assert (change["changed"], change["removed"]) == ([], ["flights"])
+        site(rig, "again")
+        assert names(events.next("change")["changed"]) == ["again"]
+
+
+def test_a_list_stream_is_resumed_with_what_changed_since(flights: Site) -> None:
+    rig = flights.rig
+    site(rig, "weather")
+    with watched(rig, LIST) as events:
+        events.next("state")
+    flights.member()
+    # Also after a time without any watcher.
+    with watched(rig, LIST, **{"Last-Event-ID": events.last_id}) as events:
+        assert names(events.next("change")["changed"]) == ["flights"]
+    with watched(rig, LIST, **{"Last-Event-ID": events.last_id}) as events:
+        assert [events.block() for _ in range(2)] == [{"retry": "2000"}, {"": ""}]
+    for unknown in ("x", "-1", f"{events.last_id}9", 'W/"etag"'):
+        with watched(rig, LIST, **{"Last-Event-ID": unknown}) as events:
+            assert names(events.next("state")["items"]) == ["flights", "weather"]
+
+
+@pytest.mark.parametrize("path", BOTH)
+def test_a_stream_is_compressed_for_clients_that_accept_it(flights: Site, path: str) -> None:
+    with (
+        watched(flights.rig, path, **{"Accept-Encoding": "gzip"}) as compressed,
+        watched(flights.rig, path, **{"Accept-Encoding": "identity"}) as plain,
+    ):
+        assert compressed.answer.headers["content-encoding"] == "gzip"
+        assert "content-encoding" not in plain.answer.headers
+        assert compressed.block() == plain.block() == {"retry": "2000"}
+        first = compressed.data()
+        assert first == plain.data()
+        # Comments, which come first, are compressed too.
+        assert compressed.block() == {"": ""}
+        flights.member()
+        assert compressed.data() == plain.data() != first
+
+
+async def taken(rig: Rig, channel: str | None, between: Callable[[], object]) -> list[bytes]:
+    """Return the pieces of a stream whose client waits after the first event for `between`."""
+    # The server asks for the next piece when the connection takes it.
+    own = feed.StatusFeed(
+        rig.app.state.parts.statuses,
+        Watch(rig.database, limit=1, poll_s=0.01),
+        fragments=JsonCache(),
+        clock=rig.clock,
+    )
+    events = own.events(LOOPBACK, channel=channel, last_id=None, compress=False)
+    other = own.events(LOOPBACK, channel=channel, last_id=None, compress=False)
+
+    async def event(of: AsyncGenerator[bytes]) -> bytes:
+        while (piece := await anext(of)) == feed._COMMENT:
+            pass
+        return piece
+
+    pieces = [await anext(events), await event(events)]
+    await asyncio.to_thread(between)
+    # Another one takes all of them.
+    while b"weather" not in (piece := await event(other)) and b'"number":9' not in piece:
+        pass
+    pieces += [await event(events), await anext(events)]
+    for each in (events, other):
+        await each.aclose()
+    return pieces
 
 
 def test_a_slow_client_gets_the_last_state_without_the_earlier_ones(flights: Site) -> None:
     reader = flights.member()
 
-    async def taken() -> list[bytes]:
-        # The server asks for the next piece when the connection takes it.
-        watch = Watch(flights.rig.database, limit=1, poll_s=0.01)
-        parts = replace(flights.rig.app.state.parts, watch=watch)
-        view = ChannelView(parts, "flights", by=LOOPBACK)
-
-        async def check() -> None: ...
-
-        events = status_routes._events(view, watch, check=check, seen=None)
-        pieces = [await anext(events) for _ in range(2)]
+    def beat() -> None:
         for number in range(10):
             flights.beat(report(reader, payload={"number": number}))
-        pieces += [await anext(events) for _ in range(2)]
-        await events.aclose()
-        return pieces
 
-    _, first, second, third = asyncio.run(taken())
+    _, first, second, third = asyncio.run(taken(flights.rig, "flights", beat))
     assert b'"payload":null' in first
     assert b'"payload":{"number":9}' in second
     assert third == b": \n\n"
+
+
+def test_a_slow_client_gets_changes_of_the_list_merged(flights: Site) -> None:
+    def change() -> None:
+        for each in range(3):
+            site(flights.rig, f"c{each}")
+            flights.member(group=f"g{each}")
+        site(flights.rig, "weather")
+
+    _, first, second, third = asyncio.run(taken(flights.rig, None, change))
+    assert b"event: state\n" in first
+    found = json.loads(second.partition(b"data: ")[2])
+    merged = {each["channel"]["name"]: each["readers"]["living"] for each in found["changed"]}
+    assert merged == {"c0": 0, "c1": 0, "c2": 0, "flights": 3, "weather": 0}
+    assert third == b": \n\n"
+
+
+def test_a_client_that_missed_more_than_the_list_has_gets_all_of_it(flights: Site) -> None:
+    rig = flights.rig
+    with watched(rig, LIST) as events:
+        events.next("state")
+        old = events.last_id
+        for each in range(3):
+            flights.member(group=f"g{each}")
+            events.next("change")
+    with watched(rig, LIST, **{"Last-Event-ID": old}) as events:
+        (line,) = events.next("state")["items"]
+        assert line["readers"]["living"] == 3
+
+
+def test_one_look_and_one_encoding_serve_all_watchers_of_a_permission(
+    flights: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = flights.rig
+    site(rig, "other")
+    rig.http.headers.update(rig.token("admin"))
+    mine = [rig.token("read:fl") for _ in range(3)]
+    looks: list[int] = []
+    encoded: list[tuple[str, ...]] = []
+    look, changes = Statuses.look, feed._changes
+
+    def looked(self: Statuses, **asked: Any) -> Any:
+        found = look(self, **asked)
+        looks.append(len(found.summaries))
+        return found
+
+    def encode(lines: Any, prefixes: tuple[str, ...], changed: set[str]) -> bytes:
+        encoded.append(prefixes)
+        return changes(lines, prefixes, changed)
+
+    monkeypatch.setattr(Statuses, "look", looked)
+    monkeypatch.setattr(feed, "_changes", encode)
+    with ExitStack() as stack:
+        tokens = [*mine, {}, {}]
+        streams = [stack.enter_context(watched(rig, LIST, **each)) for each in tokens]
+        first = [names(each.next("state")["items"]) for each in streams]
+        assert first == [["flights"]] * 3 + [["flights", "other"]] * 2
+        before = sum(looks)
+        flights.member()
+        assert [names(each.next("change")["changed"]) for each in streams] == [["flights"]] * 5
+    # The line was read once, and encoded once for each permission.
+    assert sum(looks) - before == 1
+    assert sorted(encoded) == [("",), ("fl",)]
+
+
+def test_several_gateways_on_one_database_send_the_same(
+    flights: Site, database: Database, database_url: str
+) -> None:
+    second = create_app(Settings(database_url=database_url, kafka_bootstrap_servers=NOBODY))
+    with serving(second) as url, httpx.stream("GET", f"{url}{LIST}/events", timeout=30) as answer:
+        others = Events(answer)
+        with watched(flights.rig, LIST) as events:
+            assert others.next("state")["items"] == events.next("state")["items"]
+            flights.member()
+            assert others.next("change")["changed"] == events.next("change")["changed"]
+        # The id of one gateway means nothing to another.
+        with watched(flights.rig, LIST, **{"Last-Event-ID": others.last_id}) as events:
+            events.next("state")
 
 
 def test_a_stream_ends_when_its_token_is_revoked(flights: Site) -> None:
@@ -161,8 +313,8 @@ def test_a_stream_ends_when_its_token_is_revoked(flights: Site) -> None:
         rig.clock.advance(timedelta(seconds=61))
         expiring.rest()
     revoked = rig.token("read:flights")
-    with watched(rig, "/v1/status", **revoked) as ended:
-        ended.event()
+    with watched(rig, LIST, **revoked) as ended:
+        ended.next("state")
         rig.tokens.revoke(revoked["Authorization"].split("_")[1])
         flights.member()
         # Nor are changes before the next comment sent.
@@ -173,10 +325,15 @@ def test_a_stream_ends_when_its_token_is_revoked(flights: Site) -> None:
 def test_a_stream_needs_the_view_scope(flights: Site) -> None:
     rig = flights.rig
     site(rig, "other")
+    rig.http.headers.update(rig.token("admin"))
     hers = rig.token("read:fl")
-    with watched(rig, "/v1/status", **hers) as events:
-        (line,) = events.event()[1]["items"]
-        assert line["channel"]["name"] == "flights"
+    with watched(rig, LIST, **hers) as events:
+        assert names(events.next("state")["items"]) == ["flights"]
+        # What is not theirs to see changes nothing.
+        site(rig, "others")
+        assert events.block() == {"": ""}
+        flights.member()
+        assert names(events.next("change")["changed"]) == ["flights"]
     answer = rig.http.get("/v1/channels/other/status/events", headers=hers)
     assert (answer.status_code, code(answer)) == (403, "forbidden")
 
@@ -232,16 +389,16 @@ def test_a_stream_survives_a_database_outage(
     flights: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = threading.Event()
-    was = ChannelView.look
+    was = Statuses.look
 
-    async def look(view: ChannelView) -> str:
+    def look(self: Statuses, **asked: Any) -> Any:
         if away:
             looks.set()
             raise DatabaseUnavailable("away")
-        return await was(view)
+        return was(self, **asked)
 
     away = False
-    monkeypatch.setattr(ChannelView, "look", look)
+    monkeypatch.setattr(Statuses, "look", look)
     with watched(flights.rig) as events:
         events.event()
         away = True
@@ -249,6 +406,19 @@ def test_a_stream_survives_a_database_outage(
         away = False
         flights.member()
         assert len(events.event()[1]["readers"]) == 1
+
+
+def test_streams_end_if_looks_fail(flights: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(_self: Statuses, **_asked: Any) -> Any:
+        raise RuntimeError("a defect")
+
+    with watched(flights.rig) as events:
+        events.event()
+        with monkeypatch.context() as broken:
+            broken.setattr(Statuses, "look", look)
+            events.rest()
+    with watched(flights.rig) as events:
+        events.event()
 
 
 def test_watching_leaves_no_trace(flights: Site) -> None:
@@ -261,14 +431,14 @@ def test_watching_leaves_no_trace(flights: Site) -> None:
     before = everything()
     for path in BOTH:
         with watched(flights.rig, path) as events:
-            events.event()
+            until(lambda events=events: "data" in (events.block() or {}))
             assert events.block() == {"": ""}
     assert everything() == before
 
 
 @pytest.mark.parametrize(
     "path",
-    [f"{PATH}/events?wait=3", "/v1/status/events?limit=0", "/v1/status/events?cursor=x"],
+    [f"{PATH}/events?wait=3", f"{LIST}/events?limit=100", f"{LIST}/events?cursor=x"],
 )
 def test_invalid_stream_requests_are_refused(shared_rig: Rig, path: str) -> None:
     answer = shared_rig.http.get(path)

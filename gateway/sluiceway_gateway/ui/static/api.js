@@ -9,8 +9,12 @@ export const token = signal(sessionStorage.getItem(KEY));
 // Why the sign-in form is shown; null while it is not.
 export const signInReason = signal(null);
 
-// By the server's clock minus this machine's, in ms, from the header Date of answers.
+// By the server's clock minus this machine's, in ms, from events and the header Date of answers.
 let skew = 0;
+
+export function setServerTime(ms) {
+  skew = ms - Date.now();
+}
 
 export class ApiError extends Error {
   constructor(status, problem) {
@@ -55,7 +59,7 @@ export async function send(path, { method = "GET", headers = {}, body, signal: a
   });
   const date = Date.parse(response.headers.get("Date") ?? "");
   // The header has whole seconds: on average half a second has passed since.
-  if (!Number.isNaN(date)) skew = date + 500 - Date.now();
+  if (!Number.isNaN(date)) setServerTime(date + 500);
   if (response.ok || response.status === 304) return response;
   const problem = await response.json().catch(() => ({}));
   // Another tab of the page may have signed in anew in the meantime.

@@ -1,30 +1,31 @@
 // The list of channels, as the gateway last sent it.
 
-import { send, signInReason } from "./api.js";
+import { send, setServerTime, signInReason } from "./api.js";
 import { follow } from "./live.js";
-import { PollInstead } from "./stream.js";
 import { signal } from "./view.js";
 
 // Lines as in `GET /v1/status`; a new array after each change.
 export const channels = signal([]);
 export const loaded = signal(false);
 
-function replace(items) {
-  channels.value = items;
+// The lines by name. Those that do not change stay the same objects.
+let lines = new Map();
+
+function show() {
+  channels.value = [...lines.values()];
   loaded.value = true;
 }
 
-// The stream has the first page. Where there are more, all of them are read again and again.
-function show({ items, next_cursor: cursor }) {
-  if (cursor) throw new PollInstead();
-  replace(items);
-}
+const byName = (items) => new Map(items.map((line) => [line.channel.name, line]));
 
-// Responses are compressed, events are not.
-async function first(signal) {
-  const response = await send("status?limit=1000", { signal });
-  show(await response.json());
-  return response.headers.get("ETag");
+// A `state` has all lines; a `change` those that changed, and the names of channels that are gone.
+function onEvent({ event, data }) {
+  const { at, items, changed = [], removed = [] } = JSON.parse(data);
+  setServerTime(Date.parse(at));
+  if (event === "state") lines = byName(items);
+  for (const line of changed) lines.set(line.channel.name, line);
+  for (const name of removed) lines.delete(name);
+  show();
 }
 
 // The pages as last read, by their cursor; those that have not changed are not sent again.
@@ -44,15 +45,16 @@ async function poll(signal) {
   } while (cursor);
   const changed = read.size !== pages.size || [...read].some(([key, page]) => pages.get(key) !== page);
   pages = read;
-  if (changed) replace([...read.values()].flatMap(({ items }) => items));
+  if (!changed) return;
+  lines = byName([...read.values()].flatMap(({ items }) => items));
+  show();
 }
 
 export function followChannels() {
   pages = new Map();
   return follow({
-    stream: "status/events?limit=1000",
-    first,
-    onEvent: ({ data }) => show(JSON.parse(data)),
+    stream: "status/events",
+    onEvent,
     poll,
     onGone: (error) => {
       if (error.status !== 401) signInReason.value = error.message;

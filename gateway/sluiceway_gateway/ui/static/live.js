@@ -35,9 +35,8 @@ export function received() {
 }
 
 // Keep a view up to date until the returned function is called. `source` has
-// `stream`, a path; `onEvent`, for each event; `poll`, which reads the same without a stream;
-// `onGone`, for errors that will not pass; and optionally `first`, a read before the stream begins,
-// which returns the id of the event that has the same. While the page is hidden or paused nothing is read: a
+// `stream`, a path; `onEvent`, for each event; `poll`, which reads the same without a stream; and
+// `onGone`, for errors that will not pass. While the page is hidden or paused nothing is read: a
 // browser has six connections to a gateway for all of its tabs.
 export function follow(source) {
   mode.value = "connecting";
@@ -62,10 +61,6 @@ async function keepReading(source, signal) {
         attempt = 0;
         await pause(POLL_MS, signal);
         continue;
-      }
-      if (source.first && !source.lastId) {
-        source.lastId = await source.first(signal);
-        received();
       }
       await readEvents(source.stream, {
         lastId: source.lastId,

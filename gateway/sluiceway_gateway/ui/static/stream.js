@@ -41,33 +41,35 @@ export async function readEvents(path, { lastId, onEvent, onActivity, signal }) 
   }
 }
 
-// The grammar of event streams, without `retry`: the page has its own pauses.
+// The grammar of event streams, without `retry`: the page has its own pauses. An event may come in many
+// parts, each of which is looked at once.
 class Parser {
-  #rest = "";
+  #held = "";
+  #line = "";
+  #fields = {};
 
   push(text) {
-    const lines = (this.#rest + text).split(/\r\n|\n|\r(?!$)/);
-    this.#rest = "";
-    const events = [];
-    let start = 0;
-    let fields = {};
-    lines.forEach((line, index) => {
-      if (index === lines.length - 1) return;
-      if (line === "") {
-        if (fields.data !== undefined) events.push({ event: "message", ...fields });
-        fields = {};
-        start = index + 1;
-        return;
-      }
-      const colon = line.indexOf(":");
-      if (colon === 0) return;
-      const name = colon < 0 ? line : line.slice(0, colon);
-      const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
-      if (name === "data") fields.data = fields.data === undefined ? value : `${fields.data}\n${value}`;
-      else if (name === "event" || name === "id") fields[name] = value;
-    });
-    // What has no empty line after it is not complete.
-    this.#rest = lines.slice(start).join("\n");
-    return events;
+    // A line may end with \r\n, whose \n may come later.
+    const given = this.#held + text;
+    this.#held = given.endsWith("\r") ? "\r" : "";
+    const lines = given.slice(0, given.length - this.#held.length).split(/\r\n|\n|\r/);
+    lines[0] = this.#line + lines[0];
+    this.#line = lines.pop();
+    return lines.map((line) => this.#take(line)).filter(Boolean);
+  }
+
+  // Return the event that the line ends.
+  #take(line) {
+    const fields = this.#fields;
+    if (line === "") {
+      this.#fields = {};
+      return fields.data === undefined ? null : { event: "message", ...fields };
+    }
+    const colon = line.indexOf(":");
+    const name = colon < 0 ? line : line.slice(0, colon);
+    const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
+    if (name === "data") fields.data = fields.data === undefined ? value : `${fields.data}\n${value}`;
+    else if (name === "event" || name === "id") fields[name] = value;
+    return null;
   }
 }

@@ -1,0 +1,425 @@
+"""Status feed: one look at the database for all who watch, and events that are encoded once."""
+
+import asyncio
+import secrets
+import time
+import zlib
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+from anyio import CapacityLimiter, to_thread
+from pydantic_core import to_json
+
+from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.channels.change import status_etag
+from sluiceway_gateway.channels.store import Tag
+from sluiceway_gateway.clock import Clock
+from sluiceway_gateway.errors import DatabaseUnavailable
+from sluiceway_gateway.http.json import JsonCache, time_json
+from sluiceway_gateway.longpoll import Watch
+from sluiceway_gateway.status.service import Look, Statuses
+from sluiceway_gateway.status.store import StatusReport
+from sluiceway_gateway.status.wire import status_text, summary_json
+
+PACE_S = 1.0
+"""Minimum time between two looks, and so between two events of a stream."""
+LOOK_S = 5.0
+"""Maximum time between two looks: a stream ends so long after its token at the latest."""
+HEARTBEAT_S = 15.0
+"""Time without an event after which a stream has a comment."""
+RETRY_MS = 2000
+"""Pause before a reconnect that is recommended to clients."""
+
+_SHARE = 0.1
+"""The largest part of the time that is spent on looks."""
+_MAX_CHANGES = 100
+"""Changes of the list from which a stream can be resumed."""
+_MAX_UPDATES = 50
+"""Encoded events of a state that are kept, one for each permission and compression."""
+_GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+_LEVEL = 4
+"""Level of compression: a higher one takes longer, and saves little."""
+
+
+def _compressed(data: bytes) -> bytes:
+    """Return a piece of a gzip stream, which may follow any other piece.
+
+    It refers to nothing before it and ends on a whole byte, so streams can share it.
+    """
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH)
+
+
+_COMMENT = b": \n\n"
+_START = f"retry: {RETRY_MS}\n\n".encode()
+_PIECES = {
+    False: (_START, _COMMENT),
+    True: (_GZIP_HEADER + _compressed(_START), _compressed(_COMMENT)),
+}
+"""What begins a stream, and a comment: plain and compressed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Update:
+    """The event that brings a watcher up to date."""
+
+    position: str
+    """Its id."""
+    kind: str | None
+    """The type of an event that begins with the time, which is inserted when it is sent."""
+    body: bytes
+    """The rest of the event, or all of it; empty if nothing of it is for this watcher."""
+
+    def data(self, now: datetime, *, compress: bool) -> bytes:
+        """Return the event."""
+        if self.kind is None:
+            return self.body
+        head = f'id: {self.position}\nevent: {self.kind}\ndata: {{"at":"{time_json(now)}",'
+        return (_compressed(head.encode()) if compress else head.encode()) + self.body
+
+
+@dataclass(kw_only=True)
+class _Subject:
+    """What is watched: the list, or one channel. Lives in the event loop."""
+
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at the next change, when another event takes its place."""
+    watchers: int = 0
+    is_read: bool = False
+    """Whether a look has found its present state."""
+    is_gone: bool = False
+    updates: dict[object, "asyncio.Future[_Update]"] = field(default_factory=dict)
+    """Updates to the present state, by what watchers have and may see."""
+
+    def publish(self) -> None:
+        """Wake the watchers, for another state."""
+        self.is_read = True
+        self.updates.clear()
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the watchers."""
+        event, self.changed = self.changed, asyncio.Event()
+        event.set()
+
+
+@dataclass(kw_only=True)
+class _List(_Subject):
+    """The lines of all channels, and the names of those that changed last."""
+
+    run: str = field(default_factory=lambda: secrets.token_hex(4))
+    """Begins the ids of this gateway."""
+    number: int = 0
+    tags: dict[str, Tag] = field(default_factory=dict)
+    lines: dict[str, bytes] = field(default_factory=dict)
+    changes: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_MAX_CHANGES))
+    """Names of changed and removed channels; the last item led to `number`."""
+
+    def change(self, tags: dict[str, Tag], lines: dict[str, bytes]) -> None:
+        """Replace the changed lines, and remove those of channels without a tag."""
+        removed = self.lines.keys() - tags.keys()
+        if not lines and not removed and self.is_read:
+            return
+        self.lines = {**{n: each for n, each in self.lines.items() if n in tags}, **lines}
+        self.tags = tags
+        self.number += 1
+        self.changes.append((*lines, *removed))
+        # Changes that concern more lines than there are cost more than all lines do.
+        while sum(map(len, self.changes)) > max(1, len(self.lines)) and len(self.changes) > 1:
+            self.changes.popleft()
+        self.publish()
+
+    def since(self, position: str | None) -> int | None:
+        """Return the number in an event's id; None if changes since then are not known."""
+        run, _, number = (position or "").partition("-")
+        if run != self.run or not number.isdecimal():
+            return None
+        oldest = self.number - len(self.changes)
+        return int(number) if oldest <= int(number) <= self.number else None
+
+    def changed_since(self, number: int) -> set[str]:
+        """Return the names of channels that changed or were removed after `number`."""
+        return set().union(*list(self.changes)[len(self.changes) - (self.number - number) :])
+
+
+def _state(lines: dict[str, bytes], prefixes: tuple[str, ...]) -> bytes:
+    items = b",".join(lines[each] for each in sorted(lines) if each.startswith(prefixes))
+    return b'"items":[' + items + b"]}\n\n"
+
+
+def _changes(lines: dict[str, bytes], prefixes: tuple[str, ...], names: set[str]) -> bytes:
+    visible = sorted(each for each in names if each.startswith(prefixes))
+    if not visible:
+        return b""
+    changed = b",".join(lines[each] for each in visible if each in lines)
+    removed = to_json([each for each in visible if each not in lines])
+    return b'"changed":[' + changed + b'],"removed":' + removed + b"}\n\n"
+
+
+@dataclass(kw_only=True)
+class _OneChannel(_Subject):
+    """The status of one channel."""
+
+    tag: Tag | None = None
+    event: bytes = b""
+
+    @property
+    def id(self) -> str:
+        """The ETag of the state, as a read has it."""
+        return "" if self.tag is None else f"W/{status_etag(**vars(self.tag))}"
+
+    def change(self, tag: Tag, text: bytes) -> None:
+        """Replace the state."""
+        self.tag = tag
+        self.event = f"id: {self.id}\ndata: ".encode() + text + b"\n\n"
+        self.publish()
+
+
+@dataclass(eq=False, kw_only=True)
+class _Watcher:
+    """A stream."""
+
+    by: Principal
+    channel: str | None
+    """None watches the list."""
+    is_compressed: bool
+    has_ended: bool = False
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """Prefixes of the names that it may see."""
+        return self.by.prefixes(Action.VIEW)
+
+
+class StatusFeed:
+    """Streams of one gateway: of the list, and of single channels. Lives in one event loop.
+
+    While anybody watches, one task looks at the database: after each change, at most once per
+    `PACE_S`, and at once for a new watcher of something that is not watched yet. It checks all
+    tokens in the same transaction. Each event is encoded once for all
+    watchers that have the same state and may see the same. A watcher has no queue: one that read
+    slowly gets the difference between its state and the present one, or the whole.
+    """
+
+    def __init__(
+        self, statuses: Statuses, watch: Watch, *, fragments: JsonCache, clock: Clock
+    ) -> None:
+        self._statuses = statuses
+        self._watch = watch
+        self._fragments = fragments
+        self._clock = clock
+        self._watchers: set[_Watcher] = set()
+        self._list = _List()
+        self._channels: dict[str, _OneChannel] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._urgent = asyncio.Event()
+        # A thread of its own, so that looks continue while all others are busy.
+        self._thread = CapacityLimiter(1)
+        watch.at_close(self._close)
+
+    async def events(
+        self, by: Principal, *, channel: str | None, last_id: str | None, compress: bool
+    ) -> AsyncGenerator[bytes]:
+        """Yield the present state, then each change, each after the last one was sent.
+
+        `channel`: None for the list of the channels that `by` may see. `last_id`, an event's id,
+        names a state that is not repeated. Ends when the channel is gone, when the token is no
+        longer valid, and when the gateway stops.
+        """
+        start, comment = _PIECES[compress]
+        watcher = _Watcher(by=by, channel=channel, is_compressed=compress)
+        with self._watching(watcher) as subject:
+            yield start
+            position = last_id
+            due_s = time.monotonic() + HEARTBEAT_S
+            while not self._has_ended(watcher, subject):
+                changed = subject.changed
+                update = await self._update(watcher, subject, position)
+                if self._has_ended(watcher, subject):
+                    return
+                if update is not None:
+                    position = update.position
+                    if update.body:
+                        yield update.data(self._clock(), compress=compress)
+                        due_s = time.monotonic() + HEARTBEAT_S
+                        continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(due_s - time.monotonic()):
+                        await changed.wait()
+                if time.monotonic() >= due_s and not self._has_ended(watcher, subject):
+                    yield comment
+                    due_s = time.monotonic() + HEARTBEAT_S
+
+    @contextmanager
+    def _watching(self, watcher: _Watcher) -> Iterator[_List | _OneChannel]:
+        name = watcher.channel
+        subject: _List | _OneChannel = self._list
+        if name is not None:
+            subject = self._channels.setdefault(name, _OneChannel())
+        subject.watchers += 1
+        self._watchers.add(watcher)
+        self._loop = asyncio.get_running_loop()
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._run())
+        elif not subject.is_read:
+            self._urgent.set()
+        try:
+            yield subject
+        finally:
+            self._watchers.discard(watcher)
+            subject.watchers -= 1
+            if not subject.watchers:
+                # Looks leave it out from now on.
+                subject.is_read = False
+                if name is not None:
+                    del self._channels[name]
+
+    def _has_ended(self, watcher: _Watcher, subject: _Subject) -> bool:
+        return watcher.has_ended or subject.is_gone or self._watch.is_closed
+
+    def _close(self) -> None:
+        """End all streams. May be called from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._urgent.set()
+        for each in (self._list, *self._channels.values()):
+            each.wake()
+
+    async def _update(
+        self, watcher: _Watcher, subject: _List | _OneChannel, position: str | None
+    ) -> _Update | None:
+        """Return what brings the watcher up to date; None if it is."""
+        if not subject.is_read:
+            return None
+        if isinstance(subject, _List):
+            return await self._list_update(watcher, subject, subject.since(position))
+        # Without the mark of a weak tag, in which ids may differ.
+        if position is not None and position.removeprefix("W/") == subject.id.removeprefix("W/"):
+            return None
+        event = subject.event
+        return await self._shared(
+            subject, (), lambda: event, compress=watcher.is_compressed, position=subject.id
+        )
+
+    async def _list_update(
+        self, watcher: _Watcher, listed: _List, since: int | None
+    ) -> _Update | None:
+        if since == listed.number:
+            return None
+        lines, prefixes = listed.lines, watcher.prefixes
+        encode: Callable[[], bytes]
+        if since is None:
+            kind, encode = "state", partial(_state, lines, prefixes)
+        else:
+            kind, encode = "change", partial(_changes, lines, prefixes, listed.changed_since(since))
+        return await self._shared(
+            *(listed, (prefixes, since), encode),
+            compress=watcher.is_compressed,
+            position=f"{listed.run}-{listed.number}",
+            kind=kind,
+        )
+
+    async def _shared(
+        self,
+        subject: _Subject,
+        key: tuple[object, ...],
+        encode: Callable[[], bytes],
+        *,
+        compress: bool,
+        position: str,
+        kind: str | None = None,
+    ) -> _Update:
+        """Return the update of all watchers with this key, encoded once on the thread."""
+
+        def run() -> bytes:
+            data = encode()
+            return _compressed(data) if compress and data else data
+
+        async def encoded() -> _Update:
+            body = await to_thread.run_sync(run, limiter=self._thread)
+            return _Update(position=position, kind=kind, body=body)
+
+        found = subject.updates.get((*key, compress))
+        if found is None:
+            if len(subject.updates) >= _MAX_UPDATES:
+                subject.updates.clear()
+            found = subject.updates[*key, compress] = asyncio.ensure_future(encoded())
+        # One that leaves does not take it from the others.
+        return await asyncio.shield(found)
+
+    async def _run(self) -> None:
+        """Look while there are watchers."""
+        try:
+            await self._keep_looking()
+        finally:
+            # After an error too: without looks, tokens are not checked.
+            for each in self._watchers:
+                each.has_ended = True
+            self._wake_all()
+
+    async def _keep_looking(self) -> None:
+        overall: Tag | None = None
+        while self._watchers and not self._watch.is_closed:
+            self._urgent.clear()
+            begun_s = time.monotonic()
+            # If the database is away, states are as they were.
+            with suppress(DatabaseUnavailable):
+                overall = await self._look()
+            pause_s = max(PACE_S, (time.monotonic() - begun_s) / _SHARE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._urgent.wait()
+            if overall is not None and not self._urgent.is_set():
+                await self._change(overall)
+
+    async def _change(self, overall: Tag) -> None:
+        """Wait until another state is there, or a watcher of something new."""
+        waits = (
+            self._watch.anything_changed(overall, timeout_s=LOOK_S, has_slot=True),
+            self._urgent.wait(),
+        )
+        tasks = [asyncio.ensure_future(each) for each in waits]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in tasks:
+                each.cancel()
+
+    async def _look(self) -> Tag:
+        principals = {each.by for each in self._watchers}
+        listed = self._list.tags if self._list.watchers else None
+        subjects = dict(self._channels)
+        watched = {name: each.tag for name, each in subjects.items()}
+
+        def run() -> tuple[Look, dict[str, bytes], dict[str, bytes]]:
+            look = self._statuses.look(by=principals, listed=listed, watched=watched)
+            lines = {e.version.channel.name: to_json(summary_json(e)) for e in look.summaries}
+            return look, lines, {name: self._text(each) for name, each in look.statuses.items()}
+
+        look, lines, texts = await to_thread.run_sync(run, limiter=self._thread)
+        for each in self._watchers:
+            each.has_ended = each.has_ended or each.by in look.refused
+        if look.refused:
+            self._wake_all()
+        if look.tags is not None and self._list.watchers:
+            self._list.change(look.tags, lines)
+        for name, subject in subjects.items():
+            if name in look.gone:
+                subject.is_gone = True
+                subject.wake()
+            elif name in texts:
+                subject.change(look.statuses[name].version.tag, texts[name])
+        return look.overall
+
+    def _text(self, status: StatusReport) -> bytes:
+        """Return the JSON of a status, as a read has it."""
+        sampled_at = status.version.sampled_at and time_json(status.version.sampled_at)
+        rest = status_text(status, self._fragments)[1:]
+        return b'{"sampled_at":' + to_json(sampled_at) + b"," + rest.encode()
