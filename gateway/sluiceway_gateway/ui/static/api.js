@@ -43,7 +43,8 @@ export function signOut(reason) {
 export const channelPath = (name, ...rest) =>
   ["channels", name, ...rest].map(encodeURIComponent).join("/");
 
-// Send a request below /v1 and return the response; raises ApiError unless it succeeds.
+// Send a request below /v1 and return the response; raises ApiError unless it succeeds. A body is a
+// value, or the text of JSON.
 export async function send(path, { method = "GET", headers = {}, body, signal: abort } = {}) {
   const used = token.value;
   const response = await fetch(new URL(`v1/${path}`, document.baseURI), {
@@ -55,7 +56,7 @@ export async function send(path, { method = "GET", headers = {}, body, signal: a
       ...(used && { Authorization: `Bearer ${used}` }),
       ...(body && { "Content-Type": "application/json" }),
     },
-    body: body && JSON.stringify(body),
+    body: typeof body === "string" ? body : body && JSON.stringify(body),
   });
   const date = Date.parse(response.headers.get("Date") ?? "");
   // The header has whole seconds: on average half a second has passed since.

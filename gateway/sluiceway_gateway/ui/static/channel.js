@@ -7,6 +7,7 @@ import { Configuration } from "./configuration.js";
 import { Endpoints } from "./endpoints.js";
 import { count, drainTime, duration, rate, Text, trend, whole } from "./format.js";
 import { follow } from "./live.js";
+import { Messages } from "./messages.js";
 import { ProblemSentence } from "./problems.js";
 import { Readers } from "./readers.js";
 import { href, route } from "./router.js";
@@ -17,6 +18,7 @@ import { html, useEffect, useState } from "./view.js";
 const TABS = [
   { id: "readers", title: "Readers", view: Readers },
   { id: "endpoints", title: "Endpoints", view: Endpoints },
+  { id: "messages", title: "Messages", view: Messages },
   { id: "commits", title: "Commits", view: Commits, shown: (status) => status.ledger !== null },
   { id: "schema", title: "Schema", view: Schemas },
   { id: "configuration", title: "Configuration", view: Configuration },
