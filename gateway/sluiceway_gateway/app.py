@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
 from sluiceway import __version__
+from sluiceway_gateway.auth import routes as auth_routes
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
@@ -200,6 +201,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         event_routes,
         history_routes,
         groups_routes,
+        auth_routes,
         registry_routes,
         cluster,
         health,

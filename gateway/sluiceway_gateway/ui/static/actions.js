@@ -1,5 +1,6 @@
 // Changes an operator may make, each behind a dialog that says what will happen.
 
+import { may } from "./account.js";
 import { channelPath, getJson, send } from "./api.js";
 import { isUnknown, Text, whole } from "./format.js";
 import { html, signal, useEffect, useRef, useState } from "./view.js";
@@ -8,6 +9,7 @@ import { html, signal, useEffect, useRef, useState } from "./view.js";
 const dialog = signal(null);
 
 export function channelActions(name, { channel }) {
+  if (!may("manage", name)) return [];
   const open = !["closing", "closed", "deleting"].includes(channel.phase);
   return [{ title: "Close…", disabled: !open, onClick: () => ask(closing(name, channel)) }];
 }
@@ -24,7 +26,7 @@ function closing(name, { uid }) {
 
 export function dismissAction(name, { channel }, endpoint) {
   const gone = endpoint.state === "error" || (endpoint.health === "lost" && endpoint.state !== "closed");
-  if (!gone) return null;
+  if (!gone || !may("manage", name)) return null;
   return {
     title: "Dismiss…",
     onClick: () =>
@@ -41,6 +43,7 @@ export function dismissAction(name, { channel }, endpoint) {
 }
 
 export function abortAction(name, { channel }, batch) {
+  if (!may("manage", name)) return null;
   return {
     title: "Abort…",
     onClick: () =>
@@ -59,7 +62,7 @@ export function abortAction(name, { channel }, batch) {
 }
 
 export function offsetActions(name, status, group) {
-  if (group.mode === "broadcast" && isUnknown(group.index)) return [];
+  if ((group.mode === "broadcast" && isUnknown(group.index)) || !may("manage", name)) return [];
   return [{ title: "Reset offsets…", onClick: () => ask(resetting(name, status, group)) }];
 }
 

@@ -9,6 +9,9 @@ export const token = signal(sessionStorage.getItem(KEY));
 // Why the sign-in form is shown; null while it is not.
 export const signInReason = signal(null);
 
+// The token in use, as in `GET /v1/token`; null until it is read.
+export const account = signal(null);
+
 // By the server's clock minus this machine's, in ms, from events and the header Date of answers.
 let skew = 0;
 
@@ -35,6 +38,7 @@ export function signIn(given) {
 }
 
 export function signOut(reason) {
+  account.value = null;
   sessionStorage.removeItem(KEY);
   token.value = null;
   signInReason.value = reason;
@@ -58,19 +62,24 @@ export async function send(path, { method = "GET", headers = {}, body, signal: a
     body: body && JSON.stringify(body),
   });
   const date = Date.parse(response.headers.get("Date") ?? "");
-  // The header has whole seconds: on average half a second has passed since.
-  if (!Number.isNaN(date)) setServerTime(date + 500);
+  // The header has whole seconds: on average half a second has passed since. Events are more exact.
+  if (Math.abs(date + 500 - serverNow()) > 1000) setServerTime(date + 500);
   if (response.ok || response.status === 304) return response;
   const problem = await response.json().catch(() => ({}));
   // Another tab of the page may have signed in anew in the meantime.
   if (response.status === 401 && used === token.value) {
-    signOut(
-      used
-        ? "The token is not valid any more: it has expired or was revoked. Sign in again."
-        : "This gateway requires a token.",
-    );
+    signOut(`${method === "GET" ? "" : "Nothing was changed. "}${refusal(used)}`);
   }
   throw new ApiError(response.status, problem);
+}
+
+function refusal(used) {
+  if (!used) return "This gateway requires a token.";
+  const known = account.value;
+  if (known?.expires_at && Date.parse(known.expires_at) <= serverNow()) {
+    return `The token ${known.name} has expired. Sign in with another one.`;
+  }
+  return "The token is not valid any more: it has expired or was revoked. Sign in again.";
 }
 
 export async function getJson(path, options) {
