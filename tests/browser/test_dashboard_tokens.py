@@ -1,4 +1,4 @@
-"""Tokens on the page: whose it is, hidden actions, the warning before its end, and the end itself."""
+"""Tokens on the page: the name, hidden actions, the warning before the end, and the end itself."""
 
 from contextlib import closing
 from datetime import timedelta
@@ -8,7 +8,7 @@ from selenium.webdriver.common.keys import Keys
 
 from browsers import Browser
 from databases import SQLite
-from endpoints import report, site
+from endpoints import site
 from gateways import KEY, NOBODY, SCHEMA, Rig, serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
@@ -23,7 +23,7 @@ def test_only_permitted_actions_are_shown(browser: Browser, rig: Rig) -> None:
     target = site(rig, "flights")
     writer = target.member(role="writer", group="loader")
     target.member()
-    target.beat(report(writer, "error", cause="full disk"))
+    assert target.depart(writer, "error", cause="full disk", ends={}).is_success
     viewer, manager = rig.token("read", label="ana"), rig.token("manage:fl", label="ops")
     browser.open(f"{rig.url}/#/channels/flights")
     sign_in(browser, viewer)

@@ -176,7 +176,9 @@ def abort_batch(
     """End a batch without making anything visible; 409 `batch_committed` after its commit."""
     if body.instance is None:
         writer.require(Action.MANAGE, name)
-    found = gateway.ledgers.abort(name, id, uid=body.uid, instance=body.instance, cause=body.cause)
+    found = gateway.ledgers.abort(
+        name, id, uid=body.uid, instance=body.instance, cause=body.cause, by=writer
+    )
     return json_response(batch_json(found.batch, found.topic_id))
 
 
@@ -348,4 +350,6 @@ def repair_ledger(name: Name, body: RepairPost, principal: Manager, gateway: Gat
         reason=body.reason,
         by=principal.id,
     )
-    return json_response(repair_json(gateway.repairs.repair(name, request, uid=body.uid)))
+    return json_response(
+        repair_json(gateway.repairs.repair(name, request, uid=body.uid, by=principal))
+    )
