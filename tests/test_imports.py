@@ -178,6 +178,8 @@ SHARED = (
     "sluiceway.tracing",
     *("sluiceway.__version__", "sluiceway.install_command"),
 )
+# Messages as people look at them; imported by the first request that needs them.
+RECORDS = ("sluiceway.codecs", "sluiceway.records", "sluiceway.kafka.partitioner")
 
 
 def test_the_gateway_imports_only_the_schema_rules_of_the_client() -> None:
@@ -187,6 +189,7 @@ def test_the_gateway_imports_only_the_schema_rules_of_the_client() -> None:
         if _layer(path) != "app"
         for name in _imports(path)
         if name.startswith("sluiceway.") and not name.startswith(SHARED)
+        if not (path == GATEWAY / "messages" / "records.py" and name.startswith(RECORDS))
     ]
     assert wrong == []
 

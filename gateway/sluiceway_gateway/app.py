@@ -41,6 +41,9 @@ from sluiceway_gateway.ledger.repairs import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
+from sluiceway_gateway.messages import routes as messages_routes
+from sluiceway_gateway.messages.reading import MessageReads
+from sluiceway_gateway.messages.writing import MessageWrites
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
@@ -53,6 +56,7 @@ from sluiceway_gateway.status import event_routes
 from sluiceway_gateway.status import routes as status_routes
 from sluiceway_gateway.status.feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
+from sluiceway_gateway.threads import BoundedThreads
 from sluiceway_gateway.ui import routes as ui_routes
 
 __all__ = ["create_app"]
@@ -115,31 +119,36 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         watch.notify()
         loops.wake()
 
+    channels = Channels(
+        database,
+        kafka,
+        topic_prefix=settings.topic_prefix,
+        kafka_timeout_s=settings.kafka_timeout_ms / 1000,
+        wake=wake,
+        clock=clock,
+    )
+    ledgers = Ledgers(
+        database,
+        kafka,
+        notify=ledger_reads.notify,
+        max_age=timedelta(milliseconds=settings.max_batch_ms),
+        clock=clock,
+    )
     statuses, fragments = Statuses(database, tokens, clock=clock), JsonCache()
     parts = Services(
         settings=settings,
         tokens=tokens,
-        channels=Channels(
-            database,
-            kafka,
-            topic_prefix=settings.topic_prefix,
-            kafka_timeout_s=settings.kafka_timeout_ms / 1000,
-            wake=wake,
-            clock=clock,
-        ),
+        channels=channels,
         attach=AttachService(database, tokens, wake=wake, notify=watch.notify, clock=clock),
         endpoints=Endpoints(database, topics=kafka, notify=watch.notify, clock=clock),
         heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
         acknowledgements=acknowledgements,
-        ledgers=Ledgers(
-            database,
-            kafka,
-            notify=ledger_reads.notify,
-            max_age=timedelta(milliseconds=settings.max_batch_ms),
-            clock=clock,
-        ),
+        ledgers=ledgers,
         ledger_reads=ledger_reads,
+        message_reads=MessageReads(database, kafka),
+        message_writes=MessageWrites(kafka, channels, ledgers),
+        message_threads=BoundedThreads("for messages", running=4, waiting=16),
         registry=Registry(database),
         repairs=Repairs(database, kafka, notify=ledger_reads.notify, clock=clock),
         statuses=statuses,
@@ -200,6 +209,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         heartbeat_routes,
         offsets_routes,
         ledger_routes,
+        messages_routes,
         status_routes,
         event_routes,
         history_routes,

@@ -18,7 +18,6 @@ from sluiceway import Gateway
 from sluiceway.rest.channels import Control
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import channels
-from sluiceway_gateway.cli.tail import json_value
 
 SCHEMA = {
     "type": "record",
@@ -134,7 +133,7 @@ def test_creating_an_existing_channel_changes_nothing_and_reports_differences(
     command(*create, "--partitions", "2")
     again = command(*create, "--partitions", "3")
     assert again.status == 0
-    assert "has partitions=2, given was 3" in again.err
+    assert "has partitions=2, not 3 as given" in again.err
 
 
 def test_delete_asks_for_confirmation(
@@ -245,29 +244,6 @@ def test_tail_reports_or_skips_a_corrupt_message(
             writer.write([{"carrier": "UA", "delay": 1.0}])
     command("tail", name, "--no-follow").failed("partition 0", "offset 0")
     assert len(command("tail", name, "--no-follow", "--skip-corrupt").out.splitlines()) == 1
-
-
-def test_every_type_has_a_json_form() -> None:
-    record = {
-        "when": datetime(2013, 1, 1, 5, 15, tzinfo=UTC),
-        "day": date(2013, 1, 1),
-        "at": time(5, 15, 0, 1),
-        "price": [Decimal("12.50"), Decimal("-1E-10"), Decimal("1E+2")],
-        "id": UUID(int=15),
-        "raw": b"\x00\xff",
-        "numbers": [1, 1.5, float("nan"), float("inf"), -float("inf"), None, True],
-        "inner": {"map": {"key": b"x"}},
-    }
-    assert json.loads(json.dumps(json_value(record), allow_nan=False)) == {
-        "when": "2013-01-01T05:15:00+00:00",
-        "day": "2013-01-01",
-        "raw": "AP8=",
-        "at": "05:15:00.000001",
-        "price": ["12.50", "-0.0000000001", "100"],
-        "id": "00000000-0000-0000-0000-00000000000f",
-        "numbers": [1, 1.5, "NaN", "Infinity", "-Infinity", None, True],
-        "inner": {"map": {"key": "eA=="}},
-    }
 
 
 def test_channels_and_groups_have_the_names_that_kafka_allows(

@@ -78,7 +78,7 @@ def test_an_untrusted_gateway_certificate_is_reported_at_once(
 def test_http_to_an_https_gateway_is_reported_at_once(secured_service: SecuredGateway) -> None:
     url = secured_service.url.replace("https://", "http://")
     began_s = time.monotonic()
-    words = "it speaks TLS; use https://"
+    words = "it uses TLS; use https://"
     gateway = Gateway(url, timeout_s=60)
     with gateway, pytest.raises(GatewayAccessFailed, match=words):
         gateway.channel("flights")

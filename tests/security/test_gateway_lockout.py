@@ -89,7 +89,7 @@ LOCKOUTS: dict[str, tuple[Any, str]] = {
     ),
     "KafkaProtocolMismatch": (
         lambda kafka: kafka.scram("gateway", security_protocol="SASL_PLAINTEXT"),
-        "speaks TLS, and security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
+        "uses TLS, but security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
     ),
 }
 

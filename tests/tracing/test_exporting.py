@@ -67,7 +67,7 @@ def test_serve_says_which_exporter_is_not_installed_and_serves(
     sqlite: SQLite, kafka: SharedKafka
 ) -> None:
     logged = traced_request(settings(sqlite, kafka) | {"OTEL_TRACES_EXPORTER": "zipkin"})
-    assert "OpenTelemetry's exporter 'zipkin' is not installed: no traces go there" in logged
+    assert "OpenTelemetry's exporter 'zipkin' is not installed: it gets no traces" in logged
 
 
 WITHOUT_SDK = """
@@ -88,7 +88,7 @@ def test_a_missing_sdk_is_named_with_the_command_that_installs_it() -> None:
         text=True,
         check=True,
     )
-    assert "its SDK is not installed: `pip install '.[otel]'`" in done.stderr
+    assert "OpenTelemetry's SDK is not installed: `pip install '.[otel]'`" in done.stderr
 
 
 def documented_example() -> str:

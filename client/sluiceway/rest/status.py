@@ -26,7 +26,7 @@ __all__ = [
 class PartitionReport:
     """The first offset of a partition, and the offset after its last message.
 
-    In an exactly-once channel readers read up to `stable`, and what is committed ends at
+    In an exactly-once channel readers read up to `stable`, and committed records end at
     `visible_end`.
     """
 
@@ -39,7 +39,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
-    """An open batch; `held_messages` committed messages wait for its end."""
+    """An open batch, which holds back `held_messages` committed messages."""
 
     key: str
     owner: str
@@ -51,9 +51,9 @@ class BatchReport:
 class LedgerReport:
     """The commits of an exactly-once channel: the last one's `number`, and the open batches.
 
-    `batches` has at most 20 of them, those first for which the most messages wait.
+    `batches` has at most 20 of them, sorted by the number of messages that they hold back.
     `uncommitted_messages` are in Kafka but in no commit: of open batches, of failed attempts, or
-    of foreign producers. `halted` is why nothing may be read or written before a repair.
+    of foreign producers. `halted` is the reason for a halted channel, or None.
     """
 
     number: int
@@ -64,7 +64,7 @@ class LedgerReport:
 
     @property
     def held_back_by(self) -> BatchReport | None:
-        """The open batch for which the most committed messages wait, or None."""
+        """The open batch that holds back the most committed messages, or None."""
         return next((each for each in self.batches if each.held_messages), None)
 
 
@@ -72,8 +72,8 @@ class LedgerReport:
 class GroupPartition:
     """The position and the lag of a group in one partition.
 
-    `position` is the next offset to read: as reported by the reader or as `committed`, whichever is
-    later. `lag_seconds` is the age of the message there, at least so much if
+    `position` is the next offset to read: the reader's reported one or the `committed` one,
+    whichever is later. `lag_seconds` is the age of the message there, or a lower bound of it if
     `lag_seconds_at_least`. `progress` is ok, falling_behind, stalled (a live reader does not move),
     stopped (there is no live reader) or rewound.
     """
@@ -95,7 +95,7 @@ class GroupReport:
     `lag_seconds` is the age of the oldest message to read, or a lower bound of it if
     `lag_seconds_at_least`. Rates are in messages per second, over the last 15 seconds or so.
     `trend` is the growth of the lag in messages per second, `drain_s` the time until the lag is 0
-    at this trend, None if it does not shrink or nobody reads.
+    at this trend, None if it does not shrink or there is no reader.
     """
 
     group: str
@@ -157,7 +157,7 @@ class StatusReport:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointCounts:
-    """How many writers, or readers, are alive, lost, failed and finished."""
+    """The numbers of live, lost, failed and finished writers, or readers."""
 
     living: int
     lost: int

@@ -1,25 +1,20 @@
 """`sluiceway tail`: print the records of a channel as JSON lines."""
 
-import base64
 import json
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from datetime import date, datetime, time
-from decimal import Decimal
 from typing import Any, Literal
-from uuid import UUID
 
 import click
 
 from sluiceway import Channel, ChannelReader, Gateway
 from sluiceway.errors import ChannelNotFound
+from sluiceway.records.json_values import json_value
 from sluiceway_gateway.cli import entry
 
 _READ_RECORDS = 1000
 _READ_TIMEOUT_S = 0.2
-# JSON has no such numbers. These strings are the ones that Arrow and Spark parse.
-_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 @click.command()
@@ -86,24 +81,3 @@ def _print(reader: ChannelReader, number: int | None, awaited: str) -> None:
 
 def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(json_value(record), ensure_ascii=False, allow_nan=False)
-
-
-def json_value(value: Any) -> Any:
-    """Return a value of JSON's types for a value of a record."""
-    match value:
-        case Mapping():
-            return {str(key): json_value(each) for key, each in value.items()}
-        case list() | tuple():
-            return [json_value(each) for each in value]
-        case bytes():
-            return base64.b64encode(value).decode("ascii")
-        case datetime() | date() | time():
-            return value.isoformat()
-        case Decimal():
-            return f"{value:f}"
-        case UUID():
-            return str(value)
-        case float() if not math.isfinite(value):
-            return _NOT_FINITE[str(value)]
-        case _:
-            return value

@@ -363,6 +363,10 @@ EXAMPLES: Mapping[str, Any] = {
         "records": 20,
         "counts": {"0": 20},
     },
+    "write_messages": {
+        "uid": _CHANNEL,
+        "records": [{"carrier": "UA", "delay": 12.5}, {"carrier": "DL"}],
+    },
     "abort_batch": {"uid": _CHANNEL, "instance": "run-1", "cause": "the job failed"},
     "repair_ledger": {"uid": _CHANNEL, "lost_from": {"0": 1180}, "reason": "a disk failed"},
     "renew_batches": {

@@ -39,12 +39,15 @@ from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repairs import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.longpoll import Watch
+from sluiceway_gateway.messages.reading import MessageReads
+from sluiceway_gateway.messages.writing import MessageWrites
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
+from sluiceway_gateway.threads import BoundedThreads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,9 @@ class Services:
     acknowledgements: Acknowledgements
     ledgers: Ledgers
     ledger_reads: LedgerReads
+    message_reads: MessageReads
+    message_writes: MessageWrites
+    message_threads: BoundedThreads
     registry: Registry
     repairs: Repairs
     statuses: Statuses

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 from confluent_kafka import (
     OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
-    KafkaError,
-    Message,
     TopicCollection,
     TopicPartition,
 )
@@ -31,6 +29,7 @@ from sluiceway_gateway.kafka.model import (
     Broker,
     Cause,
     Cluster,
+    NewMessage,
     ObservedTopic,
     ObservedTopics,
     PartitionLeadership,
@@ -229,33 +228,30 @@ class KafkaAdmin:
         times_ms = [each.timestamp for each in results.values() if each.timestamp >= 0]
         return datetime.fromtimestamp(max(times_ms) / 1000, UTC) if times_ms else None
 
-    def append_empty(self, name: str, counts: Mapping[int, int]) -> None:
-        """Append so many messages without key and value by partition, on all in-sync replicas.
+    def offsets_at(self, name: str, partitions: Iterable[int], time_ms: int) -> dict[int, int]:
+        """Return by partition the offset of the first message not older than `time_ms` (Unix).
+
+        -1 where there is none; without the partitions whose leader did not answer.
+        """
+        asked = [(name, each) for each in sorted(partitions)]
+        found = self._offsets(asked, OffsetSpec.for_timestamp(time_ms))
+        return {partition: offset for (_, partition), offset in found.items()}
+
+    def produce(
+        self, name: str, messages: Iterable[NewMessage], *, max_message_bytes: int
+    ) -> list[int]:
+        """Produce messages, on all in-sync replicas, and return their offsets, in order.
 
         Raises KafkaUnavailable if Kafka has not acknowledged each; some may be there then.
         """
-        failures: list[KafkaError] = []
+        return self._client.produce(
+            name, messages, timeout_s=self._timeout_s, max_message_bytes=max_message_bytes
+        )
 
-        def reported(error: KafkaError | None, _message: Message) -> None:
-            if error is not None:
-                failures.append(error)
-
-        producer = self._client.producer(timeout_s=self._timeout_s)
-        for partition, count in counts.items():
-            for _ in range(count):
-                while True:
-                    try:
-                        producer.produce(name, partition=partition, on_delivery=reported)
-                    except BufferError:
-                        producer.poll(0.1)
-                    else:
-                        break
-                producer.poll(0)
-                if failures:
-                    break
-        producer.flush()
-        if failures:
-            raise self._client.unavailable(rejection(failures[0]).message)
+    @property
+    def client(self) -> Client:
+        """The client, for other requests with its properties."""
+        return self._client
 
     @property
     def _bounds(self) -> dict[str, float]:

@@ -4,14 +4,15 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, TypeGuard
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.errors import AccessFailure, InvalidSettings, KafkaUnavailable, Misfit
-from sluiceway_gateway.kafka.model import Cause, Rejection
+from sluiceway_gateway.kafka.model import Cause, NewMessage, Rejection
 from sluiceway_gateway.tracing import child_span
 
 #: librdkafka properties that the gateway accepts. Some of librdkafka's properties load libraries or
@@ -147,15 +148,71 @@ class Client:
         }
         self.admin = _admin_client(configuration, "SLUICEWAY_KAFKA_PROPERTIES")
 
-    def producer(self, *, timeout_s: float) -> Producer:
-        """Return a new idempotent producer, whose messages fail after `timeout_s`."""
-        return Producer(
+    def consumer(self, properties: Mapping[str, Any]) -> Consumer:
+        """Return a new consumer with these properties."""
+        return Consumer({**self._configuration, **properties})
+
+    def produce(
+        self,
+        topic: str,
+        messages: Iterable[NewMessage],
+        *,
+        timeout_s: float,
+        max_message_bytes: int,
+    ) -> list[int]:
+        """Produce messages, idempotently and on all in-sync replicas; return their offsets.
+
+        `max_message_bytes` is the topic's limit. Raises KafkaUnavailable if Kafka has not
+        acknowledged each within `timeout_s`; some may be there then.
+        """
+        offsets: list[int] = []
+        failures: list[KafkaError] = []
+
+        def reported(index: int, error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failures.append(error)
+            else:
+                offsets[index] = message.offset()
+
+        producer = Producer(
             {
                 **self._configuration,
                 "enable.idempotence": True,
                 "linger.ms": 20,
                 "message.timeout.ms": round(timeout_s * 1000),
+                "message.max.bytes": max(1000, max_message_bytes),
+                # The topic's limit is one of batches.
+                "batch.size": max(1, min(1_000_000, max_message_bytes)),
             }
+        )
+        for each in messages:
+            on_delivery = partial(reported, len(offsets))
+            offsets.append(-1)
+            while not failures:
+                try:
+                    producer.produce(
+                        topic, each.value, each.key, each.partition, on_delivery=on_delivery
+                    )
+                except BufferError:
+                    producer.poll(0.1)
+                else:
+                    break
+            producer.poll(0)
+            if failures:
+                break
+        producer.flush()
+        if failures:
+            raise self.failure(failures[0], topic, "WRITE")
+        return offsets
+
+    def failure(self, error: KafkaError, topic: str, operation: str) -> KafkaUnavailable:
+        """Return the error for a request that failed; `operation` is the one that ACLs name."""
+        found = rejection(error)
+        if found.cause is not Cause.DENIED:
+            return self.unavailable(found.message)
+        return KafkaUnavailable(
+            f"Kafka does not allow the gateway's user the operation {operation} on the topic "
+            f"{topic} ({found.message}); add the ACL, and send the request again."
         )
 
     def results(

@@ -102,6 +102,15 @@ class Watermarks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NewMessage:
+    """A message to produce."""
+
+    partition: int
+    key: bytes | None = None
+    value: bytes | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Broker:
     """One broker, with the address that clients use."""
 

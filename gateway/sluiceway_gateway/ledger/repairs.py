@@ -12,6 +12,7 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.errors import LedgerIntact
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
+from sluiceway_gateway.kafka.model import NewMessage
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.model import Ledger, Owner, Runs
 from sluiceway_gateway.ledger.repairing import (
@@ -83,7 +84,12 @@ class Repairs:
             store.save(tx, ledger, was=was, now=self._clock())
         missing = unfilled(ledger, ends)
         if missing:
-            self._kafka.append_empty(channel.topic.name, missing)
+            empty = (
+                NewMessage(partition=at) for at, number in missing.items() for _ in range(number)
+            )
+            self._kafka.produce(
+                channel.topic.name, empty, max_message_bytes=channel.max_message_bytes
+            )
             ends = self._ends(channel, ledger)
         with self._database.write() as tx:
             was = self._hold(tx, channel)

@@ -171,7 +171,7 @@ def test_a_remote_write_without_a_key_is_refused_before_it_is_planned(
     start: Start, channel: Channel, ledger: LedgerView
 ) -> None:
     """Over Spark Connect no task knows whether it is in foreachBatch."""
-    with pytest.raises(OptionError, match=r"needs a key.*batchKey.*Spark Connect"):
+    with pytest.raises(OptionError, match=r"needs a batch key.*batchKey.*Spark Connect"):
         start(remote=True)
     start(remote=True, batchKey="monday").write(range(3))
     assert ledger.ids(channel) == [*range(3)]

@@ -46,6 +46,7 @@ OPERATIONS = [
     "list_channels",
     "list_commits",
     "list_endpoints",
+    "list_messages",
     "list_schemas",
     "list_status",
     "livez",
@@ -63,6 +64,7 @@ OPERATIONS = [
     "wait_for_offsets",
     "watch_channel_status",
     "watch_status",
+    "write_messages",
 ]
 
 

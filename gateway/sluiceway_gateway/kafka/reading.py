@@ -1,0 +1,136 @@
+"""Windows of a topic's partitions, read without a group."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    Message,
+    TopicPartition,
+)
+
+from sluiceway_gateway.kafka.client import Client
+from sluiceway_gateway.ledger.model import Interval
+from sluiceway_gateway.messages.model import ReadMessage
+from sluiceway_gateway.tracing import child_span
+
+_POLL_S = 0.1
+_GATHER_S = 0.001
+_MESSAGES_PER_POLL = 500
+_TIMESTAMPS: Mapping[int, Literal["create", "append"]] = {
+    TIMESTAMP_CREATE_TIME: "create",
+    TIMESTAMP_LOG_APPEND_TIME: "append",
+}
+_CONSUMER = {
+    # librdkafka requires a group id; without a subscription or a commit there is no group.
+    "group.id": "sluiceway-gateway",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "check.crcs": True,
+    # A broker serves one fetch at a time: after a seek, the earlier fetch ends so soon.
+    "fetch.wait.max.ms": 50,
+    # What is fetched and not asked for is thrown away.
+    "queued.min.messages": 500,
+    "queued.max.messages.kbytes": 8 * 1024,
+    "fetch.max.bytes": 4 * 1024 * 1024,
+    "max.partition.fetch.bytes": 512 * 1024,
+}
+
+
+class WindowReader:
+    """Reads windows of a topic's partitions, through one consumer."""
+
+    def __init__(self, client: Client, consumer: Consumer, topic: str) -> None:
+        self._client = client
+        self._consumer = consumer
+        self._topic = topic
+        self._failure: KafkaError | None = None
+
+    def read(
+        self,
+        windows: Mapping[int, Interval],
+        deadline_s: float,
+        on_message: Callable[[ReadMessage], None],
+    ) -> dict[int, int]:
+        """Call `on_message` with the messages of the windows, in order by partition.
+
+        Returns, by partition, the offset up to which it was read: the window's end unless the
+        monotonic clock reached `deadline_s`. Raises KafkaUnavailable if nothing was read by then.
+        """
+        consumer, name = self._consumer, self._topic
+        read = {each: interval.first for each, interval in windows.items()}
+        consumer.assign([TopicPartition(name, each, first) for each, first in read.items()])
+        open_ = set(windows)
+        answered = False
+        with child_span("kafka Fetch", {"messaging.system": "kafka"}):
+            while open_ and (left_s := deadline_s - time.monotonic()) > 0:
+                # First one message, then what is there: `consume` waits for all it is asked for.
+                polled = consumer.consume(1, min(_POLL_S, left_s))
+                if polled:
+                    polled += consumer.consume(_MESSAGES_PER_POLL, _GATHER_S)
+                for message in polled:
+                    partition = message.partition()
+                    if self._is_end(message):
+                        done = True
+                    elif message.error() is not None or partition not in open_:
+                        continue
+                    else:
+                        offset = message.offset()
+                        if offset < windows[partition].end:
+                            on_message(_read_message(message))
+                        read[partition] = offset + 1
+                        done = read[partition] >= windows[partition].end
+                    answered = True
+                    if done and partition in open_:
+                        open_.remove(partition)
+                        read[partition] = windows[partition].end
+                        consumer.incremental_unassign([TopicPartition(name, partition)])
+        if open_ and not answered:
+            if self._failure is not None:
+                raise self._client.failure(self._failure, name, "READ")
+            raise self._client.unavailable("no message arrived in time")
+        return read
+
+    def _is_end(self, message: Message) -> bool:
+        """Whether it is no message, but says that the partition has no further one."""
+        error = message.error()
+        if error is None:
+            return False
+        # A window may begin in what retention has removed meanwhile.
+        ends = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)  # noqa: SLF001
+        if error.code() in ends:
+            return True
+        self._failure = error
+        return False
+
+
+@contextmanager
+def window_reader(client: Client, topic: str) -> Iterator[WindowReader]:
+    """Give a reader of a topic's windows, with connections of its own."""
+    consumer = client.consumer(_CONSUMER)
+    try:
+        yield WindowReader(client, consumer, topic)
+    finally:
+        consumer.close()
+
+
+def _read_message(message: Message) -> ReadMessage:
+    kind, timestamp_ms = message.timestamp()
+    known = _TIMESTAMPS.get(kind)
+    headers: Any = message.headers() or ()
+    return ReadMessage(
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=timestamp_ms if known else None,
+        timestamp_type=known,
+        key=message.key(),
+        value=message.value(),
+        headers=tuple((str(name), value) for name, value in headers),
+    )

@@ -1,0 +1,1 @@
+"""Messages of a channel as people look at them: a few, read and written by hand."""

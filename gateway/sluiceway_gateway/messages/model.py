@@ -1,0 +1,375 @@
+"""Which messages a request reads, and how much of each is shown. Pure."""
+
+from __future__ import annotations
+
+import base64
+import re
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Literal
+
+from sluiceway_gateway.errors import InvalidRequest, Violation
+from sluiceway_gateway.ledger.model import Interval
+
+MAX_MESSAGES = 500
+"""In an answer, at most."""
+MAX_PARTITIONS = 200
+"""Partitions that one request reads; their offsets have to fit into a cursor."""
+MAX_BYTES = 8 * 1024 * 1024
+"""Of the values and keys of an answer's messages, unless there is only one."""
+READ_S = 4.0
+"""Time after which an answer has what was read so far."""
+MAX_RECORDS = 100
+"""Records that are shown of one message."""
+_ROUND_MESSAGES = 2_000
+"""Messages that are asked for at once, of all partitions together."""
+_GAP = 1_000
+"""Offsets without a visible record that are read over rather than skipped."""
+_MAX_WINDOW = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadMessage:
+    """A message as Kafka has it."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    timestamp_type: Literal["create", "append"] | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of key, value and headers."""
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartPoint:
+    """Where a request begins to read.
+
+    `bounds` has, by partition, the offset that reading begins at, or ends below if it begins with
+    the newest message. Without it, all partitions are read, or one, from `offset` or `since` on.
+    """
+
+    newest_first: bool = True
+    partition: int | None = None
+    offset: int | None = None
+    since: datetime | None = None
+    bounds: Mapping[int, int] | None = None
+
+
+_CURSOR = re.compile(r"([no])((?:,(?:0|[1-9][0-9]{0,5}):(?:0|[1-9][0-9]{0,18}))+)")
+
+
+def cursor_of(start: StartPoint) -> str:
+    """Return the text of a start point with bounds."""
+    bounds = "".join(f",{each}:{offset}" for each, offset in sorted((start.bounds or {}).items()))
+    text = f"{'n' if start.newest_first else 'o'}{bounds}"
+    return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
+
+
+def start_of_cursor(cursor: str) -> StartPoint | None:
+    """Return the start point of a cursor; None for another text."""
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode()
+    except ValueError:
+        return None
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        return None
+    pairs = [each.split(":") for each in found[2].removeprefix(",").split(",")]
+    bounds = {int(partition): int(offset) for partition, offset in pairs}
+    start = StartPoint(newest_first=found[1] == "n", bounds=bounds)
+    return start if cursor_of(start) == cursor and len(bounds) <= MAX_PARTITIONS else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionView:
+    """The part of a partition that may be shown: messages in `runs`, sorted and apart.
+
+    `truncated`: there are more runs behind these, in the direction of reading.
+    """
+
+    partition: int
+    begin_offset: int
+    end_offset: int
+    stable_offset: int | None = None
+    """Of exactly-once channels: where readers stop."""
+    runs: tuple[Interval, ...]
+    truncated: bool = False
+
+    @cached_property
+    def spans(self) -> tuple[Interval, ...]:
+        """The runs, with those that are near each other as one."""
+        spans: list[Interval] = []
+        for first, end in self.runs:
+            if spans and first - spans[-1].end <= _GAP:
+                spans[-1] = Interval(spans[-1].first, end)
+            else:
+                spans.append(Interval(first, end))
+        return tuple(spans)
+
+    def shows(self, offset: int) -> bool:
+        """Whether a run holds the offset."""
+        return holds(self.runs, offset)
+
+
+def holds(runs: Sequence[Interval], offset: int) -> bool:
+    """Whether one of these sorted runs holds the offset."""
+    found = bisect_right(runs, offset, key=lambda run: run.first)
+    return found > 0 and offset < runs[found - 1].end
+
+
+def clipped(runs: Iterable[Interval], begin: int, end: int) -> tuple[Interval, ...]:
+    """Return the parts of runs between two offsets."""
+    cut = [Interval(max(each.first, begin), min(each.end, end)) for each in runs]
+    return tuple(each for each in cut if each.first < each.end)
+
+
+def window(view: PartitionView, at: int, size: int, *, newest: bool) -> Interval | None:
+    """Return the next offsets to read: up to `size`, below `at` or from `at` on.
+
+    None if there are no more.
+    """
+    if newest:
+        for first, end in reversed(view.spans):
+            if first < at:
+                return Interval(max(first, min(end, at) - size), min(end, at))
+    else:
+        for first, end in view.spans:
+            if end > at:
+                return Interval(max(first, at), min(end, max(first, at) + size))
+    return None
+
+
+class MessageSelection:
+    """The newest or the oldest messages among those of several partitions, by their timestamps.
+
+    Each partition's messages arrive in their order. While there are more than `limit` of them, or
+    more than `limit_bytes`, the oldest, or newest, are dropped; those of one partition that stay
+    follow each other.
+    """
+
+    def __init__(
+        self,
+        views: Mapping[int, PartitionView],
+        *,
+        newest: bool,
+        limit: int,
+        limit_bytes: int,
+    ) -> None:
+        self._views = views
+        self._newest = newest
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._kept: defaultdict[int, deque[ReadMessage]] = defaultdict(deque)
+        self.count = 0
+        self.size_bytes = 0
+        self.dropped: dict[int, int] = {}
+        """By partition, the offset of the last message that was dropped."""
+
+    def add(self, message: ReadMessage) -> None:
+        """Take a message, unless it is not to be shown or dropped at once."""
+        partition = message.partition
+        if not self._views[partition].shows(message.offset):
+            return
+        if not self._newest and partition in self.dropped:
+            return
+        self._kept[partition].append(message)
+        self.count += 1
+        self.size_bytes += message.size_bytes
+        while self.count > self._limit or (self.size_bytes > self._limit_bytes and self.count > 1):
+            self._drop()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether something was dropped."""
+        return bool(self.dropped)
+
+    def of(self, partition: int) -> Sequence[ReadMessage]:
+        """Return the messages of a partition, in their order."""
+        return self._kept.get(partition, ())
+
+    def _drop(self) -> None:
+        present = [messages for messages in self._kept.values() if messages]
+        if self._newest:
+            message = min(present, key=lambda each: _time(each[0])).popleft()
+        else:
+            message = max(present, key=lambda each: _time(each[-1])).pop()
+        self.count -= 1
+        self.size_bytes -= message.size_bytes
+        self.dropped[message.partition] = message.offset
+
+
+def _time(message: ReadMessage) -> tuple[int, int]:
+    return (message.timestamp_ms or 0, -message.partition)
+
+
+def merged(by_partition: Mapping[int, Sequence[ReadMessage]], *, newest: bool) -> list[ReadMessage]:
+    """Return all messages by their times, those of one partition by their offsets."""
+    rest = {each: deque(messages) for each, messages in by_partition.items() if messages}
+    found = []
+    while rest:
+        if newest:
+            partition = max(rest, key=lambda each: _time(rest[each][-1]))
+            found.append(rest[partition].pop())
+        else:
+            partition = min(rest, key=lambda each: (rest[each][0].timestamp_ms or 0, each))
+            found.append(rest[partition].popleft())
+        if not rest[partition]:
+            del rest[partition]
+    return found
+
+
+@dataclass(kw_only=True)
+class ReadProgress:
+    """The reading of one request: rounds, each of a window of every partition that has more.
+
+    `at` is, by partition, where the next round begins, or ends if `newest`.
+    """
+
+    views: Mapping[int, PartitionView]
+    at: dict[int, int]
+    newest: bool
+    limit: int
+    found: defaultdict[int, deque[ReadMessage]] = field(default_factory=lambda: defaultdict(deque))
+    size_bytes: int = 0
+    ended: Literal["time", "bytes"] | None = None
+    """Why there are fewer messages than asked for, although there are more."""
+    _grown: int = 1
+
+    @property
+    def count(self) -> int:
+        """The number of messages so far."""
+        return sum(map(len, self.found.values()))
+
+    def windows(self) -> dict[int, Interval]:
+        """Return what the next round reads; nothing at the end."""
+        if self.ended is not None or self.count >= self.limit:
+            return {}
+        wanted = self.limit - self.count
+        size = max(1, min(wanted, _ROUND_MESSAGES // max(1, len(self.at)))) * self._grown
+        found = {
+            each: window(self.views[each], at, min(size, _MAX_WINDOW), newest=self.newest)
+            for each, at in self.at.items()
+        }
+        return {each: interval for each, interval in found.items() if interval is not None}
+
+    def selection(self) -> MessageSelection:
+        """Return an empty selection for the next round's messages."""
+        return MessageSelection(
+            self.views,
+            newest=self.newest,
+            limit=self.limit - self.count,
+            limit_bytes=max(0, MAX_BYTES - self.size_bytes),
+        )
+
+    def record(
+        self, windows: Mapping[int, Interval], selected: MessageSelection, read: Mapping[int, int]
+    ) -> None:
+        """Add a round's messages.
+
+        `read` has, by partition, the offset up to which its window was read; all of it if that is
+        the window's end.
+        """
+        for partition, interval in windows.items():
+            messages = selected.of(partition)
+            complete = read[partition] >= interval.end
+            if self.newest:
+                self.found[partition].extendleft(reversed(messages))
+                if partition not in selected.dropped and complete:
+                    self.at[partition] = interval.first
+                elif messages:
+                    self.at[partition] = messages[0].offset
+            else:
+                self.found[partition].extend(messages)
+                dropped = selected.dropped.get(partition)
+                self.at[partition] = read[partition] if dropped is None else dropped
+        self.size_bytes += selected.size_bytes
+        if self.count < self.limit:
+            if any(read[each] < interval.end for each, interval in windows.items()):
+                self.ended = "time"
+            elif selected.is_full or self.size_bytes >= MAX_BYTES:
+                self.ended = "bytes"
+        # Where most offsets hold nothing to show, as in compacted topics, windows grow.
+        self._grown = min(_MAX_WINDOW, self._grown * 4) if selected.count < len(windows) else 1
+
+    def messages(self) -> list[ReadMessage]:
+        """Return all messages so far, in the order in which they are shown."""
+        return merged(self.found, newest=self.newest)
+
+    def following(self) -> StartPoint | None:
+        """Return where a further request goes on; None if everything was shown."""
+        more = any(
+            view.truncated or window(view, self.at[each], 1, newest=self.newest) is not None
+            for each, view in self.views.items()
+        )
+        return StartPoint(newest_first=self.newest, bounds=dict(self.at)) if more else None
+
+
+_TEXT_SHARE = 4
+_LEAST_TEXT = 200
+
+
+def shortened(value: Any, characters: int) -> tuple[Any, list[str]]:
+    """Return a JSON value of about so many characters at most, and JSON pointers to what was cut.
+
+    A text is cut to a quarter of that, and ends with `…`; of objects and arrays the rest is left
+    out.
+    """
+    cut: list[str] = []
+    left = characters
+    longest = max(_LEAST_TEXT, characters // _TEXT_SHARE)
+
+    def part(value: Any, pointer: str) -> Any:
+        nonlocal left
+        match value:
+            case str():
+                room = min(longest, max(_LEAST_TEXT, left))
+                left -= min(len(value), room)
+                if len(value) <= room:
+                    return value
+                cut.append(pointer)
+                return f"{value[:room]}…"
+            case list():
+                items: list[Any] = []
+                for each in value:
+                    if left <= 0:
+                        cut.append(pointer)
+                        break
+                    items.append(part(each, f"{pointer}/{len(items)}"))
+                return items
+            case dict():
+                fields: dict[str, Any] = {}
+                for name, each in value.items():
+                    if left <= 0:
+                        cut.append(pointer)
+                        break
+                    left -= len(name)
+                    escaped = name.replace("~", "~0").replace("/", "~1")
+                    fields[name] = part(each, f"{pointer}/{escaped}")
+                return fields
+            case _:
+                left -= 8
+                return value
+
+    return part(value, ""), cut
+
+
+def no_partition(pointer: str, partition: int, partitions: int) -> InvalidRequest:
+    """Return the error for a partition that the channel does not have."""
+    message = f"there is no partition {partition}; the channel has {partitions}, from 0 on"
+    return malformed(pointer, message)
+
+
+def malformed(pointer: str, message: str) -> InvalidRequest:
+    """Return the error for one part of a request."""
+    return InvalidRequest.malformed([Violation(pointer=pointer, message=message)])

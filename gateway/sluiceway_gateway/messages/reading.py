@@ -1,0 +1,270 @@
+"""Reads of a few messages, which change nothing: no positions, and no use is recorded."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
+from sluiceway_gateway.channels.service import require_channel, require_usable
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.errors import ChannelNotReady, KafkaUnavailable
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.kafka.reading import window_reader
+from sluiceway_gateway.ledger import store as ledger_store
+from sluiceway_gateway.ledger.model import Interval
+from sluiceway_gateway.messages import store
+from sluiceway_gateway.messages.model import (
+    MAX_PARTITIONS,
+    READ_S,
+    PartitionView,
+    ReadMessage,
+    ReadProgress,
+    StartPoint,
+    clipped,
+    holds,
+    malformed,
+    no_partition,
+)
+from sluiceway_gateway.schemas import store as schemas_store
+
+if TYPE_CHECKING:
+    from sluiceway_gateway.messages.records import MessageContent
+
+_MAX_RUNS = 2_000
+"""Runs of one partition that a request looks at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownMessage:
+    """A message, what it holds, and whether a commit lists it (None without a ledger)."""
+
+    message: ReadMessage
+    content: MessageContent
+    committed: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessagePage:
+    """Messages of an answer, in their order, and where a further request goes on."""
+
+    channel: Channel
+    newest_first: bool
+    partitions: tuple[PartitionView, ...]
+    left_out: int
+    """Partitions with messages that were not read, because there are too many."""
+    messages: tuple[ShownMessage, ...]
+    following: StartPoint | None
+    ended: Literal["time", "bytes"] | None
+    """Why there are fewer messages than asked for, although there are more."""
+
+
+class MessageReads:
+    """Reads of messages of one database's channels.
+
+    Each has connections to Kafka of its own, and memory for some megabytes of messages.
+    """
+
+    def __init__(self, database: Database, kafka: KafkaAdmin) -> None:
+        self._database = database
+        self._kafka = kafka
+
+    def read(self, name: str, start: StartPoint, *, limit: int, uncommitted: bool) -> MessagePage:
+        """Return up to `limit` messages from a point on; changes nothing.
+
+        Of exactly-once channels, those that readers see, or with `uncommitted` all. Fewer after
+        some seconds. Raises ChannelNotFound, ChannelNotReady, KafkaUnavailable, and InvalidRequest
+        for a partition or an offset that the channel does not have.
+        """
+        with self._database.read() as tx:
+            channel = require_channel(name, channels_store.find(tx, name), None)
+            versions = schemas_store.versions(tx, channel.uid)
+        require_usable(channel, writes=False)
+        partitions = self._partitions(channel)
+        bounds = self._bounds(channel, _chosen(start, partitions))
+        at, left_out = self._start(channel, start, bounds)
+        newest = start.newest_first
+        views = self._views(channel, bounds, at, newest=newest, uncommitted=uncommitted)
+        deadline_s = time.monotonic() + READ_S
+        progress = ReadProgress(views=views, at=at, newest=newest, limit=limit)
+        with window_reader(self._kafka.client, channel.topic.name) as reader:
+            while windows := progress.windows():
+                selected = progress.selection()
+                read = reader.read(windows, deadline_s, selected.add)
+                progress.record(windows, selected, read)
+        return MessagePage(
+            channel=channel,
+            newest_first=newest,
+            partitions=tuple(views.values()),
+            left_out=left_out,
+            messages=self._shown(channel, versions, progress.messages(), uncommitted=uncommitted),
+            following=progress.following(),
+            ended=progress.ended,
+        )
+
+    def _partitions(self, channel: Channel) -> int:
+        """Return the number of the topic's partitions, after a look at its identity."""
+        found = self._kafka.describe_topic(channel.topic.name)
+        if found is None or found.id != channel.topic.id:
+            what = "does not exist" if found is None else "was deleted, and created anew"
+            raise ChannelNotReady(
+                f"The topic {channel.topic.name!r} of the channel {channel.name!r} {what}. Wait "
+                "until the channel's conditions say how it goes on."
+            )
+        return len(found.partitions)
+
+    def _bounds(self, channel: Channel, partitions: Sequence[int]) -> dict[int, Watermarks]:
+        found = self._kafka.watermarks(channel.topic.name, partitions)
+        known = {each: marks for each, marks in found.items() if marks is not None}
+        if not known:
+            raise KafkaUnavailable(
+                f"Kafka did not return the offsets of partition {partitions[0]} of the channel "
+                f"{channel.name!r}: its leader is away. Repeat the request when it is back."
+            )
+        return known
+
+    def _start(
+        self, channel: Channel, start: StartPoint, bounds: Mapping[int, Watermarks]
+    ) -> tuple[dict[int, int], int]:
+        """Return by partition where reading begins, and the number of partitions left out."""
+        if start.bounds is not None:
+            # Retention may have removed what a cursor names.
+            begins = {each: marks.begin_offset for each, marks in bounds.items()}
+            known = {each: at for each, at in start.bounds.items() if each in begins}
+            return {each: max(at, begins[each]) for each, at in known.items()}, 0
+        if start.offset is not None:
+            assert start.partition is not None  # noqa: S101 - the wire requires it
+            _require_offset(start.partition, start.offset, bounds[start.partition])
+            return {start.partition: start.offset}, 0
+        if start.since is not None:
+            time_ms = round(start.since.timestamp() * 1000)
+            found = self._kafka.offsets_at(channel.topic.name, bounds, time_ms)
+            at = {each: offset for each, offset in found.items() if offset >= 0}
+        elif start.newest_first:
+            at = {each: marks.end_offset for each, marks in bounds.items()}
+        else:
+            at = {each: marks.begin_offset for each, marks in bounds.items()}
+        filled = [each for each in sorted(at) if _is_filled(bounds[each])]
+        chosen = filled[:MAX_PARTITIONS] or sorted(bounds)[:1]
+        starts = {each: at.get(each, bounds[each].end_offset) for each in chosen}
+        return starts, len(filled) - len(filled[:MAX_PARTITIONS])
+
+    def _views(
+        self,
+        channel: Channel,
+        bounds: Mapping[int, Watermarks],
+        at: Mapping[int, int],
+        *,
+        newest: bool,
+        uncommitted: bool,
+    ) -> dict[int, PartitionView]:
+        exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
+        parts = {each: Interval(bounds[each].begin_offset, bounds[each].end_offset) for each in at}
+        runs: Mapping[int, Sequence[Interval]] = {each: [part] for each, part in parts.items()}
+        stable: Mapping[int, int] = {}
+        if exact:
+            with self._database.read() as tx:
+                ledger = ledger_store.find(tx, channel.uid)
+                stable = {} if ledger is None else ledger.stable
+                if not uncommitted:
+                    parts = {
+                        each: Interval(part.first, stable.get(each, 0))
+                        for each, part in parts.items()
+                    }
+                    ahead = {
+                        each: Interval(first, min(end, at[each]))
+                        if newest
+                        else Interval(max(first, at[each]), end)
+                        for each, (first, end) in parts.items()
+                    }
+                    runs = store.runs_between(
+                        tx, channel.uid, ahead, limit=_MAX_RUNS, newest=newest
+                    )
+        return {
+            each: PartitionView(
+                partition=each,
+                begin_offset=bounds[each].begin_offset,
+                end_offset=bounds[each].end_offset,
+                stable_offset=stable.get(each, 0) if exact else None,
+                runs=clipped(runs[each], *part),
+                truncated=len(runs[each]) >= _MAX_RUNS,
+            )
+            for each, part in parts.items()
+        }
+
+    def _shown(
+        self,
+        channel: Channel,
+        versions: Sequence[SchemaVersion],
+        messages: Sequence[ReadMessage],
+        *,
+        uncommitted: bool,
+    ) -> tuple[ShownMessage, ...]:
+        # The libraries of records take memory that most gateways never need.
+        from sluiceway_gateway.messages.records import MessageDecoder
+
+        decoder = MessageDecoder(channel.spec.format, versions)
+        exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
+        listed = self._listed(channel, messages) if exact and uncommitted else None
+        return tuple(
+            ShownMessage(
+                message=each,
+                content=decoder.decode(each.value),
+                committed=(exact or None) if listed is None else listed(each),
+            )
+            for each in messages
+        )
+
+    def _listed(
+        self, channel: Channel, messages: Sequence[ReadMessage]
+    ) -> Callable[[ReadMessage], bool | None]:
+        """Return whether commits list a message; None where there are too many runs to say."""
+        offsets: defaultdict[int, list[int]] = defaultdict(list)
+        for each in messages:
+            offsets[each.partition].append(each.offset)
+        bounds = {each: Interval(min(found), max(found) + 1) for each, found in offsets.items()}
+        with self._database.read() as tx:
+            runs = store.runs_between(tx, channel.uid, bounds, limit=_MAX_RUNS)
+
+        def listed(message: ReadMessage) -> bool | None:
+            found = runs[message.partition]
+            if len(found) >= _MAX_RUNS and message.offset >= found[-1].end:
+                return None
+            return holds(found, message.offset)
+
+        return listed
+
+
+def _is_filled(marks: Watermarks) -> bool:
+    return marks.begin_offset < marks.end_offset
+
+
+def _chosen(start: StartPoint, partitions: int) -> Sequence[int]:
+    """Return the partitions that a start point names, or all. Raises InvalidRequest."""
+    if start.bounds is not None:
+        named = sorted(start.bounds)
+        if named[-1] >= partitions:
+            raise no_partition("query:cursor", named[-1], partitions)
+        return named
+    if start.partition is None:
+        return range(partitions)
+    if start.partition >= partitions:
+        raise no_partition("query:partition", start.partition, partitions)
+    return [start.partition]
+
+
+def _require_offset(partition: int, offset: int, marks: Watermarks) -> None:
+    begin, end = marks.begin_offset, marks.end_offset
+    if begin <= offset <= end:
+        return
+    which = "was removed by retention" if offset < begin else "is not written yet"
+    message = (
+        f"this offset of partition {partition} {which}: messages begin at {begin}, and the next "
+        f"one will have {end}"
+    )
+    raise malformed("query:offset", message)

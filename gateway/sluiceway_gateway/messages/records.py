@@ -1,0 +1,129 @@
+"""Records of messages as JSON, and messages of records, by the client's codecs.
+
+The libraries of records take memory and time, so this module is imported by the first request that
+needs it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sluiceway.codecs import Decoder, Envelope, codec
+from sluiceway.codecs.wire import arrow_schema_id, avro_schema_id
+from sluiceway.errors import InvalidRecord, RecordTooLarge, SluicewayError
+from sluiceway.kafka.partitioner import partition_of
+from sluiceway.records import to_batches, to_records
+from sluiceway.records.json_values import json_value, records_from_json
+from sluiceway.schema import Schema
+from sluiceway_gateway.channels.model import Format, SchemaVersion
+from sluiceway_gateway.errors import InvalidRequest, Violation
+from sluiceway_gateway.messages.model import MAX_RECORDS
+
+__all__ = ["EncodedMessage", "MessageContent", "MessageDecoder", "encode", "partition_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageContent:
+    """What a message holds: the first of its records as JSON values, or why there are none."""
+
+    schema: SchemaVersion | None = None
+    records: Sequence[Any] = ()
+    record_count: int = 0
+    error: str | None = None
+
+
+class MessageDecoder:
+    """Decodes messages of a channel, each by the schema that it was written with."""
+
+    def __init__(self, format_: Format, versions: Sequence[SchemaVersion]) -> None:
+        self._format = format_
+        self._versions = {each.id: each for each in versions}
+        self._schemas = {each.id: Schema.parse(each.definition) for each in versions}
+        self._decoders: dict[int | None, Decoder] = {}
+
+    def decode(self, value: bytes | None) -> MessageContent:
+        """Return what a value holds. Never raises because of the bytes."""
+        id_ = self._schema_id(value)
+        version = None if id_ is None else self._versions.get(id_)
+        decoded = self._decoder(id_).decode([value])
+        if decoded.corrupt:
+            return MessageContent(schema=version, error=decoded.corrupt[0].reason)
+        records: list[Any] = []
+        try:
+            for batch in decoded.batches:
+                records += to_records(batch.slice(0, MAX_RECORDS - len(records)))
+        except SluicewayError as error:
+            return MessageContent(schema=version, error=str(error))
+        count = sum(batch.num_rows for batch in decoded.batches)
+        return MessageContent(schema=version, records=json_value(records), record_count=count)
+
+    def _schema_id(self, value: bytes | None) -> int | None:
+        match self._format:
+            case Format.AVRO:
+                return avro_schema_id(value)
+            case Format.ARROW:
+                return arrow_schema_id(value)
+            case Format.BYTES:
+                return None
+
+    def _decoder(self, id_: int | None) -> Decoder:
+        target = id_ if id_ in self._schemas else max(self._schemas)
+        if target not in self._decoders:
+            self._decoders[target] = Decoder(
+                str(self._format),
+                self._schemas[target],
+                self._schemas,
+                # Their ids are all that there are.
+                look_up=lambda _ids: {},
+            )
+        return self._decoders[target]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedMessage:
+    """A message's value, and how many records it holds."""
+
+    value: bytes | None
+    records: int
+
+
+def encode(
+    records: Sequence[Mapping[str, Any]],
+    format_: Format,
+    version: SchemaVersion,
+    *,
+    limit_bytes: int,
+) -> list[EncodedMessage]:
+    """Return the messages of JSON records: one for each, or few for all of them in `arrow`.
+
+    Raises InvalidRequest with the record and the field that does not fit, or for a record whose
+    message is larger than `limit_bytes`.
+    """
+    schema = Schema.parse(version.definition)
+    coder = codec(str(format_), schema, version.id)
+    try:
+        batches = to_batches(records_from_json(records, schema), schema)
+        values = [
+            value for batch in batches for value in coder.encode(batch, limit_bytes=limit_bytes)
+        ]
+    except InvalidRecord as error:
+        reason = error.public_reason or "it does not fit the schema"
+        where = f"field {error.schema_path}: " if error.schema_path else ""
+        raise _refused(error.index, f"{where}{reason}") from None
+    except RecordTooLarge as error:
+        raise _refused(
+            error.index,
+            f"its message takes {error.size_bytes:,} bytes, and the channel's messages have at "
+            f"most {error.limit_bytes:,}; make it smaller, or raise max.message.bytes",
+        ) from None
+    return [EncodedMessage(value=each, records=_count(format_, each)) for each in values]
+
+
+def _count(format_: Format, value: bytes | None) -> int:
+    if format_ is not Format.ARROW or value is None:
+        return 1
+    return Envelope.unpack(value).records
+
+
+def _refused(index: int, message: str) -> InvalidRequest:
+    return InvalidRequest.malformed([Violation(pointer=f"/records/{index}", message=message)])

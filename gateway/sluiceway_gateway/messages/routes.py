@@ -1,0 +1,98 @@
+"""Routes of messages: read a few of a channel's, and write a few by hand."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Response
+
+from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.http.auth import access
+from sluiceway_gateway.http.json import json_response
+from sluiceway_gateway.http.params import Name
+from sluiceway_gateway.http.problems import problems
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.messages.wire import (
+    Cursor,
+    Limit,
+    MessagesBody,
+    MessagesPost,
+    Offset,
+    PartitionNumber,
+    Since,
+    Start,
+    Uncommitted,
+    WrittenBody,
+    page_json,
+    start_point,
+    written_json,
+)
+
+router = APIRouter(
+    prefix="/v1/channels/{name}/messages", tags=["messages"], route_class=GatewayRoute
+)
+
+Reader = Annotated[Principal, access(Action.READ)]
+Writer = Annotated[Principal, access(Action.WRITE)]
+
+
+@router.get(
+    "",
+    operation_id="list_messages",
+    summary="Read messages",
+    response_model=MessagesBody,
+    response_description="Messages, decoded by their schemas",
+    responses=problems(404, 409),
+)
+async def list_messages(
+    name: Name,
+    _reader: Reader,
+    gateway: Gateway,
+    partition: PartitionNumber = None,
+    offset: Offset = None,
+    since: Since = None,
+    start: Start = "latest",
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    uncommitted: Uncommitted = False,
+) -> Response:
+    """Return the newest messages, or older ones from a given point on; no group's positions change.
+
+    On exactly-once channels those that readers see. A message that cannot be decoded has `error`
+    and its bytes. An answer has at most some megabytes, and comes within about five seconds, then
+    with what was found: see `incomplete`.
+    """
+    begin = start_point(partition=partition, offset=offset, since=since, start=start, cursor=cursor)
+
+    def read() -> Response:
+        page = gateway.message_reads.read(name, begin, limit=limit, uncommitted=uncommitted)
+        return json_response(page_json(page))
+
+    response = await gateway.message_threads.run(read)
+    # Records are whoever's may read them.
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+@router.post(
+    "",
+    operation_id="write_messages",
+    status_code=201,
+    summary="Write messages",
+    response_model=WrittenBody,
+    response_description="Where they are",
+    responses=problems(404, 409, 413),
+)
+async def write_messages(
+    name: Name, body: MessagesPost, writer: Writer, gateway: Gateway
+) -> Response:
+    """Write a few records by hand, in the channel's format and present schema.
+
+    On exactly-once channels they are one committed batch, which a repeat with the same `batch_key`
+    does not write again. On other channels a repeat writes again.
+    """
+    request = body.request()
+
+    def write() -> Response:
+        written = gateway.message_writes.write(name, request, writer)
+        return json_response(written_json(written), 201)
+
+    return await gateway.message_threads.run(write)

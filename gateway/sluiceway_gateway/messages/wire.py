@@ -1,0 +1,340 @@
+"""JSON of messages: parameters, bodies and answers."""
+
+import base64
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from pydantic import AfterValidator, BaseModel, Field
+
+from sluiceway_gateway.channels.model import MAX_PARTITIONS, Format
+from sluiceway_gateway.channels.wire import Asked, Uid, time_json
+from sluiceway_gateway.http.params import INT64_MAX
+from sluiceway_gateway.ledger.wire import BatchText
+from sluiceway_gateway.messages.model import (
+    MAX_MESSAGES,
+    PartitionView,
+    StartPoint,
+    cursor_of,
+    malformed,
+    shortened,
+    start_of_cursor,
+)
+from sluiceway_gateway.messages.reading import MessagePage, ShownMessage
+from sluiceway_gateway.messages.writing import WriteRequest, WrittenMessages
+
+MAX_WRITTEN = 100
+"""Records in a request."""
+_ANSWER_CHARACTERS = 4 * 1024 * 1024
+_MESSAGE_CHARACTERS = 1024 * 1024
+_RAW_SHARE = 16
+_ENDED = {
+    "time": "The time of a request is over; next_cursor goes on.",
+    "bytes": "The messages are large, so there are fewer of them; next_cursor goes on.",
+}
+
+
+def _in_a_zone(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("a time without a time zone; add one, such as Z")
+    return moment
+
+
+PartitionNumber = Annotated[
+    int | None, Query(ge=0, lt=MAX_PARTITIONS, description="Only this one; default: all")
+]
+Offset = Annotated[
+    int | None,
+    Query(ge=0, le=INT64_MAX, description="Oldest first from here on; needs `partition`"),
+]
+Since = Annotated[
+    datetime | None,
+    Query(description="Oldest first, from the first message not older than this on"),
+    AfterValidator(lambda moment: moment if moment is None else _in_a_zone(moment)),
+]
+Start = Annotated[
+    Literal["latest", "earliest"],
+    Query(description="latest: newest first; earliest: oldest first, from the beginning"),
+]
+Cursor = Annotated[
+    str | None,
+    Query(max_length=8_000, description="next_cursor of an answer; replaces the other places"),
+]
+Limit = Annotated[int, Query(ge=1, le=MAX_MESSAGES)]
+Uncommitted = Annotated[
+    bool, Query(description="On exactly-once channels: also messages that readers do not see")
+]
+
+
+def start_point(
+    *,
+    partition: int | None,
+    offset: int | None,
+    since: datetime | None,
+    start: str,
+    cursor: str | None,
+) -> StartPoint:
+    """Return where to begin. Raises InvalidRequest for parameters that exclude each other."""
+    given = {"cursor": cursor, "offset": offset, "since": since}
+    named = [name for name, value in given.items() if value is not None]
+    named += ["start"] if start == "earliest" else []
+    if len(named) > 1 or (cursor is not None and partition is not None):
+        second = named[1] if len(named) > 1 else "partition"
+        raise malformed(f"query:{second}", f"not together with {named[0]}; give one of them")
+    if offset is not None and partition is None:
+        raise malformed("query:offset", "an offset is one of a partition; give partition too")
+    if cursor is None:
+        return StartPoint(newest_first=not named, partition=partition, offset=offset, since=since)
+    found = start_of_cursor(cursor)
+    if found is None:
+        raise malformed(
+            "query:cursor", "not a cursor of messages; take next_cursor of the answer before"
+        )
+    return found
+
+
+class BytesBody(BaseModel):
+    """Bytes: the text if they are UTF-8, else base64."""
+
+    encoding: Literal["utf-8", "base64"]
+    data: str = Field(description="The beginning, if `truncated`")
+    size_bytes: int
+    truncated: bool
+
+
+class HeaderBody(BaseModel):
+    """A header of a message."""
+
+    name: str
+    value: BytesBody | None
+
+
+class MessageSchemaBody(BaseModel):
+    """The schema that a message was written with."""
+
+    id: int
+    version: int
+
+
+class MessageBody(BaseModel):
+    """A message. Records have the JSON forms that `sluiceway tail` prints."""
+
+    partition: int
+    offset: int
+    timestamp: datetime | None
+    timestamp_type: Literal["create", "append"] | None = Field(
+        description="Whose clock it is: the producer's, or the broker's"
+    )
+    committed: bool | None = Field(
+        description="Whether a commit lists it; null on other channels than exactly-once"
+    )
+    key: BytesBody | None
+    headers: list[HeaderBody]
+    size_bytes: int
+    schema_: MessageSchemaBody | None = Field(alias="schema", description="Of its id, if known")
+    record_count: int
+    records: list[Any] = Field(description="The first ones; in avro and bytes there is one")
+    truncated: list[str] = Field(
+        description="JSON pointers into `records`: texts that were cut, and objects and lists "
+        "whose rest was left out. limit=1 cuts less"
+    )
+    error: str | None = Field(description="Why it has no records")
+    raw: BytesBody | None = Field(description="The value of a message of bytes, or with an error")
+
+
+class MessagePartitionBody(BaseModel):
+    """A partition that was read, and its offsets."""
+
+    partition: int
+    begin_offset: int
+    end_offset: int
+    stable_offset: int | None = Field(
+        description="Where readers of exactly-once channels stop at present; else null"
+    )
+
+
+class EndedBody(BaseModel):
+    """Why there are fewer messages than asked for, although there are more."""
+
+    reason: Literal["time", "bytes"]
+    message: str
+
+
+class MessagesBody(BaseModel):
+    """Messages by their timestamps, those of a partition by their offsets."""
+
+    order: Literal["newest_first", "oldest_first"]
+    items: list[MessageBody]
+    partitions: list[MessagePartitionBody]
+    partitions_left_out: int = Field(
+        description="With messages, but not read: there are too many; give `partition`"
+    )
+    incomplete: EndedBody | None
+    next_cursor: str | None = Field(description="Goes on in this order; null at the end")
+
+
+class MessagesPost(Asked):
+    """The body of `POST …/messages`."""
+
+    uid: Uid | None = Field(default=None, description="Of the channel; means no later one")
+    records: list[dict[str, Any]] = Field(
+        min_length=1,
+        max_length=MAX_WRITTEN,
+        description="In the JSON forms of GET; fields with a default may be left out",
+    )
+    partition: int | None = Field(
+        default=None,
+        ge=0,
+        lt=MAX_PARTITIONS,
+        description="Default: by `key`, else in turn",
+    )
+    key: Annotated[str, Field(max_length=10_000)] | int | None = Field(
+        default=None,
+        description="Of each message: a text in UTF-8, or a number as 8 bytes, big endian",
+    )
+    batch_key: BatchText | None = Field(
+        default=None,
+        description="On exactly-once channels: a repeat with the same key writes nothing",
+    )
+
+    def request(self) -> WriteRequest:
+        """Return the request. Raises InvalidRequest for a number of more than 64 bits."""
+        return WriteRequest(
+            records=self.records,
+            uid=self.uid,
+            partition=self.partition,
+            key=_key_bytes(self.key),
+            batch_key=self.batch_key,
+        )
+
+
+def _key_bytes(key: str | int | None) -> bytes | None:
+    if key is None or isinstance(key, str):
+        return None if key is None else key.encode()
+    if not -(2**63) <= key < 2**63:
+        raise malformed("/key", "a number of at most 64 bits, or a text")
+    return key.to_bytes(8, "big", signed=True)
+
+
+class WrittenMessageBody(BaseModel):
+    """Where a message is."""
+
+    partition: int
+    offset: int
+    records: int
+
+
+class WrittenBatchBody(BaseModel):
+    """The committed batch."""
+
+    id: str
+    key: str
+    number: int
+    replayed: bool = Field(description="Its key was committed before, and nothing was written")
+
+
+class WrittenBody(BaseModel):
+    """Messages that Kafka has on all in-sync replicas."""
+
+    messages: list[WrittenMessageBody]
+    batch: WrittenBatchBody | None = Field(description="Of exactly-once channels")
+
+
+def page_json(page: MessagePage) -> dict[str, Any]:
+    """Return the JSON of an answer with messages."""
+    count = max(1, len(page.messages))
+    characters = min(_MESSAGE_CHARACTERS, _ANSWER_CHARACTERS // count)
+    return {
+        "order": "newest_first" if page.newest_first else "oldest_first",
+        "items": [
+            _message_json(each, page.channel.spec.format, characters) for each in page.messages
+        ],
+        "partitions": [_partition_json(each) for each in page.partitions],
+        "partitions_left_out": page.left_out,
+        "incomplete": None
+        if page.ended is None
+        else {"reason": page.ended, "message": _ENDED[page.ended]},
+        "next_cursor": None if page.following is None else cursor_of(page.following),
+    }
+
+
+def written_json(written: WrittenMessages) -> dict[str, Any]:
+    """Return the JSON of messages that were written."""
+    batch = written.batch
+    return {
+        "messages": [
+            {"partition": partition, "offset": offset, "records": records}
+            for partition, offset, records in written.messages
+        ],
+        "batch": None
+        if batch is None
+        else {
+            "id": batch.id,
+            "key": batch.key,
+            "number": batch.number,
+            "replayed": written.replayed,
+        },
+    }
+
+
+def _partition_json(view: PartitionView) -> Mapping[str, Any]:
+    return {
+        "partition": view.partition,
+        "begin_offset": view.begin_offset,
+        "end_offset": view.end_offset,
+        "stable_offset": view.stable_offset,
+    }
+
+
+def _message_json(shown: ShownMessage, format_: Format, characters: int) -> dict[str, Any]:
+    message, content = shown.message, shown.content
+    records, truncated = shortened(list(content.records), characters)
+    with_raw = content.error is not None or format_ is Format.BYTES
+    few = max(200, characters // _RAW_SHARE)
+    return {
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": _time_json(message.timestamp_ms),
+        "timestamp_type": message.timestamp_type,
+        "committed": shown.committed,
+        "key": _bytes_json(message.key, few),
+        "headers": [
+            {"name": name, "value": _bytes_json(value, few)} for name, value in message.headers
+        ],
+        "size_bytes": message.size_bytes,
+        "schema": None
+        if content.schema is None
+        else {"id": content.schema.id, "version": content.schema.version},
+        "record_count": content.record_count,
+        "records": records,
+        "truncated": truncated,
+        "error": content.error,
+        "raw": _bytes_json(message.value, characters) if with_raw else None,
+    }
+
+
+def _time_json(timestamp_ms: int | None) -> str | None:
+    try:
+        return None if timestamp_ms is None else time_json(_moment(timestamp_ms))
+    except (OverflowError, ValueError, OSError):
+        # Producers may give any number.
+        return None
+
+
+def _moment(timestamp_ms: int) -> datetime:
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+
+
+def _bytes_json(value: bytes | None, most: int) -> dict[str, Any] | None:
+    """Return the JSON of bytes, of which at most about `most` are shown."""
+    if value is None:
+        return None
+    cut = len(value) > most
+    try:
+        value.decode()
+        # What is left may end within a character.
+        encoding, data = "utf-8", value[:most].decode(errors="ignore")
+    except UnicodeDecodeError:
+        encoding, data = "base64", base64.b64encode(value[:most]).decode("ascii")
+    return {"encoding": encoding, "data": data, "size_bytes": len(value), "truncated": cut}

@@ -1,0 +1,191 @@
+"""Writes of a few messages by hand."""
+
+import contextlib
+import secrets
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
+from sluiceway_gateway.channels.service import Channels, require_channel
+from sluiceway_gateway.errors import DatabaseUnavailable, SluicewayGatewayError
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import NewMessage
+from sluiceway_gateway.ledger.committing import CommitRequest
+from sluiceway_gateway.ledger.model import LEASE, Batch, BatchState, Interval, digest_of
+from sluiceway_gateway.ledger.opening import OpenRequest
+from sluiceway_gateway.ledger.service import Ledgers
+from sluiceway_gateway.messages.model import malformed, no_partition
+
+OWNER = "sluiceway.messages"
+"""Owner of the batches that hold hand-made messages."""
+_FRAMING_BYTES = 128
+"""Kafka's overhead of a message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteRequest:
+    """Records to write by hand."""
+
+    records: Sequence[Mapping[str, Any]]
+    uid: str | None = None
+    partition: int | None = None
+    key: bytes | None = None
+    batch_key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenMessages:
+    """Where the records are: (partition, offset, records) of each message.
+
+    `batch` is the one that was committed with them. `replayed`: its key was committed before, and
+    nothing was written.
+    """
+
+    messages: tuple[tuple[int, int, int], ...] = ()
+    batch: Batch | None = None
+    replayed: bool = False
+
+
+class MessageWrites:
+    """Writes of messages to one database's channels."""
+
+    def __init__(self, kafka: KafkaAdmin, channels: Channels, ledgers: Ledgers) -> None:
+        self._kafka = kafka
+        self._channels = channels
+        self._ledgers = ledgers
+
+    def write(self, name: str, request: WriteRequest, principal: Principal) -> WrittenMessages:
+        """Write records, on exactly-once channels as one committed batch.
+
+        There, a repeat with the same `batch_key` writes nothing. Raises what `Channels.connected`,
+        `Ledgers.open` and `Ledgers.commit` raise, KafkaUnavailable, and InvalidRequest for records
+        that do not fit the schema.
+        """
+        channel, versions = self._channels.connected(name, writes=True)
+        require_channel(name, channel, request.uid)
+        exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
+        if request.batch_key is not None and not exact:
+            raise malformed("/batch_key", "only channels with the delivery exactly_once have it")
+        messages = self._encoded(channel, versions, request)
+        if not exact:
+            return self._produced(channel, messages)
+        return self._committed(channel, messages, request, principal)
+
+    def _encoded(
+        self, channel: Channel, versions: Sequence[SchemaVersion], request: WriteRequest
+    ) -> list[tuple[NewMessage, int]]:
+        """Return the messages to write, each with its number of records."""
+        from sluiceway_gateway.messages.records import encode, partition_of
+
+        partitions = channel.topic.partitions or 1
+        if request.partition is not None and request.partition >= partitions:
+            raise no_partition("/partition", request.partition, partitions)
+        (version,) = (each for each in versions if each.id == channel.schema_id)
+        limit_bytes = channel.max_message_bytes - _FRAMING_BYTES - len(request.key or b"")
+        encoded = encode(
+            request.records, channel.spec.format, version, limit_bytes=max(1, limit_bytes)
+        )
+        first, step = request.partition, 0
+        if first is None and request.key is not None:
+            first = partition_of(request.key, partitions)
+        elif first is None:
+            first, step = secrets.randbelow(partitions), 1
+        return [
+            (
+                NewMessage(
+                    partition=(first + step * index) % partitions, key=request.key, value=each.value
+                ),
+                each.records,
+            )
+            for index, each in enumerate(encoded)
+        ]
+
+    def _produced(
+        self, channel: Channel, messages: Sequence[tuple[NewMessage, int]]
+    ) -> WrittenMessages:
+        offsets = self._kafka.produce(
+            channel.topic.name,
+            [message for message, _ in messages],
+            max_message_bytes=channel.max_message_bytes,
+        )
+        return WrittenMessages(
+            messages=tuple(
+                (message.partition, offset, records)
+                for (message, records), offset in zip(messages, offsets, strict=True)
+            )
+        )
+
+    def _committed(
+        self,
+        channel: Channel,
+        messages: Sequence[tuple[NewMessage, int]],
+        request: WriteRequest,
+        principal: Principal,
+    ) -> WrittenMessages:
+        own_key = request.batch_key is None
+        instance = uuid.uuid4().hex
+        batch = self._ledgers.open(
+            channel.name,
+            OpenRequest(
+                key=request.batch_key or f"messages-{instance}",
+                owner=OWNER,
+                instance=instance,
+                partitions=tuple(sorted({message.partition for message, _ in messages})),
+                own_key=own_key,
+                lease=LEASE,
+            ),
+            uid=channel.uid,
+        ).batch
+        if batch.state is BatchState.COMMITTED:
+            return WrittenMessages(batch=batch, replayed=True)
+        try:
+            written = self._produced(channel, messages)
+            committed = self._ledgers.commit(
+                channel.name,
+                _commit_request(batch, instance, written),
+                uid=channel.uid,
+                slices=0,
+                positions=None,
+                principal=principal,
+            )
+        except DatabaseUnavailable:
+            # It may be committed. Otherwise its lease ends soon.
+            raise
+        except SluicewayGatewayError as error:
+            with contextlib.suppress(SluicewayGatewayError):
+                self._ledgers.abort(
+                    channel.name, batch.id, uid=channel.uid, instance=instance, cause=str(error)
+                )
+            raise
+        return replace(written, batch=committed.batch)
+
+
+def _commit_request(batch: Batch, instance: str, written: WrittenMessages) -> CommitRequest:
+    offsets: defaultdict[int, list[int]] = defaultdict(list)
+    counts: Counter[int] = Counter()
+    for partition, offset, records in written.messages:
+        offsets[partition].append(offset)
+        counts[partition] += records
+    manifest = {each: _intervals(found) for each, found in sorted(offsets.items())}
+    return CommitRequest(
+        batch=batch.id,
+        instance=instance,
+        digest=digest_of(manifest),
+        manifest=manifest,
+        records=counts.total(),
+        counts=dict(counts),
+    )
+
+
+def _intervals(offsets: Sequence[int]) -> tuple[Interval, ...]:
+    found: list[Interval] = []
+    for offset in sorted(offsets):
+        if found and found[-1].end == offset:
+            found[-1] = Interval(found[-1].first, offset + 1)
+        else:
+            found.append(Interval(offset, offset + 1))
+    return tuple(found)

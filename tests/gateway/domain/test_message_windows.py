@@ -1,0 +1,175 @@
+"""Which messages a request reads: pages together show each message once, whatever happens."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluiceway_gateway.ledger.model import Interval
+from sluiceway_gateway.messages.model import (
+    PartitionView,
+    ReadMessage,
+    ReadProgress,
+    StartPoint,
+    cursor_of,
+    shortened,
+    start_of_cursor,
+)
+
+
+def message(partition: int, offset: int, timestamp_ms: int | None = 0) -> ReadMessage:
+    return ReadMessage(
+        partition=partition,
+        offset=offset,
+        timestamp_ms=timestamp_ms,
+        timestamp_type="create",
+        key=None,
+        value=b"",
+        headers=(),
+    )
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> dict[int, tuple[list[ReadMessage], tuple[Interval, ...]]]:
+    """By partition, messages with gaps between them, and runs of which each holds some."""
+    found = {}
+    for partition in range(draw(st.integers(1, 4))):
+        offsets = sorted(draw(st.sets(st.integers(0, 5_000), max_size=40)))
+        times = draw(st.lists(st.integers(0, 50), min_size=len(offsets), max_size=len(offsets)))
+        if draw(st.booleans()):
+            times.sort()
+        cuts = sorted(draw(st.sets(st.integers(0, 5_001), min_size=2, max_size=12)))
+        runs = tuple(Interval(*pair) for pair in zip(cuts[::2], cuts[1::2], strict=False))
+        messages = [message(partition, *pair) for pair in zip(offsets, times, strict=True)]
+        found[partition] = (messages, runs)
+    return found
+
+
+def views_of(log: dict[int, Any]) -> dict[int, PartitionView]:
+    return {
+        partition: PartitionView(partition=partition, begin_offset=0, end_offset=5_001, runs=runs)
+        for partition, (_, runs) in log.items()
+    }
+
+
+def run(progress: ReadProgress, log: dict[int, Any], stops: Sequence[int | None]) -> None:
+    """Read as Kafka gives messages; `stops` are how many a round reads before its time is over."""
+    left = list(stops)
+    while windows := progress.windows():
+        selected = progress.selection()
+        stop = left.pop() if left else None
+        read = {each: interval.end for each, interval in windows.items()}
+        given = 0
+        for partition, (first, end) in windows.items():
+            for each in log[partition][0]:
+                if first <= each.offset < end:
+                    if given == stop:
+                        read[partition] = min(read[partition], each.offset)
+                        break
+                    given += 1
+                    selected.add(each)
+        progress.record(windows, selected, read)
+
+
+@given(
+    log=logs(),
+    newest=st.booleans(),
+    limit=st.integers(1, 30),
+    stops=st.lists(st.none() | st.integers(1, 20), max_size=3),
+)
+def test_pages_show_each_visible_message_once_and_in_order(
+    log: dict[int, Any], newest: bool, limit: int, stops: list[int | None]
+) -> None:
+    if newest:
+        # What a round that was cut short has not read is newer; a further page only goes back.
+        stops = []
+    start: StartPoint | None = StartPoint(
+        newest_first=newest, bounds=dict.fromkeys(log, 5_001 if newest else 0)
+    )
+    shown: list[ReadMessage] = []
+    while start is not None:
+        assert start.bounds is not None
+        progress = ReadProgress(
+            views=views_of(log), at=dict(start.bounds), newest=newest, limit=limit
+        )
+        run(progress, log, stops)
+        page = progress.messages()
+        assert len(page) <= limit
+        if progress.ended is None and progress.following() is not None:
+            assert len(page) == limit
+        shown += page
+        start = progress.following()
+        stops = stops[:-1]
+    for partition, (messages, runs) in log.items():
+        visible = [
+            each for each in messages if any(first <= each.offset < end for first, end in runs)
+        ]
+        mine = [each for each in shown if each.partition == partition]
+        assert (list(reversed(mine)) if newest else mine) == visible
+
+
+@given(log=logs(), limit=st.integers(1, 30))
+def test_a_page_has_the_newest_messages_of_all_partitions(log: dict[int, Any], limit: int) -> None:
+    """Where each partition's timestamps grow, and no offset is without a message."""
+    for messages, _ in log.values():
+        times = sorted(each.timestamp_ms or 0 for each in messages)
+        messages[:] = [
+            message(each.partition, 5_001 - number, at)
+            for number, each, at in zip(range(len(messages), 0, -1), messages, times, strict=True)
+        ]
+    whole = {each: (messages, (Interval(0, 5_001),)) for each, (messages, _) in log.items()}
+    progress = ReadProgress(
+        views=views_of(whole), at=dict.fromkeys(whole, 5_001), newest=True, limit=limit
+    )
+    run(progress, whole, ())
+    times = [each.timestamp_ms or 0 for each in progress.messages()]
+    everything = [each.timestamp_ms for messages, _ in whole.values() for each in messages]
+    assert times == sorted(everything, reverse=True)[:limit]
+
+
+def test_a_round_that_was_cut_short_says_so_and_the_next_page_goes_on() -> None:
+    log = {0: ([message(0, each) for each in range(10)], (Interval(0, 10),))}
+    progress = ReadProgress(views=views_of(log), at={0: 0}, newest=False, limit=10)
+    run(progress, log, [4])
+    assert [each.offset for each in progress.messages()] == [0, 1, 2, 3]
+    assert progress.ended == "time"
+    assert progress.following() == StartPoint(newest_first=False, bounds={0: 4})
+
+
+@given(
+    st.booleans(),
+    st.dictionaries(st.integers(0, 9_999), st.integers(0, 2**63 - 1), min_size=1, max_size=200),
+)
+def test_a_cursor_is_read_as_it_was_written(newest: bool, bounds: dict[int, int]) -> None:
+    start = StartPoint(newest_first=newest, bounds=bounds)
+    assert start_of_cursor(cursor_of(start)) == start
+    assert len(cursor_of(start)) <= 8_000
+
+
+@pytest.mark.parametrize("text", ["", "n", "é", "bg", "bm9wZQ", "biwwOjE=", "biwwOjEx\n", "=" * 99])
+def test_other_texts_are_no_cursors(text: str) -> None:
+    assert start_of_cursor(text) is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=2_000),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(max_size=9), inner),
+)
+
+
+@given(JSON, st.integers(100, 2_000))
+def test_large_values_are_cut_to_about_the_limit_and_marked(value: Any, characters: int) -> None:
+    short, cut = shortened(value, characters)
+    size = len(json.dumps(short, ensure_ascii=False))
+    # Escapes and separators are not counted, and short texts are never cut.
+    assert size <= 8 * (characters + 400) + 8_000
+    assert (short == value) == (not cut)
+    for pointer in cut:
+        at: Any = short
+        for part in pointer.split("/")[1:]:
+            name = part.replace("~1", "/").replace("~0", "~")
+            at = at[int(name)] if isinstance(at, list) else at[name]
+        assert isinstance(at, list | dict) or at.endswith("…")

@@ -1,0 +1,479 @@
+"""Messages over HTTP: read from Kafka and decoded, written by hand."""
+
+import itertools
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+
+from gateways import code
+from shared_kafka import SharedKafka
+from sluiceway import Channel, Gateway
+from topics import Topics
+
+SCHEMA = {
+    "type": "record",
+    "name": "Landing",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "carrier", "type": ["null", "string"], "default": None},
+    ],
+}
+BIG = 2**63 - 1
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def gateway(gateway_url: str) -> Iterator[Gateway]:
+    with Gateway(gateway_url) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def http(gateway_url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=gateway_url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def topics(kafka: SharedKafka) -> Topics:
+    return Topics(kafka.bootstrap_servers)
+
+
+def channel_of(gateway: Gateway, schema: Any = SCHEMA, **options: Any) -> Channel:
+    return gateway.channel(f"messages-{next(_numbers)}", schema, **options)
+
+
+def page(http: httpx.Client, channel: Channel, **params: Any) -> Any:
+    answer = http.get(f"/v1/channels/{channel.name}/messages", params=params)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["Cache-Control"] == "no-store"
+    return answer.json()
+
+
+def places(found: Any) -> list[tuple[int, int]]:
+    return [(each["partition"], each["offset"]) for each in found["items"]]
+
+
+def ids(found: Any) -> list[int]:
+    return [record["id"] for each in found["items"] for record in each["records"]]
+
+
+def write(channel: Channel, *numbers: int, **options: Any) -> None:
+    with channel.writer(**options) as writer:
+        writer.write([{"id": each} for each in numbers])
+
+
+def refused(http: httpx.Client, channel: Channel, status: int, name: str, **params: Any) -> str:
+    answer = http.get(f"/v1/channels/{channel.name}/messages", params=params)
+    assert (answer.status_code, code(answer)) == (status, name), answer.text
+    return str(answer.json()["detail"])
+
+
+@pytest.mark.parametrize("format_", ["avro", "arrow"])
+def test_messages_show_their_records_by_their_schema(
+    http: httpx.Client, gateway: Gateway, format_: str
+) -> None:
+    channel = channel_of(gateway, format=format_)
+    write(channel, 1, BIG, partition=0)
+    found = page(http, channel)
+    records = [record for each in reversed(found["items"]) for record in each["records"]]
+    assert records == [{"id": 1, "carrier": None}, {"id": BIG, "carrier": None}]
+    first = found["items"][-1]
+    assert (first["partition"], first["offset"], first["timestamp_type"]) == (0, 0, "create")
+    assert first["record_count"] == (2 if format_ == "arrow" else 1)
+    assert first["schema"] == {"id": channel.schemas()[0].id, "version": 1}
+    age = datetime.now(UTC) - datetime.fromisoformat(first["timestamp"])
+    assert abs(age.total_seconds()) < 60
+    assert (first["committed"], first["key"], first["error"], first["raw"]) == (None,) * 4
+
+
+def test_values_have_the_forms_that_tail_prints(http: httpx.Client, gateway: Gateway) -> None:
+    fields = {
+        "amount": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2},
+        "at": {"type": "long", "logicalType": "timestamp-micros"},
+        "raw": "bytes",
+        "ratio": "double",
+    }
+    listed = [{"name": name, "type": type_} for name, type_ in fields.items()]
+    channel = channel_of(gateway, {"type": "record", "name": "R", "fields": listed})
+    with channel.writer() as writer:
+        when = datetime(2026, 1, 1, 12, tzinfo=UTC)
+        writer.write(
+            {"amount": Decimal("12.50"), "at": when, "raw": b"\0\xff", "ratio": float("nan")}
+        )
+    (message,) = page(http, channel)["items"]
+    assert message["records"] == [
+        {"amount": "12.50", "at": "2026-01-01T12:00:00+00:00", "raw": "AP8=", "ratio": "NaN"}
+    ]
+
+
+def test_bytes_are_shown_as_text_where_they_are_text(
+    http: httpx.Client, gateway: Gateway, topics: Topics
+) -> None:
+    channel = channel_of(gateway, None, format="bytes")
+    topics.produce(channel.status.topic.name, 0, ["grün".encode(), b"\xff\x00", None])
+    tombstone, binary, text = page(http, channel)["items"]
+    assert text["raw"] == {
+        "encoding": "utf-8",
+        "data": "grün",
+        "size_bytes": 5,
+        "truncated": False,
+    }
+    assert (binary["raw"]["encoding"], binary["raw"]["data"]) == ("base64", "/wA=")
+    assert binary["records"] == [{"value": "/wA="}]
+    assert (tombstone["raw"], tombstone["records"]) == (None, [{"value": None}])
+
+
+def test_the_newest_come_first_and_pages_go_back_to_the_beginning(
+    http: httpx.Client, gateway: Gateway, topics: Topics
+) -> None:
+    channel = channel_of(gateway, None, format="bytes", partitions=3)
+    producer = Producer({"bootstrap.servers": topics.bootstrap_servers})
+    for number in range(20):
+        name, value = channel.status.topic.name, str(number).encode()
+        producer.produce(name, value, partition=number % 3, timestamp=1_000_000 + number)
+    assert producer.flush(30) == 0
+    pages = [page(http, channel, limit=6)]
+    while pages[-1]["next_cursor"]:
+        pages.append(page(http, channel, limit=6, cursor=pages[-1]["next_cursor"]))
+    shown = [[int(each["raw"]["data"]) for each in found["items"]] for found in pages]
+    assert [number for each in shown for number in each] == list(reversed(range(20)))
+    assert [len(each) for each in shown] == [6, 6, 6, 2]
+    assert {each["order"] for each in pages} == {"newest_first"}
+    assert [each["end_offset"] for each in pages[0]["partitions"]] == [7, 7, 6]
+
+
+def test_pages_from_an_offset_a_time_or_the_beginning_go_forward(
+    http: httpx.Client, gateway: Gateway, kafka: SharedKafka
+) -> None:
+    channel = channel_of(gateway, None, format="bytes", partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    now_ms = int(time.time() * 1000) - 100_000
+    for number in range(10):
+        producer.produce(
+            channel.status.topic.name,
+            str(number).encode(),
+            partition=number % 2,
+            timestamp=now_ms + 1000 * number,
+        )
+    assert producer.flush(30) == 0
+
+    def numbers(**params: Any) -> list[int]:
+        found = page(http, channel, **params)
+        assert found["order"] == "oldest_first"
+        shown = [int(each["raw"]["data"]) for each in found["items"]]
+        if found["next_cursor"] and "limit" in params:
+            shown += numbers(cursor=found["next_cursor"], limit=params["limit"])
+        return shown
+
+    assert numbers(start="earliest", limit=4) == list(range(10))
+    assert numbers(partition=1, offset=3) == [7, 9]
+    assert numbers(partition=1, offset=5) == []
+    since = datetime.fromtimestamp((now_ms + 5500) / 1000, UTC).isoformat()
+    assert numbers(since=since, limit=3) == [6, 7, 8, 9]
+    assert numbers(since="2999-01-01T00:00:00Z") == []
+    assert numbers(since="1999-01-01T00:00:00Z", partition=0) == [0, 2, 4, 6, 8]
+
+
+def test_keys_headers_and_foreign_timestamps_are_shown(
+    http: httpx.Client, gateway: Gateway, kafka: SharedKafka
+) -> None:
+    channel = channel_of(gateway, None, format="bytes")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    headers = [("trace", b"abc"), ("trace", None), ("raw", b"\xff")]
+    producer.produce(channel.status.topic.name, b"v", b"\xfe", headers=headers, timestamp=1)
+    producer.flush(30)
+    (message,) = page(http, channel)["items"]
+    assert (message["key"]["encoding"], message["key"]["data"]) == ("base64", "/g==")
+    named = [(each["name"], each["value"] and each["value"]["data"]) for each in message["headers"]]
+    assert named == [("trace", "abc"), ("trace", None), ("raw", "/w==")]
+    assert message["timestamp"] == "1970-01-01T00:00:00.001Z"
+
+
+def test_a_message_that_cannot_be_decoded_is_shown_raw_with_the_reason(
+    http: httpx.Client, gateway: Gateway, topics: Topics
+) -> None:
+    for format_ in ("avro", "arrow"):
+        channel = channel_of(gateway, format=format_)
+        write(channel, 1, partition=0)
+        foreign = b"\0" + struct.pack(">I", 2**31 - 1) + b"x"
+        topics.produce(channel.status.topic.name, 0, [b"<b>hello</b>", foreign, b"", None])
+        found = page(http, channel)["items"]
+        tombstone, empty, unknown, text, record = found
+        assert record["records"]
+        assert text["raw"]["data"] == "<b>hello</b>"
+        assert tombstone["raw"] is None
+        for each in (tombstone, empty, unknown, text):
+            assert (each["records"], each["record_count"]) == ([], 0)
+            assert each["error"]
+        if format_ == "avro":
+            assert "not one of the channel's" in unknown["error"]
+
+
+def test_each_message_is_shown_with_the_schema_of_its_writer(
+    http: httpx.Client, gateway: Gateway
+) -> None:
+    channel = channel_of(gateway)
+    write(channel, 1, partition=0)
+    added = {"name": "gate", "type": ["null", "string"], "default": None}
+    channel.update(schema={**SCHEMA, "fields": [*SCHEMA["fields"], added]})
+    write(channel, 2, partition=0)
+    second, first = page(http, channel)["items"]
+    assert first["records"] == [{"id": 1, "carrier": None}]
+    assert second["records"] == [{"id": 2, "carrier": None, "gate": None}]
+    assert (first["schema"]["version"], second["schema"]["version"]) == (1, 2)
+
+
+def test_large_values_are_cut_and_marked_and_one_alone_is_whole(
+    http: httpx.Client, gateway: Gateway
+) -> None:
+    channel = channel_of(gateway)
+    text = "x" * 200_000
+    with channel.writer(partition=0) as writer:
+        writer.write([{"id": each, "carrier": text} for each in range(20)])
+    many = page(http, channel, limit=20)
+    assert len(many["items"]) == 20
+    for each in many["items"]:
+        assert each["truncated"] == ["/0/carrier"]
+        assert each["records"][0]["carrier"].endswith("x…")
+        assert each["size_bytes"] > 200_000
+    alone = page(http, channel, partition=0, offset=3, limit=1)["items"][0]
+    assert (alone["truncated"], alone["records"]) == ([], [{"id": 3, "carrier": text}])
+
+
+def test_an_answer_has_some_megabytes_of_messages_at_most(
+    http: httpx.Client, gateway: Gateway, topics: Topics
+) -> None:
+    channel = channel_of(gateway, None, format="bytes", partitions=2)
+    for partition in (0, 1):
+        topics.produce(channel.status.topic.name, partition, [bytes(900_000)] * 8)
+    shown: list[tuple[int, int]] = []
+    cursor = None
+    while True:
+        found = page(http, channel, **({} if cursor is None else {"cursor": cursor}))
+        shown += places(found)
+        cursor = found["next_cursor"]
+        if cursor is None:
+            break
+        assert found["incomplete"]["reason"] == "bytes"
+        assert sum(each["size_bytes"] for each in found["items"]) <= 8 * 2**20
+    assert sorted(shown) == [(partition, each) for partition in (0, 1) for each in range(8)]
+    assert len(set(shown)) == len(shown)
+
+
+def test_places_that_do_not_exist_are_refused_with_what_there_is(
+    http: httpx.Client, gateway: Gateway, topics: Topics
+) -> None:
+    channel = channel_of(gateway, partitions=2)
+    write(channel, *range(5), partition=1)
+    name = channel.status.topic.name
+    topics.truncate(name, 1, 2)
+    invalid = "invalid_request"
+    assert "has 2, from 0 on" in refused(http, channel, 422, invalid, partition=2)
+    past = refused(http, channel, 422, invalid, partition=1, offset=6)
+    assert "not written yet: messages begin at 2, and the next one will have 5" in past
+    below = refused(http, channel, 422, invalid, partition=1, offset=1)
+    assert "removed by retention" in below
+    assert "give partition too" in refused(http, channel, 422, invalid, offset=1)
+    assert "time zone" in refused(http, channel, 422, invalid, since="2026-01-01T00:00:00")
+    assert "since" in refused(http, channel, 422, invalid, since="yesterday")
+    assert "not together" in refused(
+        http, channel, 422, invalid, start="earliest", since="2026-01-01T00:00:00Z"
+    )
+    assert "take next_cursor" in refused(http, channel, 422, invalid, cursor="bm9wZQ")
+    refused(http, channel, 422, invalid, limit=501)
+    # What retention has removed is skipped.
+    assert ids(page(http, channel, start="earliest")) == [2, 3, 4]
+    assert ids(page(http, channel)) == [4, 3, 2]
+
+
+def test_a_channel_without_messages_has_none(http: httpx.Client, gateway: Gateway) -> None:
+    found = page(http, channel_of(gateway, partitions=2))
+    assert (found["items"], found["next_cursor"], found["incomplete"]) == ([], None, None)
+
+
+def test_reading_leaves_no_trace_in_the_channel(http: httpx.Client, gateway: Gateway) -> None:
+    channel = channel_of(gateway)
+    write(channel, 1)
+    path = f"/v1/channels/{channel.name}"
+    before = http.get(path).json(), http.get(f"{path}/endpoints").json()
+    page(http, channel)
+    assert (http.get(path).json(), http.get(f"{path}/endpoints").json()) == before
+
+
+def test_compacted_topics_are_read_over_their_gaps(
+    http: httpx.Client, gateway: Gateway, topics: Topics
+) -> None:
+    """As after transactions, whose markers take offsets."""
+    channel = channel_of(gateway, None, format="bytes")
+    for number in range(4):
+        topics.produce_in_transaction(channel.status.topic.name, 0, [str(number).encode()])
+    newest = page(http, channel, limit=3)
+    assert [each["raw"]["data"] for each in newest["items"]] == ["3", "2", "1"]
+    rest = page(http, channel, limit=3, cursor=newest["next_cursor"])
+    assert [each["raw"]["data"] for each in rest["items"]] == ["0"]
+    first = page(http, channel, limit=3, start="earliest")
+    assert [each["raw"]["data"] for each in first["items"]] == ["0", "1", "2"]
+
+
+def test_a_topic_that_was_created_anew_is_not_read(
+    http: httpx.Client, gateway: Gateway, topics: Topics
+) -> None:
+    channel = channel_of(gateway)
+    name = channel.status.topic.name
+    topics.delete(name)
+    topics.create(name)
+    assert "created anew" in refused(http, channel, 409, "channel_not_ready")
+
+
+class TestExactlyOnce:
+    @pytest.fixture
+    def channel(self, gateway: Gateway) -> Channel:
+        return channel_of(gateway, delivery="exactly_once")
+
+    def test_committed_records_are_shown_and_others_on_request(
+        self, http: httpx.Client, channel: Channel
+    ) -> None:
+        with channel.writer(group="job", partition=0) as writer:
+            with writer.batch("one"):
+                writer.write([{"id": 1}, {"id": 2}])
+            with suppress(ZeroDivisionError), writer.batch("two"):
+                writer.write({"id": 3})
+                writer.flush()
+                raise ZeroDivisionError
+            with writer.batch("three"):
+                writer.write({"id": 4})
+            with writer.batch("four"):
+                writer.write({"id": 5})
+                writer.flush()
+
+                found = page(http, channel)
+                assert ids(found) == [4, 2, 1]
+                assert {each["committed"] for each in found["items"]} == {True}
+                (partition,) = found["partitions"]
+                assert (partition["stable_offset"], partition["end_offset"]) == (4, 5)
+
+                found = page(http, channel, uncommitted=True)
+                assert ids(found) == [5, 4, 3, 2, 1]
+                flags = [each["committed"] for each in found["items"]]
+                assert flags == [False, True, False, True, True]
+
+                assert ids(page(http, channel, start="earliest", limit=3)) == [1, 2, 4]
+                assert ids(page(http, channel, partition=0, offset=2)) == [4]
+                older = page(http, channel, limit=1)
+                assert ids(page(http, channel, limit=1, cursor=older["next_cursor"])) == [2]
+
+    def test_a_channel_without_commits_has_only_uncommitted_messages(
+        self, http: httpx.Client, channel: Channel, topics: Topics
+    ) -> None:
+        topics.produce(channel.status.topic.name, 0, [b"foreign"])
+        assert page(http, channel)["items"] == []
+        (message,) = page(http, channel, uncommitted=True)["items"]
+        assert (message["committed"], message["raw"]["data"]) == (False, "foreign")
+
+    def test_hand_made_records_are_one_committed_batch(
+        self, http: httpx.Client, channel: Channel
+    ) -> None:
+        path = f"/v1/channels/{channel.name}/messages"
+        body = {"uid": channel.uid, "records": [{"id": 1}, {"id": 2}], "batch_key": "fix-1"}
+        answer = http.post(path, json=body)
+        assert answer.status_code == 201, answer.text
+        written = answer.json()
+        assert len(written["messages"]) == 2
+        assert (written["batch"]["key"], written["batch"]["replayed"]) == ("fix-1", False)
+        assert sorted(ids(page(http, channel))) == [1, 2]
+        again = http.post(path, json=body).json()
+        assert again["messages"] == []
+        assert again["batch"] == {**written["batch"], "replayed": True}
+        http.post(path, json={"records": [{"id": 3}]}).raise_for_status()
+        with channel.reader(until="now") as reader:
+            assert sorted(each["id"] for each in reader) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("format_", ["avro", "arrow"])
+def test_records_are_written_as_their_readers_expect(
+    http: httpx.Client, gateway: Gateway, format_: str
+) -> None:
+    channel = channel_of(gateway, format=format_, partitions=4)
+    records = [{"id": BIG, "carrier": "UA"}, {"id": 2}]
+    answer = http.post(
+        f"/v1/channels/{channel.name}/messages", json={"records": records, "key": "UA"}
+    )
+    assert answer.status_code == 201, answer.text
+    written = answer.json()
+    assert written["batch"] is None
+    assert sum(each["records"] for each in written["messages"]) == 2
+    with channel.reader(until="now") as reader:
+        assert list(reader) == [{"id": BIG, "carrier": "UA"}, {"id": 2, "carrier": None}]
+    found = page(http, channel)
+    assert {each["key"]["data"] for each in found["items"]} == {"UA"}
+    assert sorted(places(found)) == sorted(
+        (each["partition"], each["offset"]) for each in written["messages"]
+    )
+
+
+def test_a_key_takes_the_partition_that_writers_give_it(
+    http: httpx.Client, gateway: Gateway
+) -> None:
+    channel = channel_of(gateway, partitions=8)
+    numbers = range(5)
+    with channel.writer(key="id") as writer:
+        writer.write([{"id": each} for each in numbers])
+    by_writer = {
+        each["records"][0]["id"]: each["partition"] for each in page(http, channel)["items"]
+    }
+    path = f"/v1/channels/{channel.name}/messages"
+    for number in numbers:
+        answer = http.post(path, json={"records": [{"id": number}], "key": number}).json()
+        assert answer["messages"][0]["partition"] == by_writer[number]
+
+
+def test_tombstones_and_bytes_are_written_to_channels_of_bytes(
+    http: httpx.Client, gateway: Gateway
+) -> None:
+    channel = channel_of(gateway, None, format="bytes")
+    body = {"records": [{"value": "AP8="}, {"value": None}], "partition": 0, "key": "k"}
+    http.post(f"/v1/channels/{channel.name}/messages", json=body).raise_for_status()
+    assert [each["records"] for each in page(http, channel)["items"]] == [
+        [{"value": None}],
+        [{"value": "AP8="}],
+    ]
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is(
+    http: httpx.Client, gateway: Gateway
+) -> None:
+    channel = channel_of(gateway, config={"max.message.bytes": "2000"})
+
+    def refusal(status: int, name: str, **body: Any) -> Any:
+        answer = http.post(f"/v1/channels/{channel.name}/messages", json=body)
+        assert (answer.status_code, code(answer)) == (status, name), answer.text
+        return answer.json()
+
+    one = {"id": 1}
+    invalid = "invalid_request"
+    wrong = refusal(422, invalid, records=[one, {"id": "x"}])
+    assert wrong["errors"][0]["pointer"] == "/records/1"
+    assert "field id: it must be" in wrong["detail"]
+    unknown = refusal(422, invalid, records=[{"id": 1, "b": 2}])
+    assert "a field that is not in the schema, which has id, carrier" in unknown["detail"]
+    assert "missing" in refusal(422, invalid, records=[{}])["detail"]
+    large = refusal(422, invalid, records=[{"id": 1, "carrier": "x" * 3000}])
+    assert "raise max.message.bytes" in large["detail"]
+    assert "from 0 on" in refusal(422, invalid, records=[one], partition=1)["detail"]
+    assert "64 bits" in refusal(422, invalid, records=[one], key=2**63)["detail"]
+    assert "exactly_once" in refusal(422, invalid, records=[one], batch_key="k")["detail"]
+    refusal(422, invalid, records=[])
+    refusal(422, invalid, records=[one] * 101)
+    refusal(409, "uid_mismatch", records=[one], uid="0" * 32)
+    assert page(http, channel)["items"] == []
+    channel.close(force=True)
+    refusal(409, "channel_closed", records=[one])
