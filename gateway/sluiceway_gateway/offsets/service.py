@@ -228,6 +228,8 @@ class Offsets:
                 groups_store.release_shares(tx, [each.id for each in held])
             following = found.next_generation(now)
             groups_store.save(tx, following)
+            # The status has the group's generation.
+            endpoints_store.revise(tx, [channel.uid])
             line = Event(
                 channel_uid=channel.uid,
                 at=now,

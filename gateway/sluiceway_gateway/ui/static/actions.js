@@ -5,6 +5,9 @@ import { channelPath, getJson, send } from "./api.js";
 import { isUnknown, Text, whole } from "./format.js";
 import { html, signal, useEffect, useRef, useState } from "./view.js";
 
+// How many actions of this page have succeeded.
+export const acted = signal(0);
+
 // The open dialog: { title, text, confirm, fields, run }; null while there is none.
 const dialog = signal(null);
 
@@ -143,6 +146,7 @@ function OpenDialog({ spec }) {
     setBusy(true);
     try {
       await spec.run(values);
+      acted.value += 1;
       element.current.close();
     } catch (failure) {
       setError(failure.message);

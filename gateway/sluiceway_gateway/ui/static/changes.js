@@ -23,6 +23,7 @@ const ACTIONS = {
 export function Changes({ name, status }) {
   const resource = useResource(`${channelPath(name, "changes")}?limit=100`, versionOf(status));
   tick.value;
+  if (!status && !resource.data?.items.length) return null;
   return html`<h2>Changes</h2>
     <${Loaded} resource=${resource}>${({ items }) =>
       items.length === 0

@@ -2,6 +2,7 @@
 
 import { channelActions, Dialog } from "./actions.js";
 import { channelPath, getJson } from "./api.js";
+import { Changes } from "./changes.js";
 import { Commits } from "./commits.js";
 import { Configuration } from "./configuration.js";
 import { Endpoints } from "./endpoints.js";
@@ -19,6 +20,7 @@ const TABS = [
   { id: "endpoints", title: "Endpoints", view: Endpoints },
   { id: "commits", title: "Commits", view: Commits, shown: (status) => status.ledger !== null },
   { id: "schema", title: "Schema", view: Schemas },
+  { id: "changes", title: "Changes", view: Changes },
   { id: "configuration", title: "Configuration", view: Configuration },
 ];
 
@@ -35,7 +37,7 @@ export function ChannelPage({ name }) {
     });
   }, []);
   if (!status) {
-    return html`<main>${gone ? html`<${Gone} error=${gone} name=${name} />` : html`<p class="loading">Reading the channel</p>`}</main>`;
+    return html`<main>${gone ? html`<${Gone} error=${gone} name=${name} /><${Changes} name=${name} status=${null} />` : html`<p class="loading">Reading the channel</p>`}</main>`;
   }
   const { query } = route.value;
   const tabs = TABS.filter((each) => !each.shown || each.shown(status));
