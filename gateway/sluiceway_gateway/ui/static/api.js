@@ -1,6 +1,6 @@
 // Requests to the public HTTP interface, with the token of this tab.
 
-import { signal } from "./view.js";
+import { batch, signal } from "./view.js";
 
 const KEY = "sluiceway.token";
 
@@ -33,15 +33,20 @@ export function serverNow() {
 
 export function signIn(given) {
   sessionStorage.setItem(KEY, given);
-  token.value = given;
-  signInReason.value = null;
+  batch(() => {
+    token.value = given;
+    signInReason.value = null;
+  });
 }
 
 export function signOut(reason) {
-  account.value = null;
   sessionStorage.removeItem(KEY);
-  token.value = null;
-  signInReason.value = reason;
+  // Together, so that nothing is requested without a token in between.
+  batch(() => {
+    account.value = null;
+    token.value = null;
+    signInReason.value = reason;
+  });
 }
 
 export const channelPath = (name, ...rest) =>

@@ -28,7 +28,7 @@ export function Changes({ name, status }) {
     <${Loaded} resource=${resource}>${({ items }) =>
       items.length === 0
         ? html`<p class="empty">No change is kept.</p>`
-        : html`<div class="scroll" tabindex="0" role="region" aria-label="Changes"><table class="changes">
+        : html`<div class="scroll" tabindex="0" role="region" aria-label="List of changes"><table class="changes">
             <thead><tr><th scope="col">When</th><th scope="col">By</th><th scope="col">Change</th><th scope="col">From → to</th></tr></thead>
             <tbody>${items.map((each) => html`<${Entry} key=${each.number} entry=${each} uid=${status?.channel.uid} />`)}</tbody>
           </table></div>`}</>`;
