@@ -1,9 +1,9 @@
 """The dashboard in Chromium: the first rows of 1,000 channels, and frames of a list of 5,000.
 
-Before that, the cost of 200 open dashboards for a gateway (`bench.watchers`). For the page, a gateway
-in a process of its own on SQLite, without Kafka: the figures are of the page, its files and the
-list. `first_paint_ms` is from the navigation, with nothing cached, to the frame with the first
-rows; `transfer_kb` is what came over the network until then, compressed where it is.
+Before that, the cost of 200 open dashboards for a gateway (`bench.watchers`). For the page, a
+gateway in a process of its own on SQLite, without Kafka: the figures are of the page, its files
+and the list. `first_paint_ms` is from the navigation, with nothing cached, to the frame with the
+first rows; `transfer_kb` is what came over the network until then, compressed where it is.
 """
 
 import json
