@@ -9,10 +9,9 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
-from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
-from sluiceway_gateway.http.json import JsonCache, list_of, text_of
+from sluiceway_gateway.http.json import JsonCache, list_of, text_of, time_json
 from sluiceway_gateway.status.lag import GroupLag
 from sluiceway_gateway.status.model import CurrentProblem, Severity
 from sluiceway_gateway.status.progress import ProgressState, offset_at, track_key, worst

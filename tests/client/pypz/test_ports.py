@@ -1,4 +1,4 @@
-"""Ports that run the channel classes: stand-ins, and pypz's if it is installed."""
+"""Ports that run the channel classes: stand-ins, and pypz's."""
 
 import os
 import subprocess
