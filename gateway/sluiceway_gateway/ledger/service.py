@@ -250,7 +250,6 @@ class Ledgers:
                 was, batch, batch_store.open_batches(tx, uid), cause, self._clock(), instance
             )
             save_aborted(tx, decision, was=was, now=self._clock())
-<<<<<<< HEAD
             if instance is None and decision.aborted:
                 entry = audited(
                     *(channel, AuditedAction.ABORT_BATCH),
@@ -262,10 +261,7 @@ class Ledgers:
                     new={f"batch of {batch.owner}": str(BatchState.ABORTED)},
                 )
                 audit_store.add(tx, entry)
-        self._notify()
-=======
         self._publish(decision.ledger)
->>>>>>> main
         batch = decision.aborted[0] if decision.aborted else batch
         return BatchInTopic(batch=batch, topic_id=was.topic_id)
 
