@@ -8,9 +8,8 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.audit.model import AuditedAction, AuditEntry
-from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.http.auth import Viewer
-from sluiceway_gateway.http.json import json_response
+from sluiceway_gateway.http.json import json_response, time_json
 from sluiceway_gateway.http.params import INT64_MAX, Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute

@@ -5,9 +5,8 @@ from datetime import datetime
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.http.auth import Anybody
-from sluiceway_gateway.http.json import json_response
+from sluiceway_gateway.http.json import json_response, time_json
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
