@@ -15,12 +15,13 @@ let expiry = null;
 effect(() => {
   const used = token.value;
   const connected = mode.value === "live" || mode.value === "polling";
-  if (signInReason.value !== null) known = undefined;
-  else if (connected && used !== known) read(used);
+  if (signInReason.value !== null) {
+    known = undefined;
+    clearTimeout(expiry);
+  } else if (connected && used !== known) read(used);
 });
 
 async function read(used) {
-  clearTimeout(expiry);
   try {
     const found = await getJson("token");
     if (token.value !== used) return;
@@ -37,6 +38,7 @@ const MAX_TIMEOUT_MS = 2 ** 31 - 1;
 // A paused page has no stream that would end: ask once the time is up.
 function checkAt(ms) {
   const left = ms - serverNow();
+  clearTimeout(expiry);
   expiry = setTimeout(() => (left > 0 ? checkAt(ms) : getJson("token").catch(() => {})), Math.min(Math.max(left, 0) + 50, MAX_TIMEOUT_MS));
 }
 

@@ -71,8 +71,8 @@ export async function send(path, { method = "GET", headers = {}, body, signal: a
   if (Math.abs(date + 500 - serverNow()) > 1000) setServerTime(date + 500);
   if (response.ok || response.status === 304) return response;
   const problem = await response.json().catch(() => ({}));
-  // Another tab of the page may have signed in anew in the meantime.
-  if (response.status === 401 && used === token.value) {
+  // The page may have signed in anew in the meantime, or out: the first reason counts.
+  if (response.status === 401 && used === token.value && signInReason.value === null) {
     signOut(`${method === "GET" ? "" : "Nothing was changed. "}${refusal(used)}`);
   }
   throw new ApiError(response.status, problem);
