@@ -215,7 +215,7 @@ def test_an_offset_out_of_range_is_refused_and_the_next_fetch_works(
     for offset in (0, 4, -7):
         told = fetched(broker, channel, offset)
         assert (told.err, told.messages) == (OffsetOutOfRangeError.ERROR_CODE, [])
-    assert "it reaches from 1 to 3" in fetched(broker, channel, 4).reason
+    assert "its range is 1 to 3" in fetched(broker, channel, 4).reason
     assert values(fetched(broker, channel, 1)) == sent[1:]
 
 
@@ -279,7 +279,7 @@ def test_a_message_that_is_too_large_is_refused(broker: Broker, new_channel: New
     channel = new_channel(config={"max.message.bytes": "2000"})
     told = produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000])
     assert told.err == MessageSizeTooLarge.ERROR_CODE
-    assert "the channel takes 2,000" in told.reason
+    assert "the limit of the channel is 2,000" in told.reason
     channel.update(config={"max.message.bytes": "20000"})
     # Kafka's brokers may learn the new limit a moment later.
     until(lambda: produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000]).err == 0)
