@@ -193,7 +193,7 @@ def test_unknown_topics_and_partitions_are_refused_one_by_one(
     answer: Any = broker.fetch_messages([PartitionFetchRequest(t, p, 0) for t, p in places])
     assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
     assert values(answer.topics[channel.name][0]) == [sent]
-    assert "partitions 0 to 1, and not 2" in answer.topics[channel.name][2].reason
+    assert "partitions 0 to 1, but not 2" in answer.topics[channel.name][2].reason
     with pytest.raises(UnknownTopicOrPartition, match="no-such-channel, partition 0: "):
         answer.check()
     answer = broker.request_offset_limits([PartitionOffsetRequest(t, p, -1) for t, p in places])
