@@ -1,9 +1,6 @@
 """The examples without Spark, one after the other, against a real gateway."""
 
-import importlib.util
 from pathlib import Path
-
-import pytest
 
 from processes import EXAMPLES, run_example
 
@@ -129,8 +126,6 @@ def test_a_custom_consumer_uses_every_broker_request(gateway_url: str) -> None:
 
 
 def test_a_pipeline_of_pypz_runs_through_a_channel(gateway_url: str) -> None:
-    if importlib.util.find_spec("pypz") is None:
-        pytest.skip("pypz is not here, and on no package index: github.com/lazlowa/pypz-python")
     assert run_example("pypz_port.py", gateway_url) == [
         *(f"HelloWorld_{number}" for number in range(10)),
         "ended with [0, 0]",
