@@ -97,9 +97,8 @@ class Broker:
 
         `id_` is only returned by `id`. The timeouts limit each request, including retries. With
         `ssl_config` the connection is HTTPS, and its `cafile` is trusted. The token defaults to
-        SLUICEWAY_TOKEN. `gateway` is for brokers of `request_metadata`. The others are ignored. If
-        the gateway does not answer, a warning is logged, and `connected` is False. Raises
-        OptionError.
+        SLUICEWAY_TOKEN. `gateway` is for brokers of `request_metadata`. The others are ignored. An
+        unreachable gateway is logged, and `connected` is False. Raises OptionError.
         """
         del handler, buffer_size, source_host, source_port, broker_version, api_versions
         # Error reporters render the locals of frames.
@@ -355,8 +354,7 @@ class Broker:
         """Release the member's partitions, and return those of the joined generation.
 
         The gateway assigns partitions; `group_assignment` is ignored. Partitions that another
-        member has not released yet are assigned later, announced by RebalanceInProgress of a
-        heartbeat.
+        member has not released yet follow later: a heartbeat then returns RebalanceInProgress.
         """
         del connection_id
         with self._request() as requests:
