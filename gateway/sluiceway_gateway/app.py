@@ -127,7 +127,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     ledgers = Ledgers(
         database,
         kafka,
-        notify=ledger_reads.notify,
+        publish=ledger_reads.publish,
         max_age=timedelta(milliseconds=settings.max_batch_ms),
         clock=clock,
     )

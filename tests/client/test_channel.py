@@ -125,7 +125,7 @@ def test_a_closed_channel_is_readable_and_refuses_writers(gateway: Gateway, name
     channel.close()
     channel.close()
     assert channel.status.phase == "closed"
-    with pytest.raises(ChannelClosed, match="no writer can be opened"):
+    with pytest.raises(ChannelClosed, match="new writers are refused"):
         channel.writer()
     assert read(gateway.channel(name, First)) == [{"id": 1}]
     channel.delete()

@@ -429,7 +429,11 @@ def _requested(
             raise TypeError(f"expected Message, not {type(message).__name__}")
         if message.error() is not None:
             raise refused(INVALID_ARG, "events cannot be committed, only messages")
-        return {(message.topic(), message.partition()): Position(offset=message.offset() + 1)}
+        offset = message.offset()
+        # A message that a program made itself may have none.
+        if offset is None:
+            return {}
+        return {(message.topic(), message.partition()): Position(offset=offset + 1)}
     if offsets is None:
         return None
     partitions_of(offsets)

@@ -57,8 +57,8 @@ def require_channel(name: str, channel: Channel | None, uid: str | None) -> Chan
         raise ChannelNotFound(f"There is no channel {name!r}{which}.")
     if uid is not None and channel.uid != uid:
         raise UidMismatch(
-            f"The channel {name!r} is now the one of the uid {channel.uid}, not {uid}: the one "
-            "you mean was deleted, and this one made later. Open it again by its name."
+            f"The channel {name!r} now has the uid {channel.uid}, not {uid}: it was deleted and "
+            "recreated. Open it again by its name."
         )
     return channel
 
@@ -68,8 +68,8 @@ def require_usable(channel: Channel, *, writes: bool) -> None:
     ends = channel.phase in (Phase.CLOSING, Phase.CLOSED)
     if ends and writes:
         raise ChannelClosed(
-            f"The channel {channel.name!r} is {channel.phase}: its records can be read, and no "
-            "writer can be opened. Write to another channel, or delete and recreate this one."
+            f"The channel {channel.name!r} is {channel.phase}: its records can be read, but new "
+            "writers are refused. Write to another channel, or delete and recreate this one."
         )
     condition = channel.condition("Ready")
     readable = ends and condition and condition.status == "True"
@@ -79,11 +79,11 @@ def require_usable(channel: Channel, *, writes: bool) -> None:
 
 
 def require_known(channel: Channel, features: Collection[str]) -> None:
-    """Raise ClientOutdated for a client that would read or write past the channel's ledger."""
+    """Raise ClientOutdated for a client that does not support the channel's delivery."""
     if channel.spec.delivery is Delivery.EXACTLY_ONCE and EXACTLY_ONCE not in features:
         raise ClientOutdated(
             f"The channel {channel.name!r} has the delivery exactly_once, which this client does "
-            "not know: it would read uncommitted records, and what it writes would stay "
+            "not support: it would read uncommitted records, and its own records would stay "
             "invisible. Upgrade sluiceway in this program to this gateway's version."
         )
 
@@ -137,8 +137,8 @@ class Channels:
         """Create or change the channel; idempotent.
 
         With `uid` only the channel of that uid is changed. A repeated `request` gets the stored
-        answer. With `dry_run` nothing is stored, and the answer is what it would be. Raises
-        Conflict, PreconditionFailed, ChannelNotFound and InvalidRequest.
+        response. With `dry_run` the response is the same, but nothing is stored. Raises Conflict,
+        PreconditionFailed, ChannelNotFound and InvalidRequest.
         """
         observed = self._preflight.run(name, change, request)
 
@@ -231,7 +231,7 @@ class Channels:
             present = usage_of_channel(tx, channel)
             following = closing(channel, present, force=force, now=self._clock())
             if following is not channel:
-                # Readers that wait for further writers must notice.
+                # Wakes readers that wait for further writers.
                 endpoints_store.revise(tx, [channel.uid])
             return self._save(tx, channel, following), False
 
@@ -296,7 +296,7 @@ class Channels:
         *,
         dry_run: bool = False,
     ) -> Answer:
-        """Act and store the answer in one transaction, or return the stored answer.
+        """Act and store the response in one transaction, or return the stored response.
 
         With `dry_run` the transaction is rolled back.
         """
@@ -317,7 +317,7 @@ class Channels:
     def _version(
         self, tx: WriteTransaction, channel: Channel, change: Change, schema: Schema
     ) -> SchemaVersion | None:
-        """Return the new version after storing it; None for the present one."""
+        """Return the new version after storing it; None for the current one."""
         if is_same(channel.spec.schema, schema):
             return None
         schema_for(schema, channel.spec.format)

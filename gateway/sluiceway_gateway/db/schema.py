@@ -111,14 +111,14 @@ endpoints = Table(
     Column("share_size", Integer),
     # Reported positions, committed or not.
     Column("reached", OptionalDocument),
-    # Description for people.
+    # For users.
     Column("title", Text),
-    # What took the place of a superseded endpoint; NULL if it was lost and nothing did.
+    # The cause of a superseded endpoint; NULL if it was lost and its place is free.
     Column("fenced_by", Text),
-    # Heartbeat interval and timeout of its own; NULL for the channel's.
+    # Its own heartbeat interval and timeout; NULL for the channel's.
     Column("own_interval_ms", Integer),
     Column("own_timeout_ms", Integer),
-    # Name that a member of a dynamic group keeps over restarts.
+    # Name of a member of a dynamic group, kept over restarts.
     Column("static_id", Word),
     CheckConstraint(one_of("role", Role), name="role"),
     CheckConstraint(one_of("mode", Mode), name="mode"),
@@ -135,7 +135,7 @@ endpoints = Table(
         f"own_interval_ms >= {MIN_HEARTBEAT_MS} AND own_timeout_ms >= 3 * own_interval_ms",
         name="own_heartbeat",
     ),
-    # One live endpoint per place; superseded rows stay, so that their ids are known as fenced.
+    # One live endpoint per place; superseded rows stay, so that requests with their ids are fenced.
     Index(
         "uq_endpoints_place",
         "channel_uid",
@@ -236,7 +236,7 @@ endpoint_tasks = Table(
 schemas = Table(
     "schemas",
     metadata,
-    # Never reused: messages in topics carry it.
+    # Never reused, because messages carry it.
     Column("id", Serial, primary_key=True, autoincrement=True),
     Column("fingerprint", Word, nullable=False, unique=True),
     Column("definition", Text, nullable=False),
@@ -325,7 +325,7 @@ channel_schemas = Table(
     CheckConstraint("version >= 1", name="version"),
 )
 
-# Schemas of topics whose channels were deleted, for when the topics are adopted.
+# Schemas of topics whose channels were deleted, for a later adoption of the topics.
 kept_schemas = Table(
     "kept_schemas",
     metadata,

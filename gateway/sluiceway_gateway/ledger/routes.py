@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
-from sluiceway_gateway.channels.wire import Asked, Uid
+from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, PartitionText
 from sluiceway_gateway.http.auth import Viewer, access
 from sluiceway_gateway.http.json import json_response
@@ -294,7 +294,7 @@ class RepairPlanBody(BaseModel):
     open: list[OpenBatchBody] = Field(description="Batches that it aborts")
 
 
-class RepairPost(Asked):
+class RepairPost(RequestModel):
     """The body of `POST …/ledger/repair`."""
 
     uid: Uid = Field(description="Of the channel")

@@ -354,7 +354,7 @@ def _moves(asked: Position, stored: Committed | None, advance: Advance, group: G
     if stored is not None and stored.topic_id == advance.topic_id and at == asked:
         return False
     before = advance.before.get(asked.partition)
-    if (at and at.place) != (before and before.place):
+    if (at and at.order) != (before and before.order):
         present = "no position" if at is None else f"offset {at.offset}, record {at.record}"
         raise PositionMoved(
             f"The group {group.name!r} has {present} in partition {asked.partition}, which this "
