@@ -72,6 +72,7 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
         "progress": lag and lag.progress,
         "write_rate": lag and _rounded(lag.write_rate),
         "read_rate": _rounded(summary.read_rate),
+        "trend": lag and _rounded(lag.trend),
         "problems": [_problem_json(each) for each in summary.problems],
     }
 
@@ -406,6 +407,7 @@ class StatusLine(BaseModel):
     progress: ProgressState | None
     write_rate: float | None
     read_rate: float | None = Field(description="Of all groups, in messages per second")
+    trend: float | None = Field(description="Growth of the largest lag in messages per second")
     problems: list[StatusProblem] = _PROBLEMS
 
 

@@ -3,6 +3,7 @@
 import { channelActions, Dialog } from "./actions.js";
 import { channelPath, getJson } from "./api.js";
 import { Changes } from "./changes.js";
+import { Charts } from "./charts.js";
 import { Commits } from "./commits.js";
 import { Configuration } from "./configuration.js";
 import { Endpoints } from "./endpoints.js";
@@ -17,6 +18,7 @@ import { html, useEffect, useState } from "./view.js";
 
 const TABS = [
   { id: "readers", title: "Readers", view: Readers },
+  { id: "charts", title: "Charts", view: Charts },
   { id: "endpoints", title: "Endpoints", view: Endpoints },
   { id: "commits", title: "Commits", view: Commits, shown: (status) => status.ledger !== null },
   { id: "schema", title: "Schema", view: Schemas },

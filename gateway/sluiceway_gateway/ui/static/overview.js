@@ -1,7 +1,7 @@
 // The overview: current problems first, then the list of channels.
 
 import { channels, followChannels, loaded } from "./channels.js";
-import { count, duration, isUnknown, rate, Text, whole } from "./format.js";
+import { count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
 import { tick } from "./live.js";
 import { allProblems, ProblemSentence } from "./problems.js";
 import { href, route, setQuery } from "./router.js";
@@ -84,6 +84,7 @@ const COLUMNS = [
     value: (line) => line.lag_seconds,
     cell: (line) => duration(line.lag_seconds, { atLeast: line.lag_seconds_at_least, why: NO_SAMPLE }),
   },
+  { id: "trend", title: "Trend", hint: "Growth of the largest lag", optional: 2, numeric: true, value: (line) => line.trend, cell: (line) => trend(line.trend, NO_SAMPLE) },
   { id: "written", title: "Written", optional: 1, numeric: true, value: (line) => line.write_rate, cell: (line) => rate(line.write_rate, "Unknown: not sampled yet") },
   { id: "read", title: "Read", hint: "By all groups together", optional: 2, numeric: true, value: (line) => line.read_rate, cell: (line) => rate(line.read_rate, NO_SAMPLE) },
 ];
