@@ -105,8 +105,7 @@ def gateway_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 )
 def test_a_pages_snippets_run_as_pasted(page: Path, gateway_port: str, tmp_path: Path) -> None:
     missing = [each for each in NEEDS.get(page.name, []) if not shutil.which(each)]
-    if missing:
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    assert not missing, f"install {', '.join(missing)}"
     file = tmp_path / "snippets.py"
     # Spark's workers import what a program defines; a file makes it the `__main__` they know.
     file.write_text(re.sub(r"\b8900\b", gateway_port, program(page)))

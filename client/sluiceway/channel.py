@@ -43,14 +43,14 @@ __all__ = ["Channel"]
 class Channel:
     """One incarnation of a channel; opened by `Gateway.channel` and `Gateway.channels`.
 
-    Its properties are as of the last answer; `refresh()` requests them again. When the channel was
-    deleted, calls raise ChannelNotFound, or Conflict if another one has its name now.
+    Its properties are as of the last response; `refresh()` requests them again. After the channel
+    was deleted, calls raise ChannelNotFound, or Conflict if another channel has its name now.
     """
 
     def __init__(
         self, control: Control, resource: ChannelResource, schema: Schema | None = None
     ) -> None:
-        """Hold a channel; writers and readers use `schema`, by default the newest."""
+        """Wrap a channel's resource; writers and readers use `schema`, by default the newest."""
         self._control = control
         self._state = ChannelState(control, resource)
         self._schema = schema
@@ -61,15 +61,15 @@ class Channel:
     created_at = ResourceField[datetime]("When the channel was created.")
     labels = ResourceField[Mapping[str, str]]("The channel's labels.")
     format = ResourceField[str]("The format of messages: avro, arrow or bytes.")
-    partitions = ResourceField[int]("The wanted partitions; the topic's own are in `status`.")
+    partitions = ResourceField[int]("The desired partitions; the topic's are in `status`.")
     pinned = ResourceField[bool]("Whether the number of partitions may never change.")
-    replication = ResourceField[int | None]("The wanted replication; None: the broker's default.")
+    replication = ResourceField[int | None]("The desired replication; None: the broker's default.")
     retention = ResourceField[Retention]("How long records are kept.")
     heartbeat = ResourceField[Heartbeat]("The heartbeat interval and timeout of endpoints.")
     mirrored = ResourceField[bool]("Whether positions are also written to Kafka's group offsets.")
     delivery = ResourceField[str]("The guarantee for records: at_least_once or exactly_once.")
     idle = ResourceField[timedelta | None](
-        "How long it may be unused before it is closed, and then removed; None: forever."
+        "The time without use after which it is closed, and then deleted; None: never."
     )
     config = ResourceField[Mapping[str, str]]("Further topic settings, by Kafka's names.")
     compatibility = ResourceField[str]("The rule for new schemas: none, backward, forward, full.")
@@ -97,7 +97,7 @@ class Channel:
     def report(self) -> StatusReport:
         """Request the channel's writers and readers, and each group's lag and progress.
 
-        Leaves no trace in the channel. Raises Conflict for another incarnation of it.
+        Does not attach to the channel. Raises Conflict for another incarnation of it.
         """
         found = self._control.status(self.name)
         assert found is not None  # noqa: S101 - only a conditional request has no answer
@@ -107,16 +107,16 @@ class Channel:
     def watch(self, *, every_s: float = MIN_INTERVAL_S) -> Iterator[StatusReport]:
         """Yield the current `report`, and each further one that differs, at most every `every_s`.
 
-        Ends only with ChannelNotFound, when the channel is deleted. Leaves no trace in the
-        channel. Raises Conflict for another incarnation of it, and GatewayUnavailable when the
-        gateway does not answer in time: watch again then.
+        Ends only with ChannelNotFound, when the channel is deleted. Does not attach to the
+        channel. Raises Conflict for another incarnation of it, and GatewayUnavailable if the
+        gateway does not answer in time; then call it again.
         """
         for found in watch_status(self._control, self.name, every_s=every_s, sleep=time.sleep):
             self._state.check_uid(found.uid)
             yield found
 
     def wait_until_ready(self, wait_s: float = 60.0) -> Self:
-        """Wait until the channel can be used, if only for reading as it closes; return it.
+        """Wait until the channel is ready, or closing and thus readable; return it.
 
         Raises ChannelNotReady for a channel that failed or is being deleted, and SluicewayTimeout
         after `wait_s`; both have the gateway's reason.
@@ -127,9 +127,10 @@ class Channel:
     def close(self, *, force: bool = False, wait_s: float | None = None) -> None:
         """Refuse new writers; records stay readable. A closed channel cannot be opened again.
 
-        Attached writers are requested to finish, and readers go on: the channel is `closing` until
-        every writer has ended or is lost, and every group has committed everything. Returns at
-        once; with `wait_s` when that is done, or raises SluicewayTimeout with what is missing.
+        Attached writers are requested to finish, and readers continue: the channel is `closing`
+        until every writer has ended or is lost, and every group has committed everything. Returns
+        at once; with `wait_s` waits for the end, or raises SluicewayTimeout that names what is
+        missing.
         `force` closes the channel regardless of attached endpoints.
 
         Raises Conflict for another incarnation of the channel, ChannelNotReady for one without a
@@ -149,8 +150,8 @@ class Channel:
         unless all groups have committed all of it, and GatewayUnavailable if Kafka does not
         answer. With `force`, attached endpoints get EndpointClosed or TopicGone.
 
-        Returns when it is gone. Raises SluicewayTimeout, with the gateway's reason, after
-        `wait_s`; the gateway continues.
+        Returns when the channel is gone. Raises SluicewayTimeout, with the gateway's reason,
+        after `wait_s`; the gateway continues to delete it.
         """
         deadline_s = time.monotonic() + wait_s
         try:
@@ -164,7 +165,7 @@ class Channel:
     def wait_until_closed(self, wait_s: float = 60.0) -> Self:
         """Wait until everything in a closing channel is written and read; return it.
 
-        Raises SluicewayTimeout with what is missing, and ChannelNotFound if it was deleted.
+        Raises SluicewayTimeout that names what is missing, and ChannelNotFound if it was deleted.
         """
         self._state.wait_until_closed(time.monotonic() + wait_s)
         return self
@@ -188,11 +189,11 @@ class Channel:
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
     ) -> None:
-        """Change what is given and wait until Kafka has it.
+        """Change the given fields and wait until Kafka has the change.
 
-        `schema` becomes the channel's newest version, also if it was an older one, and what this
-        object's writers and readers use. `labels` and `config` replace all previous ones.
-        `idle=timedelta(0)` keeps an unused channel. Raises Conflict if the channel does not allow
+        `schema` becomes the channel's newest version, also if it was an older one, and the schema
+        of this object's writers and readers. `labels` and `config` replace all previous ones.
+        `idle=timedelta(0)` removes the idle TTL. Raises Conflict if the channel does not allow
         the change (`schema_incompatible` lists each broken rule), and SluicewayTimeout, with the
         gateway's reason, if an accepted change did not reach Kafka within `wait_s`.
         """
@@ -230,10 +231,11 @@ class Channel:
         state: WaitedState = "opened",
         timeout_s: float = 60.0,
     ) -> tuple[Endpoint, ...]:
-        """Return the endpoints once so many writers and readers have reached `state`.
+        """Return the endpoints once these numbers of writers and readers have reached `state`.
 
-        "opened" waits until they have attached, "started" until they work, "closed" until they,
-        and all others of their role, have finished. Raises SluicewayTimeout with those missing.
+        "opened" waits until they have attached, "started" until they have moved a record, "closed"
+        until these and all others of their role have finished. Raises SluicewayTimeout that names
+        the missing ones.
         """
         return self.wait_until(
             lambda present: [
@@ -250,7 +252,7 @@ class Channel:
         timeout_s: float = 60.0,
         every_s: float = 20.0,
     ) -> tuple[Endpoint, ...]:
-        """Return the endpoints once `missing`, which is given them, returns no names any more.
+        """Return the endpoints once `missing(endpoints)` returns no names.
 
         `missing` is called when an endpoint changes, and at least every `every_s` or 20 s. Raises
         SluicewayTimeout with the names.
@@ -260,13 +262,13 @@ class Channel:
         )
 
     def dismiss(self, *endpoint_ids: str) -> None:
-        """Remove endpoints: they no longer count, and their requests are refused as fenced.
+        """Remove endpoints: they are ignored, and their requests are refused as fenced.
 
-        Readers take a failed or lost writer for one that finished with everything the channel
-        holds now; so they read what it wrote and raise no WriterFailed or WriterLost for it:
+        Readers treat a dismissed writer as finished at the channel's current end offsets. They
+        read its records, and raise no WriterFailed or WriterLost for it:
         `channel.dismiss(*error.endpoints)`. May be repeated. Needs the scope `manage`. Raises
-        Conflict for an id that is not the channel's, and GatewayUnavailable, also while Kafka
-        does not return the channel's end offsets.
+        Conflict for an id of another channel, and GatewayUnavailable, also while Kafka does not
+        return the channel's end offsets.
         """
         for each in endpoint_ids:
             self._control.endpoints.remove(self.name, each, uid=self.uid)
@@ -284,10 +286,10 @@ class Channel:
         index: int | None = None,
         force: bool = False,
     ) -> None:
-        """Set a group's committed positions, or delete them (None); `reason` is recorded.
+        """Set a group's committed positions, or delete them (None), and record `reason`.
 
-        Raises Conflict `members_open` while members are open, unless `force`, which ends their
-        commits.
+        Raises Conflict `members_open` while the group has live members. With `force`, their
+        further commits are refused instead.
         """
         body: dict[str, object] = {
             "uid": self.uid,
@@ -308,12 +310,12 @@ class Channel:
     def commits(self, *, limit: int = 100, before: int | None = None) -> CommitPage:
         """Request the latest commits and aborts of an exactly-once channel, and its open batches.
 
-        `before` continues a list behind the event of that number. Raises Conflict.
+        `before` continues a list after the event of that number. Raises Conflict.
         """
         return self._control.ledger.commits(self.name, uid=self.uid, limit=limit, before=before)
 
     def connection(self, access: Access) -> Connection:
-        """Return the connection for `read` or `write` access, which other processes can use.
+        """Return the connection for `read` or `write` access, for use in other processes.
 
         Raises ChannelClosed for `write` to a closed channel, SchemaMismatch if the schema with
         which the channel was opened does not fit.
@@ -345,11 +347,11 @@ class Channel:
         """Open a writer; see ChannelWriter for the other arguments.
 
         With a group, the writer has the place `index` of `size` in it (by default 0 of 1), and
-        supersedes an instance that is still attached there. A job that may be restarted needs a
-        group, as a writer without one cannot be replaced.
+        fences an instance that is still attached there. A restartable job needs a group, because
+        a writer without one cannot be replaced.
 
-        `patience_s` is how long it may be silent before it is lost: from 0.3 s to the channel's
-        heartbeat timeout, which is the default.
+        `patience_s` is its own heartbeat timeout: from 0.3 s to the channel's, which is the
+        default.
         """
         member = membership(group, index, size)
         times = {"timeout_s": timeout_s, "close_timeout_s": close_timeout_s}
@@ -393,16 +395,16 @@ class Channel:
         """Open a reader; see ChannelReader for the other arguments.
 
         With a group, the reader has the place `index` of `size` in it (by default 0 of 1), starts
-        at its partitions' committed positions, else at `start`, and supersedes an instance that is
+        at its partitions' committed positions, else at `start`, and fences an instance that is
         still attached there. In `shared` mode partition p belongs to the member p mod size, and a
         channel with fewer partitions than members grows; in `broadcast` mode every member has all
         partitions. Index 0 closes last, and waits for the others for `close_timeout_s`. A
         `dynamic` group has changing members; see DynamicGroupReader, also for `on_assign` and
         `on_revoke`. Without a group and with until="now" or None, the reader is not attached.
 
-        `patience_s` is how long it may be silent before it is lost, as for a writer; then the other
-        members of a dynamic group get its partitions. `snapshot` reads an exactly-once channel as
-        it was after one commit, given by its number (see `commits`) or a time.
+        `patience_s` is its own heartbeat timeout, as for a writer; after it, the other members of
+        a dynamic group get its partitions. `snapshot` reads an exactly-once channel as of one
+        commit, given by its number (see `commits`) or a time.
         """
         member = membership(group, index, size, mode, dynamic=dynamic)
         config = MaskedProperties(config or {})

@@ -1,4 +1,4 @@
-"""Sharing of objects: a lock that threads get in order, and a guard against use after a fork."""
+"""Concurrency: a fair lock, and a guard against use after a fork."""
 
 import math
 import os
@@ -23,17 +23,17 @@ def _note_pid() -> None:
     _pid = os.getpid()
 
 
-# Guards are checked for every record, where a system call would cost more than all else.
+# Guards are checked for every record, so a system call would dominate the cost.
 os.register_at_fork(after_in_child=_note_pid)
 
 
 @dataclass(frozen=True)
 class ForkGuard:
-    """The process that created it.
+    """Detects use in a forked child of the creating process.
 
-    A forked child has no threads of its parent's, and shares its connections: locks may stay
-    held, and librdkafka would wait for its threads forever. Guards of one process are equal, so
-    a guard as part of a key keeps a cache's entries per process.
+    A forked child shares its parent's connections but none of its threads: locks may stay held,
+    and librdkafka would wait for its threads forever. Guards of one process are equal, so a cache
+    whose key contains a guard has separate entries per process.
     """
 
     pid: int = field(default_factory=os.getpid)
@@ -44,7 +44,7 @@ class ForkGuard:
         return _pid != self.pid
 
     def check(self, name: str) -> None:
-        """Raise EndpointClosed in a forked child; `name` says what was created by the parent."""
+        """Raise EndpointClosed in a forked child; `name` is the name of the guarded object."""
         if _pid != self.pid:
             raise EndpointClosed(
                 f"{name} was opened by the process {self.pid} and cannot be used in a process "
@@ -64,7 +64,7 @@ class ForkGuard:
     def finalize_in_thread(
         self, owner: object, callback: Callable[..., object], *args: Any
     ) -> "weakref.finalize[..., Any]":
-        """Do as `finalize` in a thread that the process waits for: `callback` may take locks."""
+        """Like `finalize`, but in a thread that the process waits for, so it may take locks."""
         return self.finalize(owner, _run_in_thread, callback, *args)
 
     def _run(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:

@@ -42,14 +42,14 @@ class OptionError(SluicewayError, ValueError):
 
 
 class CommitBeyondRead(OptionError):
-    """A position to commit is beyond the records that were read; nothing was committed."""
+    """A position to commit is past the returned records; nothing was committed."""
 
     code = "commit_beyond_read"
     message_is_public = True
 
 
 class CheckpointMismatch(SluicewayError):
-    """A streaming query's checkpoint belongs to another channel, or to a recreated one."""
+    """A streaming query's checkpoint belongs to another or a recreated channel."""
 
     code = "checkpoint_mismatch"
 
@@ -70,7 +70,7 @@ class SluicewayTimeout(SluicewayError, TimeoutError):
 
 
 class CommitUnknown(SluicewayError):
-    """The gateway did not answer the commit of the batch `key`, which may be committed or not."""
+    """The gateway did not answer the commit of the batch `key`, so its state is unknown."""
 
     code = "commit_unknown"
     message_is_public = True
@@ -86,14 +86,14 @@ class CommitUnknown(SluicewayError):
 
 
 class ReplayMismatch(SluicewayError):
-    """A batch was committed before with another number of records; nothing was written now."""
+    """A batch was committed before with a different number of records; nothing was written."""
 
     code = "replay_mismatch"
     message_is_public = True
 
 
 class IncompleteBatch(SluicewayError):
-    """A distributed job does not know all that it wrote, so it committed nothing."""
+    """Parts of a distributed job's batch are missing, so nothing was committed."""
 
     code = "incomplete_batch"
     message_is_public = True
@@ -112,13 +112,13 @@ class CounterpartError(SluicewayError):
 
 
 class WriterFailed(CounterpartError):
-    """A writer failed and was not replaced in time; its records were read."""
+    """A writer failed without a successor in time; its records were read."""
 
     code = "writer_failed"
 
 
 class WriterLost(CounterpartError):
-    """A writer stopped sending heartbeats; its records, as far as known, were read."""
+    """A writer stopped sending heartbeats; its known records were read."""
 
     code = "writer_lost"
 
@@ -150,14 +150,14 @@ class GatewayError(SluicewayError):
 
 
 class GatewayUnavailable(GatewayError):
-    """The gateway did not respond, or with 503, to any of the retries."""
+    """The gateway did not respond to any of the retries, or responded with 503."""
 
     code = "gateway_unavailable"
     retriable = True
 
 
 class GatewayAccessFailed(GatewayUnavailable):
-    """The certificate or the protocol of the gateway does not fit; a retry does not help."""
+    """The gateway's certificate or protocol does not match; a retry does not help."""
 
     code = "gateway_access_failed"
     retriable = False
@@ -176,13 +176,13 @@ class Forbidden(GatewayError):
 
 
 class ChannelNotFound(GatewayError):
-    """There is no channel of that name, or no longer the one that was opened."""
+    """No channel has this name, or the opened channel was deleted."""
 
     code = "channel_not_found"
 
 
 class ChannelNotReady(GatewayError):
-    """The channel exists, but its topic does not yet; the message has the condition."""
+    """The channel exists, but its topic does not exist yet; the message has the condition."""
 
     code = "channel_not_ready"
     retriable = True
@@ -201,7 +201,7 @@ class ChannelClosed(Conflict):
 
 
 class Fenced(Conflict):
-    """The endpoint lost its place to another instance, a removal or a resized group: stop."""
+    """The endpoint lost its place to another instance, a dismissal or a resize, and must stop."""
 
     code = "fenced"
 
@@ -209,7 +209,7 @@ class Fenced(Conflict):
 class StaleGeneration(Conflict):
     """The group was changed or reset since this endpoint attached; open a new one.
 
-    For a member of a dynamic group: it was found lost, and reads on from the committed positions.
+    A member of a dynamic group was lost, and continues from the committed positions.
     """
 
     code = "stale_generation"
@@ -222,13 +222,13 @@ class InvalidRequest(GatewayError):
 
 
 class IncompatibleGateway(GatewayError):
-    """The response is not one that this version of the client understands."""
+    """The response is unknown to this version of the client."""
 
     code = "incompatible_gateway"
 
 
 class KafkaFailure(SluicewayError):
-    """Kafka refused a request; subclasses are for known reasons."""
+    """Kafka refused a request; subclasses name known causes."""
 
     code = "kafka_failure"
     message_is_public = True
@@ -263,8 +263,8 @@ class DeliveryFailed(KafkaFailure):
     ) -> None:
         where = "the topic" if partition is None else f"partition {partition}"
         super().__init__(
-            f"{where}: {reason}; {written_records:,} records of this writer are known to be "
-            f"written, {failed_records:,} are not. Open a new writer to continue"
+            f"{where}: {reason}; {written_records:,} records of this writer are "
+            f"written, {failed_records:,} may not be. Open a new writer to continue"
         )
         self.partition, self.reason = partition, reason
         self.written_records, self.failed_records = written_records, failed_records
@@ -284,7 +284,7 @@ class OffsetOutOfRange(KafkaFailure):
         end: int,
         advice: str = "Seek to a position within the range",
     ) -> None:
-        cause = "earlier records were deleted" if offset < begin else "later ones are not there yet"
+        cause = "earlier records were deleted" if offset < begin else "later ones do not exist yet"
         super().__init__(
             f"partition {partition} has no offset {offset}: its range is {begin} to {end}, "
             f"{cause}. {advice}"
@@ -293,7 +293,7 @@ class OffsetOutOfRange(KafkaFailure):
 
 
 class RecordsLost(KafkaFailure):
-    """Kafka does not have a committed record, and retention did not remove it."""
+    """A committed record is missing in Kafka, although retention did not remove it."""
 
     code = "records_lost"
 
@@ -407,13 +407,13 @@ def _where(index: int, field: str) -> str:
 
 
 class SchemaError(SluicewayError):
-    """A schema, or its source, cannot be used."""
+    """A schema or its source is unusable."""
 
     code = "schema_error"
 
 
 class InvalidSchema(SchemaError):
-    """It is not a schema that a channel may have; the message says where and why."""
+    """The schema is invalid for a channel; the message has the path and the reason."""
 
     code = "invalid_schema"
 
@@ -425,7 +425,7 @@ class SchemaMismatch(SchemaError):
 
 
 class UnsupportedType(SchemaError):
-    """The field at `path` has a type that a channel cannot carry."""
+    """The field at `path` has a type that channels do not support."""
 
     code = "unsupported_type"
     message_is_public = True

@@ -34,7 +34,7 @@ class Gateway(ClosesOnExit):
 
     `url`, `token` and `ca` (a file of trusted certificates) default to SLUICEWAY_URL (or
     http://127.0.0.1:8900), SLUICEWAY_TOKEN or the content of SLUICEWAY_TOKEN_FILE, and
-    SLUICEWAY_CA_FILE. `listener` names the Kafka listener to connect to where the gateway knows
+    SLUICEWAY_CA_FILE. `listener` names the Kafka listener to connect to if the gateway knows
     several; it defaults to SLUICEWAY_LISTENER, or to the gateway's choice. Requests are retried
     for `timeout_s` while the gateway does not answer. Writers and readers tolerate an outage of
     the gateway for `control_grace_s`, before operations that need it fail.
@@ -92,14 +92,12 @@ class Gateway(ClosesOnExit):
         not pinned, compatibility backward, the broker's replication and retention, a heartbeat of
         2 s, and not `mirrored`: positions of groups are not written to Kafka's own group offsets.
 
-        `delivery` is `at_least_once`, the default, or `exactly_once`: what is written becomes
-        visible by commits only, each record once. It cannot be changed.
-
-        `idle` is how long (a minute at least) the channel may be unused before it is closed, and
-        then removed with its records after the same time; by default it stays.
-
+        `delivery` is `at_least_once`, the default, or `exactly_once`: records become visible by
+        commits only, each record once. It cannot be changed.
+        `idle` is the time without use (at least a minute) after which the channel is closed, and
+        after the same time again deleted with its records; by default it stays.
         `topic` names an existing Kafka topic that a new channel adopts: it is never deleted or
-        changed. If another channel had it before, its schemas are taken over. Raises Conflict
+        changed. Schemas of an earlier channel with this topic are kept. Raises Conflict
         `topic_not_found` or `topic_taken`, and `immutable_field` if the channel exists with
         another topic.
 
@@ -126,7 +124,7 @@ class Gateway(ClosesOnExit):
             channel = Channel(self._control, resource, wanted)
             if resource.status.phase != "deleting" or not _can_create(wanted, format, topic):
                 break
-            # The name is free once the previous channel is gone.
+            # The name is free only after the previous channel is gone.
             channel.wait_until_gone(deadline_s - time.monotonic())
         if wanted is not None and Schema.parse(resource.schema_definition) != wanted:
             require_readable(name, wanted, channel.schemas())
@@ -143,36 +141,34 @@ class Gateway(ClosesOnExit):
             yield Channel(self._control, resource)
 
     def report(self) -> tuple[ChannelSummary, ...]:
-        """Request the status of all channels that the token may see: a line each, by name.
-
-        Leaves no trace in the channels.
-        """
+        """Request a one-line status of each channel that the token may see, by name."""
         return tuple(self._control.statuses())
 
     def watch(self, *, every_s: float = MIN_INTERVAL_S) -> Iterator[tuple[ChannelSummary, ...]]:
         """Yield the current `report`, and each further one that differs, at most every `every_s`.
 
-        Never ends by itself, and leaves no trace in the channels. Raises GatewayUnavailable when
-        the gateway does not answer in time: watch again then.
+        Never ends by itself. Raises GatewayUnavailable if the gateway does not answer in time;
+        then call it again.
         """
         return watch_summaries(self._control, every_s=every_s, sleep=time.sleep)
 
     def transaction(self, reader: ChannelReader, writer: ChannelWriter) -> Transaction:
-        """Return a block that commits what it writes together with what it has read.
+        """Return a block that commits its output together with the positions of its input.
 
             with gateway.transaction(reader, writer):
                 writer.write(map(process, reader.read(1000)))
 
-        The reader needs a group, the writer's channel delivery exactly_once. An exception writes
-        nothing, and takes the reader back to its last commit. Raises OptionError.
+        The reader needs a group, and the writer's channel delivery="exactly_once". After an
+        exception nothing was written, and the reader is back at its last commit. Raises
+        OptionError.
         """
         return Transaction(reader, writer)
 
     def close(self) -> None:
         """Close the connections to the gateway; later calls raise EndpointClosed.
 
-        Writers and readers have their own for heartbeats and commits; readers use these to
-        request schemas that were registered after they were opened.
+        Writers and readers have their own connections for heartbeats and commits. Readers use
+        the gateway's to request schemas that were registered after they were opened.
         """
         self._control.close()
 
@@ -204,7 +200,7 @@ class Gateway(ClosesOnExit):
         except Conflict as error:
             if error.code != "precondition_failed":
                 raise
-        # It was created meanwhile.
+        # Another program created it meanwhile.
         return self._control.channel(name)
 
     def _warn_of_differences(
@@ -218,8 +214,8 @@ class Gateway(ClosesOnExit):
             present = getattr(resource, field)
             if present != value:
                 warnings.warn(
-                    f"the channel {resource.name!r} has {field}={present!r}, given was {value!r}; "
-                    "it is not changed: use channel.update()",
+                    f"the channel {resource.name!r} has {field}={present!r}, not {value!r} as "
+                    "given, and keeps it; use channel.update() to change it",
                     stacklevel=3,
                 )
 
@@ -229,7 +225,7 @@ def _can_create(
     format: str | None,  # noqa: A002
     topic: str | None,
 ) -> bool:
-    """Whether a channel can be created; the gateway may know the schemas of an adopted topic."""
+    """Whether a channel can be created; an adopted topic may bring its own schemas."""
     return schema is not None or topic is not None or format == "bytes"
 
 
@@ -237,7 +233,7 @@ def _require_topic(resource: ChannelResource, topic: str | None) -> None:
     present = resource.status.topic.name
     if topic not in (None, present):
         raise Conflict(
-            f"the channel {resource.name!r} exists with the topic {present!r} and cannot have "
-            f"{topic!r}: choose another name for the channel, or leave the topic out",
+            f"the channel {resource.name!r} exists with the topic {present!r}, which cannot be "
+            f"changed to {topic!r}: choose another channel name, or omit the topic",
             code="immutable_field",
         )

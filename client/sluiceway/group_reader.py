@@ -32,10 +32,9 @@ _WAIT_S = 0.25
 class DynamicGroupReader(ChannelReader):
     """A reader with a changing assignment; opened by `Channel.reader(dynamic=True)`.
 
-    Rebalances happen between records: it lets go of partitions that other members are to have,
-    and takes those that they have let go of; `partitions` are the current ones. `read` returns
-    the records it has before a rebalance. Reading ends when all of *its* partitions are read;
-    other members may still read theirs.
+    Rebalances happen between records: the reader releases revoked partitions and takes newly
+    assigned ones; `partitions` are the current ones. Before a rebalance, `read` returns the records
+    it has. Reading ends when all of *its* partitions are read; other members may still read theirs.
     """
 
     def __init__(
@@ -50,11 +49,11 @@ class DynamicGroupReader(ChannelReader):
     ) -> None:
         """Open a member; the other arguments are ChannelReader's.
 
-        `on_revoke` is called with partitions that it is about to lose, while it may still commit
-        them, and when it is closed; `on_assign` with new partitions, once it has them. Both run
-        in the thread that reads, and their exceptions reach the caller. After a pause longer than
-        the channel's heartbeat timeout the partitions are already lost: a commit in `on_revoke`
-        raises StaleGeneration then; if it leaves the callback, it is logged, and reading goes on
+        `on_revoke` is called with revoked partitions while the member may still commit them, and
+        with all of them when it is closed; `on_assign` with new partitions. Both run in the thread
+        that reads, and their exceptions reach the caller. After a pause longer than the channel's
+        heartbeat timeout the partitions are already lost: a commit in `on_revoke` then raises
+        StaleGeneration. If this error leaves the callback, it is logged, and reading continues
         with the new assignment.
         """
         self._assignment = PartitionAssignment(handle)
@@ -66,7 +65,7 @@ class DynamicGroupReader(ChannelReader):
         super().__init__(connection, handle=handle, start=start, **options)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield record after record; each is handed out when it is yielded."""
+        """Yield the records one by one; each counts as returned when it is yielded."""
         while (records := self._next(self._fetcher.records)) is not None:
             for record in records:
                 yield record
@@ -76,8 +75,8 @@ class DynamicGroupReader(ChannelReader):
     def commit(self, positions: Mapping[int, Position | int] | None = None) -> None:
         """Store positions of its current partitions with the gateway, as ChannelReader does.
 
-        Raises StaleGeneration if it took too long and other members have its partitions. Read on
-        then: it continues with a new assignment.
+        Raises StaleGeneration if other members have its partitions, after too long a pause. The
+        next read then continues with a new assignment.
         """
         try:
             super().commit(positions)
@@ -92,7 +91,7 @@ class DynamicGroupReader(ChannelReader):
 
     @property
     def finished(self) -> bool:
-        """Whether all of its partitions are read, and no further one is to come."""
+        """Whether all of its partitions are read, and no further ones will be assigned."""
         return (
             self._fetcher.finished
             and self._fetcher.bounded
@@ -101,7 +100,7 @@ class DynamicGroupReader(ChannelReader):
         )
 
     def close(self) -> None:
-        """Let go of all partitions, with `on_revoke` first, and leave the group."""
+        """Call `on_revoke`, release all partitions, and leave the group."""
         try:
             with self._fetcher.turn.urgently():
                 try:
@@ -122,7 +121,7 @@ class DynamicGroupReader(ChannelReader):
         if isinstance(start, Mapping) and start:
             offsets.chosen_partitions(list(start), self._assignment.total)
         elif start == "latest":
-            # As of now, also for partitions that are assigned later: their records are to be read.
+            # Also for partitions that are assigned later, or records until then would be skipped.
             self._start = dict(self._stream.ends(range(self._assignment.total)))
         return self._added_positions(partitions, committed)
 
@@ -150,7 +149,7 @@ class DynamicGroupReader(ChannelReader):
         while True:
             self._require_open()
             if holding and self._assignment.rebalance_due:
-                # The records are to be returned before a rebalance may commit them.
+                # Return the records before a rebalance may commit them.
                 return False
             self._rebalance()
             wait_until_s = min(deadline_s, time.monotonic() + _WAIT_S)
@@ -167,7 +166,7 @@ class DynamicGroupReader(ChannelReader):
                 self._fetcher.turn.yield_to_waiters(-math.inf if holding else deadline_s)
 
     def _rebalance(self) -> None:
-        """Let go of revoked partitions, and start reading new ones."""
+        """Release revoked partitions, and start reading new ones."""
         if not self._announced:
             self._announced = True
             self._call(self._on_assign, self.partitions)
@@ -175,7 +174,7 @@ class DynamicGroupReader(ChannelReader):
             lost = self._assignment.find_revoked()
             newly_lost = tuple(p for p in lost if p not in self._revoked)
             self._revoked.update(newly_lost)
-            # The positions that `on_revoke` commits must be the last records handed out.
+            # The positions that `on_revoke` commits must be those of the last returned records.
             self._fetcher.reclaim()
             try:
                 self._call(self._on_revoke, newly_lost)
@@ -185,7 +184,7 @@ class DynamicGroupReader(ChannelReader):
                     raise
                 LOGGER.warning("on_revoke came too late to commit: %s", error)
             except BaseException:
-                # The callback was called; the next rebalance drops the partitions.
+                # The callback was called, so only the partitions are left to drop.
                 self._assignment.request_rebalance()
                 raise
             self._assignment.drop(lost)
@@ -229,7 +228,7 @@ def open_reader(
 ) -> ChannelReader:
     """Open a reader; `options` are ChannelReader's.
 
-    It is attached as a member of a group, and where it has to know when the writers have finished.
+    A member of a group, and a reader until="finished", is attached as an endpoint.
     A reader that cannot be opened is reported to the gateway as failed. Raises OptionError and the
     errors of ChannelReader.
     """
@@ -237,7 +236,7 @@ def open_reader(
     if member is not None and member.dynamic:
         open_as = partial(DynamicGroupReader, on_assign=on_assign, on_revoke=on_revoke)
     elif on_assign is not None or on_revoke is not None:
-        raise OptionError("on_assign and on_revoke are of dynamic groups: give dynamic=True")
+        raise OptionError("on_assign and on_revoke need a dynamic group: give dynamic=True")
     if member is not None and partitions is not None:
         raise OptionError("partitions and group exclude each other: a group assigns them")
     if snapshot is not None:
@@ -247,7 +246,7 @@ def open_reader(
         handle = attach()
         connection = handle.attached.connection
     elif patience_s is not None:
-        raise OptionError("patience_s is of attached readers: give a group or until='finished'")
+        raise OptionError("patience_s needs an attached reader: give a group or until='finished'")
     try:
         if connection is None:
             connection = connect()
@@ -272,14 +271,12 @@ def open_reader(
 
 
 def _until_of_snapshot(until: offsets.Until, member: Membership | None) -> offsets.Until:
-    """Return where a reader of a snapshot ends: where the snapshot does."""
+    """Return the stop condition of a reader of a snapshot: the snapshot's end."""
     if member is not None:
         raise OptionError(
             "snapshot and group exclude each other: a snapshot is read from its start to its end, "
-            "a group goes on from its committed positions"
+            "a group continues at its committed positions"
         )
     if until not in ("finished", "now"):
-        raise OptionError(
-            f"until is {until!r}, but a snapshot has an end of its own: leave until out"
-        )
+        raise OptionError(f"until is {until!r}, but a snapshot has its own end: omit until")
     return "now"

@@ -1,4 +1,4 @@
-"""Offset bounds of a read: where it starts and where it ends."""
+"""Offset bounds of a read: start positions and end offsets."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ def chosen_partitions(partitions: Sequence[int] | None, count: int) -> tuple[int
                 f"partitions names {partition!r}; the channel has the partitions 0 to {count - 1}"
             )
     if not chosen:
-        raise OptionError("partitions is empty; leave it out to read all of them")
+        raise OptionError("partitions is empty; omit it to read all of them")
     return chosen
 
 
@@ -43,7 +43,7 @@ def start_positions(
     OffsetOutOfRange.
     """
     if start == "earliest" and not committed:
-        # No offset to check against the end offsets: one request less.
+        # There is no offset to check against the end offsets, which saves a request.
         return {p: Position(offset=begin) for p, begin in stream.begins(partitions).items()}
     marks = stream.watermarks(partitions)
     try:
@@ -90,7 +90,7 @@ def positions_at(wanted: Positions, marks: Mapping[int, Watermarks]) -> dict[int
     for partition, given in wanted.items():
         if partition not in marks:
             raise OptionError(
-                f"partition {partition!r} is not read here; this reader has "
+                f"partition {partition!r} is not assigned to this reader, which has "
                 f"{', '.join(map(str, sorted(marks)))}"
             )
         mark = marks[partition]

@@ -34,7 +34,7 @@ class OutputPort(ClosesOnExit):
     performed for the others; then PortError names the channels that failed. Leaving `with` by an
     exception reports the failure to all channels.
 
-    Thread-safe. Writes of several threads may have a different order in each channel.
+    Thread-safe. Concurrent writes may have a different order in each channel.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class OutputPort(ClosesOnExit):
     ) -> None:
         """Open a writer of each channel, with the `options` of `Channel.writer`.
 
-        Before the first record it waits until each channel has so many `readers`, without end or
-        for `open_timeout_s`. Raises OptionError and PortError.
+        Before the first record it waits until each channel has this number of `readers`, without
+        limit or for `open_timeout_s`. Raises OptionError and PortError.
         """
         given = list(channels)
         names = [each.name for each in given]
@@ -68,7 +68,7 @@ class OutputPort(ClosesOnExit):
         except BaseException as error:
             self.abort(error)
             raise
-        # Of the writers that write the same rows, one validates; all have its index.
+        # One of the writers with equal schemas validates for all of them, which have its index.
         self._validators: list[ChannelWriter] = []
         self._targets: list[tuple[str, ChannelWriter, int]] = []
         known: dict[tuple[object, ...], int] = {}
@@ -91,7 +91,7 @@ class OutputPort(ClosesOnExit):
         return any(each.finish_requested for each in self._writers.values())
 
     def wait(self) -> None:
-        """Wait for the readers now. Raises SluicewayTimeout with those that each channel lacks."""
+        """Wait for the readers now. Raises SluicewayTimeout that names the missing ones."""
         if self._waited:
             return
         deadline_s = time.monotonic() + self._timeout_s
@@ -113,7 +113,7 @@ class OutputPort(ClosesOnExit):
         """Write one or many records to every channel and return their number.
 
         They are validated against the schemas of all channels before any is sent: after
-        RecordError and SchemaError no channel has one of them.
+        RecordError and SchemaError, no channel has any of them.
         """
         if not self._waited:
             self.wait()
@@ -163,10 +163,10 @@ class OutputPort(ClosesOnExit):
 
 
 class InputPort(ClosesOnExit):
-    """Reads a channel of many writers, once they have attached, or have finished.
+    """Reads a channel after its expected writers have attached or finished.
 
-    Records of one writer keep their order within a partition; between writers there is none.
-    `reader` is the ChannelReader, for everything else. Thread-safe.
+    Records of one writer keep their order within a partition; there is no order between writers.
+    `reader` is the underlying ChannelReader. Thread-safe.
     """
 
     def __init__(
@@ -180,11 +180,11 @@ class InputPort(ClosesOnExit):
         on_lost_writer: OnLostWriter = "raise",
         **options: Any,
     ) -> None:
-        """Open the reader, with the `options` of `Channel.reader`, so that writers see it.
+        """Open and attach the reader, with the `options` of `Channel.reader`.
 
         Before the first record it waits for a writer, with `all_open` until all `writers` have
-        attached, with `sequential` until they have finished; without end or for `open_timeout_s`.
-        The wait ends when the channel closes.
+        attached, with `sequential` until they have finished; without limit or for
+        `open_timeout_s`. The wait also ends when the channel closes.
         """
         self._channel = channel
         self._writers = writers
@@ -199,19 +199,19 @@ class InputPort(ClosesOnExit):
         )
 
     def wait(self) -> None:
-        """Wait for the writers now. Raises SluicewayTimeout with those missing; may be repeated."""
+        """Wait for the writers. Raises SluicewayTimeout that names the missing; may be repeated."""
         if not self._waited:
             deadline_s = time.monotonic() + self._timeout_s
             _await(self._channel, self._missing, deadline_s, every_s=self._every_s)
             self._waited = True
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield record after record, as ChannelReader does."""
+        """Yield the records one by one, as ChannelReader does."""
         self.wait()
         return iter(self.reader)
 
     def read(self, max_records: int, timeout: float | None = 1.0) -> list[dict[str, Any]]:
-        """Return up to `max_records` records; `timeout` begins after the wait for writers."""
+        """Return up to `max_records` records; `timeout` starts after the wait for writers."""
         self.wait()
         return self.reader.read(max_records, timeout)
 
@@ -226,7 +226,7 @@ class InputPort(ClosesOnExit):
 
     @property
     def finished(self) -> bool:
-        """Whether everything up to the end has been handed out."""
+        """Whether all records up to the end have been returned."""
         return self._waited and self.reader.finished
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class InputPort(ClosesOnExit):
     def _missing(self, present: Sequence[Endpoint]) -> list[str]:
         own = self.reader.endpoint_id
         if own is not None and all(each.id != own for each in present):
-            # It is fenced, or lost; in that case this heartbeat revives it.
+            # It is fenced or lost. A heartbeat revives a lost one.
             self.reader.handle.heartbeat_now()
         attached = [each for each in present if each.role == "writer" and not each.wrote_nothing]
         closes = self._channel.refresh().status.phase in _CLOSES
@@ -263,7 +263,7 @@ def _await(
     *,
     every_s: float = math.inf,
 ) -> None:
-    """Wait until no endpoint is missing; a wait without end is logged after a while."""
+    """Wait until no endpoint is missing; log a wait without limit after a while."""
     if deadline_s == math.inf:
         try:
             channel.wait_until(missing, timeout_s=_LOG_AFTER_S, every_s=every_s)

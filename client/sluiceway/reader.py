@@ -36,22 +36,22 @@ T = TypeVar("T")
 class ChannelReader(ChannelEndpoint):
     """Reads a channel's records; opened by `Channel.reader()`, or with a Connection alone.
 
-    Iteration gives each record as a dict, `batches()` pyarrow.RecordBatches, `read()` a list. All
-    three continue at the same position and may be mixed. The order within a partition is kept;
-    partitions are interleaved as they arrive. With `until="finished"`, reading ends when the
-    channel's writers have finished and everything they wrote is read; with `until="now"`, at the
-    watermarks of the moment at which the reader was opened; with `until=None`, never. Messages
-    with older or newer schemas are read as records of the reader's schema.
+    Iteration yields each record as a dict, `batches()` pyarrow.RecordBatches; `read()` returns a
+    list. All three continue at the same position and may be mixed. The order within a partition is
+    kept; partitions are interleaved as they arrive. With `until="finished"`, reading ends when the
+    channel's writers have finished and all their records are read; with `until="now"`, at the end
+    offsets at the time the reader was opened; with `until=None`, never. Messages with older or
+    newer schemas are returned as records of the reader's schema.
 
-    Of an exactly-once channel it reads what is committed, once and in order, and nothing else. The
-    ends, `lag` and "latest" are those of committed records that no open batch precedes. With an
-    end, it waits for open batches before that end, and raises SluicewayTimeout, which names one,
-    after `timeout_s` without a record.
+    From an exactly-once channel it returns committed records only, once and in order. End offsets,
+    `lag` and "latest" refer to committed records below the oldest open batch. A bounded read waits
+    for batches that are open below its end; after `timeout_s` without a record it raises
+    SluicewayTimeout, which names one of them.
 
     `position()` is exact to the record: a reader that starts there reads exactly the rest. A
     reader with a group shares the channel with the group's other members; `commit()` stores its
-    positions with the gateway, where its successor continues. Nothing is committed implicitly. An
-    error moves no position: the same call may be repeated.
+    positions with the gateway, and its successor continues there. Nothing is committed implicitly.
+    An error leaves the position unchanged, so the call may be repeated.
 
     Thread-safe: each record goes to one of the threads that share a reader. Each thread iterates
     with its own iterator (`for record in reader`). While one waits for records, the others wait
@@ -80,25 +80,26 @@ class ChannelReader(ChannelEndpoint):
         `until` may also be an end offset for each partition. `start` is "earliest", "latest", a
         datetime with a time zone (the first message not older), or a Position or offset for each
         partition (the others start at the earliest). `on_corrupt="skip"` skips and counts
-        messages that are not the channel's. `timeout_s` is how long Kafka may be silent, `config`
-        has further properties of a Kafka consumer. With `share_connection`, readers of a process
-        share connections. `refresh` requests the connection anew, for messages with a schema that
-        was registered later. `visibility` is what may be seen of an exactly-once channel.
+        messages that do not belong to the channel. `timeout_s` limits the wait for messages and
+        responses of Kafka, `config` has further properties of a Kafka consumer. With
+        `share_connection`, readers of a process share connections. `refresh` requests the
+        connection again, for messages with a schema that was registered later. `visibility` is the
+        committed part of an exactly-once channel.
 
         `handle` makes the reader an endpoint, with the partitions and committed positions of its
-        group. With `until="finished"`, `writers` is how many have to attach at least, and
-        `on_lost_writer` what happens after one failed or was lost: "raise" WriterFailed or
-        WriterLost once everything else is read and, for the channel's heartbeat timeout, it was not
-        replaced; "wait" for a replacement; "go_on" as if it had finished. Raises OptionError,
-        OffsetOutOfRange, TopicGone, KafkaUnavailable.
+        group. With `until="finished"`, `writers` is the least number that has to attach, and
+        `on_lost_writer` the behaviour after a writer failed or was lost: "raise" WriterFailed or
+        WriterLost once everything else is read and no successor has attached for the channel's
+        heartbeat timeout; "wait" for a successor; "go_on" as if it had finished. Raises
+        OptionError, OffsetOutOfRange, TopicGone, KafkaUnavailable.
         """
         config = MaskedProperties(config or {})
         if on_corrupt not in ("raise", "skip"):
             raise OptionError(f"on_corrupt is {on_corrupt!r}; it takes 'raise' or 'skip'")
         if visibility is None and connection.delivery == "exactly_once":
             raise OptionError(
-                f"the channel {connection.channel_name!r} is an exactly-once one, and only the "
-                "gateway knows what is committed: open the reader with channel.reader()"
+                f"the channel {connection.channel_name!r} has the delivery exactly_once, so "
+                "readers need the gateway: open them with channel.reader()"
             )
         super().__init__(handle)
         self.connection = connection
@@ -120,7 +121,7 @@ class ChannelReader(ChannelEndpoint):
         self._suspended: SluicewayError | None = None
         self.in_transaction = False
         try:
-            # Many of these open at the same time; their commits carry the topic's id.
+            # Many of these open at once, and their commits carry the topic's id for a later check.
             self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)
             committed = {} if handle is None else handle.attached.positions
             self._stop_condition = self._create_stop_condition(
@@ -143,7 +144,7 @@ class ChannelReader(ChannelEndpoint):
             raise
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield record after record; each is handed out when it is yielded."""
+        """Yield the records one by one; each counts as returned when it is yielded."""
         while (records := self._next(self._fetcher.records)) is not None:
             yield from records
 
@@ -166,7 +167,7 @@ class ChannelReader(ChannelEndpoint):
         self._require_open()
         self._fetcher.turn.acquire(deadline_s)
         if self._fetcher.reading:
-            # The deadline has passed while another thread has the records and waits for more.
+            # Another thread holds the turn and waits for more records past this deadline.
             self._fetcher.turn.release()
             return records
         try:
@@ -188,13 +189,13 @@ class ChannelReader(ChannelEndpoint):
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records as RecordBatches of `schema.arrow`, as large as they arrive.
 
-        A batch is handed out when it is yielded. Raises SchemaMismatch, before it reads anything,
-        for a schema with a union of several types.
+        A batch counts as returned when it is yielded. Raises SchemaMismatch, before it reads
+        anything, for a schema with a union of several types.
         """
         if path := find_union(self.schema.record):
             raise SchemaMismatch(
-                f"the field {path!r} is a union of several types, which Arrow's batches do not "
-                "have here: read records instead, by iteration or with read()"
+                f"the field {path!r} is a union of several types, which batches do not support: "
+                "read records instead, by iteration or with read()"
             )
         return self._batches()
 
@@ -208,7 +209,7 @@ class ChannelReader(ChannelEndpoint):
         return self._fetcher.partitions
 
     def discover_partitions(self) -> tuple[int, ...]:
-        """Read also this reader's partitions that were added to the channel, and return them.
+        """Start to read added partitions that are assigned to this reader, and return them.
 
         They are read from the beginning. Members of dynamic groups get them with a rebalance.
         """
@@ -230,11 +231,11 @@ class ChannelReader(ChannelEndpoint):
     def commit(self, positions: Mapping[int, Position | int] | None = None) -> None:
         """Store positions with the gateway, all or none; by default the current ones.
 
-        A reader that takes this one's place continues there. Raises CommitBeyondRead for records
-        that were not handed out yet, Conflict `goes_back` for a position before a stored one,
-        Fenced and StaleGeneration for a superseded reader, and GatewayUnavailable, after which
-        the next commit includes these positions. Raises OptionError in a transaction, which commits
-        them together with its output.
+        A successor of this reader continues there. Raises CommitBeyondRead for records that were
+        not returned yet, Conflict `goes_back` for a position before a stored one, Fenced and
+        StaleGeneration for a superseded reader, GatewayUnavailable, after which the next commit
+        includes these positions, and OptionError in a transaction, which commits them together
+        with its output.
         """
         if self._suspended is not None:
             raise self._suspended
@@ -247,9 +248,9 @@ class ChannelReader(ChannelEndpoint):
             self._committer.commit(positions, self.position)
 
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
-        """Commit the current positions by a request of the caller, for transactions.
+        """Commit the current positions by the caller's `send`, for transactions.
 
-        `send` is given None if they are committed already.
+        `send` gets None if they are committed already.
         """
         self._require_open()
         self._committer.commit_with(send, self.position)
@@ -260,18 +261,18 @@ class ChannelReader(ChannelEndpoint):
         return self._committer.revocations
 
     def mark_committed(self, positions: Mapping[int, Position]) -> None:
-        """Note positions that a commit of `commit_with` has stored after all."""
+        """Record positions that an unanswered commit of `commit_with` has stored."""
         self._committer.mark_committed(positions)
 
     def rewind(self) -> None:
-        """Hand out again what was handed out since the last commit, seek, or the start."""
+        """Return to the last commit or seek, or to the start."""
         with self._fetcher.turn.urgently():
             self._require_open()
             start = self._committer.uncommitted_from()
             self._seek({p: at for p, at in start.items() if p in self.partitions})
 
     def suspend(self, error: SluicewayError | None) -> None:
-        """Refuse further work with an error, for transactions; None ends that."""
+        """Refuse further calls with an error, for transactions; None accepts them again."""
         with self._fetcher.turn.urgently():
             self._suspended = error
             # Iterators have records at hand.
@@ -283,7 +284,7 @@ class ChannelReader(ChannelEndpoint):
         return self._committer.committed()
 
     def position(self) -> dict[int, Position]:
-        """Return the next record to hand out, for each partition."""
+        """Return the position of the next record, by partition."""
         self._require_open()
         return self._fetcher.position()
 
@@ -323,7 +324,7 @@ class ChannelReader(ChannelEndpoint):
 
     @property
     def finished(self) -> bool:
-        """Whether everything up to the end has been handed out; never with `until=None`."""
+        """Whether all records up to the end have been returned; never with `until=None`."""
         return self._fetcher.finished
 
     @property
@@ -340,7 +341,7 @@ class ChannelReader(ChannelEndpoint):
         """
         self._release()
         if self._handle is not None:
-            # After the threads that wait for their turn, which raise now: this may take long.
+            # Other threads raise before they take the turn; the rest may take long.
             with self._fetcher.turn:
                 self._handle.detach()
 
@@ -410,14 +411,14 @@ class ChannelReader(ChannelEndpoint):
     def _fetch(self, deadline_s: float, *, holding: bool = False) -> bool:
         """Whether there are fetched records before the deadline; call it with the turn held.
 
-        `holding`: the caller has records that are not handed out yet.
+        `holding`: the caller has records that it has not returned yet.
         """
         self._require_open()
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
         if self._handle is not None:
-            self._handle.record_cycle(self._fetcher.handed_out)
+            self._handle.record_cycle(self._fetcher.returned_records)
         while not self._fetcher.fetch(deadline_s, holding=holding):
             if self._fetcher.finished:
                 self._stop_condition.verify_complete()

@@ -1,4 +1,4 @@
-"""Record sender: a writer's records on their way to Kafka, in the order of the writes."""
+"""Record sender: validates, accumulates and produces records in the order of the writes."""
 
 import contextlib
 import threading
@@ -36,18 +36,18 @@ __all__ = ["PreparedRecords", "RecordSender"]
 
 _IDENTITY_MAX_AGE_S = 30.0
 _LINGER_S = 0.005
-"""How long single records wait for others, before Kafka's client has them."""
+"""The time that single records wait for others before they are produced."""
 
 PreparedRecords = Rows | list[pa.RecordBatch]
 """Validated records of one write."""
 
 
 class RecordSender:
-    """Validates, accumulates and produces the records of one writer.
+    """Sends the records of one writer.
 
-    `turn` is held to accumulate, send, or close; delivery reports do not take it. `failure` is
-    the reason why nothing more is accepted. `handle` and `batches` are set once the writer is an
-    endpoint: with `batches`, nothing is produced that they do not admit.
+    `turn` is held to accumulate, send, or close; delivery reports do not take it. After `failure`
+    nothing more is accepted. `handle` and `batches` are set once the writer is an endpoint:
+    with `batches`, each record is produced in an open batch.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class RecordSender:
         )
         self._row_by_row = row_by_row
         self._rows = RowBuffer(schema, max_row_bytes=certain_row_bytes(connection, schema))
-        # Of the oldest row's write, to whose trace the requests for waiting rows belong.
+        # The trace of the oldest row's write, to which the requests for waiting rows belong.
         self._oldest_context = copy_context()
         self._lingering = False
         self._sends_of_rows = 0
@@ -116,7 +116,7 @@ class RecordSender:
         return self._batch_records + self._rows.added
 
     def prepare_few(self, records: Any) -> Rows | None:
-        """Do as `prepare` for a few records of usual types; return None for others."""
+        """Like `prepare` for a few records of common types; return None for others."""
         self.require_open()
         return self._rows.check(records) if self._row_by_row else None
 
@@ -126,9 +126,9 @@ class RecordSender:
         return to_batches(records, self._schema) if rows is None else rows
 
     def write_prepared(self, prepared: PreparedRecords) -> int:
-        """Write what `prepare` has returned, and return the number of records.
+        """Write the result of `prepare`, and return the number of records.
 
-        `prepare` may be that of another writer with the same schema, format and message size.
+        It may come from another writer with the same schema, format and message size.
         """
         if not isinstance(prepared, Rows):
             return self._write_batches(prepared)
@@ -162,10 +162,10 @@ class RecordSender:
             self.require_open()
             self.send_accumulated()
             if self.batches is not None:
-                # With the turn: one thread serves the reports, and a batch ends with its writes.
+                # Hold the turn: one thread serves the reports, and a batch ends with its writes.
                 self.batches.flush()
                 return
-        # Other threads may write meanwhile. If they never pause, they wait in the second step.
+        # Other threads may write during this step; the second step makes them wait.
         self.producer.flush_briefly()
         self.deliver()
 
@@ -174,7 +174,7 @@ class RecordSender:
         self._rows.close()
 
     def nonempty_ends(self, partitions: Sequence[int]) -> dict[int, int]:
-        """Return the end offsets of those of the partitions that hold anything."""
+        """Return the end offsets of the given partitions that are not empty."""
         if not partitions:
             return {}
         ends = self.identity.ends(partitions, timeout_s=self._timeout_s)
@@ -203,7 +203,7 @@ class RecordSender:
     def _send_lingering(self) -> None:
         sends = -1
         while sends != self._sends_of_rows:
-            # Rows that were added after others had been sent have not waited as long.
+            # Rows that were added after the last send have not waited as long.
             sends = self._sends_of_rows
             time.sleep(_LINGER_S)
         self._oldest_context.copy().run(self._send_waiting)
@@ -215,7 +215,7 @@ class RecordSender:
                 self.require_open()
                 self._send_rows()
             except DeliveryFailed:
-                # There is no caller to raise it to. The producer raises it again in the next call.
+                # This thread has no caller. The producer raises the error again in the next call.
                 self.failure, self._send_at_once = None, True
             except SluicewayError:
                 # The next call raises it.
@@ -234,7 +234,7 @@ class RecordSender:
             self.handle.record_cycle(self.accepted_records)
 
     def send_accumulated(self) -> None:
-        """Produce everything that was written."""
+        """Produce the accumulated records."""
         self._send_rows()
         self._send(self._accumulator.drain())
 
@@ -264,13 +264,13 @@ class RecordSender:
             raise
 
     def _fail(self, error: SluicewayError) -> None:
-        """Refuse further work; readers are not held back by a batch that cannot be committed."""
+        """Refuse further work, and abort the open batch so that it does not hold back readers."""
         self.failure = error
         if self.batches is not None:
             self.batches.fail(error)
 
     def discard_accumulated(self) -> None:
-        """Forget what was written and not produced yet."""
+        """Discard records that are not produced yet."""
         self._rows.drain()
         self._accumulator.drain()
 
@@ -280,7 +280,7 @@ class RecordSender:
             if isinstance(self.failure, CommitUnknown):
                 raise self.failure
             raise EndpointClosed(
-                f"this writer failed before and cannot be used any more: {self.failure}"
+                f"this writer failed, so it cannot be used any more: {self.failure}"
             ) from self.failure
         if self.closed:
             raise EndpointClosed("this writer is closed; open a new one with channel.writer()")

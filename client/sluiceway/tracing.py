@@ -1,6 +1,6 @@
 """Tracing: spans of OpenTelemetry, and the W3C trace context of requests.
 
-Without OpenTelemetry's API there are no spans, and the context is that of the variable TRACEPARENT.
+Without OpenTelemetry's API there are no spans, and TRACEPARENT gives the context.
 """
 
 import logging
@@ -39,7 +39,7 @@ _TRACESTATE: Final = re.compile(r"[ -~]{1,1024}")
 
 
 class ActiveSpan:
-    """The span of a block; what is added to it is dropped if nothing records it."""
+    """The span of a block; attributes are dropped if it is not recorded."""
 
     def __init__(self, recorded: Any = None) -> None:
         self._recorded = recorded
@@ -62,9 +62,9 @@ _NO_SPAN: Final[AbstractContextManager[ActiveSpan]] = nullcontext(ActiveSpan())
 def span(
     name: str, attributes: Mapping[str, Any] | None = None, *, client: bool = False
 ) -> AbstractContextManager[ActiveSpan]:
-    """Start a span for a block, a child of the current one or else of the environment's.
+    """Start a span for a block, a child of the current span or else of the environment's.
 
-    `client`: the block waits for another process. An exception leaves its type in the span, and
+    `client`: the block waits for another process. For an exception the span records its type, but
     not its message, which may quote values of records.
     """
     if not INSTALLED:
@@ -78,14 +78,14 @@ def span(
         kind=trace.SpanKind.CLIENT if client else trace.SpanKind.INTERNAL,
         attributes=attributes,
     )
-    # One that is not sampled is valid too, and tells others not to sample theirs.
+    # An unsampled span is valid too: it propagates the decision not to sample.
     return _active(begun) if begun.get_span_context().is_valid else _NO_SPAN
 
 
 def child_span(
     name: str, attributes: Mapping[str, Any], *, client: bool = True
 ) -> AbstractContextManager[ActiveSpan]:
-    """Start a span within another; what is no part of a recorded trace gets none."""
+    """Start a span within another one; outside of a recorded trace there is none."""
     if not INSTALLED or not trace.get_current_span().is_recording():
         return _NO_SPAN
     return span(name, attributes, client=client)
@@ -140,7 +140,7 @@ def carrier() -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the trace context that a scheduler has set for this process, if it is well-formed."""
+    """Return the trace context of this process's environment, if it is well-formed."""
     parent = os.environ.get("TRACEPARENT", "")
     if not _TRACEPARENT.fullmatch(parent):
         return {}
@@ -162,11 +162,11 @@ def continued(headers: Mapping[str, str]) -> Iterator[None]:
 
 
 def configure(service: str) -> Callable[[], object] | None:
-    """Set up the SDK as the OTEL_* variables say; for processes without an application's code.
+    """Configure the SDK from OTEL_* variables, for processes without an application's code.
 
-    Returns the function that exports what has ended, or None: if no variable names an exporter or
-    an endpoint, if OTEL_SDK_DISABLED is true, or if the process has an SDK already. `service` is
-    the name where the variables have none. What cannot be set up is logged, and stops nothing.
+    Returns the function that exports the ended spans. Returns None if no variable names an
+    exporter or an endpoint, if OTEL_SDK_DISABLED is true, or if the process has an SDK already.
+    `service` is the default service name. A failure is logged and not raised.
     """
     names = _exporters()
     if not names:
@@ -177,7 +177,7 @@ def configure(service: str) -> Callable[[], object] | None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
         LOGGER.warning(
-            "variables of OpenTelemetry ask for traces, but its SDK is not installed: %s",
+            "OTEL_* variables request traces, but OpenTelemetry's SDK is not installed: %s",
             install_command("otel"),
         )
         return None
@@ -192,14 +192,14 @@ def configure(service: str) -> Callable[[], object] | None:
             provider.add_span_processor(BatchSpanProcessor(found.load()()))
             break
         else:
-            LOGGER.warning("OpenTelemetry's exporter %r is not installed: no traces go there", name)
+            LOGGER.warning("OpenTelemetry's exporter %r is not installed: it gets no traces", name)
     trace.set_tracer_provider(provider)
     flush: Callable[[], object] = provider.force_flush
     return flush
 
 
 def _exporters() -> Sequence[str]:
-    """Return the exporters that the environment asks for, by the names of their entry points."""
+    """Return the entry point names of the exporters in the environment."""
     variable = os.environ.get
     endpoints = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     default = "otlp" if any(map(variable, endpoints)) else "none"

@@ -30,31 +30,31 @@ __all__ = ["ChannelWriter", "PreparedRecords"]
 class ChannelWriter(ChannelEndpoint):
     """Writes records into a channel; opened by `Channel.writer()`, or with a Connection alone.
 
-    By default, records go round robin over the partitions; in `arrow`, messages do. With `key` (a
-    field name, or a function of the record that returns str, bytes, a 64-bit int or None),
+    By default, records go round robin over the partitions, in `arrow` message by message. With
+    `key` (a field name, or a function of the record that returns str, bytes, a 64-bit int or None),
     records with the same key go to one partition, the same as with Kafka's Java producers;
-    records without a key go round robin. With `partitioner` (a function of the record and the
-    number of partitions) the caller decides; with `partition` all records go to that one. The
-    order within a partition is that of the writes. A writer uses the partitions that the channel
-    had when it was opened: growth of the channel moves no key of an open writer.
+    records without a key go round robin. `partitioner` is a function of the record and the number
+    of partitions; with `partition` all records go to this partition. The order within a partition
+    is that of the writes. A writer uses the partitions that the channel had when it was opened, so
+    growth of the channel does not move keys of an open writer.
 
-    `write` returns before Kafka has acknowledged the records: `flush` waits for that, and so does
-    leaving `with`. Single records are checked at once, wait a few milliseconds for others, and are
-    encoded together; with a function as `key` or with `partitioner`, each write is encoded alone.
-    In `arrow`, rows accumulate until there are `batch_records`, or until `flush`.
-    A message fails after `delivery_timeout_s` without acknowledgement.
+    `write` returns before Kafka has acknowledged the records; `flush` and leaving `with` wait for
+    that. Single records are checked at once, wait a few milliseconds for others, and are encoded
+    together; with a function as `key` or with `partitioner`, each write is encoded alone. In
+    `arrow`, rows accumulate until there are `batch_records`, or until `flush`. A message fails
+    after `delivery_timeout_s` without acknowledgement.
 
-    A writer of `Channel.writer()` reports its end offsets to the gateway when it is closed, so
-    that readers know when they have read everything; if an exception ends it, the failure, and
-    whether it may have written anything.
+    A writer of `Channel.writer()` reports its end offsets to the gateway when it is closed, and
+    readers read up to them. If an exception ends it, it reports the failure, and whether it may
+    have written anything.
 
-    On a channel with delivery exactly_once, nothing is visible before it is committed: by `flush`,
-    which is atomic, by `close`, and every `commit_every_s`. Leaving `with` by an exception aborts
-    what is not committed. `batch` makes a block all or nothing, and idempotent by a key. A failed
-    `flush` ends the writer, except by CommitUnknown: see `resolve`.
+    On a channel with delivery exactly_once, records are invisible until they are committed: by
+    `flush`, which is atomic, by `close`, and every `commit_every_s`. Leaving `with` by an exception
+    aborts the uncommitted ones. `batch` makes a block all or nothing, and idempotent by a key. A
+    failed `flush` ends the writer, except by CommitUnknown: see `resolve`.
 
-    Thread-safe: writes are sent one after the other, in the order in which the threads called.
-    `close` waits for the current write; later ones raise EndpointClosed.
+    Thread-safe: writes are sent one after the other, in the order of the calls. `close` waits for
+    the current write; later ones raise EndpointClosed.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class ChannelWriter(ChannelEndpoint):
     ) -> None:
         """Open a writer.
 
-        `config` has further properties of a Kafka producer. Within `timeout_s`, the topic is
-        verified to be the channel's. `attach` makes the writer an endpoint; it is called last,
-        when nothing else can fail. Without it, a writer of an exactly_once channel needs `ledger`.
+        `config` has further properties of a Kafka producer. `timeout_s` limits the check that the
+        topic is the channel's. `attach` makes the writer an endpoint; it is called last, when
+        nothing else can fail. Without it, a writer of an exactly_once channel needs `ledger`.
         Raises OptionError, TopicGone, KafkaUnavailable, and the errors of `attach`.
         """
         config = MaskedProperties(config or {})
@@ -88,7 +88,7 @@ class ChannelWriter(ChannelEndpoint):
         exactly_once = connection.delivery == "exactly_once"
         if exactly_once and attach is None and ledger is None:
             raise OptionError(
-                "a writer of an exactly_once channel commits by the gateway: open it with "
+                "a writer of an exactly_once channel commits at the gateway: open it with "
                 "channel.writer(), or give ledger=…"
             )
         self.connection = connection
@@ -104,7 +104,7 @@ class ChannelWriter(ChannelEndpoint):
                 partitioner=partitioner,
                 partition=partition,
             ),
-            # A caller's function sees each record in the call that brings it, and may refuse it.
+            # A caller's function runs within the record's own `write`, and may refuse the record.
             row_by_row=not callable(key) and partitioner is None,
             batch_records=batch_records,
             delivery_timeout_s=delivery_timeout_s,
@@ -132,7 +132,7 @@ class ChannelWriter(ChannelEndpoint):
         sender = self._sender
         few = sender.prepare_few(records)
         if few is not None:
-            # They wait for others, and a span would take longer.
+            # They only join a buffer, which takes less time than a span.
             return sender.write_prepared(few)
         with self._span("send", kind="send") as span:
             count = sender.write_prepared(to_batches(records, self.schema))
@@ -144,9 +144,9 @@ class ChannelWriter(ChannelEndpoint):
         return self._sender.prepare(records)
 
     def write_prepared(self, prepared: PreparedRecords) -> int:
-        """Write what `prepare` has returned, and return the number of records.
+        """Write the result of `prepare`, and return the number of records.
 
-        `prepare` may be that of another writer with the same schema, format and message size.
+        It may come from another writer with the same schema, format and message size.
         """
         return self._sender.write_prepared(prepared)
 
@@ -158,33 +158,33 @@ class ChannelWriter(ChannelEndpoint):
         """Return when Kafka has acknowledged every record of all writes.
 
         On an exactly_once channel, they are then committed and visible, all together; in a
-        `batch` they are not, before its end. Raises DeliveryFailed, and TopicGone if the topic was
-        deleted and created again meanwhile; Conflict if a batch was lost, and CommitUnknown.
+        `batch` only at its end. Raises DeliveryFailed, TopicGone if the topic was deleted and
+        created again meanwhile, Conflict if a batch was lost, and CommitUnknown.
         """
         with self._span("flush"):
             self._sender.flush()
 
     @contextlib.contextmanager
     def batch(self, key: str, *, owner: str | None = None) -> Iterator[WriteBatch]:
-        """Write a batch: all that is written in the block becomes visible together, or nothing.
+        """Write a batch: the block's records become visible together, or none of them.
 
         Idempotent by `key`: if it was committed before, the block runs, nothing is written, and
-        `replayed` of the result is true; another number of records raises ReplayMismatch. A key
-        belongs to its `owner`, by default the writer's place in its group, or else the key
-        itself. What was written before the block is committed first. An exception in the block
-        aborts the batch, and the writer goes on. Only on exactly_once channels.
+        `replayed` of the result is true; a different number of records raises ReplayMismatch. A
+        key belongs to its `owner`, by default the writer's place in its group, or else the key
+        itself. Records that were written before the block are committed first. An exception in
+        the block aborts the batch, and the writer remains usable. Only on exactly_once channels.
 
         Raises Conflict: `batch_key_taken` for a key of another owner, `batch_open` while another
-        living writer has it; and CommitUnknown: write the batch again, or see `resolve`.
+        live writer has it; and CommitUnknown: write the batch again, or call `resolve`.
         """
         with self.batches.block(key, owner=owner) as batch:
             yield batch
 
     def resolve(self, *, timeout_s: float | None = None) -> bool | None:
-        """Ask whether the batch of the last CommitUnknown was committed; the writer then goes on.
+        """Return whether the batch of the last CommitUnknown was committed; None without one.
 
-        If it was not, it never will be: write its records again. None if there was no such batch.
-        Raises CommitUnknown while the gateway does not answer.
+        If it was not committed, it never will be: write its records again. The writer is usable
+        again afterwards. Raises CommitUnknown while the gateway does not answer.
         """
         return self.batches.resolve(timeout_s=timeout_s)
 
@@ -199,19 +199,18 @@ class ChannelWriter(ChannelEndpoint):
         return self._sender.batches
 
     def wait_acknowledged(self, groups: Sequence[str], *, timeout_s: float = 60.0) -> None:
-        """Flush, and return when these groups of readers have committed past what was written.
+        """Flush, and return when these reading groups have committed past the written records.
 
         In every partition that this writer wrote to, a group must have committed up to the
-        partition's current end, which is past this writer's last record; in a broadcast group,
-        each member must. A group without any members yet is waited for. Raises the errors of
-        `flush`, and SluicewayTimeout, which says for each group how much is missing in which
-        partitions.
+        partition's current end; in a broadcast group, each member must. The group may get its
+        first member during the wait. Raises the errors of `flush`, and SluicewayTimeout with the
+        missing messages by group and partition.
         """
         self.flush()
         handle = self._handle
         if handle is None:
             raise OptionError(
-                "a writer made of a Connection alone asks no gateway: open it with channel.writer()"
+                "a writer of a Connection alone has no gateway: open it with channel.writer()"
             )
         if self._sender.batches is not None:
             ends = dict(self._sender.batches.ends)
@@ -244,11 +243,11 @@ class ChannelWriter(ChannelEndpoint):
         members; SluicewayTimeout names those that are still attached after the `close_timeout_s`
         of `Channel.writer`. Raises Fenced for a superseded writer.
 
-        After KafkaUnavailable and GatewayUnavailable all records are written, but readers do not
-        know the end offsets: closing again retries. Any other failure of closing is raised again.
+        After KafkaUnavailable and GatewayUnavailable all records are written, but the end offsets
+        are not reported: call it again to retry. Any other failure of closing is raised again.
         """
         self._close_step(self._finish_writing)
-        # After the writes that wait for their turn, which raise now: detaching may take long.
+        # Waiting writes raise before this step, which may take long.
         self._close_step(self._detach)
 
     def abort(self, error: BaseException) -> None:
@@ -259,7 +258,7 @@ class ChannelWriter(ChannelEndpoint):
             self._sender.producer.discard()
             self._end_batches(error)
         elif self._handle is not None and self._handle.is_open:
-            # `close` failed; it cannot be retried after a failure was reported.
+            # A reported failure is final, so a failed `close` cannot be retried.
             self._close_failure = error
         self._fail(error)
 
@@ -316,8 +315,8 @@ class ChannelWriter(ChannelEndpoint):
             self._handle.fail(self._sender.failure)
             return
         if self._ends is None and (self.accepted_records or self._handle.attached.took_over):
-            # Other writers' records may lie before these ends; those of a writer whose place this
-            # one took must.
+            # The ends may include records of other writers. They must include those of a
+            # predecessor in this place.
             try:
                 self._ends = self._sender.nonempty_ends(range(self.connection.partitions))
             except KafkaFailure as error:

@@ -88,7 +88,7 @@ class WrongEncoding(StartupRefused, code="wrong_encoding"):
     """The database's encoding is not UTF-8."""
 
 
-class Misfit(StrEnum):
+class AccessProblem(StrEnum):
     """The kind of an access failure."""
 
     CREDENTIALS = "credentials"
@@ -101,10 +101,10 @@ class Misfit(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AccessFailure:
-    """`words` say what is wrong and what to do, and stay equal while the cause does."""
+    """`message` has the cause and the solution, and is constant while the cause lasts."""
 
-    misfit: Misfit
-    words: str
+    problem: AccessProblem
+    message: str
 
 
 class Unavailable(
@@ -120,13 +120,13 @@ class DatabaseUnavailable(Unavailable, code="database_unavailable", title="The d
 
 
 class KafkaUnavailable(Unavailable, code="kafka_unavailable", title="Kafka is not available"):
-    """Kafka does not answer in time; `lockout` is the reason if it refuses the gateway."""
+    """Kafka does not answer in time; `access_failure` is set if it refuses the gateway."""
 
     retry_after_s = 2
 
-    def __init__(self, detail: str, lockout: AccessFailure | None = None) -> None:
+    def __init__(self, detail: str, access_failure: AccessFailure | None = None) -> None:
         super().__init__(detail)
-        self.lockout = lockout
+        self.access_failure = access_failure
 
 
 class TooManyConnections(Unavailable, code="too_many_connections", title="Too many connections"):

@@ -133,7 +133,7 @@ def test_creating_an_existing_channel_changes_nothing_and_reports_differences(
     command(*create, "--partitions", "2")
     again = command(*create, "--partitions", "3")
     assert again.status == 0
-    assert "has partitions=2, given was 3" in again.err
+    assert "has partitions=2, not 3 as given" in again.err
 
 
 def test_delete_asks_for_confirmation(

@@ -125,7 +125,7 @@ def test_a_closed_channel_is_readable_and_refuses_writers(gateway: Gateway, name
     channel.close()
     channel.close()
     assert channel.status.phase == "closed"
-    with pytest.raises(ChannelClosed, match="no writer can be opened"):
+    with pytest.raises(ChannelClosed, match="new writers are refused"):
         channel.writer()
     assert read(gateway.channel(name, First)) == [{"id": 1}]
     channel.delete()
@@ -174,7 +174,7 @@ def test_adoption_errors_name_the_topic(gateway: Gateway, name: str, topic: str)
     with pytest.raises(Conflict) as taken:
         gateway.channel(f"{name}-2", First, topic=topic)
     assert taken.value.code == "topic_taken"
-    with pytest.raises(Conflict, match="choose another name") as other:
+    with pytest.raises(Conflict, match="choose another channel name") as other:
         gateway.channel(name, topic="another")
     assert other.value.code == "immutable_field"
     with pytest.raises(Conflict) as grown:

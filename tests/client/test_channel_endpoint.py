@@ -89,10 +89,10 @@ def test_a_wait_timeout_names_the_missing_endpoints(channel: Channel) -> None:
     with channel.writer(group="load", index=1, size=3):
         with pytest.raises(SluicewayTimeout) as raised:
             channel.wait_for(writers=3, readers=2, timeout_s=0.5)
-        assert "writers: 1 of 3 opened (load[0] never came, load[2] never came)" in str(
+        assert "writers: 1 of 3 opened (load[0] never attached, load[2] never attached)" in str(
             raised.value
         )
-        assert "readers: 0 of 2 opened (2 never came)" in str(raised.value)
+        assert "readers: 0 of 2 opened (2 never attached)" in str(raised.value)
         with channel.writer():
             # One has finished then, and not all.
             pass

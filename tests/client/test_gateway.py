@@ -67,10 +67,10 @@ def test_another_schema_is_refused_and_other_differences_warn(gateway: Gateway, 
     gateway.channel(name, schema=Reading)
     with pytest.raises(SchemaMismatch, match="does not fit the channel"):
         gateway.channel(name, schema=pa.schema([("id", pa.string())]))
-    with pytest.warns(UserWarning, match=r"has partitions=1, given was 4"):
+    with pytest.warns(UserWarning, match=r"has partitions=1, not 4 as given"):
         channel = gateway.channel(name, schema=Reading, partitions=4)
     assert channel.partitions == 1
-    with pytest.warns(UserWarning, match="has format='avro', given was 'arrow'"):
+    with pytest.warns(UserWarning, match="has format='avro', not 'arrow' as given"):
         gateway.channel(name, format="arrow")
 
 

@@ -94,8 +94,8 @@ def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
             path = f"{fragile.url}/v1/channels/{channel.name}/endpoints/{each.id}"
             assert "lost" not in [event["health"] for event in httpx.get(path).json()["events"]]
     told = [each.message for each in caplog.records if each.name == "sluiceway.endpoint.heartbeat"]
-    assert any("Reading and writing go on" in each for each in told)
-    assert any("takes heartbeats again" in each for each in told)
+    assert any("Reading and writing continue" in each for each in told)
+    assert any("accepts heartbeats again" in each for each in told)
 
 
 def test_a_reader_that_needs_the_gateway_to_end_raises_after_the_grace_period(

@@ -221,9 +221,9 @@ def test_a_group_is_resized_while_it_runs(channel: Channel) -> None:
 @pytest.mark.parametrize(
     ("wishes", "message"),
     [
-        ({"dynamic": True}, "takes the group's name"),
-        ({"dynamic": True, "group": "d", "index": 0, "size": 2}, "leave out index, size"),
-        ({"dynamic": True, "group": "d", "mode": "broadcast"}, "leave out index, size"),
+        ({"dynamic": True}, "has only the group's name"),
+        ({"dynamic": True, "group": "d", "index": 0, "size": 2}, "omit index, size"),
+        ({"dynamic": True, "group": "d", "mode": "broadcast"}, "omit index, size"),
         ({"dynamic": True, "group": "d\ne"}, "the group name"),
         ({"dynamic": True, "group": "d", "partitions": [0]}, "exclude each other"),
         ({"dynamic": True, "group": "d", "start": {7: 0}}, "names 7"),

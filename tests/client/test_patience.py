@@ -169,4 +169,4 @@ def test_session_timeout_and_heartbeat_interval_stay_within_the_channels_bounds(
         assert member.patience_s == patience_s
         one.close()
     (warning,) = (each for each in caplog.records if each.name == "sluiceway.confluent")
-    assert "session.timeout.ms is 45000, but the channel allows 9000" in warning.getMessage()
+    assert "session.timeout.ms is 45000, but the channel's limit is 9000" in warning.getMessage()

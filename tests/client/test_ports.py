@@ -131,7 +131,7 @@ def test_an_output_port_waits_for_its_readers(channel: Channel) -> None:
         OutputPort([channel], readers=2, open_timeout_s=0.2) as port,
         channel.reader(group="delays", index=0, size=2),
     ):
-        with pytest.raises(SluicewayTimeout, match=r"1 of 2 opened \(delays\[1\] never came"):
+        with pytest.raises(SluicewayTimeout, match=r"1 of 2 opened \(delays\[1\] never attached"):
             port.write(readings(5))
         with channel.reader(group="delays", index=1, size=2):
             assert port.write(readings(5)) == 5
@@ -139,7 +139,7 @@ def test_an_output_port_waits_for_its_readers(channel: Channel) -> None:
 
 def test_an_input_port_waits_for_a_writer_and_reports_a_missing_one(channel: Channel) -> None:
     with InputPort(channel, open_timeout_s=0.2) as port:
-        with pytest.raises(SluicewayTimeout, match=r"writers: 0 of 1 opened \(1 never came\)"):
+        with pytest.raises(SluicewayTimeout, match=r"writers: 0 of 1 opened \(1 never attached\)"):
             port.read(1)
         assert not port.finished
         write(channel, 10)
@@ -154,7 +154,7 @@ def test_an_input_port_waits_until_all_writers_are_open(channel: Channel) -> Non
     ):
         first.write(readings(10))
         first.flush()
-        with pytest.raises(SluicewayTimeout, match=r"load\[1\] never came"):
+        with pytest.raises(SluicewayTimeout, match=r"load\[1\] never attached"):
             port.read(1)
         with channel.writer(group="load", index=1, size=2) as second:
             assert len(port.read(10, timeout=None)) == 10

@@ -227,7 +227,7 @@ def test_a_position_past_its_message_is_an_error(written: Written) -> None:
         ({"until": "finished"}, "until is 'finished'"),
         ({"until": {0: 1}}, "until lacks partition 1"),
         ({"start": "beginning"}, "start is 'beginning'"),
-        ({"start": {5: 1}}, "partition 5 is not read here; this reader has 0, 1"),
+        ({"start": {5: 1}}, "partition 5 is not assigned to this reader, which has 0, 1"),
         ({"start": {0: -1}}, "offset of a position is -1"),
         ({"start": {0: "1"}}, "offset of a position is '1'"),
         ({"partitions": [2]}, "partitions names 2; the channel has the partitions 0 to 1"),

@@ -146,7 +146,7 @@ def test_a_commit_past_the_returned_records_is_refused(channel: Channel) -> None
         past = {p: Position(offset=place.offset + 1) for p, place in reader.position().items()}
         with pytest.raises(CommitBeyondRead, match="nothing was committed"):
             reader.commit(past)
-        with pytest.raises(OptionError, match="partition 7 is not read here"):
+        with pytest.raises(OptionError, match="partition 7 is not assigned to this reader"):
             reader.commit({7: 0})
         assert reader.committed() == {}
 
@@ -281,7 +281,7 @@ def test_a_reader_without_a_group_leaves_no_trace_and_commits_nothing(channel: C
     with channel.reader(until="now") as reader:
         assert channel.endpoints() == ()
         for use in (reader.commit, reader.committed):
-            with pytest.raises(OptionError, match=r"keep reader\.position"):
+            with pytest.raises(OptionError, match=r"store reader\.position"):
                 use()
         with pytest.raises(OptionError, match="give it a group"):
             reader.payload = {}

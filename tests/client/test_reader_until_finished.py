@@ -217,7 +217,7 @@ def test_a_reader_that_waits_for_a_failed_writer_raises_when_the_channel_closes(
     with channel.reader(on_lost_writer="wait") as reader:
         assert len(reader.read(50, timeout=None)) == 50
         channel.close()
-        with pytest.raises(WriterFailed, match="no writer can take its place any more"):
+        with pytest.raises(WriterFailed, match="no successor can attach"):
             reader.read(1, timeout=60)
 
 

@@ -96,7 +96,7 @@ def test_a_key_function_refuses_a_record_in_its_own_call(topics: Topics) -> None
     connection = topics.connect("avro", partitions=1)
     with ChannelWriter(connection, key=lambda record: record["celsius"] or None) as writer:
         writer.write(readings(1)[0])
-        with pytest.raises(OptionError, match="the key function gave"):
+        with pytest.raises(OptionError, match="the key function returned"):
             writer.write(readings(1, 1)[0])
     assert ids(connection) == [0]
 

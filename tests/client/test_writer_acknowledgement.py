@@ -51,7 +51,7 @@ def test_a_timeout_names_group_and_partition_and_missing_records(new_channel: Ne
         missing = "the group 'delays': partition 1: 15 messages missing (5 of 20)"
         with pytest.raises(SluicewayTimeout, match=re.escape(missing)):
             writer.wait_acknowledged(["delays"], timeout_s=0.1)
-        with pytest.raises(SluicewayTimeout, match="'later': it has had no members yet"):
+        with pytest.raises(SluicewayTimeout, match="'later': it never had a member"):
             writer.wait_acknowledged(["later"], timeout_s=0.1)
 
 
@@ -85,7 +85,7 @@ def test_with_keys_only_the_partitions_of_the_keys_are_awaited(
         writer.flush()
         reader.read(7, timeout=None)
         reader.commit({0: reader.position()[0]})
-        with pytest.raises(SluicewayTimeout, match="'delays': partition 1: nothing committed"):
+        with pytest.raises(SluicewayTimeout, match="'delays': partition 1: none of"):
             writer.wait_acknowledged(["delays"], timeout_s=0.1)
         reader.commit({1: reader.position()[1]})
         writer.wait_acknowledged(["delays"], timeout_s=30)
@@ -98,14 +98,14 @@ def test_members_of_a_broadcast_group_are_named(new_channel: NewChannel) -> None
         with channel.reader(group="all", index=1, size=2, mode="broadcast") as reader:
             reader.read(5, timeout=None)
             reader.commit()
-            with pytest.raises(SluicewayTimeout, match="member 0, partition 0: nothing committed"):
+            with pytest.raises(SluicewayTimeout, match="member 0, partition 0: none of"):
                 writer.wait_acknowledged(["all"], timeout_s=0.1)
 
 
 def test_invalid_groups_to_wait_for_are_refused(new_channel: NewChannel, topics: Topics) -> None:
     with new_channel().writer() as writer:
         for groups in ("delays", [], [1]):
-            with pytest.raises(OptionError, match="list of groups' names"):
+            with pytest.raises(OptionError, match="list of group names"):
                 writer.wait_acknowledged(groups)  # type: ignore[arg-type]
         with pytest.raises(OptionError, match="seconds"):
             writer.wait_acknowledged(["delays"], timeout_s=-1)
@@ -113,6 +113,6 @@ def test_invalid_groups_to_wait_for_are_refused(new_channel: NewChannel, topics:
             writer.wait_acknowledged(["a\nb"], timeout_s=0)
     with (
         ChannelWriter(topics.connect()) as alone,
-        pytest.raises(OptionError, match="asks no gateway"),
+        pytest.raises(OptionError, match="has no gateway"),
     ):
         alone.wait_acknowledged(["delays"])

@@ -1,7 +1,6 @@
 """docker-compose.yml against the Compose specification, the code, and the images."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +58,6 @@ def test_the_file_needs_no_shell_variables() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not shutil.which("docker-compose"), reason="docker-compose is not installed")
 def test_docker_compose_parses_the_same_services(services: dict[str, Any]) -> None:
     done = subprocess.run(
         ["docker-compose", "--file", str(COMPOSE), "--profile", "spark", "config"],

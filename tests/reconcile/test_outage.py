@@ -42,7 +42,7 @@ def test_channels_wait_for_kafka_and_continue_when_it_returns(
     found = rig.get(new)
     assert found.phase is Phase.PROVISIONING
     assert status(found, "Ready") == status(found, "Synced") == ("False", "BrokerUnavailable")
-    assert "when Kafka is back" in condition(found, "Ready").message
+    assert "until Kafka is back" in condition(found, "Ready").message
     rig.clock.advance(1)
     assert rig.run_once().unreachable == 1
     assert rig.get(new) == found, "the same outage is nothing new"

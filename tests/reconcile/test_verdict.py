@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicRef, may_become
-from sluiceway_gateway.errors import AccessFailure, Misfit
+from sluiceway_gateway.errors import AccessFailure, AccessProblem
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, ObservedTopic, ObservedTopics, Rejection
 from sluiceway_gateway.provisioning.status import (
@@ -91,19 +91,19 @@ def test_a_reconcile_result_is_a_legal_transition_based_on_observations(
         assert verdict.next_check_s is None or 1 <= verdict.next_check_s <= 60
 
 
-lockouts = st.none() | st.builds(
-    AccessFailure, misfit=st.sampled_from(Misfit), words=st.just("It is.")
+access_failures = st.none() | st.builds(
+    AccessFailure, problem=st.sampled_from(AccessProblem), message=st.just("It is.")
 )
 
 
-@given(channels, lockouts, st.integers(min_value=0, max_value=100))
+@given(channels, access_failures, st.integers(min_value=0, max_value=100))
 def test_an_outage_changes_no_phase_and_is_retried_soon(
-    channel: Channel, lockout: AccessFailure | None, refusals: int
+    channel: Channel, failure: AccessFailure | None, refusals: int
 ) -> None:
-    verdict = unreachable(channel, lockout, refusals=refusals, now=NOW)
+    verdict = unreachable(channel, failure, refusals=refusals, now=NOW)
     assert verdict.channel is not None
     if verdict.channel.conditions:
-        assert condition(verdict.channel, "Synced").reason == unavailable_reason(lockout)
+        assert condition(verdict.channel, "Synced").reason == unavailable_reason(failure)
     assert (verdict.channel.phase, verdict.channel.topic) == (channel.phase, channel.topic)
     assert (verdict.next_check_s, verdict.refusals) == (1.0, refusals)
 

@@ -19,7 +19,7 @@ from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed
 from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.cli import main
-from sluiceway_gateway.errors import AccessFailure, KafkaUnavailable, Misfit
+from sluiceway_gateway.errors import AccessFailure, AccessProblem, KafkaUnavailable
 from sluiceway_gateway.kafka import client
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from waiting import until
@@ -78,7 +78,7 @@ def test_an_untrusted_gateway_certificate_is_reported_at_once(
 def test_http_to_an_https_gateway_is_reported_at_once(secured_service: SecuredGateway) -> None:
     url = secured_service.url.replace("https://", "http://")
     began_s = time.monotonic()
-    words = "it speaks TLS; use https://"
+    words = "it uses TLS; use https://"
     gateway = Gateway(url, timeout_s=60)
     with gateway, pytest.raises(GatewayAccessFailed, match=words):
         gateway.channel("flights")
@@ -95,10 +95,10 @@ OF_CERTIFICATES = {
 }
 
 
-def kind(misfit: str) -> Misfit:
+def kind(misfit: str) -> AccessProblem:
     if misfit in OF_CREDENTIALS:
-        return Misfit.CREDENTIALS
-    return Misfit.CERTIFICATE if misfit in OF_CERTIFICATES else Misfit.PROTOCOL
+        return AccessProblem.CREDENTIALS
+    return AccessProblem.CERTIFICATE if misfit in OF_CERTIFICATES else AccessProblem.PROTOCOL
 
 
 @pytest.mark.parametrize("misfit", MISFITS)
@@ -106,13 +106,13 @@ def test_a_gateway_refused_by_kafka_reports_the_reason(secured: SecuredKafka, mi
     properties = dict(MISFITS[misfit][0](secured))
     servers = properties.pop("bootstrap.servers")
     kafka = KafkaAdmin(servers, properties, timeout_s=2)
-    with pytest.raises(KafkaUnavailable, match="does not let the gateway in") as raised:
+    with pytest.raises(KafkaUnavailable, match="refuses the gateway") as raised:
         kafka.describe_cluster()
     with pytest.raises(KafkaUnavailable) as again:
         kafka.describe_cluster()
-    assert raised.value.lockout is not None
-    assert raised.value.lockout.misfit is kind(misfit)
-    assert again.value.lockout == raised.value.lockout, "what lasts is nothing new"
+    assert raised.value.access_failure is not None
+    assert raised.value.access_failure.problem is kind(misfit)
+    assert again.value.access_failure == raised.value.access_failure, "what lasts is nothing new"
     assert "SLUICEWAY_KAFKA_PROPERTIES" in str(raised.value)
     assert properties.get("sasl.password", "absent") not in str(raised.value)
 
@@ -128,11 +128,11 @@ def test_the_last_diagnosis_is_kept_while_the_broker_is_slow(
         def seen() -> AccessFailure | None:
             with pytest.raises(KafkaUnavailable) as raised:
                 kafka.describe_cluster()
-            return raised.value.lockout
+            return raised.value.access_failure
 
         told = seen()
         assert told is not None
-        assert told.misfit is Misfit.CERTIFICATE
+        assert told.problem is AccessProblem.CERTIFICATE
         with relay.still(), monkeypatch.context() as patched:
             patched.setattr(client, "diagnosis", partial(diagnosis, timeout_s=0.5))
             assert seen() == told
@@ -161,10 +161,10 @@ def test_a_refusal_during_a_probe_is_reported(
             until(refused)
 
         monkeypatch.setattr(client, "diagnosis", look)
-        with pytest.raises(KafkaUnavailable, match="does not let the gateway in") as raised:
+        with pytest.raises(KafkaUnavailable, match="refuses the gateway") as raised:
             kafka.describe_cluster()
-    assert raised.value.lockout is not None
-    assert raised.value.lockout.misfit is Misfit.CREDENTIALS
+    assert raised.value.access_failure is not None
+    assert raised.value.access_failure.problem is AccessProblem.CREDENTIALS
 
 
 def test_serving_https_needs_a_certificate_with_its_key(

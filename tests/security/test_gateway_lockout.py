@@ -89,7 +89,7 @@ LOCKOUTS: dict[str, tuple[Any, str]] = {
     ),
     "KafkaProtocolMismatch": (
         lambda kafka: kafka.scram("gateway", security_protocol="SASL_PLAINTEXT"),
-        "speaks TLS, and security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
+        "uses TLS, but security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
     ),
 }
 
@@ -123,7 +123,7 @@ def test_a_channel_reports_kafkas_refusal_and_is_created_after_access_is_granted
         assert (refused.status_code, refused.json()["code"]) == (503, "kafka_unavailable")
         assert words in refused.json()["detail"]
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
-    told = [each for each in logged if each["event"] == "kafka is away"]
+    told = [each for each in logged if each["event"] == "kafka is unavailable"]
     assert len(told) > 1
     assert {each["cause"] for each in told} == {reason}
     assert words in told[0]["reason"]

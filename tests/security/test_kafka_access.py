@@ -55,7 +55,7 @@ def test_an_unreachable_broker_is_not_an_access_problem(secured: SecuredKafka) -
     ("answer", "protocol", "words"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "PLAINTEXT", "is not Kafka; correct the address"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "SSL", "does not speak TLS"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "SSL", "does not use TLS"),
         (b"", "PLAINTEXT", "Kafka did not answer"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Operators of pypz; imported only if pypz is installed, which creates replicas by name."""
+"""Operators of pypz, in an importable module: pypz creates their replicas by name."""
 
 from typing import Any
 

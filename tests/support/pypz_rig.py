@@ -306,9 +306,7 @@ def _let_go(channel: Any) -> None:
 
 
 def without_pypzs_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip without pypz; else let its ports close without their sleep of five seconds."""
-    try:
-        from pypz.abstracts import channel_ports
-    except ImportError:
-        pytest.skip("pypz is not here, and on no package index: github.com/lazlowa/pypz-python")
+    """Let pypz's ports close without their sleep of five seconds."""
+    from pypz.abstracts import channel_ports
+
     monkeypatch.setattr(channel_ports, "time", types.SimpleNamespace(sleep=lambda _s: None))

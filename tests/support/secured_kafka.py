@@ -293,18 +293,18 @@ MISFITS: dict[str, tuple[Callable[[SecuredKafka], Mapping[str, str]], str]] = {
     ),
     "no password": (
         lambda kafka: kafka.tls("SCRAM"),
-        "requires a user and a password, and security.protocol is SSL; set it to SASL_SSL",
+        "requires a user and a password, but security.protocol is SSL; set it to SASL_SSL",
     ),
     "TLS to a port without it": (
         lambda kafka: kafka.tls("SCRAM") | {"bootstrap.servers": kafka.broker.bootstrap_servers},
-        "speaks without TLS, and security.protocol is SSL; .*set it to PLAINTEXT",
+        "does not use TLS, but security.protocol is SSL; .*set it to PLAINTEXT",
     ),
     "no TLS to a port with it": (
         lambda kafka: {"bootstrap.servers": kafka.broker.secured["SCRAM"]},
-        "speaks TLS, and security.protocol is PLAINTEXT; set it to SSL, or to SASL_SSL",
+        "uses TLS, but security.protocol is PLAINTEXT; set it to SSL, or to SASL_SSL",
     ),
     "a password without TLS to a port with it": (
         lambda kafka: kafka.scram(security_protocol="SASL_PLAINTEXT"),
-        "speaks TLS, and security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
+        "uses TLS, but security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
     ),
 }

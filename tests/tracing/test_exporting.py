@@ -51,7 +51,10 @@ def test_serve_exports_what_it_has_traced_before_it_ends(
 
 @pytest.mark.parametrize(
     "variables",
-    [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}],
+    [
+        {"OTEL_SDK_DISABLED": "true"},
+        pytest.param({"OTEL_TRACES_EXPORTER": "none"}, marks=pytest.mark.long),
+    ],
     ids=lambda given: next(iter(given)),
 )
 def test_serve_exports_nothing_if_the_variables_say_so(
@@ -67,7 +70,7 @@ def test_serve_says_which_exporter_is_not_installed_and_serves(
     sqlite: SQLite, kafka: SharedKafka
 ) -> None:
     logged = traced_request(settings(sqlite, kafka) | {"OTEL_TRACES_EXPORTER": "zipkin"})
-    assert "OpenTelemetry's exporter 'zipkin' is not installed: no traces go there" in logged
+    assert "OpenTelemetry's exporter 'zipkin' is not installed: it gets no traces" in logged
 
 
 WITHOUT_SDK = """
@@ -88,7 +91,7 @@ def test_a_missing_sdk_is_named_with_the_command_that_installs_it() -> None:
         text=True,
         check=True,
     )
-    assert "its SDK is not installed: `pip install '.[otel]'`" in done.stderr
+    assert "OpenTelemetry's SDK is not installed: `pip install '.[otel]'`" in done.stderr
 
 
 def documented_example() -> str:
@@ -115,6 +118,7 @@ def run_example(code: str, collector: Collector, url: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_the_documented_example_is_one_trace_of_two_services(
     sqlite: SQLite, kafka: SharedKafka
 ) -> None:

@@ -1,4 +1,4 @@
-"""The partition assignment of a member of a dynamic group."""
+"""Partition assignment: the changing partitions of a dynamic group's member."""
 
 import logging
 import threading
@@ -17,13 +17,14 @@ LOGGER = logging.getLogger("sluiceway.endpoint.assignment")
 
 
 class PartitionAssignment:
-    """The partitions of one member; heartbeat results announce when they change.
+    """The partitions of one member; heartbeat results announce changes.
 
-    A rebalance is `find_revoked`, then `drop` of what it returned once the reader has let go of
-    it, then `accept`. `partitions` are assigned now, `pending` after another member has let go of
-    them. `positions` are the group's committed positions as of `accept`, `total` is the channel's
-    number of partitions. `forfeited`: the member was lost, took too long to let go of partitions,
-    or its group was reset, so all its partitions are revoked and take no commit.
+    A rebalance is `find_revoked`, then `drop` of the revoked partitions once the reader has
+    stopped reading them, then `accept`. `partitions` are assigned now, `pending` once their current
+    member has released them. `positions` are the group's committed positions as of `accept`,
+    `total` is the channel's number of partitions. `forfeited`: the member was lost, took too long
+    to release partitions, or its group was reset, so all its partitions are revoked and cannot be
+    committed.
     """
 
     def __init__(self, handle: EndpointHandle) -> None:
@@ -44,12 +45,12 @@ class PartitionAssignment:
             if (method := on_heartbeat()) is not None:
                 method(result)
 
-        # Held weakly: an abandoned reader must not be kept alive by its own endpoint.
+        # A weak reference, or its endpoint would keep an abandoned reader alive.
         handle.on_result = on_result
 
     @property
     def rebalance_due(self) -> bool:
-        """Whether the assignment may have changed, and a heartbeat came since the last request."""
+        """Whether a heartbeat since the last request announced a possible change."""
         return self._heartbeat.is_set() and (
             self._generation is None
             or self._announced_generation != self._generation
@@ -58,11 +59,11 @@ class PartitionAssignment:
 
     @property
     def stable(self) -> bool:
-        """Whether no further partition is known to come with the group's current members."""
+        """Whether the group's current members have no further partition for this one."""
         return not self.pending and self._required_total <= self.total
 
     def require_total(self, partitions: int) -> None:
-        """Note that the channel has at least so many partitions."""
+        """Record that the channel has at least this number of partitions."""
         self._required_total = max(self._required_total, partitions)
 
     def request_rebalance(self) -> None:
@@ -83,19 +84,19 @@ class PartitionAssignment:
         self._update(self._sync(offer))
 
     def find_revoked(self) -> tuple[int, ...]:
-        """Request the assignment and return the partitions to let go of; none in an outage."""
+        """Request the assignment and return the revoked partitions; none in an outage."""
         self._heartbeat.clear()
         self._offer = None
         try:
             self._offer = offer = self._sync(None)
         except GatewayUnavailable as error:
-            LOGGER.warning("the assignment of %s stays as it is: %s", self._handle.name, error)
+            LOGGER.warning("the assignment of %s stays unchanged: %s", self._handle.name, error)
             return ()
         self.forfeited = offer.has is None and self._generation is not None
         if self.forfeited and self.partitions:
             LOGGER.warning(
-                "%s took too long and loses its partitions %s: what it has not committed of them "
-                "is read again. It continues with a new assignment",
+                "%s took too long and loses its partitions %s: their uncommitted records are read "
+                "again. It continues with a new assignment",
                 self._handle.name,
                 ", ".join(map(str, self.partitions)),
             )
@@ -117,7 +118,7 @@ class PartitionAssignment:
             LOGGER.warning("%s has not taken its new assignment: %s", self._handle.name, error)
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
-        """Note a generation that a heartbeat announced, in the heartbeat thread."""
+        """Record the generation that a heartbeat announced; runs in the heartbeat thread."""
         if result.generation is not None:
             self._announced_generation = result.generation
         self._heartbeat.set()
@@ -152,7 +153,7 @@ class PartitionAssignment:
 
 
 class StopAtAssignmentEnd(StopCondition):
-    """Another stop condition, for the partitions that are assigned at the moment."""
+    """A stop condition restricted to the currently assigned partitions."""
 
     def __init__(self, whole: StopCondition, assignment: PartitionAssignment) -> None:
         super().__init__(None)
@@ -168,10 +169,10 @@ class StopAtAssignmentEnd(StopCondition):
         return {p: ends.get(p, 0) for p in self._assignment.partitions}
 
     def on_idle(self) -> None:
-        """Raise if the end offsets cannot be known."""
+        """Raise if the end offsets are unavailable."""
         self._whole.on_idle()
 
     def verify_complete(self) -> None:
-        """Raise if records are missing, once no further partition is to come."""
+        """Raise if records are missing, unless further partitions may be assigned."""
         if self._assignment.stable:
             self._whole.verify_complete()

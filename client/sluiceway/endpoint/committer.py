@@ -16,13 +16,13 @@ class OffsetCommitter:
     """Commits the positions of one reader for its group.
 
     Commits carry a sequence number, so a delayed commit cannot overwrite a newer one. A commit
-    without an answer may or may not have been stored; the next one includes its positions.
+    without a response may or may not have been stored; the next one includes its positions.
 
     For facades: `assign` and `revoke` follow the assignment, `track_consumed` raises the limit
     up to which positions may be committed, `commit` and `committed` need a group.
 
-    Thread-safe. Commits are sent one after the other, as positions must not go back. Nothing else
-    waits for a commit: reading goes on during an outage of the gateway.
+    Thread-safe. Commits are sent one after the other, because positions must not go back. Nothing
+    else waits for a commit: reading continues during an outage of the gateway.
     """
 
     def __init__(self, handle: EndpointHandle | None, *, topic_id: str | None) -> None:
@@ -30,33 +30,33 @@ class OffsetCommitter:
         self._topic_id = topic_id
         self._sequence = 0
         self.revocations = 0
-        """How often partitions were removed."""
+        """Number of times that partitions were removed."""
         self._committed = {} if handle is None else dict(handle.attached.positions)
         self._consumed: dict[int, Position] = {}
-        # By partition, where the records begin that were handed out since the last commit.
+        # By partition, the position of the first record returned since the last commit.
         self._uncommitted_from: dict[int, Position] = {}
         self._commit_lock = threading.Lock()
         # Guards the two maps for a few instructions; taken after `_commit_lock`.
         self._lock = threading.RLock()
 
     def track_consumed(self, positions: Mapping[int, Position]) -> None:
-        """Allow commits up to these positions: the records before them were handed out."""
+        """Allow commits up to these positions: the records before them were returned."""
         with self._lock:
             for partition, position in positions.items():
                 self._consumed[partition] = max(position, self._consumed.get(partition, position))
 
     def start_at(self, positions: Mapping[int, Position]) -> None:
-        """Note positions where reading begins, at first or after a seek."""
+        """Record the positions at which reading starts, initially or after a seek."""
         with self._lock:
             self._uncommitted_from |= positions
 
     def uncommitted_from(self) -> dict[int, Position]:
-        """Return, by partition, the last committed position, or else where reading began."""
+        """Return, by partition, the last committed position, or else the start position."""
         with self._lock:
             return dict(self._uncommitted_from)
 
     def assign(self, start: Mapping[int, Position], committed: Mapping[int, Position]) -> None:
-        """Add partitions with their start positions, and what is committed of them."""
+        """Add partitions with their start positions and committed positions."""
         with self._lock:
             self._consumed.update(start)
             self._uncommitted_from.update(start)
@@ -76,7 +76,7 @@ class OffsetCommitter:
         positions: Mapping[int, Position | int] | None,
         consumed: Callable[[], Mapping[int, Position]],
     ) -> None:
-        """Commit `positions`, all or none; None commits all that `consumed` returns.
+        """Commit `positions`, all or none; None commits the positions that `consumed` returns.
 
         `consumed` is called once earlier commits are done. Raises CommitBeyondRead, Conflict,
         Fenced, StaleGeneration, GatewayUnavailable, and OptionError for a reader without a group.
@@ -104,7 +104,7 @@ class OffsetCommitter:
         consumed: Callable[[], Mapping[int, Position]],
         positions: Mapping[int, Position | int] | None = None,
     ) -> None:
-        """Do as `commit`, by a request of the caller; `send` is given None if nothing moved."""
+        """Like `commit`, by the caller's `send`, which gets None if nothing moved."""
         handle, group = self._require_group()
         with self._commit_lock:
             current = consumed()
@@ -137,7 +137,7 @@ class OffsetCommitter:
             self.mark_committed(changed)
 
     def mark_committed(self, positions: Mapping[int, Position]) -> None:
-        """Note positions that the gateway has stored."""
+        """Record positions that the gateway has stored."""
         with self._lock:
             present = {p: at for p, at in positions.items() if p in self._consumed}
             self._committed |= present
@@ -152,7 +152,7 @@ class OffsetCommitter:
         return {p: position for p, position in found.items() if handle.owns(p)}
 
     def last_known(self, partition: int) -> Position | None:
-        """Return a partition's committed position as last seen, without asking."""
+        """Return a partition's last seen committed position, without a request."""
         return self._committed.get(partition)
 
     def _require_group(self) -> tuple[EndpointHandle, str]:
@@ -160,7 +160,7 @@ class OffsetCommitter:
         if handle is None or handle.membership is None:
             raise OptionError(
                 "a reader without a group commits nothing: open it with channel.reader(group=…), "
-                "or keep reader.position() with your results and give it as start"
+                "or store reader.position() with your results and pass it as start"
             )
         handle.check()
         return handle, handle.membership.group
@@ -170,14 +170,14 @@ class OffsetCommitter:
         for partition, given in positions.items():
             if partition not in self._consumed:
                 raise OptionError(
-                    f"partition {partition!r} is not read here; this reader has "
+                    f"partition {partition!r} is not assigned to this reader, which has "
                     f"{', '.join(map(str, sorted(self._consumed)))}"
                 )
             position = Position.of(given)
             if position > self._consumed[partition]:
                 raise CommitBeyondRead(
-                    f"partition {partition}: {position} is past what was handed out, which is up "
-                    f"to {self._consumed[partition]}; nothing was committed"
+                    f"partition {partition}: {position} is past the returned records, which end "
+                    f"at {self._consumed[partition]}; nothing was committed"
                 )
             checked[partition] = position
         return checked
@@ -188,7 +188,7 @@ class StandaloneCommitter:
 
     Each commit names the offsets that it replaces. If two consumers read the same partition by
     mistake, the second one's commit is a Conflict `position_moved` instead of overwriting the
-    first. A commit without an answer is doubtful: the next one first asks which of it counts.
+    first. After a commit without a response, the next one first requests the stored offsets.
 
     Thread-safe; one commit is made at a time.
     """
@@ -204,7 +204,7 @@ class StandaloneCommitter:
     def fetch(
         self, calls: EndpointCalls, partitions: Collection[int] | None = None
     ) -> Mapping[int, Position]:
-        """Ask for the committed offsets, and go on from those of `partitions`; None: of all.
+        """Request the committed offsets, and continue from those of `partitions` (None: all).
 
         Raises GatewayError.
         """
@@ -218,19 +218,19 @@ class StandaloneCommitter:
         return stored
 
     def known(self, calls: EndpointCalls) -> Mapping[int, Position]:
-        """Return the committed offsets as last seen; asks for them if needed."""
+        """Return the last seen committed offsets; requests them if needed."""
         with self._lock:
             if self._known is None:
                 self.fetch(calls)
             elif self._doubtful:
-                # Only a doubtful commit is looked for: offsets that others moved stay unknown.
+                # Take only offsets of the doubtful commit: those that others moved stay unknown.
                 stored = calls.committed(self._channel, self._group, index=None)
                 counted = {p: at for p, at in self._doubtful.items() if stored.get(p) == at}
                 self._known, self._doubtful = self._known | counted, {}
             return self._known or {}
 
     def last_known(self, partition: int) -> Position | None:
-        """Return a partition's committed offset as last seen, without asking."""
+        """Return a partition's last seen committed offset, without a request."""
         return (self._known or {}).get(partition)
 
     def commit(self, calls: EndpointCalls, positions: Mapping[int, Position]) -> None:
@@ -240,7 +240,7 @@ class StandaloneCommitter:
             after = {p: at for p, at in positions.items() if at.replaces(before.get(p))}
             if not after:
                 return
-            # Until there is an answer: the request may be interrupted after it was sent.
+            # Until there is a response: the request may be interrupted after it was sent.
             self._doubtful = after
             try:
                 calls.advance(

@@ -55,8 +55,7 @@ class EndpointHandle:
     Its session sends heartbeats in another thread. Their results are in `counterparts` and
     `finish_requested`, and `check` raises for an endpoint that has to stop. A fenced endpoint
     never attaches again. An endpoint that was lost, because its process was paused for longer
-    than its heartbeat timeout, continues with the next heartbeat unless its place was
-    taken.
+    than its heartbeat timeout, continues with the next heartbeat unless its place was taken.
 
     For facades: attach with the constructor, call `record_cycle` with each read or write and
     `check` before it, then `detach` or `fail`. `subscribe` adds status callbacks, `on_result`
@@ -76,7 +75,7 @@ class EndpointHandle:
         patience_s: float | None = None,
         interval_s: float | None = None,
     ) -> None:
-        """Attach; where its group makes the channel grow, wait for the new partitions.
+        """Attach, and wait for new partitions if the group makes the channel grow.
 
         `patience_s` and `interval_s` are a heartbeat timeout and interval of its own, within the
         channel's. Raises OptionError, Conflict, ChannelClosed, ChannelNotFound, and
@@ -131,7 +130,7 @@ class EndpointHandle:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has neither detached nor failed yet."""
+        """Whether it has neither detached nor failed."""
         return self._open
 
     @property
@@ -148,8 +147,8 @@ class EndpointHandle:
     def pristine(self) -> bool:
         """Whether a writer has certainly written nothing.
 
-        Readers need not wait for a replacement of a pristine writer that fails. Set it when the
-        writer is opened, and clear it before the first message is handed to Kafka's client.
+        Readers ignore a pristine writer that fails. Set it when the writer is opened, and clear it
+        before the first message is produced.
         """
         return self._if_abandoned.pristine
 
@@ -158,11 +157,11 @@ class EndpointHandle:
         self._if_abandoned.pristine = pristine
 
     def mark_complete(self) -> None:
-        """Note that a reader has read everything: abandoning it now is no failure."""
+        """Record that a reader has read everything, so abandoning it is no failure."""
         self._if_abandoned.complete = True
 
     def owns(self, partition: int) -> bool:
-        """Whether a partition, also one that is added later, is assigned to this endpoint."""
+        """Whether a partition, existing or added later, is assigned to this endpoint."""
         member = self.membership
         if member is None or member.size is None or member.mode == "broadcast":
             return True
@@ -191,7 +190,7 @@ class EndpointHandle:
     def heartbeat_now(self, timeout_s: float = _FINAL_TIMEOUT_S) -> None:
         """Send a heartbeat at once, wait up to `timeout_s` for its result, and `check`."""
         deadline_s = time.monotonic() + timeout_s
-        # The first answer may belong to a heartbeat that was in flight.
+        # The first response may belong to a heartbeat that was in flight.
         for _ in range(2):
             self.check()
             self._answered.clear()
@@ -201,7 +200,7 @@ class EndpointHandle:
         self.check()
 
     def fence(self, error: Fenced) -> None:
-        """Note that another instance has taken its place."""
+        """Record that another instance has taken its place."""
         self._failure = error
 
     def report(self) -> dict[str, Any] | None:
@@ -251,10 +250,9 @@ class EndpointHandle:
     ) -> None:
         """Report the end. May be repeated, also after GatewayUnavailable.
 
-        `timeout_s` replaces the grace period as the limit of the request. `ends` is where a
-        writer's partitions end. Index 0 of a group waits for the other members,
-        so that it closes last; after `close_timeout_s` it fails with SluicewayTimeout. Raises
-        Fenced.
+        `timeout_s` replaces the grace period as the limit of the request. `ends` are a writer's
+        end offsets by partition. Index 0 of a group closes last: it waits for the other members,
+        and raises SluicewayTimeout after `close_timeout_s`. Raises Fenced.
         """
         if not self._open or self._fork_guard.forked:
             return
@@ -288,7 +286,7 @@ class EndpointHandle:
             return
 
     def fail(self, error: BaseException) -> None:
-        """Report that an exception ended it; a gateway that does not answer is only logged."""
+        """Report that an exception ended it; an unreachable gateway is only logged."""
         if self._open and not self._fork_guard.forked:
             self._fail(cause_of(error), None)
 
@@ -330,7 +328,7 @@ class EndpointHandle:
     def _fail(self, cause: str, ends: Mapping[int, int] | None) -> None:
         if ends is None and self.pristine:
             ends = {}
-        # A heartbeat with an earlier state that arrives after the error would undo it.
+        # A delayed heartbeat with an earlier state would overwrite the error.
         self._open = False
         self.session.wait_idle(_FINAL_TIMEOUT_S)
         try:
@@ -361,7 +359,7 @@ class ClosesOnExit(ABC):
         """Release everything. May be repeated."""
 
     def abort(self, error: BaseException) -> None:
-        """Release everything after a failure, which `error` describes to others."""
+        """Release everything after a failure; `error` is its reported cause."""
         del error
         self.close()
 
@@ -381,7 +379,7 @@ class ClosesOnExit(ABC):
 
 
 class ChannelEndpoint(ClosesOnExit):
-    """A writer or reader, which may be attached to its channel as an endpoint."""
+    """Base class of writers and readers, which may be attached as endpoints."""
 
     def __init__(self, handle: EndpointHandle | None) -> None:
         self._handle = handle
@@ -417,12 +415,12 @@ class ChannelEndpoint(ClosesOnExit):
     def finish_requested(self) -> bool:
         """Whether the channel is closing or being deleted, as of the last heartbeat.
 
-        A writer should finish then; a reader knows that no further writer attaches.
+        Then a writer should finish, and no further writer attaches.
         """
         return self._handle is not None and self._handle.finish_requested
 
     def on_status(self, callback: StatusCallback) -> None:
-        """Call `callback` with its counterparts, a tuple of Endpoint: now, and when they change.
+        """Call `callback` with the counterparts, a tuple of Endpoint: now and after each change.
 
         It runs in the heartbeat thread, which it should not block; exceptions are logged.
         """

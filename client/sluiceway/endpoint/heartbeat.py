@@ -28,11 +28,11 @@ __all__ = [
 LOGGER = logging.getLogger("sluiceway.endpoint.heartbeat")
 
 _DETACH_TIMEOUT_S = 5.0
-_ABANDONED = "abandoned: the program let go of it without closing it"
+_ABANDONED = "abandoned: garbage-collected without being closed"
 _MAX_REPORTS = 1000
-"""Reports per request; further ones take a heartbeat of their own."""
+"""Reports per request; further ones need another heartbeat."""
 _MAX_REQUEST_BYTES = 500_000
-"""About half of what a gateway reads of one request by default."""
+"""About half of a gateway's default request limit."""
 _INITIAL_INTERVAL_S = 2.0
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.05, 60.0
 _SESSIONS: dict[Hashable, "HeartbeatSession"] = {}
@@ -40,10 +40,10 @@ _SESSIONS: dict[Hashable, "HeartbeatSession"] = {}
 
 @dataclass(kw_only=True)
 class DetachRequest:
-    """The request that detaches an endpoint after it was garbage collected.
+    """The request that detaches an endpoint after it was garbage-collected.
 
-    `complete`: a reader has read everything, so that abandoning it is no failure. `pristine`: a
-    writer has handed no message to Kafka.
+    `complete`: a reader has read everything, so abandoning it is no failure. `pristine`: a writer
+    has produced no message.
     """
 
     name: str
@@ -80,9 +80,9 @@ class AbandonedEndpoints:
         return bool(self._finalizers)
 
     def track(self, endpoint: object, request: DetachRequest) -> None:
-        """Queue `request`, as it is then, when `endpoint` is garbage collected."""
+        """Queue `request`, in its state at that time, when `endpoint` is garbage-collected."""
         finalizer = ForkGuard().finalize(endpoint, self._queue.append, request)
-        # The gateway finds the endpoints of a process that exits lost.
+        # Endpoints of a process that exits become lost by themselves.
         finalizer.atexit = False
         self._finalizers[request.id] = finalizer
 
@@ -92,7 +92,7 @@ class AbandonedEndpoints:
             finalizer.detach()
 
     def detach_all(self, calls: EndpointCalls) -> None:
-        """Send the queued requests; those that the gateway cannot take yet stay queued."""
+        """Send the queued requests; keep those that the gateway cannot accept yet."""
         for _ in range(len(self._queue)):
             request = self._queue.popleft()
             try:
@@ -110,8 +110,8 @@ class AbandonedEndpoints:
             else:
                 if not request.complete:
                     LOGGER.warning(
-                        "%s failed: the program let go of it without closing it. Use `with`, or "
-                        "close it; its counterparts were informed",
+                        "%s failed: it was garbage-collected without being closed. Use `with`, or "
+                        "close it; the gateway has the failure",
                         request.name,
                     )
             self._finalizers.pop(request.id, None)
@@ -126,7 +126,7 @@ class SessionEndpoint(Protocol):
         """Return its report for the next heartbeat; None while it is not attached."""
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
-        """Handle the gateway's answer to its report, in the heartbeat thread."""
+        """Handle the gateway's response to its report, in the heartbeat thread."""
 
 
 class HeartbeatExtension(Protocol):
@@ -136,17 +136,17 @@ class HeartbeatExtension(Protocol):
         """Return fields for the body of the next heartbeat; empty if there is nothing to report."""
 
     def on_answer(self, answer: JsonNode) -> None:
-        """Handle the answer to a heartbeat that had such fields."""
+        """Handle the response to a heartbeat with such fields."""
 
     def on_rejected(self, error: GatewayError) -> None:
-        """Handle a gateway that refuses the fields; the session has removed the extension."""
+        """Handle the gateway's refusal of the fields; the extension is already removed."""
 
 
 class HeartbeatSession:
     """Sends heartbeats for its endpoints, from the first `register` to the last `unregister`.
 
-    Endpoints are held weakly: a session keeps no abandoned endpoint alive, and detaches it. An
-    unreachable gateway is logged, and becomes the session's `outage` after `grace_s`.
+    The session has weak references to its endpoints, and detaches abandoned ones. An unreachable
+    gateway is logged, and becomes the session's `outage` after `grace_s`.
     """
 
     def __init__(
@@ -184,12 +184,12 @@ class HeartbeatSession:
         """Requests on the session's own connections. Raises EndpointClosed."""
         calls = self._calls
         if calls is None:
-            raise EndpointClosed("this endpoint has left its channel; open a new one")
+            raise EndpointClosed("this endpoint is detached from its channel; open a new one")
         return calls
 
     @property
     def outage(self) -> GatewayError | None:
-        """The error of an outage of the gateway that is longer than the grace, or None."""
+        """The error of an outage longer than the grace period, or None."""
         since_s = self._outage_since_s
         if since_s is None or self._monotonic() - since_s <= self.grace_s:
             return None
@@ -197,7 +197,7 @@ class HeartbeatSession:
 
     @property
     def interruption(self) -> GatewayError | None:
-        """The error of the last heartbeat; None if the gateway took it."""
+        """The error of the last heartbeat; None if it was accepted."""
         return self._failure
 
     @property
@@ -213,7 +213,7 @@ class HeartbeatSession:
             self._start()
 
     def track(self, endpoint: SessionEndpoint, request: DetachRequest) -> None:
-        """Send `request` if the endpoint is garbage collected before it is unregistered."""
+        """Send `request` if the endpoint is garbage-collected before it is unregistered."""
         self._abandoned.track(endpoint, request)
 
     def unregister(self, endpoint: SessionEndpoint) -> None:
@@ -253,7 +253,7 @@ class HeartbeatSession:
         return idle
 
     def send(self, calls: EndpointCalls) -> None:
-        """Send one heartbeat for all endpoints and hand each its result."""
+        """Send one heartbeat for all endpoints, and pass each its result."""
         extra: dict[str, Any] = {}
         extensions = []
         for extension in list(self._extensions):
@@ -276,7 +276,7 @@ class HeartbeatSession:
                 return
             if answer is None:
                 continue
-            # Endpoints may have intervals of their own.
+            # Endpoints may have shorter intervals.
             next_ms.append(answer.next_ms)
             next_s = min(next_ms) / 1000
             self._interval_s = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, next_s))
@@ -305,7 +305,7 @@ class HeartbeatSession:
                         timeout_s=max(1.0, self._interval_s),
                     )
                 )
-                # After a heartbeat with a higher number, the next one is numbered above it.
+                # The gateway ignores numbers up to the highest that it has seen.
                 self._sequence = max(self._sequence, answers[-1].newest_beat)
         self._end_outage()
         results = {id_: result for each in answers for id_, result in each.results.items()}
@@ -319,16 +319,15 @@ class HeartbeatSession:
             with self._lock:
                 self._stop_if_unused()
                 if self._calls is not calls:
-                    # Closed here and not by `unregister`: a request in flight would leave its
-                    # connection open.
+                    # Not in `unregister`: a request in flight would leave its connection open.
                     calls.close()
                     return
             try:
                 self._abandoned.detach_all(calls)
                 self.send(calls)
             except Exception:
-                # Without this thread all endpoints would be found lost.
-                LOGGER.exception("a heartbeat failed; the next one is sent in its turn")
+                # Without this thread all endpoints would become lost.
+                LOGGER.exception("a heartbeat failed; the next one is sent after the interval")
 
     def _start(self) -> None:
         if self._calls is None:
@@ -350,21 +349,21 @@ class HeartbeatSession:
             self._wake.set()
 
     def _begin_outage(self, error: GatewayError) -> None:
-        # Its frames would keep abandoned endpoints alive.
+        # The traceback's frames would keep abandoned endpoints alive.
         clear_tracebacks(error)
         self._failure = error
         if self._outage_since_s is None:
             self._outage_since_s = self._monotonic()
             LOGGER.warning(
-                "the gateway takes no heartbeats: %s. Reading and writing go on; commits and "
-                "reports follow when it is back",
+                "heartbeats fail: %s. Reading and writing continue; commits and reports resume "
+                "when the gateway answers again",
                 str(error).rstrip("."),
             )
 
     def _end_outage(self) -> None:
         if self._outage_since_s is not None:
             duration_s = self._monotonic() - self._outage_since_s
-            LOGGER.warning("the gateway takes heartbeats again, after %.1f s", duration_s)
+            LOGGER.warning("the gateway accepts heartbeats again, after %.1f s", duration_s)
         self._outage_since_s = self._failure = None
 
 
@@ -374,7 +373,7 @@ def _batches(reports: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str,
     size = 0
     for report in reports:
         estimate = 450 + 40 * len(report.get("positions") or ())
-        # Payloads are bounded; JSON may escape each character.
+        # An upper bound: JSON may escape each character of a payload.
         estimate += 2 * len(str(report["payload"])) if report.get("payload") else 0
         if batch and size + estimate > _MAX_REQUEST_BYTES:
             yield batch

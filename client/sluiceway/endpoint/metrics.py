@@ -11,13 +11,13 @@ from sluiceway.rest.endpoint_models import Position, Role
 __all__ = ["CycleCounter", "EndpointMetrics", "Progress"]
 
 Progress = Callable[[], tuple[int, Mapping[int, Position]]]
-"""Returns how many records a reader has handed out, and its positions."""
+"""Returns the number of records that a reader has returned, and its positions."""
 
 
 class CycleCounter:
     """Times between calls that read or write, and the records of each cycle.
 
-    `kind` is part of the names of the averages, which are pypz's. Averages are over the last
+    `kind` is part of the averages' names, which are those of pypz. Averages are over the last
     `length` cycles. Thread-safe.
     """
 
@@ -44,7 +44,7 @@ class CycleCounter:
         return self._monotonic() - marks[-1][0] if marks else 0.0
 
     def averages(self) -> dict[str, float]:
-        """Return the averages by pypz's names, without those that have nothing to divide by."""
+        """Return the averages by pypz's names; without a finished cycle there are none."""
         marks = list(self._marks)
         cycles = len(marks) - 1
         if cycles < 1:
@@ -81,7 +81,7 @@ class EndpointMetrics:
             "Read" if reads else "Output", length=cycles, monotonic=monotonic
         )
         self._progress: weakref.ref[Progress] | None = None
-        # Positions that the gateway has, and those of the heartbeat in flight.
+        # The positions known to the gateway, and those of the heartbeat in flight.
         self._delivered: Mapping[int, Position] | None = None
         self._in_flight: Mapping[int, Position] | None = None
 
@@ -93,12 +93,12 @@ class EndpointMetrics:
     def observe(self, progress: Progress) -> None:
         """Take records and positions from `progress`, a method called in the heartbeat thread.
 
-        Its object is held weakly, so that an abandoned reader can be garbage collected.
+        The reference to its object is weak, so an abandoned reader can be garbage-collected.
         """
         self._progress = weakref.WeakMethod(progress)
 
     def heartbeat_fields(self, accepted: Collection[str]) -> dict[str, Any]:
-        """Return what the next heartbeat reports; positions only if the gateway lacks them.
+        """Return the fields of the next heartbeat; positions only if the gateway lacks them.
 
         `accepted` has the optional fields that the gateway accepts.
         """
@@ -107,11 +107,11 @@ class EndpointMetrics:
         return self._fields(accepted, positions=self._in_flight != self._delivered)
 
     def mark_delivered(self) -> None:
-        """Note that the gateway has answered the last heartbeat."""
+        """Record that the gateway has received the last heartbeat."""
         self._delivered = self._in_flight
 
     def final_fields(self, accepted: Collection[str]) -> dict[str, Any]:
-        """Return everything there is to report, for the detach request."""
+        """Return all fields, for the detach request."""
         self._update()
         return self._fields(accepted, positions=True)
 

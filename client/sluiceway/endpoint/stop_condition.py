@@ -30,11 +30,11 @@ _MAX_NAMED = 10
 
 @dataclass(frozen=True, kw_only=True)
 class WritersOutcome:
-    """The result of writers of which none is open and none is waited for.
+    """The result of a channel's writers after all have ended.
 
-    `ends` is the offset up to which each partition holds their records. `unreported` has the ids
-    of those whose end offsets are unknown. `error` is to be raised when everything is read.
-    `short`: the channel closed before as many writers as expected had attached.
+    `ends` are the end offsets of their records by partition. `unreported` has the ids of writers
+    without known end offsets. `error` is raised when everything is read. `short`: the channel
+    closed before the expected number of writers had attached.
     """
 
     ends: Mapping[int, int]
@@ -44,12 +44,12 @@ class WritersOutcome:
 
 
 class LostWriterPolicy:
-    """How long a reader waits for a replacement of writers that failed or were lost.
+    """The wait of a reader for successors of failed and lost writers.
 
-    The wait for a failed writer lasts for the channel's heartbeat timeout, from when the reader
-    first saw the failure, at the latest in `observe`. A writer that was lost while the reader
-    watched has been silent for that long already. With `on_lost_writer` "wait" the wait has no
-    end, with "go_on" there is none.
+    The wait for a failed writer lasts for the channel's heartbeat timeout, from the first `observe`
+    that has the failure. A writer that became lost while the reader was open has already been
+    silent for that long. With `on_lost_writer` "wait" the wait is unlimited, with "go_on" there is
+    none.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class LostWriterPolicy:
         self._due_s = math.inf
 
     def is_due(self) -> bool:
-        """Whether the wait that the last `waits_for` found is over; True once."""
+        """Whether the wait that the last `waits_for` reported is over; True only once."""
         due = self._monotonic() >= self._due_s
         if due:
             self._due_s = math.inf
         return due
 
     def observe(self, endpoints: Iterable[Endpoint]) -> None:
-        """Note which writers are open, and which have ended; from any thread."""
+        """Record which writers are open and which have ended; thread-safe."""
         for each in endpoints:
             if each.role == "writer" and each.lives:
                 self._seen_open.add(each.id)
@@ -91,7 +91,7 @@ class LostWriterPolicy:
         return writer.id in self._seen_open
 
     def waits_for(self, writers: Iterable[Endpoint]) -> bool:
-        """Whether one of these failed or lost writers may still be replaced."""
+        """Whether one of these failed or lost writers may still get a successor."""
         now_s = self._monotonic()
         ends_s = [each for each in map(self._until_s, writers) if each > now_s]
         self._due_s = min(ends_s, default=math.inf)
@@ -115,11 +115,11 @@ def writers_outcome(
     writers: int,
     complete: bool = False,
 ) -> WritersOutcome | None:
-    """Return the result of the channel's writers; None while more records are to be expected.
+    """Return the result of the channel's writers; None while more records may follow.
 
     `complete`: the channel closes, so no further writer attaches, even if there were fewer than
-    `writers`, and no failed one is replaced. A failed writer that wrote nothing does not count;
-    but if it was open while this reader was attached, its replacement is waited for.
+    `writers`, and no failed one gets a successor. A failed writer that wrote nothing is ignored;
+    but if it was open while this reader was attached, the reader waits for its successor.
     """
     present = [each for each in endpoints if each.role == "writer"]
     policy.observe(present)
@@ -152,7 +152,7 @@ def writers_outcome(
 
 
 class StopCondition:
-    """Stops at offsets that are known from the start, or never (None)."""
+    """Stops at fixed end offsets, or never (None)."""
 
     def __init__(
         self, ends: Mapping[int, int] | None, handle: EndpointHandle | None = None
@@ -170,20 +170,20 @@ class StopCondition:
         return self._ends
 
     def on_idle(self) -> None:
-        """Raise if the end offsets cannot be known; called while no messages arrive."""
+        """Raise if the end offsets are unavailable; called while no messages arrive."""
 
     def verify_complete(self) -> None:
-        """Raise if records are missing; called when everything up to the ends was handed out."""
+        """Raise if records are missing; called when all records up to the ends were returned."""
 
 
 class WhenFinished(StopCondition):
     """Stops when `writers` have attached, none is open, and their records are read.
 
-    When the channel closes, the writers that have attached are all. Heartbeats report their
-    states; a writer that attaches before everything is read postpones the end. `final_ends`
-    returns the ends of this reader's partitions as of now, `owns` whether a partition is one of
-    them, also one that was added since. With `committed`, the end is not what writers reported
-    (that of their last attempts) but all that is committed when the last of them has finished.
+    When the channel closes, no more writers are expected. Heartbeats report the writers' states; a
+    writer that attaches before everything is read postpones the end. `final_ends` returns the
+    current end offsets of this reader's partitions, `owns` whether a partition, existing or added
+    later, is one of them. With `committed`, reading ends at the committed records when the last
+    writer has finished, not at the reported offsets, which include failed attempts.
     """
 
     def __init__(
@@ -213,10 +213,10 @@ class WhenFinished(StopCondition):
         self._monotonic = monotonic
         self._evaluated: tuple[Sequence[Endpoint] | None, bool] = (None, False)
         self._outcome: WritersOutcome | None = None
-        # Watermarks taken when end offsets were unknown, and for which writers.
+        # Watermarks in place of unknown end offsets, and the writers that they are for.
         self._substitute: tuple[object, Mapping[int, int]] = ((frozenset(), False), {})
         self._idle_since_s: float | None = None
-        # In the heartbeat thread: the wait for a writer also runs while records are read.
+        # In the heartbeat thread, so the wait for a writer also starts while records are read.
         handle.subscribe(self._policy.observe)
 
     def ends(self) -> Mapping[int, int] | None:
@@ -239,7 +239,7 @@ class WhenFinished(StopCondition):
         return self._ends
 
     def on_idle(self) -> None:
-        """Raise the outage of the gateway, which alone knows the end; log a long wait."""
+        """Raise an outage of the gateway, which reports the end; log a long wait."""
         outage = self._reader.session.outage
         if outage is not None:
             raise outage
@@ -261,7 +261,7 @@ class WhenFinished(StopCondition):
         ends = {p: end for p, end in found.ends.items() if self._owns(p)}
         unknown = (found.unreported, found.short)
         if unknown != self._substitute[0]:
-            # Their end offsets are unknown: everything in the topic now counts as theirs.
+            # Without end offsets of these writers, the end is that of the topic now.
             self._substitute = (unknown, self._final_ends())
         for partition, end in self._substitute[1].items():
             ends[partition] = max(end, ends.get(partition, 0))
@@ -273,11 +273,11 @@ class WhenFinished(StopCondition):
         unfinished = ", ".join(each.place for each in counted if each.state != "closed")
         failed = _named([each for each in writers if each.wrote_nothing])
         return (
-            f"{self._reader.name} has read everything and waits for the end: {len(counted)} of "
+            f"{self._reader.name} has read everything and waits for writers: {len(counted)} of "
             f"{self._writers} writers have attached, not finished: {unfinished or 'none'}. "
-            + (f"Failed before they wrote anything, and not counted: {failed}. " if failed else "")
+            + (f"Ignored, because they failed before any record: {failed}. " if failed else "")
             + "Writers without an endpoint (Spark without a registered driver, programs without "
-            "the client) are not waited for: read their records with until='now'"
+            "the client) are unknown: read their records with until='now'"
         )
 
 
@@ -289,7 +289,7 @@ def _error(unaccounted: Sequence[Endpoint], channel: str, *, complete: bool) -> 
     pronoun = "it" if len(writers) == 1 else "them"
     remedies = []
     if grouped and not complete:
-        remedies.append("start it again in its place (the same group and index), and read on")
+        remedies.append("restart it in its place (the same group and index), and continue to read")
     remedies.append(f"read with on_lost_writer='go_on' to end without {pronoun}")
     ids = ", ".join(repr(each.id) for each in writers[:_MAX_NAMED])
     command = f"sluiceway channels dismiss {channel}" + (
@@ -298,19 +298,19 @@ def _error(unaccounted: Sequence[Endpoint], channel: str, *, complete: bool) -> 
         else f" --{'failed' if failed else 'lost'}"
     )
     remedies.append(
-        f"if the channel holds all records that it should, let readers take {pronoun} for "
-        f"finished: channel.dismiss({ids}{', …' if len(writers) > _MAX_NAMED else ''}), or "
+        f"if the channel has all expected records, mark {pronoun} as finished: "
+        f"channel.dismiss({ids}{', …' if len(writers) > _MAX_NAMED else ''}), or "
         f"`{command}`"
     )
     reason = ""
     if complete:
-        reason = "The channel closes, so no writer can take its place any more. "
+        reason = "The channel closes, so no successor can attach. "
     elif len(grouped) < len(writers):
-        reason = "No writer can take the place of one that has no group. "
+        reason = "A writer without a group cannot have a successor. "
     advice = "; or ".join(remedies)
     return kind(
         f"not every writer of the channel {channel!r} has finished: {_named(writers)} {how}. All "
-        f"known records were handed out. {reason}{advice[0].upper()}{advice[1:]}",
+        f"known records were returned. {reason}{advice[0].upper()}{advice[1:]}",
         endpoints=tuple(each.id for each in writers),
     )
 

@@ -30,7 +30,7 @@ def wait_for_endpoints(
     timeout_s: float,
     every_s: float = _MAX_WAIT_S,
 ) -> tuple[Endpoint, ...]:
-    """Return a channel's endpoints once `missing`, given all of them, returns no name.
+    """Return a channel's endpoints once `missing(endpoints)` returns no names.
 
     `missing` is called when an endpoint changes, and at least every `every_s` or 20 s. Raises
     SluicewayTimeout with the names.
@@ -56,7 +56,7 @@ def wait_for_endpoints(
 def missing_endpoints(
     present: Sequence[Endpoint], role: str, wanted: int, state: WaitedState
 ) -> list[str]:
-    """Return a description of the endpoints that have not reached `state`; empty if none lacks."""
+    """Describe the endpoints that have not reached `state`; empty if none is missing."""
     if state not in _REACHED:
         raise OptionError(f"state is {state!r}; it takes 'opened', 'started' or 'closed'")
     if wanted == 0:
@@ -71,7 +71,7 @@ def missing_endpoints(
     details = [_description(each) for each in late] + vacant
     never = wanted - len(known)
     if never > 0 and len(vacant) < never:
-        details.append(f"{never} never came")
+        details.append(f"{never} never attached")
     return [f"{role}s: {len(reached)} of {wanted} {state} ({', '.join(details)})"]
 
 
@@ -87,7 +87,7 @@ def _vacant(known: Sequence[Endpoint]) -> list[str]:
     sizes = {each.group: each.size for each in known if each.group and each.size}
     taken = {(each.group, each.index) for each in known}
     return [
-        f"{group}[{index}] never came"
+        f"{group}[{index}] never attached"
         for group, size in sorted(sizes.items())
         for index in range(size or 0)
         if (group, index) not in taken
@@ -106,11 +106,11 @@ def wait_for_commits(
 ) -> None:
     """Return once all of the groups have committed up to `ends`.
 
-    The gateway holds each request until that is so, or for a while. Raises SluicewayTimeout,
-    which says for each group how much is missing.
+    Each request is a long poll. Raises SluicewayTimeout with the missing messages by group and
+    partition.
     """
     if isinstance(groups, str) or not groups or not all(isinstance(each, str) for each in groups):
-        raise OptionError(f"groups is {groups!r}; it takes a list of groups' names")
+        raise OptionError(f"groups is {groups!r}; it takes a list of group names")
     check_seconds("timeout_s", timeout_s)
     deadline_s = time.monotonic() + timeout_s
     body = {"uid": uid, "topic_id": topic_id, "offsets": {str(p): ends[p] for p in ends}}
@@ -133,12 +133,12 @@ def wait_for_commits(
 
 def _shortfall(progress: CommitProgress) -> str:
     if not progress.known:
-        return "it has had no members yet"
+        return "it never had a member"
     partitions = [
         (f"member {each.index}, " if each.index is not None else "")
         + f"partition {each.partition}: "
         + (
-            f"nothing committed, of {each.wanted} messages"
+            f"none of {each.wanted} messages committed"
             if each.committed is None
             else f"{each.wanted - each.committed} messages missing ({each.committed} of "
             f"{each.wanted})"
@@ -146,4 +146,4 @@ def _shortfall(progress: CommitProgress) -> str:
         for each in progress.missing[:_MAX_NAMED]
     ]
     more = progress.lacking - len(partitions)
-    return ", ".join([*partitions, *([f"and {more} partitions more"] if more > 0 else [])])
+    return ", ".join([*partitions, *([f"and {more} more partitions"] if more > 0 else [])])

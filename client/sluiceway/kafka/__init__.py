@@ -1,3 +1,3 @@
-"""The client's side of Kafka: properties, failures, topics and offsets."""
+"""Kafka clients: configuration, errors, topics, consumers and producers."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Record accumulator: validated batches to messages with a partition."""
+"""Record accumulator: turns validated batches into messages with a partition."""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ __all__ = ["Messages", "RecordAccumulator", "certain_row_bytes", "record_accumul
 _FRAMING_BYTES = 128
 """Kafka's overhead of a single message: the 61-byte batch header and the record header."""
 _ENVELOPE_BYTES = 64
-"""An upper bound of what precedes the data in a message."""
+"""An upper bound of an Arrow message's header."""
 _COLUMN_BYTES = 512
 """An upper bound of an Arrow message's overhead per column."""
 
@@ -76,7 +76,7 @@ def certain_row_bytes(connection: Connection, schema: Schema) -> int:
     overhead_bytes = _FRAMING_BYTES + _ENVELOPE_BYTES
     if connection.format == "arrow":
         overhead_bytes += _COLUMN_BYTES * sum(1 for _ in walk(schema.record))
-    # Half of the rest, as a key is also a field of the row.
+    # Half of the rest, because a key is also a field of the row.
     return (connection.max_message_bytes - overhead_bytes) // 2
 
 
@@ -111,7 +111,7 @@ class _RecordMessages(RecordAccumulator):
 
 @dataclass(frozen=True, kw_only=True)
 class _Pending:
-    """Rows of one partition, too few for a message, each known to fit into one."""
+    """Rows of one partition, too few to fill a message; each fits into one."""
 
     batches: Sequence[pa.RecordBatch] = ()
     rows: int = 0
@@ -155,7 +155,7 @@ class _BatchMessages(RecordAccumulator):
             if self._may_wait(rows):
                 pending[target] = rows
                 continue
-            # Rows of earlier writes fit into a message: their numbers are never used.
+            # Rows of earlier writes fit into a message, so their numbers are placeholders.
             numbers: list[Sequence[int]] = [range(-before.rows, 0), *(given for _, given in parts)]
             done = 0
             for piece in _pieces(rows.batches, self._batch_records):
@@ -198,7 +198,7 @@ class _BatchMessages(RecordAccumulator):
 
 
 def _resolved(targets: Iterable[int | None], round_robin: Iterator[int]) -> list[int]:
-    """Replace each None by the next partition of the round robin."""
+    """Replace each None with the next partition of the round robin."""
     return [next(round_robin) if target is None else target for target in targets]
 
 

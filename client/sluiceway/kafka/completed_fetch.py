@@ -1,4 +1,4 @@
-"""A completed fetch: messages decoded together, and how far they were handed out."""
+"""Completed fetch: messages decoded together, and the records returned from them."""
 
 import bisect
 import operator
@@ -23,10 +23,10 @@ _MAX_ROWS: Final = 8192
 class CompletedFetch:
     """Decoded messages of several partitions, in the order in which they were fetched.
 
-    Records are handed out from the front, one by one or by batches; `advance` moves the positions
-    accordingly. With `skip`, messages that gave no records are skipped where that loses none.
-    Otherwise the fetch stops before the first of them, `failed`, and continues behind it once a
-    seek has skipped it.
+    Records are returned from the front, one by one or in batches; `advance` moves the positions
+    accordingly. With `skip`, corrupt messages are skipped; messages with an unreadable schema never
+    are. Otherwise the fetch stops before the first undecodable message, `failed`, and continues
+    after it once a seek has skipped it.
 
     Only the iterator of `records` is thread-safe.
     """
@@ -65,17 +65,17 @@ class CompletedFetch:
 
     @property
     def exhausted(self) -> bool:
-        """Whether all records before `failed` have been handed out."""
-        return self.handed_out == self._rows
+        """Whether all records before `failed` have been returned."""
+        return self.returned_records == self._rows
 
     @property
-    def handed_out(self) -> int:
-        """The number of records handed out."""
+    def returned_records(self) -> int:
+        """The number of returned records."""
         return self._converted_rows - operator.length_hint(self._records)
 
     @property
     def skipped_messages(self) -> int:
-        """The number of messages skipped so far because they gave no records."""
+        """The number of undecodable messages skipped so far."""
         return bisect.bisect_left(self._skipped, self._limit)
 
     @property
@@ -86,9 +86,9 @@ class CompletedFetch:
         return self._messages[self._limit], self._failures[0]
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Return an iterator over some of the remaining records; taking one hands it out."""
+        """Return an iterator over some of the remaining records; each counts when it is taken."""
         while not operator.length_hint(self._records) and not self.exhausted:
-            # Rows that cannot be converted stay where they are.
+            # If the conversion raises, these rows stay in the queue.
             rows = self._next_rows(_MAX_ROWS)
             self._records = iter(to_records(rows))
             self._row += rows.num_rows
@@ -96,7 +96,7 @@ class CompletedFetch:
         return self._records
 
     def batch(self) -> pa.RecordBatch:
-        """Hand out the rest of the current batch, or the next one; not if `exhausted`."""
+        """Return the rest of the current batch, or the next one; not if `exhausted`."""
         self.reclaim()
         rest = self._next_rows(self._rows)
         self._row += rest.num_rows
@@ -104,15 +104,15 @@ class CompletedFetch:
         return rest
 
     def reclaim(self) -> None:
-        """Exhaust the iterators of `records`; their remaining records are handed out later."""
+        """Exhaust the iterators of `records`; their remaining records are returned later."""
         left = len(list(self._records))
         self._row -= left
         self._converted_rows -= left
 
     def skip_failed(self, positions: Mapping[int, Position]) -> bool:
-        """Continue behind `failed` if a seek to `positions` skips just that message.
+        """Continue after `failed` if a seek to `positions` skips just that message.
 
-        Otherwise, and unless everything before it was handed out, nothing changes.
+        Otherwise, and unless everything before it was returned, nothing changes.
         """
         if not self._failures or self._advanced_messages < self._limit:
             return False
@@ -125,28 +125,28 @@ class CompletedFetch:
         return True
 
     def advance(self, positions: dict[int, Position]) -> None:
-        """Move `positions` past the records that have been handed out."""
-        handed_out = self.handed_out
+        """Move `positions` past the returned records."""
+        returned_records = self.returned_records
         messages, counts = self._messages, self._counts
         start = index = self._advanced_messages
         rows = self._advanced_rows
         if counts is None:
-            index = rows = handed_out
+            index = rows = returned_records
         else:
-            while index < self._limit and rows + counts[index] <= handed_out:
+            while index < self._limit and rows + counts[index] <= returned_records:
                 rows += counts[index]
                 index += 1
         last = {message.partition(): message for message in messages[start:index]}
         for partition, message in last.items():
             positions[partition] = Position(offset=message.offset() + 1)
-        if rows < handed_out:
+        if rows < returned_records:
             message = messages[index]
-            done = self._records_done.get(index, 0) + handed_out - rows
+            done = self._records_done.get(index, 0) + returned_records - rows
             positions[message.partition()] = Position(offset=message.offset(), records=done)
         self._advanced_messages, self._advanced_rows = index, rows
 
     def _extend(self) -> None:
-        """Extend the records to hand out up to the next failed message."""
+        """Extend the available records up to the next failed message."""
         before, counts = self._limit, self._counts
         self._limit = self._failures[0].index if self._failures else len(self._messages)
         self._rows += self._limit - before if counts is None else sum(counts[before : self._limit])
@@ -161,7 +161,7 @@ class CompletedFetch:
     def _resumed(
         self, batches: list[pa.RecordBatch], positions: Mapping[int, Position]
     ) -> list[pa.RecordBatch]:
-        """Leave out records that a position within a message counts as done."""
+        """Remove records that a position within a message counts as done."""
         inside = {p: position for p, position in positions.items() if position.records}
         for index, message in enumerate(self._messages if inside else ()):
             position = inside.pop(message.partition(), None)
@@ -174,7 +174,7 @@ class CompletedFetch:
                 raise OptionError(
                     f"partition {message.partition()}: the position {position.offset} with "
                     f"{position.records} records done is past its message, which holds "
-                    f"{counts[index]}. Seek to a position that a reader gave"
+                    f"{counts[index]}. Seek to a position returned by a reader"
                 )
             start = sum(counts[:index])
             batches = [

@@ -5,7 +5,8 @@ gateway or from a caller are refused unless they are listed here.
 
 SLUICEWAY_KAFKA_CREDENTIALS holds Kafka properties as a JSON object, or
 SLUICEWAY_KAFKA_CREDENTIALS_FILE the path of a file with one. The process that creates a Kafka
-client reads them, so they are in no plan, option or answer, and each executor of Spark has its own.
+client reads them, so no plan, option or response contains them, and each Spark executor has its
+own.
 """
 
 import difflib
@@ -25,8 +26,8 @@ _MASK = "**********"
 class MaskedProperties(dict[str, Any]):
     """Kafka properties whose `repr` masks passwords and keys.
 
-    Error reporters render the locals of every frame of a traceback, so locals, arguments and keys
-    hold properties only in this class.
+    Error reporters render the locals of every frame of a traceback, so locals, arguments and
+    dictionary keys hold properties as instances of this class only.
     """
 
     def over(self, others: Mapping[str, Any]) -> "MaskedProperties":
@@ -47,13 +48,13 @@ _ALTERNATIVES = (
     frozenset({"ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.location"}),
     frozenset({"ssl.key.location", "ssl.key.pem", "ssl.keystore.location"}),
 )
-"""Groups of properties of which librdkafka takes one."""
+"""Alternative names of one property, of which librdkafka accepts one."""
 
 
 def found_credentials() -> MaskedProperties:
-    """Return the properties from this process's environment, not checked against the lists.
+    """Return the properties from this process's environment, unchecked.
 
-    Raises OptionError, without any value, if they are no JSON object.
+    Raises OptionError, without any value, if they are not a JSON object.
     """
     path = os.environ.get(f"{_VARIABLE}_FILE")
     if path and os.environ.get(_VARIABLE):
@@ -68,7 +69,7 @@ def found_credentials() -> MaskedProperties:
 
 
 def _merged(given: Mapping[str, object], own: Mapping[str, object]) -> MaskedProperties:
-    """Merge properties; `own` take precedence, also over alternatives of theirs in `given`."""
+    """Merge properties; `own` take precedence, also over alternative names in `given`."""
     replaced = {name for group in _ALTERNATIVES if group & own.keys() for name in group}
     kept = MaskedProperties({name: given[name] for name in given if name not in replaced})
     return kept.over(own)
@@ -126,7 +127,7 @@ LOCAL = CONNECTION | {
     "ssl.keystore.location",
     "ssl.keystore.password",
 }
-"""Properties that a process may set for itself, including paths on its own machine."""
+"""Properties that a process may set, including paths on its own machine."""
 
 _INSTEAD = {
     "ssl.ca.location": "give the certificates' text in ssl.ca.pem",
@@ -150,7 +151,7 @@ PRODUCER = frozenset(
         "retry.backoff.ms",
     }
 )
-"""Properties of writers. `acks` and idempotence are fixed, as records must not be lost."""
+"""Properties of writers. `acks` and idempotence are fixed, so that no record is lost."""
 
 CONSUMER = frozenset(
     {
@@ -179,9 +180,9 @@ _PRODUCER_DEFAULTS = {
     "delivery.report.only.error": True,
 }
 _FLUSHED_LINGER_MS = 100
-"""`linger.ms` of writers that flush. librdkafka sends full batches at once and ends the wait at a
-flush. It polls in a busy loop while a batch is on its way to Kafka and another one has waited for
-longer than this."""
+"""`linger.ms` of writers that flush. librdkafka sends full batches at once, and a flush ends the
+wait. While a batch is in flight and another one has waited for longer than this, librdkafka polls
+in a busy loop."""
 _CONSUMER_DEFAULTS = {
     # librdkafka requires a group id; without a subscription or commit it creates no group.
     "group.id": "sluiceway",
@@ -191,9 +192,9 @@ _CONSUMER_DEFAULTS = {
     "check.crcs": True,
     "enable.partition.eof": True,
     "queued.min.messages": 200_000,
-    # A broker serves one fetch at a time: after a seek, the earlier fetch ends so soon.
+    # A broker serves one fetch at a time, so after a seek the pending fetch must end soon.
     "fetch.wait.max.ms": 100,
-    # How soon a full queue is checked again; the default of a second starves a fast reader.
+    # The interval of checks of a full queue; the default of a second starves a fast reader.
     "fetch.queue.backoff.ms": 10,
 }
 
@@ -225,10 +226,11 @@ def producer_config(
 ) -> MaskedProperties:
     """Return librdkafka's configuration of a writer.
 
-    `connection` has the gateway's properties, `overrides` the caller's; the process's own
-    credentials go between them. All are checked. Messages wait for acknowledgement for
-    `delivery_timeout_ms` at most, and no batch is larger than `max_message_bytes`, which the
-    topic would refuse. With `until_flush`, nobody waits for a message before the writer flushes.
+    `connection` has the gateway's properties, `overrides` the caller's. Precedence, from low to
+    high: the gateway's, the process's own credentials, the caller's. All are checked. Messages wait
+    for acknowledgement for `delivery_timeout_ms` at most. No batch is larger than
+    `max_message_bytes`, because the topic would refuse it. With `until_flush`, messages may linger
+    until the writer flushes.
     """
     refuse_unlisted(overrides or {}, CONNECTION, PRODUCER)
     tuning = {
@@ -258,7 +260,7 @@ def admin_config(
 ) -> MaskedProperties:
     """Return librdkafka's configuration of an admin client.
 
-    Of a writer's or reader's `overrides`, it takes the connection properties.
+    From a writer's or reader's `overrides`, it takes the connection properties.
     """
     refuse_unlisted(overrides or {}, CONNECTION, PRODUCER, CONSUMER)
     given = MaskedProperties(overrides or {})

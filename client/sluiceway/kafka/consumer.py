@@ -1,4 +1,4 @@
-"""Consumer: messages of assigned partitions in offset order, and the timeout while none arrive."""
+"""Consumer: messages of assigned partitions in offset order, and the idle timeout."""
 
 import time
 from abc import ABC, abstractmethod
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 GATHER_S = 0.001
-"""How long a fetch waits for further messages after its first one."""
+"""The time that a fetch waits for further messages after its first one."""
 _PROBE_S = 2.0
 
 
@@ -43,9 +43,9 @@ class Watermarks:
 class FetchedMessages:
     """The result of one `poll`.
 
-    `ends` has the next offset of partitions whose end was reached after `messages`; it lies past
-    transaction markers and the like. `out_of_range` is a partition whose offset Kafka does not
-    have: it gives nothing more until it is assigned again.
+    `ends` has the next offset of partitions whose end was reached after `messages`; it is past
+    transaction markers and other control records. `out_of_range` is a partition whose offset does
+    not exist: it returns no more messages until it is assigned again.
     """
 
     messages: list[Message]
@@ -54,13 +54,13 @@ class FetchedMessages:
 
 
 class PartitionStream(Protocol):
-    """Messages and offsets of one topic's partitions, as a reader sees them."""
+    """Messages and offsets of one topic's partitions, as visible to a reader."""
 
     def discover_partitions(self) -> int:
         """Refresh the topic's metadata and return the number of its partitions."""
 
     def assign(self, offsets: Mapping[int, int]) -> None:
-        """Read these partitions from these offsets, and drop what was fetched before."""
+        """Read these partitions from these offsets, and drop fetched messages."""
 
     def drop(self, partitions: Collection[int]) -> None:
         """Stop reading partitions."""
@@ -75,7 +75,7 @@ class PartitionStream(Protocol):
         """Raise TopicGone or KafkaUnavailable unless the topic exists and is the same."""
 
     def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
-        """Return the bounds of what can be read now."""
+        """Return the watermarks of the messages that can be read now."""
 
     def begins(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset of each partition."""
@@ -84,13 +84,13 @@ class PartitionStream(Protocol):
         """Return the offset up to which each partition can be read now."""
 
     def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the offset up to which each partition is written, also if it must be awaited."""
+        """Return the offset up to which each partition is written, readable now or later."""
 
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
 
     def silence(self, idle_s: float) -> SluicewayError:
-        """Return the error for awaited messages that have not arrived for so long."""
+        """Return the error for awaited messages that have not arrived for `idle_s`."""
 
 
 class MessageStream(ABC):
@@ -118,7 +118,7 @@ class MessageStream(ABC):
 
     @abstractmethod
     def discover_partitions(self) -> int:
-        """Refresh the topic's metadata, which is minutes old otherwise; return its partitions.
+        """Refresh the topic's metadata, and return the number of its partitions.
 
         Raises KafkaUnavailable.
         """
@@ -129,7 +129,7 @@ class MessageStream(ABC):
 
     @abstractmethod
     def add(self, offsets: Mapping[int, int]) -> bool:
-        """Read these partitions as well; False if all must be assigned anew instead."""
+        """Read these partitions as well; False if all must be assigned again instead."""
 
     @abstractmethod
     def drop(self, partitions: Collection[int]) -> None:
@@ -191,14 +191,14 @@ class MessageStream(ABC):
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
     def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the same as `ends`: every message can be read at once."""
+        """Return `ends`: every message can be read at once."""
         return self.ends(partitions)
 
     def silence(self, idle_s: float) -> SluicewayError:
-        """Return the error for awaited messages that have not arrived for so long."""
+        """Return the error for awaited messages that have not arrived for `idle_s`."""
         return KafkaUnavailable(
             f"no messages arrived from the topic {self._topic} for {idle_s:.0f} s, although "
-            "its end is not reached. Positions are kept; try again"
+            "its end is not reached. Positions are unchanged; try again"
         )
 
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
@@ -264,7 +264,7 @@ class OwnStream(MessageStream):
             self._consumer.close()
 
     def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
-        # First one message, then what is there: `consume` waits until it has all it was asked for.
+        # First one message, then the rest: `consume` waits for the full number of messages.
         polled: list[Message] = self._call(self._consumer.consume, 1, wait_s)
         if polled and limit > 1:
             with gc_paused():
@@ -293,9 +293,9 @@ class IdleTimeout:
     def probe(self, stream: PartitionStream, *, awaited: bool) -> bool:
         """Verify the topic if a probe is due, and return whether it was.
 
-        `awaited` means that messages must arrive. Raises, and restarts, when Kafka has not answered
-        (KafkaUnavailable) or awaited messages have not arrived in time (the stream's `silence`),
-        and the other errors of its `verify`.
+        `awaited`: messages must arrive. After the timeout, restarts and raises KafkaUnavailable if
+        Kafka does not answer, or the stream's `silence` if awaited messages did not arrive. Also
+        raises the other errors of `verify`.
         """
         now_s = time.monotonic()
         self._exclude_pause(now_s)

@@ -1,7 +1,7 @@
 """Diagnosis of refused Kafka connections: TLS, authentication, protocol, address.
 
-librdkafka reports an expired certificate, an untrusted one and one for another host by the same
-message, and for a port with another protocol little more than a timeout.
+librdkafka has one message for an expired certificate, an untrusted one and one for another host,
+and reports little more than a timeout for a port with another protocol.
 """
 
 import socket
@@ -21,10 +21,10 @@ from sluiceway.rest.auth import certificate_fault, speaks_tls
 _MAX_SERVERS = 3
 # A busy broker may take more than a second for one handshake.
 _PROBE_S = 6.0
-#: Connections that one probe makes at most, one after the other.
+#: The most connections of one probe, one after the other.
 _MAX_CONNECTIONS = 2
-# A request that every broker answers, if only with an error: SaslHandshake, version 1, with an
-# empty mechanism and a correlation id.
+# Every broker answers this request, at least with an error: SaslHandshake, version 1, with an empty
+# mechanism and a correlation id.
 _CORRELATION_ID = 0x534C5557
 _REQUEST = struct.pack(">ihhihh", 12, 17, 1, _CORRELATION_ID, -1, 0)
 _ANSWER = struct.Struct(">iih")
@@ -42,14 +42,14 @@ class AccessProblem(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A refused connection; `message` has cause and remedy, and is the same for the same cause."""
+    """A refused connection; `message` has the cause and a remedy, and depends on these only."""
 
     problem: AccessProblem
     message: str
 
 
 def diagnosis(properties: Mapping[str, object], *, timeout_s: float = _PROBE_S) -> Finding | None:
-    """Return why brokers refuse connections with these properties; None if no reason is found.
+    """Return the reason why brokers refuse connections with these properties, or None.
 
     Probes the first few bootstrap servers, for about `timeout_s` in all, without credentials. An
     unreachable broker is no finding. Raises TimeoutError if there is none and a server did not
@@ -59,7 +59,7 @@ def diagnosis(properties: Mapping[str, object], *, timeout_s: float = _PROBE_S) 
     addresses = _addresses(str(properties.get("bootstrap.servers", "")))
     slow = []
     for index, (host, port) in enumerate(addresses):
-        # Not 0, which would make the socket non-blocking.
+        # A timeout of 0 would make the socket non-blocking.
         share_s = max(deadline_s - time.monotonic(), 0.01) / (len(addresses) - index)
         try:
             found = _BrokerProbe(host, port, properties, share_s / _MAX_CONNECTIONS).finding()
@@ -83,7 +83,7 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
 
 
 class _BrokerProbe:
-    """Connects to one address as a client with these properties does.
+    """Connects to one address like a client with these properties.
 
     Waits `timeout_s` at most for each answer.
     """
@@ -109,7 +109,7 @@ class _BrokerProbe:
         tls = not _is_kafka(answer) and speaks_tls(*self._address, self._timeout_s)
         if tls:
             fitting = "SASL_SSL" if self._uses_sasl else "SSL, or to SASL_SSL with a password"
-            return _protocol(f"{self._where} speaks TLS, and {self._setting}; set it to {fitting}")
+            return _protocol(f"{self._where} uses TLS, but {self._setting}; set it to {fitting}")
         if answer is None or tls is None:
             raise TimeoutError
         return self._interpret(answer)
@@ -130,10 +130,10 @@ class _BrokerProbe:
             return self._tls_failure(error)
 
     def _tls_failure(self, error: OSError) -> Finding | None:
-        """Return why TLS failed: the broker has none, or requires a client certificate."""
+        """Return the reason of a TLS failure: no TLS at the broker, or a missing certificate."""
         if _is_kafka(self._plaintext_answer()):
             return _protocol(
-                f"{self._where} speaks without TLS, and {self._setting}; name the port for TLS, or "
+                f"{self._where} does not use TLS, but {self._setting}; use the port for TLS, or "
                 f"set it to {self._protocol_name(tls=False)}"
             )
         if isinstance(error, TimeoutError):
@@ -142,7 +142,7 @@ class _BrokerProbe:
             return None
         if "ALERT" not in (error.reason or ""):
             return _protocol(
-                f"{self._where} does not speak TLS ({error.reason}); correct the address"
+                f"{self._where} does not use TLS ({error.reason}); correct the address"
             )
         given = any(name in self._properties for name in _CERTIFICATES)
         does = "refuses this client's certificate" if given else "requires a client certificate"
@@ -153,12 +153,12 @@ class _BrokerProbe:
         return Finding(problem=AccessProblem.CERTIFICATE, message=message)
 
     def _interpret(self, answer: bytes) -> Finding | None:
-        """Return what a broker's answer says; None without an answer."""
+        """Return the finding from a broker's response; None without a response."""
         if answer and not _is_kafka(answer):
             return _protocol(f"the server at {self._where} is not Kafka; correct the address")
         if answer and _ANSWER.unpack(answer)[2] == _UNKNOWN_MECHANISM and not self._uses_sasl:
             return _protocol(
-                f"{self._where} requires a user and a password, and {self._setting}; set it to "
+                f"{self._where} requires a user and a password, but {self._setting}; set it to "
                 f"SASL_{self._protocol_name(tls=self._uses_tls)}, with sasl.mechanism, "
                 "sasl.username and sasl.password"
             )
@@ -171,7 +171,7 @@ class _BrokerProbe:
         return socket.create_connection(self._address, self._timeout_s)
 
     def _plaintext_answer(self) -> bytes | None:
-        """Return the answer without TLS; b"" if there is none, None after the timeout."""
+        """Return the response without TLS; b"" if there is none, None after the timeout."""
         try:
             with self._connected() as plain:
                 return _answer(plain)
@@ -200,7 +200,7 @@ def _context(properties: Mapping[str, object]) -> ssl.SSLContext:
 
 
 def _answer(connection: socket.socket) -> bytes:
-    """Send the request and return the beginning of the answer, as far as it arrives."""
+    """Send the request and return the first bytes of the response that arrive."""
     connection.sendall(_REQUEST)
     answer = b""
     while len(answer) < _ANSWER.size:
@@ -224,16 +224,16 @@ _REFUSED = frozenset(
     }
 )
 _SOURCES = (
-    "Kafka properties come from the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES, and over these "
-    "from this process's SLUICEWAY_KAFKA_CREDENTIALS"
+    "Kafka properties come from the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES and this process's "
+    "SLUICEWAY_KAFKA_CREDENTIALS, which takes precedence"
 )
 
 
 class ConnectionErrors:
     """The connection errors of one client, whose `error_cb` is `on_error`.
 
-    Unavailable brokers come back, but refused access is permanent: `raise_refused` raises it at
-    once instead of after the timeout of a call.
+    Unavailable brokers may recover, but refused access is permanent, so `raise_refused` raises it
+    at once instead of after the timeout of a call.
     """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
@@ -250,7 +250,7 @@ class ConnectionErrors:
             self._last = error
 
     def clear(self) -> None:
-        """Forget the errors so far: a broker has answered."""
+        """Forget earlier errors: a broker has answered."""
         self._last, self._down, self._diagnosed = None, False, False
 
     def raise_refused(self, doing: str, topic: str, *, final: bool = False) -> None:

@@ -66,7 +66,7 @@ _UNAVAILABLE = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
         # librdkafka's local codes for temporary errors: connections, brokers, missing metadata. The
-        # diagnosis distinguishes refused access.
+        # diagnosis recognizes refused access among them.
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._AUTHENTICATION,  # noqa: SLF001
         KafkaError._DESTROY_BROKER,  # noqa: SLF001
@@ -88,25 +88,25 @@ _UNAVAILABLE = frozenset(
 
 
 def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
-    """Create a librdkafka client. Raises OptionError for properties that it refuses."""
+    """Create a librdkafka client. Raises OptionError for invalid properties."""
     try:
         return client(dict(config), logger=LOGGER)
     except KafkaException as error:
         clear_tracebacks(error)
         raise OptionError(
-            f"librdkafka refuses the Kafka properties: {error.args[0].str()}. Correct them where "
-            "they come from: the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES, this process's "
-            "SLUICEWAY_KAFKA_CREDENTIALS, or the call's own"
+            f"librdkafka refuses the Kafka properties: {error.args[0].str()}. Correct their "
+            "source: the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES, this process's "
+            "SLUICEWAY_KAFKA_CREDENTIALS, or the arguments of the call"
         ) from error
 
 
 def is_unavailable(error: KafkaError) -> bool:
-    """Whether the error means that brokers do not answer at the moment."""
+    """Whether brokers do not answer at the moment."""
     return error.code() in _UNAVAILABLE
 
 
 def is_gone(error: KafkaError) -> bool:
-    """Whether the error means that the topic or partition does not exist."""
+    """Whether the topic or partition does not exist."""
     return error.code() in _GONE
 
 
@@ -118,9 +118,9 @@ def with_retries(
 ) -> T:
     """Return the result of `call`; retry it after retriable errors, for `timeout_s` at most.
 
-    Retriable are Kafka's errors for which `is_unavailable` is true, such as those of a leader
-    election, and `retriable` failures. `call`, and `refresh` before each retry, are given the
-    seconds that are left. Raises the last error.
+    Kafka errors are retried if `is_unavailable`, such as in a leader election, and exceptions if
+    `retriable`. `call`, and `refresh` before each retry, get the remaining seconds. Raises the last
+    error.
     """
     backoff = Backoff(timeout_s)
     while True:
@@ -139,11 +139,11 @@ def translate_error(error: KafkaError, *, doing: str, topic: str) -> KafkaFailur
     if is_unavailable(error):
         return KafkaUnavailable(
             f"Kafka did not answer while {doing} (topic {topic}): {error.str()}. Positions are "
-            "kept; try again when the brokers are back"
+            "unchanged; try again when the brokers are available"
         )
     if is_gone(error):
         return TopicGone(
-            f"the topic {topic} or a partition of it does not exist any more while {doing}: "
-            f"{error.str()}. Open the channel anew to see its state"
+            f"the topic {topic} or a partition of it does not exist any more (while {doing}): "
+            f"{error.str()}. Open the channel again to see its state"
         )
     return KafkaFailure(f"Kafka refused {doing} (topic {topic}): {error.name()}, {error.str()}")

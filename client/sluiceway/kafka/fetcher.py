@@ -21,7 +21,7 @@ from sluiceway.rest.models import Connection
 __all__ = ["EndOffsets", "Fetcher"]
 
 _MAX_MESSAGES = {"avro": 8192, "arrow": 32, "bytes": 8192}
-"""Messages decoded together at most; an `arrow` message holds many records."""
+"""The most messages decoded together; an `arrow` message holds many records."""
 _POLL_S = 0.25
 _IDENTITY_MAX_AGE_S = 5.0
 
@@ -33,14 +33,14 @@ class EndOffsets(Protocol):
         """Return the end offset of each partition; None while they are unknown."""
 
     def on_idle(self) -> None:
-        """Raise if the end offsets cannot be known; called while no messages arrive."""
+        """Raise if the end offsets are unavailable; called while no messages arrive."""
 
 
 class Fetcher:
-    """Fetches messages of the assigned partitions, and hands out their records.
+    """Fetches messages of the assigned partitions, and returns their records.
 
-    A position moves only when records are handed out, or when there are certainly none between
-    it and its new value.
+    A position moves only when records are returned, or when there are certainly none between the
+    old and the new position.
 
     Thread-safe by two locks. `turn` is held by the thread that fetches or changes the assignment,
     also while it waits for Kafka; it yields to other threads from time to time. `_state` guards
@@ -91,10 +91,10 @@ class Fetcher:
             return tuple(sorted(self._positions))
 
     @property
-    def handed_out(self) -> int:
-        """The number of records handed out, counted again after a seek."""
+    def returned_records(self) -> int:
+        """The number of returned records, counted again after a seek."""
         with self._state:
-            return self._records + self._current.handed_out
+            return self._records + self._current.returned_records
 
     @property
     def corrupt_messages(self) -> int:
@@ -104,7 +104,7 @@ class Fetcher:
 
     @property
     def finished(self) -> bool:
-        """Whether everything before the end offsets has been handed out."""
+        """Whether all records before the end offsets have been returned."""
         with self._state:
             return not self._unfinished and not self._stopped and self._current.exhausted
 
@@ -114,14 +114,14 @@ class Fetcher:
         return self._ends is not None
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Return an iterator over fetched records; those taken from it are handed out."""
+        """Return an iterator over fetched records; each counts as returned when it is taken."""
         with self._state:
             return self._current.records()
 
     def take(self, count: int) -> list[dict[str, Any]]:
         """Return up to `count` fetched records for a `read` that may wait for more.
 
-        They count as handed out once `end_read` is called.
+        They count as returned once `end_read` is called.
         """
         with self._state:
             records = self._current.records()
@@ -135,38 +135,38 @@ class Fetcher:
         return self._unreturned_from is not None
 
     def end_read(self) -> None:
-        """Count the records taken by a `read` as handed out."""
+        """Count the records taken by a `read` as returned."""
         if self._unreturned_from is not None:
             with self._state:
                 self._unreturned_from = None
 
     def batch(self) -> pa.RecordBatch | None:
-        """Hand out a batch of fetched records; None if another thread took the rest."""
+        """Return a batch of fetched records; None if another thread took the rest."""
         with self._state:
             self._current.reclaim()
             return None if self._current.exhausted else self._current.batch()
 
     def reclaim(self) -> None:
-        """Hand out no more records by the iterators that `records` has returned."""
+        """Exhaust the iterators of `records`; their remaining records are returned later."""
         with self._state:
             self._current.reclaim()
 
     def progress(self) -> tuple[int, Mapping[int, Position]]:
-        """Return the number of records handed out and the positions, without waiting.
+        """Return the number of returned records and the positions, without waiting.
 
         While another thread converts records, these are the previous values.
         """
         if self._state.acquire(blocking=False):
             try:
-                self._last_progress = (self.handed_out, self.position())
+                self._last_progress = (self.returned_records, self.position())
             finally:
                 self._state.release()
         return self._last_progress
 
     def position(self) -> dict[int, Position]:
-        """Return the next record to hand out, for each partition.
+        """Return the position of the next record, by partition.
 
-        Records of a `read` that has not returned yet count as not handed out.
+        Records of a `read` that has not returned yet are not counted.
         """
         with self._state:
             return self._position() | (self._unreturned_from or {})
@@ -210,18 +210,18 @@ class Fetcher:
                 with self._state:
                     self._known_ends, self._ends = known_ends, ends
             finally:
-                # Also if the end offsets cannot be had now: dropped records are fetched again.
+                # Also if the end offsets are unavailable: dropped records must be fetched again.
                 self._restart()
 
     def fetch(self, deadline_s: float, *, holding: bool) -> bool:
-        """Fetch until there are records to hand out; False at the end or the deadline.
+        """Fetch until there are records to return; False at the end or the deadline.
 
         Call it with `turn` held. It also returns False when other threads wait for `turn`; if the
         caller is `holding` records that it has not returned, only for urgent ones.
 
-        Raises KafkaFailure, CorruptMessage, SchemaMismatch, GatewayError or EndpointClosed (for a
-        schema that the gateway is asked for), and what `EndOffsets` raises, once everything before
-        the failure has been handed out.
+        After all records before the failure were returned, raises KafkaFailure, CorruptMessage,
+        SchemaMismatch, GatewayError or EndpointClosed (from the request for a schema), and the
+        errors of `EndOffsets`.
         """
         while self._current.exhausted:
             self._update_ends()
@@ -249,7 +249,7 @@ class Fetcher:
             self._failure_raised = True
             raise corrupt_error(self._connection.channel_name, *failed)
         if failed is not None:
-            # No seek has skipped it: fetch it again, as it may be gone by now.
+            # No seek has skipped it: fetch it again, because it may be gone by now.
             self._restart()
         elif self._failure is not None:
             failure = self._failure
@@ -287,7 +287,7 @@ class Fetcher:
                 self._failure = self._failure or failure
 
     def _bounds(self, ends: Mapping[int, int] | None) -> Mapping[int, int] | None:
-        """Return an end offset for each partition, after adding those that `ends` has besides."""
+        """Return an end offset for each partition; first add partitions that only `ends` has."""
         if ends is None:
             return None
         if grown := ends.keys() - self._positions.keys():
@@ -317,7 +317,7 @@ class Fetcher:
 
     def _replace(self, completed: CompletedFetch) -> None:
         self._current.reclaim()
-        self._records += self._current.handed_out
+        self._records += self._current.returned_records
         self._skipped += self._current.skipped_messages
         self._current = completed
         self._failure_raised = False
@@ -334,7 +334,7 @@ class Fetcher:
         try:
             self._accept(fetched)
         except BaseException:
-            # For example an interrupt of a request for a schema: nothing was handed out yet.
+            # For example an interrupt of a request for a schema: nothing was returned yet.
             self._restart()
             raise
         if fetched.messages or fetched.ends:
@@ -369,7 +369,7 @@ class Fetcher:
         if ended:
             failure = self._finish(ended, failure)
         with self._state:
-            # Everything of the previous fetch was handed out.
+            # All records of the previous fetch were returned.
             self._position()
             if completed is not None:
                 self._replace(completed)
@@ -381,7 +381,7 @@ class Fetcher:
         limit = _MAX_MESSAGES[self._connection.format]
         if self._ends is None:
             return limit
-        # No more than there are, or the last call would wait for messages that never come.
+        # No more than exist, or the last call would wait for messages that never arrive.
         return min(limit, sum(self._ends[p] - self._next[p] for p in self._unfinished))
 
     def _finish(
@@ -393,7 +393,7 @@ class Fetcher:
             try:
                 self._stream.verify(max_age_s=_IDENTITY_MAX_AGE_S)
             except KafkaUnavailable:
-                # Everything is fetched: brokers that do not answer any more make no difference.
+                # Everything is fetched, so an unavailable broker makes no difference.
                 return None
             except KafkaFailure as error:
                 return error

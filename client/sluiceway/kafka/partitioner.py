@@ -1,4 +1,4 @@
-"""Partitioners: round robin, by key (murmur2), fixed, or the caller's own."""
+"""Partitioners: round robin, by key (murmur2), fixed, or a function of the caller."""
 
 import itertools
 import secrets
@@ -21,7 +21,7 @@ _MASK = 0xFFFFFFFF
 _SEED = 0x9747B28C
 _POSITIVE = 0x7FFFFFFF
 _MIN_VECTORIZED = 16
-"""Fewer keys of one length are hashed one by one: a numpy call costs as much as a few keys."""
+"""Fewer keys of one length are hashed one by one, because of the cost of a numpy call."""
 _KEYS_PER_PASS = 8192
 """Keys hashed together; more would not fit into the CPU cache."""
 
@@ -94,8 +94,8 @@ Partitioner = Callable[[Record, int], int]
 class KeysAndPartitions:
     """The keys and partitions of a batch, one item per record.
 
-    A partition of None, as for records without a key, is the next one of the round robin; so are
-    all partitions if `partitions` is None.
+    A partition of None, as for records without a key, means the next one of the round robin;
+    `partitions` of None means None for all.
     """
 
     keys: Sequence[bytes | None] | None = None
@@ -105,13 +105,13 @@ class KeysAndPartitions:
 class Partitioning:
     """Round robin over all partitions, by record or by message.
 
-    The first partition is random, so that many short-lived writers spread out.
+    The first partition is random, which distributes many short-lived writers.
     """
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
         self.round_robin: Iterator[int]
-        # Not from `random`, which a job may seed, identically in each of its processes.
+        # A job may seed `random` identically in each of its processes.
         self.start_round_robin_at(secrets.randbelow(partitions))
 
     def start_round_robin_at(self, partition: int) -> None:
@@ -167,7 +167,7 @@ class _ByField(Partitioning):
         if find_union(schema.select([field]).record):
             raise OptionError(
                 f"key is {field!r}, a field with a union of several types; give a function that "
-                "makes a string, bytes or an int of a record"
+                "returns a string, bytes or an int for a record"
             )
         kind = schema.arrow.field(field).type
         self._field = field
@@ -182,7 +182,7 @@ class _ByField(Partitioning):
         else:
             raise OptionError(
                 f"key is {field!r}, a field of type {kind}; a key is a string, bytes, an int or a "
-                "long. For others give a function that makes one of these of a record"
+                "long. For other types give a function that returns one of these for a record"
             )
 
     def assign(self, batch: pa.RecordBatch, first: int) -> KeysAndPartitions:
@@ -209,8 +209,8 @@ class _ByKeyFunction(Partitioning):
                 keys.append(struct.pack(">q", key))
             else:
                 raise OptionError(
-                    f"the key function gave {key!r} for record {index}; a key is a str, bytes, an "
-                    "int of 64 bits, or None. Nothing of this write was sent"
+                    f"the key function returned {key!r} for record {index}; a key is a str, bytes, "
+                    "an int of 64 bits, or None. No record of this write was sent"
                 )
         return self._hashed_keys(keys)
 
@@ -226,8 +226,8 @@ class _ByPartitioner(Partitioning):
             partition = self._function(record, self.partitions)
             if type(partition) is not int or not 0 <= partition < self.partitions:
                 raise OptionError(
-                    f"the partitioner gave {partition!r} for record {index}; it gives a partition "
-                    f"from 0 to {self.partitions - 1}. Nothing of this write was sent"
+                    f"the partitioner returned {partition!r} for record {index}; it must return a "
+                    f"partition from 0 to {self.partitions - 1}. No record of this write was sent"
                 )
             chosen.append(partition)
         return KeysAndPartitions(partitions=chosen)

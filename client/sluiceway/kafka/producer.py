@@ -1,4 +1,4 @@
-"""Idempotent producer that accounts for the delivery of every message."""
+"""Idempotent producer with a delivery report for every message."""
 
 import itertools
 import operator
@@ -31,8 +31,8 @@ class IdempotentProducer:
     """An idempotent producer of one topic.
 
     Each message is produced once and acknowledged by all replicas. The first failure is final:
-    unsent messages are purged, and DeliveryFailed counts the records that are known to be
-    written. No call waits longer than the delivery timeout and ten seconds.
+    unsent messages are purged, and DeliveryFailed counts the written records. No call waits longer
+    than the delivery timeout plus ten seconds.
 
     One thread at a time may `send` and `flush`; the other methods are thread-safe.
     """
@@ -50,15 +50,15 @@ class IdempotentProducer:
     ) -> None:
         """Connect.
 
-        `reporting` makes the callback for the reports of all messages, and is given the one for
-        failed deliveries. Without it, only failures are reported. Raises KafkaUnavailable.
+        `reporting` gets the callback for failed deliveries and returns the callback for all
+        reports. Without it, only failures are reported. Raises KafkaUnavailable.
         """
         self._fork_guard = ForkGuard()
         self._topic = topic
         self._timeout_s = delivery_timeout_s + _GRACE_S
         self._records_in = records_in
         self._first_failure: tuple[int | None, KafkaError] | None = None
-        # One number for each failure, as several threads may serve delivery reports.
+        # One item per failure, because several threads may serve delivery reports.
         self._lost_records: deque[int] = deque()
         self._accepted_records = 0
         self._partitions = partitions
@@ -79,7 +79,7 @@ class IdempotentProducer:
 
     @property
     def accepted_records(self) -> int:
-        """How many records were handed to the producer."""
+        """The number of records passed to the producer."""
         return self._accepted_records
 
     def may_have_written_to(self, partition: int) -> bool:
@@ -93,7 +93,7 @@ class IdempotentProducer:
         """Produce messages, in order.
 
         Raises DeliveryFailed when a message of this or an earlier call has failed, and
-        EndpointClosed in a forked child, which has no thread that would send it.
+        EndpointClosed in a forked child, which has no thread to send it.
         """
         self._fork_guard.check("this writer")
         values = messages.values
@@ -113,7 +113,7 @@ class IdempotentProducer:
         except KafkaException as error:
             if self._first_failure is None:
                 self._first_failure = (None, error.args[0])
-            # The message that was refused counts as unsent.
+            # The refused message counts as unsent.
             unsent = operator.length_hint(pending) + 1
             raise self._failed(values[len(values) - unsent :]) from error
 

@@ -1,4 +1,4 @@
-"""A consumer shared by many readers of one process."""
+"""Shared consumer: one Kafka consumer for many readers of a process."""
 
 import threading
 import time
@@ -17,9 +17,9 @@ from sluiceway.records.to_python import gc_paused
 __all__ = ["SharedConsumer", "SharedPartitionBuffer"]
 
 _MESSAGE_BYTES = 300
-"""What a message takes in Python in addition to its value."""
+"""The memory of a message in Python in addition to its value."""
 _MIN_POLL_MESSAGES = 1024
-"""Messages polled at once at least, as most may be for other readers."""
+"""The least number of messages to poll, because most may be for other readers."""
 _BUFFER_BYTES = 1024 * 1024
 _TOTAL_BYTES = 64 * 1024 * 1024
 _OF_A_PARTITION = frozenset(
@@ -37,10 +37,10 @@ class _Run:
 
 
 class SharedPartitionBuffer:
-    """One reader's messages in a SharedConsumer, which guards it; not thread-safe by itself.
+    """One reader's messages in a SharedConsumer, whose lock guards it.
 
     `next` has the offset after the last buffered message, for each assigned partition. `size` is
-    in bytes. `paused`: the reader takes its messages too slowly, so nothing is fetched for it.
+    in bytes. `paused`: the reader is too slow, so nothing is fetched for it.
     """
 
     def __init__(self, topic: str, topic_id: str | None, partitions: int) -> None:
@@ -99,7 +99,7 @@ def _size(items: list[Message]) -> int:
 
 
 def _after(items: list[Message]) -> int:
-    """Return the offset after these; 0 if none of them has one."""
+    """Return the offset after these messages; 0 if none of them has one."""
     for item in reversed(items):
         error = item.error()
         if error is None:
@@ -113,13 +113,12 @@ class SharedConsumer:
     """A consumer with one buffer per reader.
 
     Leader/follower, without a thread of its own: one waiting reader polls for all, fills their
-    buffers, then hands over to another. A slow reader is paused: its partitions are unassigned,
-    and assigned again from their next offsets once it has taken its messages. That begins when
-    all buffers together hold 64 MB, with those that hold 1 MB.
+    buffers, and passes the role to another. While all buffers together exceed 64 MB, a reader
+    whose buffer exceeds 1 MB is paused: its partitions are unassigned, and assigned again from
+    their next offsets after it has taken half of these messages.
 
-    The lock guards everything but the wait for a message. A message of a partition that was
-    unassigned during that wait may be from before: it is dropped, and the partition is fetched
-    again.
+    The lock guards everything but the wait for a message. A message that arrives for a partition
+    unassigned during the wait may be outdated: it is dropped, and the partition is fetched again.
     """
 
     def __init__(self, properties: MaskedProperties) -> None:
@@ -127,7 +126,7 @@ class SharedConsumer:
         self._lock = threading.Lock()
         self._buffers: dict[SharedPartitionBuffer, None] = {}
         self._routes: dict[tuple[str, int], SharedPartitionBuffer] = {}
-        # The id of each topic, and how many of its partitions the consumer knows.
+        # The id of each topic, and the number of its partitions that the consumer knows.
         self._topics: dict[str, tuple[str | None, int]] = {}
         self._waiting: dict[SharedPartitionBuffer, threading.Condition] = {}
         self._polling = False
@@ -146,8 +145,8 @@ class SharedConsumer:
     ) -> bool:
         """Read these partitions for a buffer instead of its earlier ones.
 
-        Returns False, and changes nothing, if another buffer has one of them, or the consumer may
-        know another topic of that name.
+        Returns False, and changes nothing, if another buffer has one of them, or if the consumer
+        may have cached a deleted topic of that name.
         """
         with self._lock:
             if any(self._routes.get((buffer.topic, p), buffer) is not buffer for p in offsets):
@@ -228,7 +227,7 @@ class SharedConsumer:
             del self._waiting[buffer]
 
     def _poll(self, limit: int, wait_s: float) -> None:
-        """Wait for a message of any reader, and buffer all that are there then."""
+        """Wait for a message of any reader, and buffer all available messages."""
         if self._undelivered:
             for buffer in self._buffers:
                 buffer.repair()
@@ -246,7 +245,7 @@ class SharedConsumer:
         if polled:
             self._deliver(self._without_stale(polled))
             with gc_paused():
-                # Nothing is unassigned meanwhile, and librdkafka drops earlier messages.
+                # With the lock held nothing is unassigned, and librdkafka drops stale messages.
                 self._deliver(self._consumer.consume(limit, GATHER_S))
         self._undelivered = False
 
@@ -279,11 +278,11 @@ class SharedConsumer:
                 buffer.paused = True
 
     def _broadcast(self, topic: str | None, events: list[Message]) -> None:
-        """Report failures of a topic or the brokers to all readers that they concern."""
+        """Pass failures of a topic or the brokers to all affected readers."""
         for event in events:
             error = event.error()
             if error is None or error.code() in _OF_A_PARTITION:
-                # Of a partition that was just unassigned.
+                # The partition was unassigned meanwhile.
                 continue
             if is_unavailable(error) or is_gone(error):
                 continue

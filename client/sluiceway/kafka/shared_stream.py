@@ -1,4 +1,4 @@
-"""The stream of one reader over a shared consumer."""
+"""Shared stream: one reader's messages from a shared consumer."""
 
 import threading
 import weakref
@@ -16,16 +16,16 @@ from sluiceway.rest.models import Connection
 
 __all__ = ["SharedStream", "open_stream"]
 
-# A broker answers one fetch after the other, and a new partition is part of the next one: the
-# first message of a reader may wait for so long.
+# A broker answers one fetch after the other, and a new partition is part of the next one, so this
+# delays the first message of a reader.
 _TUNING = MaskedProperties({"fetch.wait.max.ms": 20})
 
 
 class _ConsumerPool:
-    """The shared consumers of one configuration: usually one.
+    """The shared consumers of one configuration, usually one.
 
-    A further one is needed when two readers read the same partition, which a consumer has only
-    once. A consumer is closed with its last buffer.
+    Another one is needed when two readers read the same partition, because a consumer reads a
+    partition once. A consumer is closed with its last buffer.
     """
 
     def __init__(self, properties: MaskedProperties) -> None:
@@ -33,7 +33,7 @@ class _ConsumerPool:
         self._lock = threading.Lock()
         self._consumers: list[SharedConsumer] = []
         self._by_buffer: dict[SharedPartitionBuffer, SharedConsumer] = {}
-        # Buffers of streams that were garbage collected; the next call removes them.
+        # Buffers of garbage-collected streams; the next call removes them.
         self.abandoned: deque[SharedPartitionBuffer] = deque()
 
     def consumer(self, buffer: SharedPartitionBuffer) -> SharedConsumer | None:
@@ -116,7 +116,7 @@ class SharedStream(MessageStream):
         self._call(self._pool.assign, self._buffer, offsets, timeout_s=self._timeout_s)
 
     def add(self, offsets: Mapping[int, int]) -> bool:
-        """Read these partitions as well; False if another stream has one of them meanwhile."""
+        """Read these partitions as well; False if another stream has one of them."""
         return bool(self._call(self._consumer().add, self._buffer, offsets))
 
     def drop(self, partitions: Collection[int]) -> None:
@@ -124,7 +124,7 @@ class SharedStream(MessageStream):
         self._call(self._consumer().drop, self._buffer, partitions)
 
     def close(self) -> None:
-        """Leave the consumer to the other streams. May be repeated."""
+        """Remove this stream from its consumer. May be repeated."""
         if not self._fork_guard.forked:
             self._pool.remove(self._buffer)
 
@@ -157,17 +157,17 @@ def open_stream(
 ) -> MessageStream:
     """Open a reader's stream; `shared`: with a shared consumer. Raises OptionError.
 
-    That of an exactly-once channel gives also what is not committed.
+    For an exactly-once channel, the stream includes uncommitted messages.
     """
     if not isinstance(timeout_s, int | float) or not 1 <= timeout_s <= 86_400:
         raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds from 1 to 86400")
     if connection.delivery == "exactly_once":
-        # A foreign transaction would hold back what is committed here. Partitions are fetched only
-        # while there is something to fetch, so short waits cost nothing, and soon make way.
+        # With read_committed, a foreign Kafka transaction would hold back committed records.
+        # Partitions are fetched only up to known commits, so short waits cost nothing.
         fixed = {"isolation.level": "read_uncommitted", **_TUNING}
         config = MaskedProperties(config or {}).over(fixed)
     if shared:
         return SharedStream(connection, config, timeout_s=timeout_s)
-    # A thousand waiting members ask their broker twice a second instead of ten times.
+    # A thousand waiting members send two requests a second each instead of ten.
     tuning = MaskedProperties({"fetch.wait.max.ms": 500} if grouped else {})
     return OwnStream(connection, tuning.over(config or {}), timeout_s=timeout_s)

@@ -1,4 +1,4 @@
-"""Topic identity: verifies that a topic is the one its channel was opened with."""
+"""Topic identity: detects that a channel's topic was deleted or created again."""
 
 import contextlib
 import threading
@@ -38,7 +38,7 @@ __all__ = ["EARLIEST", "LATEST", "TopicIdentity"]
 T = TypeVar("T")
 
 LATEST, EARLIEST = -1, -2
-"""Kafka's ListOffsets takes these instead of a time."""
+"""Special times of Kafka's ListOffsets."""
 
 # Kafka writes topic ids in URL-safe base64, librdkafka in the standard alphabet.
 _URL_SAFE = str.maketrans("+/", "-_")
@@ -46,7 +46,7 @@ _URL_SAFE = str.maketrans("+/", "-_")
 _PROPAGATION_S = 3.0
 _POLL_S = 0.05
 _MAX_VERIFY_S = 2.0
-#: So that there is time to ask the next leader in the place of one that is gone.
+#: Leaves time for a retry at the next leader.
 _MAX_LIST_S = 5.0
 _DOING = "describing the topic"
 _SPECS = {LATEST: OffsetSpec.latest(), EARLIEST: OffsetSpec.earliest()}
@@ -66,8 +66,8 @@ class _Description:
 class _AdminConnection:
     """An admin client with the errors of its connections.
 
-    `descriptions` has the latest one of each topic. Describing a thousand partitions takes time,
-    so callers that accept a recent one share it.
+    `descriptions` has the latest description of each topic. Describing a thousand partitions takes
+    time, so callers that accept a recent description share it.
     """
 
     def __init__(self, properties: MaskedProperties) -> None:
@@ -88,9 +88,8 @@ _ADMINS: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], _Admin
 class TopicIdentity:
     """Compares a topic's id with the one that a connection names.
 
-    A topic that was deleted and created again has the same name but other records, so positions
-    in one are meaningless in the other. `config` has the Kafka properties of the writer or
-    reader, of which those for the connection are used.
+    A recreated topic has the same name but other records, so positions in the old one are invalid.
+    `config` has the Kafka properties of the writer or reader; only connection properties are used.
     """
 
     def __init__(self, connection: Connection, config: Mapping[str, object] | None = None) -> None:
@@ -105,7 +104,7 @@ class TopicIdentity:
     def verify(self, *, timeout_s: float, max_age_s: float = 0.0) -> None:
         """Return if the topic is the same and each of its partitions has a leader.
 
-        A description that this process requested within `max_age_s` is used again. Raises
+        A description that this process requested within `max_age_s` is reused. Raises
         TopicGone, KafkaUnavailable, and KafkaAccessFailed as soon as brokers refuse access.
         """
         name = self._connection.topic_name
@@ -121,7 +120,7 @@ class TopicIdentity:
         if expected is not None and actual != expected:
             raise TopicGone(
                 f"the topic {name} is not the one that was opened: its id was {expected} and is "
-                f"{actual} now. Open the channel anew; positions in the old topic mean nothing in "
+                f"{actual} now. Open the channel again; positions in the old topic are invalid in "
                 "this one"
             )
         if found.leaderless:
@@ -152,7 +151,7 @@ class TopicIdentity:
     ) -> dict[int, int]:
         """Return the offset after the last message of each partition. Raises KafkaUnavailable.
 
-        `committed`: as far as no transaction is open, which is how far readers can read.
+        `committed`: the last stable offset, up to which `read_committed` consumers read.
         """
         times = dict.fromkeys(partitions, LATEST)
         return self.offsets(times, timeout_s=timeout_s, committed=committed)
@@ -171,9 +170,9 @@ class TopicIdentity:
     def with_retries(self, request: Callable[[float], T], *, timeout_s: float) -> T:
         """Return the result of `request`; retry it while leaders are unavailable or change.
 
-        `request` is given the seconds that are left. Raises KafkaUnavailable after the timeout.
-        librdkafka reports topics as unknown when it could not ask about them, so TopicGone is
-        raised only if a broker confirms it.
+        `request` gets the remaining seconds. Raises KafkaUnavailable after the timeout. librdkafka
+        reports topics as unknown when its request failed, so TopicGone is raised only if a broker
+        confirms it.
         """
         name = self._connection.topic_name
 
@@ -188,7 +187,7 @@ class TopicIdentity:
                 ) from error
 
         def refresh(left_s: float) -> None:
-            # After an election, librdkafka would ask with the epoch of the previous leader.
+            # After an election, librdkafka would send the epoch of the previous leader.
             with contextlib.suppress(KafkaUnavailable):
                 self.verify(timeout_s=min(left_s, _MAX_VERIFY_S))
 
@@ -223,7 +222,7 @@ class TopicIdentity:
                 f"Kafka did not list the offsets of the topic {name} within {timeout_s:g} s; "
                 "try again when the brokers are back"
             ) from error
-        # librdkafka's result for leaders that did not answer in time.
+        # OFFSET_INVALID is librdkafka's result for leaders that did not answer in time.
         silent = [partition for partition, each in offsets.items() if each == OFFSET_INVALID]
         if silent:
             raise KafkaUnavailable(
@@ -233,7 +232,7 @@ class TopicIdentity:
         return offsets
 
     def _describe_shared(self, timeout_s: float, since_s: float) -> _Description:
-        """Return a description requested after `since_s`; one of many callers requests it."""
+        """Return a description requested after `since_s`, shared by concurrent callers."""
         deadline_s = time.monotonic() + timeout_s
         locked = self._admin.lock.acquire(timeout=timeout_s)
         try:
@@ -251,7 +250,7 @@ class TopicIdentity:
             found = self._request_description(timeout_s)
         except BaseException:
             self._admin.descriptions.pop(name, None)
-            # Errors of its connections so far must not mislead the next caller.
+            # Earlier connection errors must not mislead the next caller.
             if _ADMINS.get(self._key) is self._admin:
                 _ADMINS.pop(self._key, None)
             raise
@@ -289,7 +288,7 @@ class TopicIdentity:
                 return found
 
     def _result(self, future: "Future[Any]", timeout_s: float) -> Any:
-        """Wait for a result, or raise KafkaAccessFailed for connections that are refused."""
+        """Wait for a result, or raise KafkaAccessFailed for refused connections."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             try:

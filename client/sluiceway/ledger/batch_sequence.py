@@ -1,4 +1,4 @@
-"""The batches of one writer of an exactly-once channel, one after the other."""
+"""Batch sequence: the consecutive batches of one writer of an exactly-once channel."""
 
 import secrets
 from collections.abc import Callable, Mapping
@@ -18,11 +18,11 @@ _MAX_NAME_CHARACTERS = 200
 class BatchSequence:
     """The batches of one writer.
 
-    A writer's own batches are opened with their first message and have numbered keys. A batch of
-    a block is opened when the block begins; its key is the caller's, and each block is an
-    instance of its own, so that a block that failed may be repeated.
+    A writer's own batches are opened with their first message and have numbered keys. The batch of
+    a block is opened when the block begins, with the caller's key. Each block is a new instance, so
+    a failed block may be repeated.
 
-    After CommitUnknown nothing more is admitted until `resolve` was answered. Not thread-safe: a
+    After CommitUnknown nothing more is admitted until `resolve` has returned. Not thread-safe: a
     writer calls it with its turn held.
     """
 
@@ -35,7 +35,7 @@ class BatchSequence:
         writer: str,
         place: str | None,
     ) -> None:
-        """Describe a writer: its endpoint's id, and its place in a group, if it has one."""
+        """Describe a writer: its endpoint id, and its place if it has a group."""
         self._calls = calls
         self._connection = connection
         self._intervals = intervals
@@ -58,24 +58,24 @@ class BatchSequence:
 
     @property
     def in_block(self) -> bool:
-        """Whether a block decides when the current batch ends."""
+        """Whether a block ends the current batch."""
         return self._in_block
 
     @property
     def ends(self) -> Mapping[int, int]:
-        """By partition, the offset after the last record that was committed."""
+        """By partition, the offset after the last committed record."""
         return self._ends
 
     def require_resolved(self) -> None:
-        """Raise CommitUnknown while it is not known whether the last batch was committed."""
+        """Raise CommitUnknown while the state of the last batch is unknown."""
         if self._unknown is not None:
             raise self._unknown[0]
 
     def begin(self, key: str | None, owner: str | None) -> WriteBatch | None:
-        """Begin a block with the batch of a key; without one, with the writer's next own batch."""
+        """Begin a block with the batch of a key, or without a key with the writer's next batch."""
         if self._in_block:
             raise OptionError(
-                "this writer is in a batch already: leave its block before the next one begins"
+                "this writer is already in a batch: leave its block before you begin the next one"
             )
         if key is not None:
             self._open(self._new(key, owner))
@@ -84,7 +84,7 @@ class BatchSequence:
         return self._batch
 
     def admit(self, records: int) -> bool:
-        """Whether messages may be produced now: opens a batch, and counts their records.
+        """Open a batch if needed, count records, and return whether to produce them.
 
         The records of a replayed batch are only counted. Raises the errors of `WriteBatch.open`,
         and Conflict for a batch that was lost.
@@ -103,11 +103,11 @@ class BatchSequence:
         *,
         on_resolved: Callable[[bool], None] | None = None,
     ) -> None:
-        """Commit the current batch, if there is one. Everything has to be delivered.
+        """Commit the current batch, if any; all its messages must be delivered.
 
-        Positions are committed with an empty batch if there is none. After CommitUnknown,
-        `on_resolved` is called with the answer to `resolve`. Raises ReplayMismatch, after which
-        the writer goes on.
+        Without a batch, positions are committed with an empty one. After CommitUnknown,
+        `on_resolved` is called with the result of `resolve`. Raises ReplayMismatch, after which the
+        writer remains usable.
         """
         batch = self._batch
         if batch is None:
@@ -120,7 +120,7 @@ class BatchSequence:
             self._end()
             batch.verify_replay(admitted)
             return
-        # Kept until the commit is answered: an interrupted one is repeated with the same records.
+        # Kept until there is a response: an interrupted commit is repeated with the same records.
         self._written = WrittenRecords.merged([self._written, self._intervals.take()])
         if self._written.records != self._admitted:
             raise DeliveryFailed(
@@ -133,7 +133,7 @@ class BatchSequence:
             batch.commit(self._written, positions=positions)
         except CommitUnknown as error:
             self._unknown, self._on_resolved = (error, batch), on_resolved
-            # If it was not committed, it ends with its lease, which nobody waits for.
+            # If it was not committed, it ends with its lease.
             batch.release()
             self._end()
             raise
@@ -141,7 +141,7 @@ class BatchSequence:
         self._end()
 
     def resolve(self, *, timeout_s: float | None = None) -> bool | None:
-        """Return whether the unknown commit counted; None if there is none."""
+        """Return whether the batch with an unknown state was committed; None without one."""
         if self._unknown is None:
             return None
         committed = self._unknown[1].resolve(timeout_s=timeout_s)
@@ -152,7 +152,7 @@ class BatchSequence:
         return committed
 
     def abort(self, error: BaseException) -> None:
-        """Abort the current batch, if there is one; what was delivered of it is forgotten."""
+        """Abort the current batch, if any, and forget its delivered records."""
         batch = self._batch
         self._end()
         self._intervals.take()
@@ -160,7 +160,7 @@ class BatchSequence:
             batch.abort(error)
 
     def close(self) -> None:
-        """Renew no more leases."""
+        """Stop renewing leases."""
         self._leases.close()
 
     def _open(self, batch: WriteBatch) -> WriteBatch:
@@ -169,7 +169,7 @@ class BatchSequence:
         if missing and not batch.replayed:
             error = ChannelNotReady(
                 f"the ledger of the channel {self._connection.channel_name!r} does not have the "
-                f"partition {min(missing)} yet; open a new writer in a moment"
+                f"partition {min(missing)} yet; open a new writer in a few seconds"
             )
             batch.abort(error)
             raise error
@@ -190,7 +190,7 @@ class BatchSequence:
             _check_name("a batch's key", key)
             owner = owner or self._place or key
             _check_name("a batch's owner", owner)
-            # Not a number alone: another writer object may have the same endpoint id.
+            # A random part, because another writer object may have the same endpoint id.
             instance = f"{self._writer}-{secrets.token_hex(8)}"
             takeover = self._superseding
         return WriteBatch(

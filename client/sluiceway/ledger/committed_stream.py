@@ -1,4 +1,4 @@
-"""The stream of a reader that sees committed records only."""
+"""Committed stream: the visible messages of an exactly-once channel."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -13,16 +13,16 @@ from sluiceway.ledger.visibility import Visibility
 __all__ = ["CommittedStream"]
 
 _JUMP_OFFSETS = 50_000
-"""Invisible offsets from which on fetching anew is cheaper than reading over them."""
+"""From this number of invisible offsets on, a new fetch is cheaper than reading over them."""
 
 
 class CommittedStream:
-    """Messages of another stream, as far as they are committed: a PartitionStream.
+    """A PartitionStream of the committed messages of another stream.
 
-    Gives the messages in visible runs below `stable`, in offset order, and none else; those in no
-    run are dropped undecoded. A partition that has reached `stable` is not fetched before there
-    are further commits, so messages that may still become visible are never skipped. An offset of
-    a run that does not come raises RecordsLost, or OffsetOutOfRange if the log begins behind it.
+    Returns only messages in visible runs below `stable`, in offset order; others are dropped
+    undecoded. A partition that has reached `stable` is not fetched before there are further
+    commits, so messages that may still become visible are never skipped. A missing offset of a run
+    raises RecordsLost, or OffsetOutOfRange if the log begins after it.
     """
 
     def __init__(self, stream: MessageStream, visibility: Visibility) -> None:
@@ -31,9 +31,9 @@ class CommittedStream:
         self._number = visibility.number
         self._stable: Mapping[int, int] = visibility.runs.stable
         self._next: dict[int, int] = {}
-        # Partitions at `stable`, which the other stream does not have.
+        # Partitions at `stable`, which are not assigned to the other stream.
         self._waiting: set[int] = set()
-        # By partition, a visible offset that did not come once.
+        # By partition, a visible offset that was missing in one fetch.
         self._suspected: dict[int, int] = {}
         self._failure: SluicewayError | None = None
         self._found = False
@@ -45,14 +45,14 @@ class CommittedStream:
         return self._stream.discover_partitions()
 
     def assign(self, offsets: Mapping[int, int]) -> None:
-        """Read these partitions from these offsets, and drop what was fetched before."""
+        """Read these partitions from these offsets, and drop fetched messages."""
         self._failure = None
         self._next = dict(offsets)
         self._update_stable()
         self._waiting = {p for p, offset in offsets.items() if offset >= self._stable.get(p, 0)}
         self._stream.assign(self._fetched)
         if self._waiting and not self._found:
-            # librdkafka, with no partition yet, would find its leader up to a second after `add`.
+            # Without any partition, librdkafka finds the leader only up to a second after `add`.
             self._stream.discover_partitions()
             self._found = True
 
@@ -83,7 +83,8 @@ class CommittedStream:
     def poll(self, limit: int, wait_s: float) -> FetchedMessages:
         """Return up to `limit` visible messages; none if none arrived within `wait_s`.
 
-        Waits for commits if everything committed was returned. Raises KafkaFailure, GatewayError.
+        Waits for commits after all committed messages were returned. Raises KafkaFailure and
+        GatewayError.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -96,7 +97,7 @@ class CommittedStream:
         fetched = self._fetched
         if not fetched:
             return FetchedMessages(messages=[], ends={}, out_of_range=None)
-        # No more than there are below `stable`: the last call would wait for others.
+        # No more than exist below `stable`, or the last call would wait for others.
         left = sum(self._stable[p] - offset for p, offset in fetched.items())
         left_s = max(0.0, deadline_s - time.monotonic())
         polled = self._stream.poll(min(limit, left), left_s)
@@ -104,7 +105,7 @@ class CommittedStream:
         try:
             return self._visible(polled)
         except BaseException:
-            # What was polled is returned by a later call.
+            # The polled messages are fetched again by a later call.
             self.assign(before)
             raise
 
@@ -116,7 +117,7 @@ class CommittedStream:
         """Return the log's begin and the `stable` of each partition."""
         self._visibility.refresh()
         begins, runs = self.begins(partitions), self._visibility.runs
-        # Everything committed may have expired, and uncommitted messages behind it.
+        # Retention may have removed all committed messages and uncommitted ones after them.
         return {
             p: Watermarks(begin=begins[p], end=max(begins[p], runs.stable_of(p)))
             for p in partitions
@@ -127,11 +128,11 @@ class CommittedStream:
         return self._stream.begins(partitions)
 
     def ends(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the `stable` of each partition: nothing can be read beyond it now."""
+        """Return the `stable` of each partition, up to which it can be read now."""
         return {p: mark.end for p, mark in self.watermarks(partitions).items()}
 
     def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the end of what is committed now, which `stable` reaches once others end."""
+        """Return the current visible end, which `stable` reaches once open batches end."""
         self._visibility.refresh()
         return {p: self._visibility.visible_end.get(p, 0) for p in partitions}
 
@@ -142,15 +143,15 @@ class CommittedStream:
         return {p: min(offset, ends[p]) for p, offset in found.items()}
 
     def silence(self, idle_s: float) -> SluicewayError:
-        """Return the error for awaited messages that have not arrived for so long."""
+        """Return the error for awaited messages that have not arrived for `idle_s`."""
         holder = self._visibility.held_back_by() if self._waiting else None
         if holder is None:
             return self._stream.silence(idle_s)
         return SluicewayTimeout(
-            f"records of the channel {self._visibility.channel!r} that are committed are not "
-            f"visible after {idle_s:.0f} s, as {holder} began before them and has not ended. "
-            "Positions are kept: read on to wait again, or abort that batch. To read now what is "
-            f"visible already, open a reader with snapshot={self._visibility.number}"
+            f"committed records of the channel {self._visibility.channel!r} are not visible after "
+            f"{idle_s:.0f} s, because {holder} began before them and has not ended. Positions are "
+            "unchanged: read again to wait longer, or abort that batch. To read the visible "
+            f"records now, open a reader with snapshot={self._visibility.number}"
         )
 
     @property
@@ -159,12 +160,12 @@ class CommittedStream:
         return {p: offset for p, offset in self._next.items() if p not in self._waiting}
 
     def _update_stable(self) -> None:
-        # First the number: a change in between is seen again by the next call.
+        # The number first: the next call then sees a change that happens in between.
         self._number = self._visibility.number
         self._stable = self._visibility.runs.stable
 
     def _resume(self) -> None:
-        """Fetch the partitions again that have more below `stable` now."""
+        """Resume partitions that have more messages below `stable` now."""
         if self._number == self._visibility.number:
             return
         self._update_stable()
@@ -180,7 +181,7 @@ class CommittedStream:
             self._stream.assign(self._fetched)
 
     def _visible(self, polled: FetchedMessages) -> FetchedMessages:
-        """Leave out what is not visible, and stop fetching partitions at `stable`."""
+        """Drop invisible messages, and stop fetching partitions at `stable`."""
         visible: list[Message] = []
         lost: dict[int, int] = {}
         reached: set[int] = set()
@@ -197,7 +198,7 @@ class CommittedStream:
                 if missing is not None:
                     lost[partition] = missing
                 else:
-                    # Up to there, Kafka has no further messages.
+                    # Kafka has no further messages up to this offset.
                     known = min(end, self._stable[partition])
                     self._next[partition] = max(known, self._next[partition])
         out_of_range = polled.out_of_range
@@ -210,7 +211,7 @@ class CommittedStream:
         return FetchedMessages(messages=visible, ends=ends, out_of_range=out_of_range)
 
     def _take(self, partition: int, messages: list[Message], visible: list[Message]) -> int | None:
-        """Append the visible ones of consecutive messages; return the first offset that is lost."""
+        """Append the visible ones of consecutive messages; return the first lost offset."""
         runs, stable = self._visibility.runs, self._stable[partition]
         first, last = messages[0].offset(), messages[-1].offset()
         if first == self._next[partition] and last - first + 1 == len(messages):
@@ -235,14 +236,14 @@ class CommittedStream:
         return None
 
     def _before(self, partition: int, offset: int) -> int | None:
-        """Return the first visible offset below `offset` that has not come, or None."""
+        """Return the first visible offset below `offset` that is missing, or None."""
         bound = min(offset, self._stable[partition])
         run = self._visibility.runs.next_run(partition, self._next[partition])
         return run.first if run is not None and run.first < bound else None
 
     def _on_lost(self, partition: int, offset: int, out_of_range: int | None) -> int | None:
-        """Stop before an offset that has not come; return a partition that is out of range."""
-        # It is fetched again, and what is still missing then is missing for good.
+        """Stop before a missing offset; return a partition that is out of range."""
+        # A second fetch without the offset confirms that it is lost.
         self._stream.drop([partition])
         self._add({partition: self._next[partition]})
         if self._suspected.get(partition) != offset:
@@ -254,8 +255,8 @@ class CommittedStream:
         self._failure = RecordsLost(
             f"channel {self._visibility.channel!r}, partition {partition}: the record at offset "
             f"{offset} is committed, but Kafka does not have it, although the partition's log "
-            f"begins at {begin}. The position stays before it. Find out what removed it; to go on "
-            f"without it, seek to {{{partition}: {offset + 1}}}"
+            f"begins at {begin}. The position stays before it. Find the cause of the loss; to "
+            f"continue without the record, seek to {{{partition}: {offset + 1}}}"
         )
         return out_of_range
 
@@ -271,7 +272,7 @@ class CommittedStream:
         if target - at < _JUMP_OFFSETS:
             return
         if self._stream.begins([partition])[partition] > at:
-            # Visible records may have expired, which Kafka reports next.
+            # Retention may have removed visible records, which Kafka reports next.
             return
         self._next[partition] = target
         self._stream.drop([partition])

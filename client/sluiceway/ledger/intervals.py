@@ -1,4 +1,4 @@
-"""Intervals of the offsets that delivery reports name: an attempt's part of a manifest."""
+"""Delivered intervals: offsets from delivery reports, an attempt's part of a manifest."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from sluiceway.rest.ledger_models import Interval, Manifest
 __all__ = ["DeliveredIntervals", "WrittenRecords"]
 
 _UNKNOWN: Final = -1_000_000
-"""Below every number that librdkafka reports as an offset."""
+"""A number below every offset that librdkafka reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenRecords:
     """Acknowledged records: by partition their intervals, and their number.
 
-    Plain data: an attempt sends it to the process that commits.
+    Plain data that an attempt sends to the committing process.
     """
 
     manifest: Manifest = field(default_factory=dict)
@@ -37,7 +37,7 @@ class WrittenRecords:
 
     @classmethod
     def merged(cls, parts: "Iterable[WrittenRecords]") -> "WrittenRecords":
-        """Return the union of the parts of several attempts; intervals that touch become one."""
+        """Return the union of the parts of several attempts, with adjacent intervals joined."""
         found: dict[int, list[Interval]] = {}
         counts: dict[int, int] = {}
         for part in parts:
@@ -52,7 +52,7 @@ class WrittenRecords:
 
 
 def _joined(intervals: Iterable[Interval]) -> list[Interval]:
-    """Join sorted intervals that touch; overlapping ones stay, for the gateway to refuse."""
+    """Join adjacent sorted intervals; overlapping ones stay, and the gateway refuses them."""
     joined: list[Interval] = []
     for each in intervals:
         if joined and joined[-1].end == each.first:
@@ -65,9 +65,9 @@ def _joined(intervals: Iterable[Interval]) -> list[Interval]:
 class DeliveredIntervals:
     """Collects the offsets of delivered messages, by partition, from delivery reports.
 
-    A report with the expected offset costs one comparison. Offsets have to increase in the order
-    of the reports, which is that of sending: after a duplicate sequence number librdkafka may
-    report none, or count up from -1. Such a report is a failed delivery, and the attempt is dead.
+    A report with the expected offset costs one comparison. Offsets must increase in the order of
+    the reports, which is the order of sending: after a duplicate sequence number librdkafka may
+    report no offset, or count up from -1. Such a report counts as a failed delivery.
 
     Reports are served by one thread at a time, of partitions below `partitions`. With
     `records_in`, each message may hold several records; without, it holds one.
@@ -77,8 +77,8 @@ class DeliveredIntervals:
         self, partitions: int, records_in: Callable[[bytes | None], int] | None = None
     ) -> None:
         self._records_in = records_in
-        # By partition: where the current interval began, and the offset expected next. Lists, as
-        # each report looks up one. No offset is _UNKNOWN.
+        # By partition, the begin of the current interval and the next expected offset. Lists are
+        # fast for a lookup per report.
         self._first = [_UNKNOWN] * partitions
         self._next = [_UNKNOWN] * partitions
         self._closed: dict[int, list[Interval]] = {}
@@ -114,7 +114,7 @@ class DeliveredIntervals:
         return on_delivery_of_several
 
     def take(self) -> WrittenRecords:
-        """Return what was delivered since the last call, and begin anew."""
+        """Return and forget the records delivered since the last call."""
         for partition, end in enumerate(self._next):
             self._close(partition)
             self._first[partition] = end
@@ -131,7 +131,7 @@ class DeliveredIntervals:
         return WrittenRecords(manifest=manifest, counts=counts)
 
     def _start(self, partition: int, offset: int) -> bool:
-        """Begin an interval with an offset that was not the expected one; False if it may not."""
+        """Begin an interval with an unexpected offset; False if the offset is invalid."""
         if offset < 0 or offset < self._next[partition]:
             return False
         self._close(partition)
@@ -147,8 +147,8 @@ class DeliveredIntervals:
 
 def _disordered(offset: int, expected: int) -> KafkaError:
     problem = (
-        "the delivery report names no offset"
+        "the delivery report has no offset"
         if offset < 0
-        else f"the delivery report names the offset {offset} after {expected - 1}"
+        else f"the delivery report has the offset {offset} after {expected - 1}"
     )
     return KafkaError(KafkaError._FAIL, problem)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""The endpoint and the batches of a writer whose messages a facade produces by its own client."""
+"""Message batches: the endpoint and batches of a facade's writer with its own Kafka client."""
 
 from array import array
 from collections.abc import Mapping
@@ -34,14 +34,14 @@ class ReportedOffsets:
 
     def add(self, partition: int, offset: int) -> None:
         """Add the offset of a delivered message."""
-        # Two threads may find a new partition at once, and both get the same list.
+        # Atomic: two threads with the first offset of a partition get the same list.
         self._offsets.setdefault(partition, array("q")).append(offset)
 
     def take(self) -> WrittenRecords:
-        """Return what was delivered since the last call. Raises DeliveryFailed.
+        """Return the records delivered since the last call. Raises DeliveryFailed.
 
-        After a duplicate sequence number librdkafka may report no offset, or count up from -1: then
-        none of the offsets can be trusted.
+        After a duplicate sequence number librdkafka may report no offset, or count up from -1, so
+        then all offsets are refused.
         """
         found, self._offsets = self._offsets, {}
         manifest: dict[int, tuple[Interval, ...]] = {}
@@ -51,7 +51,7 @@ class ReportedOffsets:
                 records = sum(map(len, found.values()))
                 raise DeliveryFailed(
                     partition=partition,
-                    reason="delivery reports do not name the offset of each message",
+                    reason="delivery reports lack the offsets of some messages",
                     written_records=0,
                     failed_records=records,
                 )
@@ -74,9 +74,9 @@ def _intervals(ordered: list[int]) -> tuple[Interval, ...]:
 class MessageBatches:
     """Batches of one writer, one after the other; each message is one record.
 
-    The writer's messages are `admitted` while a batch `is_open`, then Kafka's reports are
-    added. A batch with a failed message is never committed. With an `owner`, the first
-    batch ends those of the owner's other instances.
+    The writer's messages are `admitted` while a batch `is_open`, then Kafka's delivery reports are
+    added. A batch with a failed message is never committed. With an `owner`, the first batch
+    aborts those of the owner's other instances.
 
     Not thread-safe, except for the reports.
     """
@@ -114,12 +114,12 @@ class MessageBatches:
 
     @property
     def current(self) -> object:
-        """The batch, to compare with."""
+        """The batch, for comparisons by identity."""
         return self._batch
 
     @property
     def pending(self) -> int:
-        """How many messages of the batch are not reported yet."""
+        """The number of the batch's messages without a delivery report."""
         return self.admitted - len(self.offsets) - self.failures
 
     def open(self) -> None:
@@ -147,25 +147,25 @@ class MessageBatches:
         if missing:
             error = ChannelNotReady(
                 f"the ledger of the channel {connection.channel_name!r} does not have the "
-                f"partition {min(missing)} yet; try again in a moment"
+                f"partition {min(missing)} yet; try again in a few seconds"
             )
             batch.abort(error)
             raise error
         self._batch = batch
 
     def add_delivered(self, partition: int, offset: int) -> None:
-        """Note a message that Kafka has acknowledged."""
+        """Record a message that Kafka has acknowledged."""
         self.offsets.add(partition, offset)
 
     def add_failure(self, reason: str) -> None:
-        """Note a message that was not delivered."""
+        """Record a message that was not delivered."""
         self._reason = self._reason or reason
         self.failures += 1
 
     def commit(
         self, positions: PositionAdvance | None = None, *, timeout_s: float | None = None
     ) -> None:
-        """Commit the batch once everything is reported.
+        """Commit the batch once every message has a delivery report.
 
         After CommitUnknown nothing is admitted; the same call repeats the commit. After any other
         error the batch is aborted. Raises DeliveryFailed, Conflict, InvalidRequest.
@@ -181,7 +181,7 @@ class MessageBatches:
             batch.commit(written, positions=positions, timeout_s=timeout_s)
         except CommitUnknown:
             self._unknown = written
-            # If it was not committed, it ends with its lease, which nobody waits for.
+            # If it was not committed, it ends with its lease.
             batch.release()
             raise
         except SluicewayError as error:
@@ -190,9 +190,9 @@ class MessageBatches:
         self._end()
 
     def resolve(self) -> bool | None:
-        """Return whether a commit without an answer counted; if not, the batch has ended.
+        """Return whether a commit without a response was applied; None without such a commit.
 
-        None: there is none. Raises CommitUnknown if the gateway does not answer.
+        If not, the batch has ended. Raises CommitUnknown if the gateway does not answer.
         """
         if self._batch is None or self._unknown is None:
             return None
@@ -201,14 +201,14 @@ class MessageBatches:
         return committed
 
     def abort(self, error: BaseException) -> None:
-        """Abort the batch, if there is one. Reports that come later are not to be added."""
+        """Abort the batch, if any. The caller must not add later reports."""
         batch = self._batch
         self._end()
         if batch is not None:
             batch.abort(error)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Abort what is not committed, and renew no more leases."""
+        """Abort the uncommitted batch, and stop renewing leases."""
         if error is not None:
             self.abort(error)
         self._leases.close()
@@ -234,10 +234,10 @@ class WriterEndpoint:
     """A channel's writer whose messages are encoded and produced by the caller's own client.
 
     Attaches when it is created. Raises GatewayError, KafkaFailure. `records` counts the messages
-    handed to Kafka's client, `failures` those that it did not deliver.
+    passed to Kafka's client, `failures` those that it did not deliver.
 
-    On an exactly-once channel, the caller opens, commits and aborts `batches`, and produces within
-    an open one only. They belong to the `owner`, by default to the endpoint alone.
+    On an exactly-once channel, the caller opens, commits and aborts `batches`, and produces only
+    within an open one. They belong to the `owner`, by default to this endpoint.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class WriterEndpoint:
         self.handle.pristine = True
         try:
             self.connection = self.handle.attached.connection
-            # One more than the highest partition that may hold a message of this writer.
+            # One more than the highest partition with a message of this writer.
             self.partitions_used = self.connection.partitions
             self.identity = TopicIdentity(self.connection, config)
             self.identity.verify(timeout_s=timeout_s)
@@ -288,7 +288,7 @@ class WriterEndpoint:
         self.failures += 1
 
     def report(self) -> None:
-        """Let heartbeats report the count of messages."""
+        """Include the number of messages in heartbeats."""
         self.handle.record_cycle(self.records)
 
     def close(
@@ -298,12 +298,12 @@ class WriterEndpoint:
         timeout_s: float,
         detach_timeout_s: float | None = None,
     ) -> None:
-        """Report where the channel's messages end, or that the writer failed.
+        """Report the end offsets, or that the writer failed.
 
-        After an `error`, aborts what is not committed. The writer failed if there is an `error` or
+        After an `error`, aborts the uncommitted batch. The writer failed if there is an `error` or
         if messages were lost. `detach_timeout_s` replaces the grace period as the limit of the
-        report. Raises GatewayError, after which it may be repeated, and KafkaFailure where the ends
-        are unknown.
+        report. Raises GatewayError, after which it may be repeated, and KafkaFailure if the end
+        offsets are unavailable.
         """
         if self.batches is not None:
             self.batches.close(error)
@@ -321,7 +321,7 @@ class WriterEndpoint:
         self.handle.detach(ends=ends, timeout_s=detach_timeout_s)
 
     def _ends(self, timeout_s: float) -> dict[int, int]:
-        """Return where each partition ends. Raises KafkaFailure, TopicGone if it was deleted."""
+        """Return the end offsets. Raises KafkaFailure, TopicGone if the topic was deleted."""
         try:
             # The channel may have grown, and messages without a key go to any partition.
             found = self.identity.all_ends(timeout_s=timeout_s, least=self.partitions_used)

@@ -1,4 +1,4 @@
-"""Visibility: what is committed of a channel, kept current for all readers of a process."""
+"""Visibility: a channel's committed runs, kept current for all readers of a process."""
 
 import bisect
 import threading
@@ -27,9 +27,9 @@ __all__ = ["CommittedRuns", "Snapshot", "Visibility", "VisibleRuns", "visibility
 
 
 class _PartitionRuns:
-    """The runs of one partition below `stable`: sorted, and apart from each other.
+    """The runs of one partition below `stable`, sorted and disjoint.
 
-    Two arrays, as failed attempts of years may leave hundreds of thousands of runs.
+    Arrays save memory: failed attempts of years may leave hundreds of thousands of runs.
     """
 
     __slots__ = ("ends", "firsts", "stable")
@@ -39,7 +39,7 @@ class _PartitionRuns:
         self.firsts, self.ends = array("q"), array("q")
 
     def append(self, run: Interval) -> None:
-        """Add what of a later run is not known yet."""
+        """Add the unknown part of a later run."""
         first, end = max(run.first, self.stable), run.end
         if first >= end:
             return
@@ -53,9 +53,9 @@ class _PartitionRuns:
 class VisibleRuns:
     """Committed runs of a channel below `stable`, by partition.
 
-    Answers of the ledger are added in any order; `stable` never falls, and what is below it never
-    changes. A partition that no answer named has nothing visible. Can be pickled. One thread adds,
-    others may look meanwhile; what they see below a `stable` that they have read is complete.
+    Responses of the ledger may be added in any order; `stable` never falls, and runs below it never
+    change. A partition without a response has no runs. Can be pickled. One thread adds, others may
+    read meanwhile; below a `stable` that they have read, the runs are complete.
     """
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class VisibleRuns:
 
     @property
     def stable(self) -> dict[int, int]:
-        """By partition, the offset below which nothing changes any more."""
+        """By partition, the offset below which the runs are final."""
         return {partition: runs.stable for partition, runs in list(self._partitions.items())}
 
     def add(self, answer: Committed) -> None:
-        """Add a whole answer that begins at or below the `stable` of each partition.
+        """Add a complete response that begins at or below the `stable` of each partition.
 
         Raises IncompatibleGateway if runs are missing: `stable` is always the end of a run, or of
-        one that a repair gave up.
+        a run that a repair removed.
         """
         for partition, stable in answer.stable.items():
             found = answer.runs.get(partition)
@@ -79,9 +79,9 @@ class VisibleRuns:
                 continue
             if found and found[-1].end < stable > self.stable_of(partition):
                 raise IncompatibleGateway(
-                    f"the gateway's list of committed records is not complete: partition "
-                    f"{partition} is listed up to {found[-1].end}, but committed up to {stable}. "
-                    "Nothing of it is used. Update the gateway"
+                    f"the gateway's list of committed records is incomplete: partition "
+                    f"{partition} is listed up to {found[-1].end}, but committed up to {stable}, "
+                    "so the list is not used. Update the gateway"
                 )
         for partition, stable in answer.stable.items():
             runs = self._partitions.setdefault(partition, _PartitionRuns())
@@ -97,9 +97,9 @@ class VisibleRuns:
         return 0 if runs is None else runs.stable
 
     def next_run(self, partition: int, offset: int) -> Interval | None:
-        """Return what is visible next, from `offset` on; None if there is nothing below `stable`.
+        """Return the next visible interval from `offset` on; None without one below `stable`.
 
-        The interval begins at `offset` or behind it, and ends with its run.
+        It begins at or after `offset`, and ends with its run.
         """
         runs = self._partitions.get(partition)
         if runs is None:
@@ -115,7 +115,7 @@ class VisibleRuns:
         return found is not None and found.first == offset
 
     def between(self, partition: int, first: int, end: int) -> tuple[Interval, ...]:
-        """Return what is visible from `first` up to, not including, `end`."""
+        """Return the visible intervals from `first` up to, not including, `end`."""
         found = []
         at = self.next_run(partition, first)
         while at is not None and at.first < end:
@@ -126,14 +126,14 @@ class VisibleRuns:
 
 _LONG_POLL_S = 20.0
 _PARK_S = 30.0
-"""How long the waiting thread stays without a reader that waits."""
+"""The time that the waiting thread stays alive without a waiting reader."""
 _PAUSE_S = 1.0
 
 
 class Visibility(ABC):
-    """What a reader may see of a channel: `runs`, as of event `number` of the ledger.
+    """The visible part of a channel: `runs`, as of event `number` of the ledger.
 
-    `visible_end` is by partition the end of the last committed run: `stable` reaches it once the
+    `visible_end` is by partition the end of the last committed run; `stable` reaches it once the
     batches before it have ended.
     """
 
@@ -150,50 +150,50 @@ class Visibility(ABC):
         self._repaired: int | None = None
 
     def acquire(self) -> None:
-        """Count a reader that may wait."""
+        """Add a reader that may wait."""
         self.users += 1
 
     def release(self) -> None:
-        """Count a reader no longer."""
+        """Remove a reader."""
         self.users -= 1
 
     @abstractmethod
     def refresh(self) -> None:
-        """Take everything committed until now. Raises GatewayError, TopicGone."""
+        """Request all commits until now. Raises GatewayError, TopicGone."""
 
     @abstractmethod
     def wait(self, number: int, timeout_s: float) -> bool:
-        """Wait until there is more than as of `number`; False after the timeout.
+        """Wait for an event after `number`; False after the timeout.
 
-        With a timeout of 0, only note that a reader waits. Raises GatewayError, TopicGone.
+        A timeout of 0 only announces that a reader waits. Raises GatewayError, TopicGone.
         """
 
     @abstractmethod
     def held_back_by(self) -> str | None:
-        """Return a description of the open batch that `stable` waits for, or None."""
+        """Return a description of the open batch that holds back `stable`, or None."""
 
     def _check(self, answer: Committed) -> Committed:
-        """Return the answer; raise for another topic, and a channel that is halted or repaired."""
+        """Return the response; raise if the topic differs or the channel is halted or repaired."""
         if answer.topic_id is not None and self._topic_id not in (None, answer.topic_id):
             raise TopicGone(
                 f"the committed records of the channel {self.channel!r} are those of the topic id "
                 f"{answer.topic_id}, but this reader was opened with the topic id "
                 f"{self._topic_id}: the topic was deleted and created again. Open the channel "
-                "anew; positions in the old topic mean nothing in this one"
+                "again; positions in the old topic are invalid in this one"
             )
         if answer.halted is not None:
             raise Conflict(
-                f"the channel {self.channel!r} is halted, and nothing is read or written before a "
-                f"repair: {answer.halted} `sluiceway channels repair {self.channel}` shows what "
-                "is lost, and repairs it",
+                f"the channel {self.channel!r} is halted: it cannot be read or written before a "
+                f"repair. {answer.halted} `sluiceway channels repair {self.channel}` shows the "
+                "lost records, and repairs the channel",
                 code="ledger_halted",
             )
         if self.number >= 0 and answer.repaired != self._repaired:
             self.outdated = True
             raise Conflict(
                 f"the channel {self.channel!r} was repaired: Kafka had lost committed records, "
-                "which this reader may still expect. Open a new reader; it continues at the "
-                "committed positions, without them",
+                "which this reader may still expect. Open a new reader, which continues at the "
+                "committed positions without them",
                 code="ledger_repaired",
             )
         self._repaired = answer.repaired
@@ -201,7 +201,7 @@ class Visibility(ABC):
 
 
 class Snapshot(Visibility):
-    """A channel as it was after one commit."""
+    """A channel as of one commit."""
 
     def __init__(
         self, calls: LedgerCalls, connection: Connection, snapshot: int | datetime
@@ -237,20 +237,20 @@ class Snapshot(Visibility):
         """Do nothing: a snapshot is final."""
 
     def wait(self, number: int, timeout_s: float) -> bool:
-        """Return False: there is never more."""
+        """Return False: a snapshot never changes."""
         del number, timeout_s
         return False
 
     def held_back_by(self) -> None:
-        """Return None: nothing is waited for."""
+        """Return None: a snapshot waits for nothing."""
 
 
 class CommittedRuns(Visibility):
-    """What is committed of a channel at present, shared by its readers of a process.
+    """The committed runs of a channel, shared by its readers in a process.
 
-    One thread waits for commits, by a request that the gateway holds, while readers wait: not one
-    for each of them. It ends when no reader has waited for a while. An outage of the gateway is
-    raised to readers that wait after `grace_s`, other errors at once.
+    While readers wait, one thread waits for commits by long polls. It ends when no reader has
+    waited for a while. Waiting readers get an outage of the gateway after `grace_s`, other errors
+    at once.
     """
 
     def __init__(
@@ -275,11 +275,11 @@ class CommittedRuns(Visibility):
         self._failing_since_s: float | None = None
 
     def refresh(self) -> None:
-        """Take everything committed until now. Raises GatewayError, TopicGone."""
+        """Request all commits until now. Raises GatewayError, TopicGone."""
         self._request(self._calls, seen=self._etag, wait_s=0.0)
 
     def wait(self, number: int, timeout_s: float) -> bool:
-        """Wait until there is more than as of `number`; False after the timeout."""
+        """Wait for an event after `number`; False after the timeout."""
         with self._changed:
             self._demand.set()
             if not self._follows:
@@ -298,24 +298,24 @@ class CommittedRuns(Visibility):
 
     def held_back_by(self) -> str | None:
         """Request the open batches, and return the one that `stable` waits for."""
-        # Without the ETag, which a batch that was opened since has not changed.
+        # Without the ETag, which does not change when a batch is opened.
         self._request(self._calls, seen=None, wait_s=0.0)
         return self._held_back_by
 
     def acquire(self) -> None:
-        """Count a reader that may wait."""
+        """Add a reader that may wait."""
         with self._changed:
             super().acquire()
 
     def release(self) -> None:
-        """Count a reader no longer; after the last one nothing is waited for."""
+        """Remove a reader; after the last one, stop waiting for commits."""
         with self._changed:
             super().release()
             if not self.users:
                 self._demand.set()
 
     def follow_once(self, calls: LedgerCalls) -> None:
-        """Wait for one change, in the waiting thread."""
+        """Wait for one change; runs in the waiting thread."""
         began_s = self._monotonic()
         try:
             self._request(calls, seen=self._etag, wait_s=_LONG_POLL_S)
@@ -332,14 +332,14 @@ class CommittedRuns(Visibility):
             self._failure = self._failing_since_s = None
 
     def leave(self) -> bool:
-        """Whether the waiting thread may end, as no reader waits."""
+        """Whether the waiting thread may end because no reader waits."""
         with self._changed:
             self._follows = self.users > 0 and self._demand.is_set()
             return not self._follows
 
     @property
     def _overdue(self) -> Exception | None:
-        """The failure to raise; that of an outage only after the grace."""
+        """The failure to raise; an outage only after the grace period."""
         failure, since_s = self._failure, self._failing_since_s
         if isinstance(failure, GatewayUnavailable) and failure.retriable and since_s is not None:
             return failure if self._monotonic() - since_s > self._grace_s else None
@@ -357,7 +357,7 @@ class CommittedRuns(Visibility):
             added = answer.stable.keys() - starts.keys()
             if not added:
                 break
-            # The channel has grown: ask again, from the begin of the new partitions too.
+            # The channel has grown: repeat the request with the new partitions.
             self._partitions = max(added) + 1
             seen, wait_s = None, 0.0
         with self._changed:
@@ -370,7 +370,7 @@ class CommittedRuns(Visibility):
 
 
 class _Follower(threading.Thread):
-    """The thread that waits for a channel's commits; it holds what it serves weakly."""
+    """The thread that waits for a channel's commits, with a weak reference to CommittedRuns."""
 
     def __init__(self, served: CommittedRuns, calls: LedgerCalls, demand: threading.Event) -> None:
         super().__init__(name="sluiceway-commits", daemon=True)
@@ -379,7 +379,7 @@ class _Follower(threading.Thread):
         self._demand = demand
 
     def run(self) -> None:
-        """Wait for changes for as long as there are readers that wait."""
+        """Wait for changes while readers wait."""
         try:
             while True:
                 self._demand.wait(_PARK_S)
@@ -394,7 +394,7 @@ class _Follower(threading.Thread):
 
 
 def _holder(answer: Committed) -> str | None:
-    """Describe the open batch before which the fewest records are visible, if it hides any."""
+    """Describe the open batch with the lowest begin that hides committed records, if any."""
     held = {p: end for p, end in answer.visible_end.items() if end > answer.stable.get(p, 0)}
     holders = [
         (sum(end - each.begin[p] for p, end in held.items() if each.begin.get(p, end) < end), each)
@@ -419,7 +419,7 @@ def visibility_of(
     grace_s: float,
     snapshot: int | datetime | None = None,
 ) -> Visibility | None:
-    """Return what a reader may see; None for a channel whose records are visible at once.
+    """Return a reader's visibility; None for a channel whose records are visible at once.
 
     Raises OptionError for a `snapshot` of such a channel, GatewayError, TopicGone.
     """
@@ -428,8 +428,8 @@ def visibility_of(
             return None
         raise OptionError(
             f"the channel {connection.channel_name!r} has no snapshots: its delivery is "
-            f"{connection.delivery}, without commits. Create a channel with "
-            "delivery='exactly_once' for that"
+            f"{connection.delivery}, which has no commits. Create a channel with "
+            "delivery='exactly_once' for snapshots"
         )
     if snapshot is not None:
         return Snapshot(calls, connection, snapshot)

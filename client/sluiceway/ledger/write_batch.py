@@ -1,4 +1,4 @@
-"""A batch of one writer or job: opened, leased, written, then committed or aborted."""
+"""Write batch: opened, leased and written by a writer or job, then committed or aborted."""
 
 import logging
 import threading
@@ -26,15 +26,15 @@ __all__ = ["DEFAULT_LEASE_MS", "BatchRequest", "LeaseKeeper", "WriteBatch"]
 LOGGER = logging.getLogger("sluiceway.ledger.write_batch")
 
 DEFAULT_LEASE_MS: Final = 30_000
-"""Time for which the batch of a vanished writer holds readers back; the gateway's default too."""
+"""The time for which the batch of a killed writer holds readers back; the gateway's default."""
 _RENEWALS_PER_LEASE = 3
 
 
 class LeaseKeeper:
-    """Renews the leases of a channel's open batches, in a thread that lives while there are any.
+    """Renews the leases of a channel's open batches, in a thread that runs while there are any.
 
-    A batch whose writer was dropped without an end is renewed no more. Where another process
-    renews them, it only finds out which have ended. Thread-safe.
+    The batch of a garbage-collected writer is not renewed. With `renews` false, another process
+    renews them, and this one only detects their end. Thread-safe.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LeaseKeeper:
         self.lease_ms = lease_ms
         self._renews = renews
         self._interval_s = lease_ms / 1000 / _RENEWALS_PER_LEASE
-        # Instances by batch id. Changed by single operations, also while objects are collected.
+        # Instances by batch id. Changed by atomic operations, also in garbage collection.
         self._held: dict[str, str] = {}
         self._lost: dict[str, str] = {}
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class LeaseKeeper:
         self._fork_guard = ForkGuard()
 
     def hold(self, owner: object, batch_id: str, instance: str) -> Callable[[], object]:
-        """Renew a batch's lease until the result is called, or `owner` is garbage collected."""
+        """Renew a batch's lease until the result is called or `owner` is garbage-collected."""
         self._held[batch_id] = instance
         finalizer = self._fork_guard.finalize(owner, self._release, batch_id)
         finalizer.atexit = False
@@ -73,7 +73,7 @@ class LeaseKeeper:
         return finalizer
 
     def lost(self, batch_id: str) -> str | None:
-        """Return the state of a batch that was found not to be open any more, else None."""
+        """Return the state of a batch that is known to have ended, else None."""
         return self._lost.get(batch_id)
 
     def run_once(self) -> int:
@@ -94,7 +94,7 @@ class LeaseKeeper:
             self._lost |= {batch_id: error.code for batch_id in held if batch_id in self._held}
             return 0
         except GatewayError as error:
-            # The next renewal may be in time.
+            # The next renewal may still be in time.
             LOGGER.warning("leases in the channel %r are not renewed: %s", self._channel, error)
             return 0
         for batch_id in held:
@@ -104,7 +104,7 @@ class LeaseKeeper:
         return len(held) - len(self._lost)
 
     def close(self) -> None:
-        """End the thread, without a wait for it."""
+        """Stop the thread, without waiting for it."""
         self._held.clear()
         self._stop.set()
 
@@ -121,7 +121,7 @@ class LeaseKeeper:
                 if not self._held:
                     self._thread = None
                     return
-                # Held after `close`: a writer that goes on.
+                # A batch was added after `close`.
                 self._stop.clear()
 
 
@@ -131,12 +131,12 @@ _MAX_CAUSE_CHARACTERS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class BatchRequest:
-    """What opens a batch. Plain data: all processes that open it get the same batch.
+    """The request for a batch. Plain data: all processes that send it get the same batch.
 
-    `owner` is the query or job, and the sink, that the key belongs to. `instance` is one run of
-    it; with `takeover`, it ends the earlier instances of the owner at once. `ordinal` is the
-    batch's place in the order of a stream, and `partitions` are those it writes to, by default
-    all. With `own_key`, only this instance ever asks for the key, which is not kept for ever.
+    `owner` is the query or job, and its sink, that the key belongs to. `instance` is one run of
+    it; with `takeover`, it aborts the batches of the owner's earlier instances at once. `ordinal`
+    is the batch's number in a stream, and `partitions` are those it writes to, by default all.
+    With `own_key`, only this instance ever uses the key, which is pruned later.
     """
 
     channel: str
@@ -155,11 +155,11 @@ class BatchRequest:
 class WriteBatch:
     """A batch of a channel: all of its records become visible together, or none.
 
-    Nothing may be produced before `open` has returned; nothing at all if the batch is `replayed`,
-    as its key was committed before. Its lease is renewed from then on, until it is committed,
-    aborted or dropped. A process that only writes a part of the batch calls `release` at the end,
-    and sends its `WrittenRecords` to the one that commits. A forked child neither commits nor
-    aborts the batch of its parent.
+    Produce only after `open` has returned, and nothing if the batch is `replayed`, because its key
+    was committed before. `open` starts the renewal of the lease, which lasts until the batch is
+    committed, aborted or garbage-collected. A process that writes only a part of the batch calls
+    `release` at the end, and sends its `WrittenRecords` to the committing process. A forked child
+    neither commits nor aborts the batch of its parent.
 
     Not thread-safe.
     """
@@ -167,7 +167,7 @@ class WriteBatch:
     def __init__(
         self, calls: LedgerCalls, request: BatchRequest, *, leases: LeaseKeeper | None = None
     ) -> None:
-        """Describe a batch; `leases` may renew those of several."""
+        """Describe a batch; several may share `leases`."""
         self._calls = calls
         self.request = request
         self._leases = leases or LeaseKeeper(
@@ -185,22 +185,22 @@ class WriteBatch:
 
     @property
     def opened(self) -> Batch:
-        """The gateway's answer to `open`. Raises EndpointClosed before it."""
+        """The gateway's response to `open`. Raises EndpointClosed before it."""
         if self._batch is None:
             raise EndpointClosed(f"the batch {self.key!r} is not open: call open() first")
         return self._batch
 
     @property
     def replayed(self) -> bool:
-        """Whether the key was committed before: its records are not written again."""
+        """Whether the key was committed before, so its records are not written again."""
         return self.opened.is_committed
 
     def open(self, *, timeout_s: float | None = None) -> Batch:
         """Open the batch; every call of an instance gets the same one.
 
         Raises Conflict `batch_key_taken` for a key of another owner, `batch_open` while another
-        living instance has it, `batch_aborted` and `batch_fenced` for an instance that has to
-        stop, `stale_batch` for an ordinal below a committed one; TopicGone for another topic.
+        live instance has it, `batch_aborted` and `batch_fenced` for an instance that has to stop,
+        `stale_batch` for an ordinal below a committed one; TopicGone for another topic.
         """
         request = self.request
         batch = self._calls.open(
@@ -225,18 +225,18 @@ class WriteBatch:
         return batch
 
     def adopt(self, batch: Batch) -> None:
-        """Go on with the batch that another process of the same instance has opened."""
+        """Continue the batch that another process of the same instance has opened."""
         self._batch = batch
         if not batch.is_committed and self._release is None:
             self._release = self._leases.hold(self, batch.id, self.request.instance)
 
     def check(self) -> None:
-        """Raise Conflict if the batch was found to have ended without its writer's doing."""
+        """Raise Conflict if the batch has ended, but not by its writer."""
         state = self._leases.lost(self.opened.id)
         if state is not None:
             raise Conflict(
                 f"the batch {self.key!r} of the channel {self.request.channel!r} is {state}: its "
-                "lease or its time ended, or another instance took over. Nothing of it is "
+                "lease or its time ended, or another instance took over. None of its records are "
                 "visible; write it again with a new writer",
                 code="batch_aborted",
             )
@@ -250,9 +250,9 @@ class WriteBatch:
         if committed is not None and committed != records:
             raise ReplayMismatch(
                 f"the batch {self.key!r} of the channel {self.request.channel!r} was committed "
-                f"with {committed:,} records, and now has {records:,}. Nothing was written. Give "
-                "each batch a key of its own; if the input was changed, write the difference "
-                "under another key"
+                f"with {committed:,} records, and now has {records:,}. Nothing was written. Use a "
+                "different key for each batch; if the input has changed, write the difference with "
+                "another key"
             )
 
     def commit(
@@ -265,7 +265,7 @@ class WriteBatch:
         """Make the written records visible, and commit a reader's positions with them.
 
         May be repeated with the same records. Raises Conflict and InvalidRequest if nothing was
-        committed, and CommitUnknown if that is not known: `resolve` asks again.
+        committed, and CommitUnknown if the state is unknown; then call `resolve`.
         """
         self._fork_guard.check(f"the batch {self.key!r}")
         request = self.request
@@ -284,13 +284,13 @@ class WriteBatch:
         return self.result
 
     def resolve(self, *, timeout_s: float | None = None) -> bool:
-        """Find out whether an unanswered commit counted; if not, it never will.
+        """Return whether an unanswered commit was applied; if not, it never will be.
 
         Raises CommitUnknown if the gateway does not answer.
         """
         self._fork_guard.check(f"the batch {self.key!r}")
         try:
-            self._abort("the answer to its commit was lost", timeout_s)
+            self._abort("the response to its commit was lost", timeout_s)
         except Conflict as error:
             if error.code != "batch_committed":
                 raise
@@ -303,7 +303,7 @@ class WriteBatch:
         return committed
 
     def abort(self, cause: BaseException | str) -> None:
-        """End the batch without its records; a gateway that does not answer is only logged.
+        """End the batch without its records; an unreachable gateway is only logged.
 
         The batch then ends with its lease. Does nothing in a forked child.
         """
@@ -318,7 +318,7 @@ class WriteBatch:
             LOGGER.warning("the batch %r was not aborted: %s", self.key, failure)
 
     def release(self) -> None:
-        """Renew the lease no more."""
+        """Stop renewing the lease."""
         if self._release is not None:
             self._release()
             self._release = None

@@ -1,4 +1,4 @@
-"""Commits of a writer: at each flush, by time, at the end of a block, and in transactions."""
+"""Writer batches: commits at each flush, by time, at the end of a block, in transactions."""
 
 import logging
 import threading
@@ -29,29 +29,29 @@ LOGGER = logging.getLogger("sluiceway.ledger.writer_batches")
 
 
 class BatchedWriter(Protocol):
-    """What a writer does for its batches, with its turn held."""
+    """A writer's operations for its batches; call them with its turn held."""
 
     failure: SluicewayError | None
-    """Why it refuses further work, if it does."""
+    """The reason why it refuses further work, or None."""
 
     def require_open(self) -> None:
         """Raise unless it may be used."""
 
     def send_accumulated(self) -> None:
-        """Produce everything that was written."""
+        """Produce the accumulated records."""
 
     def discard_accumulated(self) -> None:
-        """Forget what was written and not produced yet."""
+        """Discard records that are not produced yet."""
 
     def deliver(self) -> None:
         """Wait until Kafka has acknowledged everything. Raises KafkaFailure."""
 
 
 class WriterBatches:
-    """Ends the batches of a writer when everything in them is acknowledged.
+    """Commits a writer's batches after Kafka has acknowledged their records.
 
     Thread-safe, by the writer's turn. A failure ends the writer and aborts its batch at once, so
-    that it does not hold readers back.
+    the batch does not hold readers back.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class WriterBatches:
         *,
         commit_every_s: float,
     ) -> None:
-        # Timers must not keep a writer that was dropped.
+        # Timers must not keep a dropped writer alive.
         self._writer: BatchedWriter = weakref.proxy(writer)
         self._sequence = sequence
         self._turn = turn
@@ -71,22 +71,22 @@ class WriterBatches:
 
     @property
     def in_block(self) -> bool:
-        """Whether a block decides when the current batch ends."""
+        """Whether a block ends the current batch."""
         return self._sequence.in_block
 
     @property
     def ends(self) -> Mapping[int, int]:
-        """By partition, the offset after the last record that was committed."""
+        """By partition, the offset after the last committed record."""
         return self._sequence.ends
 
     def admit(self, records: int) -> bool:
-        """Whether messages with so many records may be produced now; opens a batch if needed."""
+        """Open a batch if needed, count records, and return whether to produce them."""
         sequence = self._sequence
         before = sequence.current
         try:
             admitted = sequence.admit(records)
         except SluicewayError as error:
-            # The caller has its records no more.
+            # The records of this call are lost, so the writer cannot continue.
             self.fail(error)
             raise
         if before is None and not sequence.in_block:
@@ -101,7 +101,7 @@ class WriterBatches:
 
     @contextmanager
     def block(self, key: str, *, owner: str | None = None) -> Iterator[WriteBatch]:
-        """Commit what is written in the block, or abort it after an exception."""
+        """Commit the block's records, or abort them after an exception."""
         batch = self.begin(key, owner=owner)
         assert batch is not None  # noqa: S101 - a batch with a key is open
         try:
@@ -120,8 +120,8 @@ class WriterBatches:
     def begin(self, key: str | None, *, owner: str | None = None) -> WriteBatch | None:
         """Begin a block, which `commit` or `abort` ends.
 
-        What was written before is committed first. Without a key, the batch is opened with its
-        first message.
+        Earlier records are committed first. Without a key, the batch is opened with its first
+        message.
         """
         with self._turn:
             self._writer.require_open()
@@ -138,7 +138,7 @@ class WriterBatches:
     ) -> None:
         """Commit the batch of a block, and positions of a reader with it.
 
-        After CommitUnknown, `on_resolved` is called with the answer to `resolve`.
+        After CommitUnknown, `on_resolved` is called with the result of `resolve`.
         """
         with self._turn:
             self._writer.require_open()
@@ -147,7 +147,7 @@ class WriterBatches:
             self._commit(positions, on_resolved)
 
     def abort(self, error: BaseException) -> None:
-        """Abort the batch of a block; the writer goes on. Does nothing in a forked child."""
+        """Abort the batch of a block; the writer remains usable. No effect in a forked child."""
         if self._fork_guard.forked:
             return
         writer = self._writer
@@ -155,7 +155,7 @@ class WriterBatches:
             writer.discard_accumulated()
             if writer.failure is None:
                 try:
-                    # The reports of messages that are on their way belong to this batch.
+                    # The reports of messages in flight belong to this batch.
                     writer.deliver()
                 except KafkaFailure as failure:
                     LOGGER.warning("a writer failed while its batch was aborted: %s", failure)
@@ -175,7 +175,7 @@ class WriterBatches:
             return committed
 
     def close(self, error: BaseException | None = None) -> None:
-        """Abort what is not committed, and renew no more leases."""
+        """Abort the uncommitted batch, and stop renewing leases."""
         if error is not None:
             with self._turn:
                 self._sequence.abort(error)
@@ -184,7 +184,7 @@ class WriterBatches:
     def require_ended(self) -> None:
         """Raise OptionError within a block."""
         if self._sequence.in_block:
-            raise OptionError("this writer is in a batch: leave its block before it is closed")
+            raise OptionError("this writer is in a batch: leave its block before you close it")
 
     def _commit(
         self, positions: PositionAdvance | None, on_resolved: Callable[[bool], None] | None
@@ -201,7 +201,7 @@ class WriterBatches:
             raise
 
     def _commit_later(self, batch: WriteBatch | None) -> None:
-        """Commit a batch after a time, so that it does not hold readers back."""
+        """Commit a batch after a time, so it does not hold readers back."""
         batches = weakref.ref(self)
 
         def commit() -> None:
@@ -223,14 +223,14 @@ class WriterBatches:
                 self.flush()
             except SluicewayError as error:
                 # The next call raises it.
-                LOGGER.warning("a writer's commit by time failed: %s", error)
+                LOGGER.warning("the timed commit of a writer failed: %s", error)
 
 
 class TransactionalReader(Protocol):
     """A reader whose positions a transaction commits."""
 
     in_transaction: bool
-    """True while a transaction commits its positions, so that it commits none by itself."""
+    """True while a transaction commits its positions, and it may not commit them itself."""
 
     @property
     def handle(self) -> EndpointHandle:
@@ -241,16 +241,16 @@ class TransactionalReader(Protocol):
         """Number of times that partitions were revoked."""
 
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
-        """Commit the positions by a request of the caller; None: they did not move."""
+        """Commit the positions by the caller's `send`, which gets None if they did not move."""
 
     def mark_committed(self, positions: Mapping[int, Position]) -> None:
-        """Note positions that a commit of `commit_with` has stored after all."""
+        """Record positions that an unanswered commit of `commit_with` has stored."""
 
     def rewind(self) -> None:
-        """Hand out again what was handed out since the last commit."""
+        """Return to the last commit."""
 
     def suspend(self, error: SluicewayError | None) -> None:
-        """Refuse further work with an error; None ends that."""
+        """Refuse further calls with an error; None accepts them again."""
 
 
 class BatchWriter(Protocol):
@@ -266,25 +266,24 @@ class BatchWriter(Protocol):
 
 
 class Transaction:
-    """A block whose output and input are committed together, or not at all.
+    """A block whose output and input positions are committed together, or not at all.
 
-    Everything written in the block becomes visible in one commit, which also stores the reader's
-    positions for its group: all records that were handed out, also within a message, and before
-    the block. After an exception in the block, or of the commit, nothing was written, and the
-    reader hands out again what it has handed out since its last commit. A transaction may be used
-    again for the next block.
+    All records written in the block become visible in one commit, which also stores the reader's
+    positions for its group, after the last returned record, which may be in the middle of a message
+    or from before the block. After an exception in the block, or of the commit, nothing was
+    written, and the reader returns to its last commit. A transaction may be used again for the next
+    block.
 
-    After CommitUnknown neither is known: reader and writer refuse further work until
-    `writer.resolve()`, after which the reader continues behind that, or at its last commit.
+    After CommitUnknown the state of both is unknown: reader and writer refuse further calls until
+    `writer.resolve()`. The reader then continues at the positions that were committed last.
 
-    Not thread-safe: while the block runs, the reader is the transaction's alone, and commits
-    nothing else.
+    Not thread-safe: while the block runs, only the transaction may use the reader to commit.
     """
 
     def __init__(self, reader: TransactionalReader, writer: BatchWriter) -> None:
         """Combine a reader with a group, and a writer of an exactly_once channel.
 
-        Raises OptionError for others, and for those of two gateways.
+        Raises OptionError for others, and for different gateways.
         """
         if reader.handle.membership is None:
             raise OptionError(
@@ -301,11 +300,11 @@ class Transaction:
         self._revocations = 0
 
     def __enter__(self) -> Self:
-        """Begin a block. What was written before is committed first."""
+        """Begin a block. Earlier records are committed first."""
         if self._reader.in_transaction:
             raise OptionError(
-                "this reader is in a transaction already: its positions are committed with the "
-                "output of one writer. Leave the block before the next one begins"
+                "this reader is already in a transaction: its positions are committed with the "
+                "output of one writer. Leave the block before you begin the next one"
             )
         self._revocations = self._reader.revocations
         self._batches.begin(None)
@@ -340,11 +339,11 @@ class Transaction:
             raise
 
     def _require_assignment(self) -> None:
-        """Raise unless all that was read in the block is still this reader's to commit."""
+        """Raise if partitions were revoked during the block."""
         if self._reader.revocations != self._revocations:
             raise StaleGeneration(
-                "partitions were taken from the reader within a transaction, so nothing of it was "
-                "committed. Their records go to other members; read on, in shorter transactions"
+                "partitions of the reader were revoked during a transaction, so it was not "
+                "committed. Other members read their records; continue with shorter transactions"
             )
 
     def _commit(self, advance: PositionAdvance | None) -> None:
@@ -361,6 +360,6 @@ class Transaction:
         try:
             self._reader.rewind()
         except SluicewayError as error:
-            # Reading on would skip the records of this block.
+            # Further reads would skip the records of this block.
             LOGGER.warning("a reader cannot go back after an aborted transaction: %s", error)
             self._reader.suspend(error)

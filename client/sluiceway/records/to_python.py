@@ -180,11 +180,11 @@ def _cut(values: list[Any], bounds: list[int]) -> list[list[Any]]:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector while the block creates thousands of objects that all stay.
+    """Pause the garbage collector while the block creates thousands of objects that stay alive.
 
-    The collector runs after every 700 new objects, and over all objects after every quarter more.
-    Without the pause, reading records as dicts has 0.78 of its speed (`bench/python.py`). For
-    short blocks: the collector is paused for the whole process.
+    The collector runs after every 700 new objects, and over all objects after each growth by a
+    quarter. Without the pause, reading records as dicts has 0.78 of its speed (`bench/python.py`).
+    For short blocks only: the collector is paused for the whole process.
     """
     if not gc.isenabled():
         yield

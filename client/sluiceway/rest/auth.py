@@ -21,7 +21,7 @@ __all__ = ["Token", "TokenSource", "certificate_fault", "clear_tracebacks", "spe
 
 @dataclass(frozen=True)
 class Token:
-    """A bearer token. Its text is in no `repr`, as error reporters render the locals of frames."""
+    """A bearer token. Its `repr` hides the text, because error reporters render locals."""
 
     _text: str = field(repr=False)
 
@@ -48,9 +48,9 @@ class Token:
 
 
 class TokenSource:
-    """The caller's token, or else that of SLUICEWAY_TOKEN or SLUICEWAY_TOKEN_FILE.
+    """The caller's token, or else the one of SLUICEWAY_TOKEN or SLUICEWAY_TOKEN_FILE.
 
-    `current` is the token to send, or None. `refresh` reads it again, as tokens in files are
+    `current` is the token to send, or None. `refresh` reads it again, because token files may be
     replaced while jobs run.
     """
 
@@ -106,7 +106,7 @@ def certificate_fault(error: ssl.SSLCertVerificationError, host: str, trust: str
     """Explain a refused certificate of `host`; `trust` names the setting for CA certificates."""
     match error.verify_code:
         case code if code == _EXPIRED:
-            return f"the certificate of {host} has expired; renew it there"
+            return f"the certificate of {host} has expired; renew it on the server"
         case code if code == _NOT_YET_VALID:
             return f"the certificate of {host} is not valid yet; compare the clocks"
         case code if code in _UNKNOWN_AUTHORITY:
@@ -123,7 +123,7 @@ def certificate_fault(error: ssl.SSLCertVerificationError, host: str, trust: str
 
 
 def speaks_tls(host: str, port: int, timeout_s: float) -> bool | None:
-    """Return whether a server there speaks TLS, with any certificate; None on a timeout.
+    """Return whether the server uses TLS, with any certificate; None on a timeout.
 
     Nothing is sent after the handshake.
     """

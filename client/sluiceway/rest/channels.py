@@ -1,4 +1,4 @@
-"""Requests about channels, the state that they last returned, and watching of status."""
+"""Requests about channels, their last known state, and status watchers."""
 
 import time
 import uuid
@@ -43,7 +43,7 @@ _LIMIT = 100
 class Control:
     """The control plane: requests about channels, their `endpoints` and their `ledger`.
 
-    Changes carry an idempotency key, so that a repeated request is one change. `listener` names
+    Changes carry an idempotency key, so a repeated request is one change. `listener` names
     the Kafka listener that connections use. `grace_s` is how long endpoints tolerate an
     unreachable gateway. Each call raises GatewayError and its subclasses.
     """
@@ -86,13 +86,13 @@ class Control:
     def update(
         self, name: str, *, uid: str, spec: Mapping[str, Any], labels: Mapping[str, str] | None
     ) -> ChannelResource:
-        """Change the given fields of the channel with this uid, and of no other."""
+        """Change the given fields of the channel with this uid."""
         metadata = {"uid": uid} | ({} if labels is None else {"labels": dict(labels)})
         return self._put(name, {"metadata": metadata, "spec": dict(spec)}, {})
 
     def close_channel(self, name: str, *, uid: str, force: bool = False) -> ChannelResource:
         """Close the channel with this uid to writers."""
-        # Older gateways close at once, and do not know `force`.
+        # Older gateways close at once, and refuse `force`.
         body = {"uid": uid} | ({"force": True} if force else {})
         response = self._transport.request(
             "POST", f"{channel_path(name)}/close", body=body, headers=_idempotency_key()
@@ -177,10 +177,10 @@ def _idempotency_key() -> dict[str, str]:
 
 
 MIN_INTERVAL_S = 1.0
-"""The default of the shortest time between two yielded states."""
+"""The default for the shortest time between two yielded states."""
 _WAIT_S = 20.0
 _PAGES_INTERVAL_S = 2.0
-"""The time between two reads of a list of several pages: any of them may have changed."""
+"""The interval of reads of a list with several pages, any of which may have changed."""
 
 
 def watch_status(
@@ -214,7 +214,7 @@ def watch_summaries(
 
 def _pages(control: Control, known: list[StatusPage]) -> Iterator[StatusPage]:
     """Yield all pages; unchanged ones are the objects in `known`."""
-    # Waiting for one page would hide changes of the others.
+    # A long poll for one page would delay changes of the others.
     wait_s = _WAIT_S if len(known) == 1 else 0.0
     by_cursor = {page.cursor: page for page in known}
     cursor: str | None = None
@@ -236,7 +236,7 @@ _MIN_IDLE, _MAX_IDLE = timedelta(minutes=1), timedelta(days=3650)
 
 
 class ChannelState:
-    """One incarnation of a channel; answers about another incarnation raise Conflict."""
+    """One incarnation of a channel; responses about another one raise Conflict."""
 
     def __init__(self, control: Control, resource: ChannelResource) -> None:
         self._control = control
@@ -247,14 +247,14 @@ class ChannelState:
         self.update(self._control.channel(self.resource.name))
 
     def update(self, resource: ChannelResource) -> None:
-        """Take the gateway's answer."""
+        """Store the gateway's response."""
         self.check_uid(resource.uid)
         self.resource = resource
 
     def wait_until(
         self, done: Callable[[ChannelResource], bool], deadline_s: float, unfinished: str
     ) -> None:
-        """Wait until `done`; after the deadline raise SluicewayTimeout beginning `unfinished`."""
+        """Wait until `done`. Raises SluicewayTimeout, whose message starts with `unfinished`."""
         while not done(self.resource):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
@@ -282,13 +282,13 @@ class ChannelState:
 
     def wait_until_gone(self, deadline_s: float) -> None:
         """Wait until the channel is deleted. Raises SluicewayTimeout."""
-        unfinished = f"the channel {self.resource.name!r} is still there"
+        unfinished = f"the channel {self.resource.name!r} still exists"
         try:
             self.wait_until(lambda _: False, deadline_s, unfinished)
         except ChannelNotFound:
             return
         except Conflict as error:
-            # A mismatch means that it is gone, and another channel has its name.
+            # With a mismatch, it is gone, and another channel has its name.
             if error.code != "uid_mismatch":
                 raise
 
@@ -297,14 +297,14 @@ class ChannelState:
         name, own = self.resource.name, self.resource.uid
         if uid != own:
             raise Conflict(
-                f"the channel {name!r} was deleted and created again: this one was {own}, the "
-                f"current one is {uid}. Open it again with gateway.channel({name!r})",
+                f"the channel {name!r} was deleted and created again: its uid was {own}, and is "
+                f"{uid} now. Open it again with gateway.channel({name!r})",
                 code="uid_mismatch",
             )
 
 
 class ResourceField(Generic[T]):
-    """A read-only attribute: a field of the channel's resource, as of the last answer."""
+    """A read-only attribute: a field of the channel's resource, as of the last response."""
 
     def __init__(self, doc: str) -> None:
         self.__doc__ = doc
@@ -323,7 +323,7 @@ class ResourceField(Generic[T]):
 
 
 def checked_idle(idle: timedelta) -> timedelta | None:
-    """Return how long a channel may be idle; None (forever) for 0. Raises OptionError."""
+    """Return the idle TTL; None (never) for 0. Raises OptionError."""
     if not isinstance(idle, timedelta) or not (
         idle == timedelta(0) or _MIN_IDLE <= idle <= _MAX_IDLE
     ):

@@ -1,4 +1,4 @@
-"""Endpoints, positions and heartbeats, as the gateway describes them."""
+"""Endpoints, positions and heartbeats: values of the gateway's API."""
 
 import json
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from sluiceway.rest.transport import group_path
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Position:
-    """The next record to read: message `offset`, of which `records` records are already done.
+    """The next record to read: message `offset`, of which `records` records were already read.
 
     An `arrow` message holds many records, so an offset alone would not be exact. The position
     after a whole message is `Position(offset=its offset + 1)`. Positions of one partition are
-    ordered. `metadata` is a text, up to 4096 characters, that is stored with a committed position;
-    it does not count in comparisons.
+    ordered. `metadata` is a text of up to 4096 characters that is stored with a committed
+    position; comparisons ignore it.
     """
 
     offset: int
@@ -35,7 +35,7 @@ class Position:
                 )
 
     def replaces(self, stored: "Position | None") -> bool:
-        """Whether storing it would change what is stored."""
+        """Whether it differs from the stored position or its metadata."""
         return self != stored or self.metadata != stored.metadata
 
     @classmethod
@@ -66,7 +66,7 @@ Mode = Literal["shared", "broadcast"]
 class Membership:
     """A place in a group: `index` of `size`; members of dynamic groups have neither.
 
-    A member of a dynamic group with a `static_id` takes over from the one that had it before.
+    A member of a dynamic group with a `static_id` takes over from its predecessor with this id.
     """
 
     group: str
@@ -77,7 +77,7 @@ class Membership:
 
     @property
     def dynamic(self) -> bool:
-        """Whether partitions move between the members as they come and go."""
+        """Whether partitions move between members that join and leave."""
         return self.size is None
 
     def __str__(self) -> str:
@@ -99,8 +99,7 @@ def membership(
     if dynamic:
         if group is None or index is not None or size is not None or mode != "shared":
             raise OptionError(
-                "a member of a dynamic group takes the group's name alone: leave out index, size "
-                "and mode"
+                "a member of a dynamic group has only the group's name: omit index, size and mode"
             )
         group_path("any", group)
         return Membership(group=group, index=None, size=None)
@@ -123,15 +122,15 @@ def membership(
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """A writer or reader of a channel, as last known to the gateway.
+    """A writer or reader of a channel, in its state last known to the gateway.
 
     `state` is reported by the endpoint: opened, started, stopped, closed, or error with `cause`.
     `health` is the gateway's judgement by its heartbeats: healthy, suspect or lost. `group` and
     `size` are None without a group. `title` describes the endpoint to people.
 
-    `ends` of a writer that finished is the offset behind its last record, by partition; of one
-    that failed, the offset behind all that was written in its place, or None if unknown. `lost_at`
-    are the end offsets of the channel at the time the writer was found lost.
+    `ends` are the end offsets of a finished writer by partition; of a failed writer, the end
+    offsets of all records written in its place, or None if unknown. `lost_at` are the end offsets
+    of the channel at the time the writer became lost.
     """
 
     id: str
@@ -152,22 +151,22 @@ class Endpoint:
 
     @property
     def patience_s(self) -> float | None:
-        """The time without a heartbeat after which it is lost; None if not told."""
+        """The time without a heartbeat after which it is lost; None if unknown."""
         return None if self.patience_ms is None else self.patience_ms / 1000
 
     @property
     def place(self) -> str:
-        """Its place in the group, such as `delays[2]`, or else its role and the start of its id."""
+        """The place in the group, such as `delays[2]`, else the role and the start of the id."""
         return f"{self.group}[{self.index}]" if self.group else f"{self.role} {self.id[:8]}"
 
     @property
     def lives(self) -> bool:
-        """Whether it is running, as far as the gateway knows."""
+        """Whether the gateway has it as live: neither ended nor lost."""
         return self.state in ("opened", "started", "stopped") and self.health != "lost"
 
     @property
     def is_accounted_for(self) -> bool:
-        """Whether the end of its records is known: it finished, or failed and reported it."""
+        """Whether its end offsets are known: it finished, or failed and reported them."""
         return self.state == "closed" or (self.state == "error" and self.ends is not None)
 
     @property
@@ -180,10 +179,10 @@ class Endpoint:
 class AttachResult:
     """The response to an attach.
 
-    `took_over`: the writer that had this place before did not come to an end. `positions` are the
-    group's committed positions in the assigned partitions. An endpoint without a heartbeat for
-    `heartbeat_timeout_ms` is lost; `channel_timeout_ms` is the channel's, None if unknown. `takes`
-    names the optional fields that heartbeats may have.
+    `took_over`: the previous writer in this place did not finish. `positions` are the group's
+    committed positions in the assigned partitions. An endpoint without a heartbeat for
+    `heartbeat_timeout_ms` is lost; `channel_timeout_ms` is the channel's timeout, None if unknown.
+    `takes` names the optional fields that heartbeats may have.
     """
 
     epoch: Annotated[int, JsonPath("endpoint", "epoch")]
@@ -199,7 +198,7 @@ class AttachResult:
 
     @property
     def replacement_timeout_s(self) -> float:
-        """How long the replacement of a failed endpoint is waited for: the channel's timeout."""
+        """The wait for the successor of a failed endpoint: the channel's timeout."""
         return (self.channel_timeout_ms or self.heartbeat_timeout_ms) / 1000
 
 
@@ -226,7 +225,7 @@ def _by_id(node: JsonNode) -> dict[str, HeartbeatResult]:
 class HeartbeatReply:
     """The response to a heartbeat: when to send the next one, and the result of each endpoint.
 
-    `newest_beat` is the number of the session's newest heartbeat that counted.
+    `newest_beat` is the highest number of the session's heartbeats that the gateway accepted.
     """
 
     next_ms: int
@@ -239,8 +238,8 @@ class HeartbeatReply:
 class SyncResult:
     """The partitions of a dynamic group's member in generation `generation`, if they are `taken`.
 
-    `has` is the generation of the partitions that the member holds now (None: it holds none), and
-    `held` are these partitions. `pending` are assigned, but still held by other members.
+    `held` are the partitions that the member holds now, and `has` is their generation (None: it
+    holds none). `pending` are assigned to it, but still held by other members.
     """
 
     generation: int
@@ -254,7 +253,7 @@ class SyncResult:
 
 
 def checked_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a payload as its counterparts will receive it. Raises OptionError."""
+    """Return a payload in the form that counterparts receive. Raises OptionError."""
     try:
         text = json.dumps(dict(payload), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
@@ -268,7 +267,7 @@ def checked_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionShortfall:
-    """A partition that a group has not committed far enough.
+    """A partition in which a group has not committed up to the wanted offset.
 
     `index` is the member's in a broadcast group.
     """

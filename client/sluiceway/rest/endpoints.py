@@ -38,7 +38,7 @@ class EndpointCalls:
 
     @property
     def identity(self) -> Hashable:
-        """Equal for calls to one gateway, as one principal, through one listener."""
+        """A key that is equal for calls to one gateway, as one principal, through one listener."""
         return (self._transport.identity, self._listener)
 
     @property
@@ -47,7 +47,7 @@ class EndpointCalls:
         return LedgerCalls(self._transport)
 
     def clone(self) -> "EndpointCalls":
-        """Return the same calls with connections of their own."""
+        """Return a copy with its own connections."""
         return EndpointCalls(self._transport.clone(), listener=self._listener)
 
     def attach(
@@ -91,12 +91,12 @@ class EndpointCalls:
         self._transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
 
     def sync(self, channel: str, instance: str, body: Mapping[str, Any]) -> SyncResult:
-        """Ask for the partitions of a dynamic group's member, or take them over."""
+        """Request the partitions of a dynamic group's member, or take them."""
         path = f"{channel_path(channel)}/endpoints/{instance}/sync"
         return parse(SyncResult, self._post(path, body))
 
     def resize(self, channel: str, group: str, *, uid: str, size: int) -> None:
-        """Change the size of a group from its present one."""
+        """Change the size of a group."""
         generation = self._offsets(channel, group).read(int, "generation")
         body = {"uid": uid, "size": size, "generation": generation}
         self._transport.request("POST", f"{group_path(channel, group)}/resize", body=body)
@@ -178,7 +178,7 @@ class EndpointCalls:
         positions: Mapping[int, Position],
         before: Mapping[int, Position],
     ) -> None:
-        """Commit positions without being a member, all or none, if they are at `before` now."""
+        """Commit positions without membership, all or none, if the stored ones are `before`."""
         path = f"{group_path(channel, group)}/offsets/advance"
         moves = {"positions": _to_json(positions), "before": _to_json(before)}
         self._transport.request("POST", path, body={**body, **moves})

@@ -29,7 +29,7 @@ __all__ = ["LedgerCalls"]
 
 _LIMIT = 10_000
 _MAX_INTERVALS = 1_000 * SLICE_INTERVALS
-#: Even with the largest offsets, URLs that name so many have fewer than 5,000 characters.
+#: With this number of partitions, even the largest offsets need fewer than 5,000 characters.
 _PARTITIONS = 150
 _WATERMARK_TIMEOUT_S = 10.0
 _BEYOND_WATERMARK = "beyond_watermark"
@@ -54,11 +54,11 @@ class LedgerCalls:
 
     @property
     def identity(self) -> Hashable:
-        """Equal for calls to one gateway, as one principal."""
+        """A key that is equal for calls to one gateway, as one principal."""
         return self._transport.identity
 
     def clone(self) -> "LedgerCalls":
-        """Return the same calls with connections of their own."""
+        """Return a copy with its own connections."""
         return LedgerCalls(self._transport.clone(), sleep=self._sleep, monotonic=self._monotonic)
 
     def open(
@@ -76,7 +76,7 @@ class LedgerCalls:
         lease_ms: int | None = None,
         timeout_s: float | None = None,
     ) -> Batch:
-        """Open the batch of a key, or return the one that was committed."""
+        """Open the batch of a key, or return its committed batch."""
         body: dict[str, Any] = {"uid": uid, "key": key, "owner": owner, "instance": instance}
         body |= {"takeover": takeover, "ordinal": ordinal, "lease_ms": lease_ms}
         body["own_key"] = own_key
@@ -112,18 +112,18 @@ class LedgerCalls:
         positions: PositionAdvance | None = None,
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Commit a batch: all that its manifest lists, and positions of a reader with it.
+        """Commit the records in a batch's manifest, together with positions of a reader.
 
-        A large manifest is uploaded in slices. A commit is repeated until it is answered, and as
-        long as the leaders of the partitions do not show its records. Raises Conflict and
-        InvalidRequest if it did not count, and CommitUnknown if it may have.
+        A large manifest is uploaded in slices. The request is retried until there is a response,
+        and while the partitions' watermarks are below its records. Raises Conflict and
+        InvalidRequest if nothing was committed, and CommitUnknown if the state is unknown.
         """
         intervals = sum(map(len, manifest.values()))
         if intervals > _MAX_INTERVALS:
             raise InvalidRequest(
-                f"the batch {batch.key!r} has {intervals:,} intervals of offsets, and a commit "
-                f"takes {_MAX_INTERVALS:,}. Nothing was committed: write less in a batch, or write "
-                "without a key, so that each task has a partition for itself",
+                f"the batch {batch.key!r} has {intervals:,} intervals of offsets; the limit of a "
+                f"commit is {_MAX_INTERVALS:,}. Nothing was committed: write less in a batch, or "
+                "write without a key, so each task writes to one partition",
                 code="invalid_manifest",
             )
         slices = list(manifest_slices(manifest))
@@ -192,9 +192,9 @@ class LedgerCalls:
     ) -> Committed | None:
         """Return the committed part of a channel, with at most `limit` runs from `starts` on.
 
-        With the ETag `seen`, wait up to `wait_s` for a change and return None without one. Ask
-        with the `number` of an answer for the rest of its runs. `snapshot` is the number or the
-        time of a commit: the answer is as it was after that commit.
+        With the ETag `seen`, wait up to `wait_s` for a change and return None without one. The
+        `number` of a truncated response requests the rest of its runs. `snapshot` is the number or
+        the time of a commit: the response is the state as of that commit.
         """
         params = {"uid": uid, "limit": str(limit)}
         if starts:
@@ -223,7 +223,7 @@ class LedgerCalls:
         wait_s: float = 0.0,
         snapshot: int | datetime | None = None,
     ) -> Committed | None:
-        """Return the same as `committed`, with all runs: the slices are of one answer."""
+        """Like `committed`, but with all runs, from several requests for one state."""
         named, left = _cut(starts)
         first = self.committed(
             channel, uid=uid, starts=named, seen=seen, wait_s=wait_s, snapshot=snapshot
@@ -251,7 +251,7 @@ class LedgerCalls:
     def commits(
         self, channel: str, *, uid: str | None = None, limit: int = 100, before: int | None = None
     ) -> CommitPage:
-        """Return the last ended batches, those with a number below `before`, and open ones."""
+        """Return the last ended batches with numbers below `before`, and the open ones."""
         params = {"limit": str(limit)} | ({} if uid is None else {"uid": uid})
         params |= {} if before is None else {"before": str(before)}
         path = f"{channel_path(channel)}/commits"
@@ -259,14 +259,14 @@ class LedgerCalls:
         return parse(CommitPage, self._transport.json(response))
 
     def repair_plan(self, channel: str, *, uid: str) -> RepairPlan:
-        """Return what a repair of a halted channel gives up. Raises Conflict `ledger_intact`."""
+        """Return the records that a repair would remove. Raises Conflict `ledger_intact`."""
         response = self._transport.request("GET", _repair(channel), params={"uid": uid})
         return parse(RepairPlan, self._transport.json(response))
 
     def repair(self, channel: str, plan: RepairPlan, *, uid: str, reason: str) -> Repair:
-        """Repair a halted channel, and give up what the plan names.
+        """Repair a halted channel: remove the lost records of the plan.
 
-        May be repeated. Raises Conflict `repair_changed` if something else is lost.
+        May be repeated. Raises Conflict `repair_changed` if other records are lost.
         """
         lost_from = {str(each.partition): each.first for each in plan.lost}
         body = {"uid": uid, "lost_from": lost_from, "reason": reason}
@@ -286,7 +286,7 @@ class LedgerCalls:
             try:
                 return parse(CommitResult, self._post(path, body, timeout_s=timeout_s))
             except GatewayError as error:
-                # An earlier request may still arrive, so only these are final.
+                # An earlier request may still arrive, so only these errors are final.
                 if error.code == _BEYOND_WATERMARK and backoff.wait():
                     continue
                 if isinstance(error, Conflict | InvalidRequest) and not error.retriable:
@@ -301,7 +301,7 @@ class LedgerCalls:
 
 
 def _cut(starts: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the first partitions, as many as a URL has room for, and the others."""
+    """Split partitions into those that fit into one URL, and the rest."""
     each = sorted(starts.items())
     return dict(each[:_PARTITIONS]), dict(each[_PARTITIONS:])
 

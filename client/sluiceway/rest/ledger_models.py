@@ -1,4 +1,4 @@
-"""Batches, manifests and commits of a channel's ledger, as the gateway describes them."""
+"""Batches, manifests and commits of a channel's ledger: values of the gateway's API."""
 
 import hashlib
 import json
@@ -61,7 +61,7 @@ def _read_interval(node: JsonNode) -> Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A batch as its writer sees it.
+    """A batch in the view of its writer.
 
     `state` is open, committed or aborted. `begin` names the partitions that the batch may write
     to, each with a lower bound of its offsets. A committed batch has the `number` of its commit,
@@ -82,13 +82,13 @@ class Batch:
 
     @property
     def is_committed(self) -> bool:
-        """Whether the key was committed before: nothing may be written for it."""
+        """Whether the key was committed before, so nothing may be written for it."""
         return self.state == "committed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitResult:
-    """A commit: its number, and by partition the `stable` after it."""
+    """A commit: its number, and `stable` by partition after it."""
 
     id: str
     state: str
@@ -99,7 +99,7 @@ class CommitResult:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLease:
-    """A batch's state and lease after a renewal; it is not open any more if `state` says so."""
+    """A batch's state and lease after a renewal."""
 
     id: str
     state: str
@@ -125,11 +125,11 @@ class OpenBatch:
 class Committed:
     """The committed part of a channel, as of commit `number`.
 
-    Records below `stable` are final. Those of them in `runs` are visible, from the offsets that
-    the request named. `truncated` names the partitions with more runs, and the offset to ask for.
-    `visible_end` is the end of the last run, also above `stable`. `halted` is the reason why the
-    ledger takes no more commits, or None. `repaired` is the number of the last repair, or None, and
-    `given_up` what repairs have removed from the runs.
+    Records below `stable` are final. Those in `runs` are visible; the list begins at the requested
+    offsets. `truncated` has the partitions with more runs, and the offset of the next request.
+    `visible_end` is the end of the last run, which may be above `stable`. `halted` is the reason
+    why the ledger accepts no more commits, or None. `repaired` is the number of the last repair,
+    or None, and `given_up` are the intervals that repairs have removed from the runs.
     """
 
     uid: str
@@ -174,7 +174,7 @@ class LostRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """A repair of a halted channel: who made it and why, and what was given up."""
+    """A repair of a halted channel: its principal, its reason and the removed records."""
 
     number: int
     at: datetime
@@ -186,7 +186,7 @@ class Repair:
 
 @dataclass(frozen=True, kw_only=True)
 class RepairPlan:
-    """What a repair of a halted channel gives up, and the open batches that it aborts."""
+    """The records that a repair would remove, and the open batches that it would abort."""
 
     cause: str
     lost: tuple[LostRecords, ...]
@@ -204,9 +204,9 @@ class CommitPage:
 
 @dataclass(frozen=True, kw_only=True)
 class PositionAdvance:
-    """A reader's positions to commit with a batch: from those `before` to those `after`.
+    """A reader's positions to commit with a batch: from `before` to `after`.
 
-    `channel`, `uid` and `topic_id` are those of the channel that is read. `endpoint`, `epoch`,
+    `channel`, `uid` and `topic_id` are those of the reader's channel. `endpoint`, `epoch`,
     `generation` and `number` are those of an ordinary commit of the reader.
     """
 
@@ -222,7 +222,7 @@ class PositionAdvance:
     after: Mapping[int, Position]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the positions as the body of a commit has them."""
+        """Return the positions in the form of a commit's body."""
         return {
             "channel": self.channel,
             "uid": self.uid,
@@ -252,7 +252,7 @@ def _position_json(position: Position | None) -> dict[str, Any] | None:
 
 
 def manifest_json(manifest: Manifest) -> dict[str, list[list[int]]]:
-    """Return a manifest as requests have it, the partitions in order."""
+    """Return a manifest in the form of requests, sorted by partition."""
     return {
         str(partition): [[first, end] for first, end in intervals]
         for partition, intervals in sorted(manifest.items())

@@ -1,4 +1,4 @@
-"""Channels, connections, schema versions and the cluster, as the gateway describes them."""
+"""Channels, connections, schema versions and the cluster: values of the gateway's API."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from sluiceway.schema.compatibility import incompatibilities
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """How long a channel keeps records; None leaves it to Kafka's own setting."""
+    """The retention of a channel's records; None means Kafka's own setting."""
 
     ms: Annotated[int | None, JsonPath("ms", required=True)] = None
     bytes: Annotated[int | None, JsonPath("bytes", required=True)] = None
@@ -30,7 +30,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One aspect of a channel's state, with the reason for it."""
+    """A named fact about a channel's state, with its reason."""
 
     type: str
     status: str
@@ -101,7 +101,7 @@ class SchemaVersion:
     """One version of a channel's schema.
 
     `id` is the schema id in messages. `version` counts the channel's schemas from 1. `created_at`
-    is None where the response leaves it out.
+    is None if the response lacks it.
     """
 
     id: int
@@ -111,7 +111,7 @@ class SchemaVersion:
 
 
 def _versions(node: JsonNode) -> tuple[SchemaVersion, ...]:
-    """Return the schema versions of a connection; older gateways name only the one in use."""
+    """Return the schema versions of a connection; older gateways send only the one in use."""
     kept = node.items("schemas") if node.has("schemas") else [node.at("schema")]
     return tuple(parse(SchemaVersion, each) for each in kept)
 
@@ -122,15 +122,14 @@ NOT_REGISTERED: Final = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """Everything that a reader or writer needs to work on a channel without the gateway.
+    """The topic, schemas and Kafka properties with which a reader or writer works.
 
-    `schema_id` and `schema_definition` are the schema in use: the one that a writer writes, and
-    the one of the records that a reader returns. `schemas` are all schemas that the channel's
-    messages may have, the oldest first; by default, only the one in use. `delivery` is
-    `at_least_once` or `exactly_once`.
+    `schema_id` and `schema_definition` are the schema in use: of the messages of a writer, or of
+    the records of a reader. `schemas` are all schemas that the channel's messages may have, the
+    oldest first; by default, only the one in use. `delivery` is `at_least_once` or `exactly_once`.
 
-    A connection is plain data and can be pickled. `kafka` may contain credentials: it is left out
-    of the `repr`, and masked in its own.
+    A connection is plain data and can be pickled. `kafka` may contain credentials: the `repr`
+    omits it, and its own `repr` masks them.
     """
 
     channel_name: Annotated[str, JsonPath("channel", "name")]
@@ -174,8 +173,8 @@ class Connection:
         version = self._version_of(schema)
         if version is None:
             raise SchemaMismatch(
-                f"the channel {self.channel_name!r} has no such schema, so records cannot be "
-                "written with it: register it with channel.update(schema=…)"
+                f"the channel {self.channel_name!r} does not have this schema, so records cannot "
+                "be written with it: register it with channel.update(schema=…)"
             )
         return replace(self, schema_id=version.id, schema_definition=version.definition)
 
@@ -196,14 +195,14 @@ def require_readable(channel: str, schema: Schema, versions: Iterable[SchemaVers
     ]
     if broken:
         raise SchemaMismatch(
-            f"the schema given does not fit the channel {channel!r}: {'; '.join(broken)}. "
+            f"the given schema does not fit the channel {channel!r}: {'; '.join(broken)}. "
             "Open the channel without a schema to use its own"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterBroker:
-    """A live broker, with the address that the gateway reaches it by."""
+    """A live broker, with its address for the gateway."""
 
     id: int
     host: str

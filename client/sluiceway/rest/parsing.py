@@ -35,8 +35,8 @@ _T = TypeVar("_T")
 class JsonNode:
     """A value within a JSON document, and its path.
 
-    Error reporters render the locals of frames, and a response may hold passwords. So no frame
-    that raises has a plain value in a local variable: nodes are passed around instead.
+    Error reporters render the locals of frames, and a response may hold passwords. So frames that
+    raise have nodes in their local variables, not plain values.
     """
 
     def __init__(self, value: object, path: str = "$") -> None:
@@ -63,7 +63,7 @@ class JsonNode:
         return node
 
     def read(self, kind: type[_T], *keys: str) -> _T:
-        """Return the value at the path `keys` as a `kind`: any type that a field may have."""
+        """Return the value at the path `keys` as a `kind`, any type of a dataclass field."""
         return cast("_T", _reader(cast("Any", kind))(self.at(*keys)))
 
     def items(self, *keys: str) -> list[JsonNode]:
@@ -76,8 +76,8 @@ class JsonNode:
 class JsonPath:
     """The path of a field in the JSON object; without keys, the object itself.
 
-    `read` parses the value in place of the field's type. A `required` key may not be missing, even
-    if the field has a default.
+    `read` replaces the parser of the field's type. A `required` key must be present, even if the
+    field has a default.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class JsonPath:
 
 
 def parse(kind: type[_T], node: JsonNode, **known: object) -> _T:
-    """Read the JSON object `node` as the dataclass `kind`; `known` fields are not read.
+    """Read the JSON object `node` as the dataclass `kind`; the caller gives `known` fields.
 
     Raises IncompatibleGateway.
     """
@@ -192,8 +192,8 @@ _SCALARS: dict[Any, _Reader] = {
 def incompatible(path: str, problem: str) -> IncompatibleGateway:
     """Return the error for a response whose value at `path` has a problem."""
     return IncompatibleGateway(
-        f"the gateway's response does not fit this client: {path} {problem}. Use versions of "
-        "client and gateway that are at most two minor versions apart"
+        f"this client does not understand the gateway's response: {path} {problem}. Use versions "
+        "of client and gateway that are at most two minor versions apart"
     )
 
 
@@ -230,7 +230,7 @@ _CODES: Mapping[type[GatewayError], str] = {
     Unauthenticated: "unauthenticated",
 }
 BY_CODE = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
-"""The exception for each code of this version's gateway. Newer codes go by their HTTP status."""
+"""The exception for each error code; unknown codes are mapped by their HTTP status."""
 
 _BY_STATUS: Mapping[int, type[GatewayError]] = {
     401: Unauthenticated,
@@ -266,11 +266,11 @@ def problem(response: httpx.Response) -> GatewayError:
     except (json.JSONDecodeError, UnicodeDecodeError):
         content = None
     if not isinstance(content, dict) or not isinstance(content.get("code"), str):
-        # From a proxy, or another server.
+        # The response of a proxy or another server.
         kind = _BY_STATUS.get(status, IncompatibleGateway)
         return kind(
-            f"{response.request.url} answered {status} {response.reason_phrase}, but not in the "
-            "form of a Sluiceway gateway. Check that the URL is the gateway's",
+            f"{response.request.url} answered {status} {response.reason_phrase}, but is not a "
+            "Sluiceway gateway. Check the URL",
             status=status,
         )
     code = content["code"]

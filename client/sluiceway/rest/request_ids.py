@@ -1,4 +1,4 @@
-"""Ids of requests, as `X-Request-Id` has them."""
+"""Request ids for the header `X-Request-Id`."""
 
 import itertools
 import secrets
@@ -10,8 +10,8 @@ __all__ = ["request_ids"]
 def request_ids() -> Iterator[str]:
     """Return an endless iterator of unique ids: 32 hexadecimal digits, as those of W3C traces.
 
-    Threads may share it. A forked child must make its own, or it repeats its parent's ids.
+    Threads may share it. A forked child must create its own, or it repeats its parent's ids.
     """
-    # The system's random numbers are read once, not per id: that takes 1 µs on an idle machine,
-    # but profiles of requests had 50 to 140 µs for it. An id must be unique, but may be guessed.
+    # Random numbers are read once, not per id: in profiles of requests a read took 50 to 140 µs. An
+    # id must be unique, but may be predictable.
     return map((secrets.token_hex(8) + "{:016x}").format, itertools.count(1))

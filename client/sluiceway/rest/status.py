@@ -18,15 +18,83 @@ __all__ = [
     "PartitionReport",
     "ReaderReport",
     "StatusPage",
+    "StatusProblem",
     "StatusReport",
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusProblem:
+    """A current problem of a channel; `str()` is a sentence. None is unknown or does not apply.
+
+    `code` is channel_failed, channel_halted, batch_holds_readers, reader_stalled, reader_stopped,
+    not_converging, writer_failed, writer_lost, reader_failed, reader_lost, suspect, or one of a
+    newer gateway. `severity` is error or warning.
+    """
+
+    code: str
+    severity: str
+    since: datetime | None
+    role: str | None
+    group: str | None
+    index: int | None
+    endpoint: str | None
+    batch: str | None
+    owner: str | None
+    held_messages: int | None
+    lag_messages: int | None
+    reason: str | None
+
+    def __str__(self) -> str:
+        """Return what is wrong, where and why, in one line."""
+        template = _PROBLEMS.get(self.code, "{code}" if self.role is None else "{place}: {code}")
+        what = template.format(
+            code=self.code,
+            place=self._place,
+            batch=self.batch,
+            owner=self.owner,
+            held=_count(self.held_messages),
+        )
+        if self.lag_messages:
+            what += f", {_count(self.lag_messages)} to read"
+        # Reasons may have line breaks.
+        return what if not self.reason else f"{what}: {' '.join(self.reason.split())}"
+
+    @property
+    def _place(self) -> str:
+        group = "without a group" if self.group is None else self.group
+        index = "" if self.index is None else f"[{self.index}]"
+        return f"{self.role} {group}{index}"
+
+
+_PROBLEMS = {
+    "channel_failed": "the channel has failed",
+    "channel_halted": "the channel is halted, it cannot be read or written",
+    "batch_holds_readers": (
+        "the open batch {batch!r} of {owner!r} holds readers back, {held} committed after it"
+    ),
+    "reader_stalled": "{place} is stalled, it is alive but does not advance",
+    "reader_stopped": "{place} has no live member",
+    "not_converging": "{place} is falling behind",
+    "writer_failed": "{place} has failed",
+    "writer_lost": "{place} is lost, its heartbeats do not arrive",
+    "reader_failed": "{place} has failed",
+    "reader_lost": "{place} is lost, its heartbeats do not arrive",
+    "suspect": "{place} is suspect, its heartbeats are late",
+}
+
+
+def _count(messages: int | None) -> str:
+    if messages is None:
+        return "an unknown number of messages"
+    return f"{messages:,} message{'' if messages == 1 else 's'}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionReport:
     """The first offset of a partition, and the offset after its last message.
 
-    In an exactly-once channel readers read up to `stable`, and what is committed ends at
+    In an exactly-once channel readers read up to `stable`, and committed records end at
     `visible_end`.
     """
 
@@ -39,7 +107,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
-    """An open batch; `held_messages` committed messages wait for its end."""
+    """An open batch, which holds back `held_messages` committed messages."""
 
     key: str
     owner: str
@@ -51,9 +119,9 @@ class BatchReport:
 class LedgerReport:
     """The commits of an exactly-once channel: the last one's `number`, and the open batches.
 
-    `batches` has at most 20 of them, those first for which the most messages wait.
+    `batches` has at most 20 of them, sorted by the number of messages that they hold back.
     `uncommitted_messages` are in Kafka but in no commit: of open batches, of failed attempts, or
-    of foreign producers. `halted` is why nothing may be read or written before a repair.
+    of foreign producers. `halted` is the reason for a halted channel, or None.
     """
 
     number: int
@@ -64,7 +132,7 @@ class LedgerReport:
 
     @property
     def held_back_by(self) -> BatchReport | None:
-        """The open batch for which the most committed messages wait, or None."""
+        """The open batch that holds back the most committed messages, or None."""
         return next((each for each in self.batches if each.held_messages), None)
 
 
@@ -72,8 +140,8 @@ class LedgerReport:
 class GroupPartition:
     """The position and the lag of a group in one partition.
 
-    `position` is the next offset to read: as reported by the reader or as `committed`, whichever is
-    later. `lag_seconds` is the age of the message there, at least so much if
+    `position` is the next offset to read: the reader's reported one or the `committed` one,
+    whichever is later. `lag_seconds` is the age of the message there, or a lower bound of it if
     `lag_seconds_at_least`. `progress` is ok, falling_behind, stalled (a live reader does not move),
     stopped (there is no live reader) or rewound.
     """
@@ -95,7 +163,7 @@ class GroupReport:
     `lag_seconds` is the age of the oldest message to read, or a lower bound of it if
     `lag_seconds_at_least`. Rates are in messages per second, over the last 15 seconds or so.
     `trend` is the growth of the lag in messages per second, `drain_s` the time until the lag is 0
-    at this trend, None if it does not shrink or nobody reads.
+    at this trend, None if it does not shrink or there is no reader.
     """
 
     group: str
@@ -133,7 +201,8 @@ class ReaderReport:
 class StatusReport:
     """The status of a channel at `sampled_at`; None before the first sample.
 
-    `document` is the JSON of the response.
+    `problems` are its current problems, errors first, at most 10. `document` is the JSON of the
+    response.
     """
 
     name: Annotated[str, JsonPath("channel", "name")]
@@ -146,6 +215,7 @@ class StatusReport:
     partitions: tuple[PartitionReport, ...]
     write_rate: float | None
     ledger: LedgerReport | None = None
+    problems: tuple[StatusProblem, ...] = ()
     document: Annotated[Mapping[str, Any], JsonPath()] = field(repr=False, compare=False)
     etag: str | None = field(default=None, repr=False, compare=False)
 
@@ -157,7 +227,7 @@ class StatusReport:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointCounts:
-    """How many writers, or readers, are alive, lost, failed and finished."""
+    """The numbers of live, lost, failed and finished writers, or readers."""
 
     living: int
     lost: int
@@ -169,7 +239,8 @@ class EndpointCounts:
 class ChannelSummary:
     """A channel's status in one line, with the lag and the progress of its worst group.
 
-    `lag_seconds` is a lower bound if `lag_seconds_at_least`.
+    `lag_seconds` is a lower bound if `lag_seconds_at_least`. Rates are in messages per second.
+    `problems` are its current problems, errors first, at most 10.
     """
 
     name: Annotated[str, JsonPath("channel", "name")]
@@ -183,6 +254,8 @@ class ChannelSummary:
     lag_seconds_at_least: bool = False
     progress: str | None
     write_rate: float | None
+    read_rate: float | None = None
+    problems: tuple[StatusProblem, ...] = ()
     document: Annotated[Mapping[str, Any], JsonPath()] = field(repr=False, compare=False)
 
 

@@ -29,24 +29,24 @@ from sluiceway.rest.parsing import JsonNode, Page, parse, problem
 from sluiceway.rest.request_ids import request_ids
 from sluiceway.tracing import carrier, child_span
 
-#: Told to the gateway, which refuses a client that would break a channel's guarantee.
+#: Sent to the gateway, which refuses clients without a feature that a channel needs.
 _FEATURES = "exactly-once"
 DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
 _LEAST_S = 1.0
 _TLS_PROBE_S = 5.0
-# Jitter that a job's own `random.seed` cannot align between processes.
+# A job's own `random.seed` would align the jitter of its processes.
 _JITTER = random.SystemRandom()
 
 
 class Transport:
     """Sends requests to one gateway, with retries.
 
-    A request without a response, or with 503, is repeated with growing pauses until `timeout_s`
-    are over; each attempt gets the time left, but at least a second. So every request must be safe
-    to repeat. All attempts have the same `X-Request-Id`, under which the gateway's log has them,
-    and the W3C trace context of the current span, or else of the variable TRACEPARENT.
+    A request without a response, or with 503, is retried with growing pauses for `timeout_s`; each
+    attempt gets the remaining time, but at least a second. So every request must be safe to repeat.
+    All attempts have the same `X-Request-Id`, which the gateway logs, and the W3C trace context of
+    the current span, or else of the variable TRACEPARENT.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Transport:
 
     @property
     def identity(self) -> Hashable:
-        """Equal for transports to one gateway, as one principal."""
+        """A key that is equal for transports to one gateway, as one principal."""
         return (self.url, self._token.origin, self._ca, self._timeout_s)
 
     def clone(self) -> "Transport":
-        """Return a transport to the same gateway, with connections of its own."""
+        """Return a transport to the same gateway with its own connections."""
         return Transport(self.url, token=self._token.given, ca=self._ca, timeout_s=self._timeout_s)
 
     def request(
@@ -96,10 +96,9 @@ class Transport:
     ) -> httpx.Response:
         """Send a request; return the response if it is a success or 304.
 
-        `wait_s` is the time that the request asks the gateway to wait, and extends the timeout.
-        `timeout_s` replaces the transport's own. Raises GatewayError for other responses,
-        GatewayAccessFailed at once for a certificate or protocol that does not fit, and
-        EndpointClosed if the transport was closed.
+        `wait_s` is the time of a long poll, and extends the timeout. `timeout_s` replaces the
+        transport's own. Raises GatewayError for other responses, GatewayAccessFailed at once for a
+        certificate or protocol that does not match, and EndpointClosed if the transport was closed.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         backoff = Backoff(
@@ -119,7 +118,7 @@ class Transport:
         left_s = timeout_s
         while True:
             pause_s = 0.0
-            # The last attempt gets enough for an answer, if there is a gateway.
+            # The last attempt needs enough time for the response of a running gateway.
             left_s = min(timeout_s, max(backoff.left_s, _LEAST_S))
             try:
                 response = self._attempt(
@@ -190,7 +189,7 @@ class Transport:
         except ValueError as error:
             clear_tracebacks(error)
             raise IncompatibleGateway(
-                f"{response.request.url} did not answer with JSON. Check that {self.url} is the "
+                f"{response.request.url} did not respond with JSON. Check that {self.url} is the "
                 "gateway's URL",
                 status=response.status_code,
             ) from error
@@ -211,13 +210,13 @@ class Transport:
         self._http = httpx.Client(
             base_url=self.url, verify=_trust(self.url, self._ca), headers=headers
         )
-        # httpx loses a connection that is being established when its client is closed, so the last
-        # request closes it.
+        # httpx leaks a connection that is being established while its client is closed, so the last
+        # request closes the client.
         self._lock = threading.Lock()
         self._requests = 0
         self._closed = False
         self._request_ids = request_ids()
-        # Last: until then, the other threads of a forked child open clients of their own.
+        # Last, because other threads of a forked child check it before they use the new client.
         self._fork_guard = ForkGuard()
 
     def _raise_if_final(self, error: httpx.TransportError, *, first: bool) -> None:
@@ -237,7 +236,7 @@ class Transport:
                 and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
             ):
                 if speaks_tls(url.host, url.port or 80, _TLS_PROBE_S):
-                    fault = "it speaks TLS; use https:// instead of http://"
+                    fault = "it uses TLS; use https:// instead of http://"
         if fault is not None:
             raise GatewayAccessFailed(
                 f"no connection to the gateway at {self.url}: {fault}"
@@ -253,11 +252,11 @@ class Transport:
             "url.full": f"{self.url}{path}",
         }
         with self._using_connections(), child_span(method, attributes) as span:
-            # In the span, which the gateway's is a child of.
+            # Within the span, so the gateway's span becomes its child.
             options["headers"] = {**headers, **carrier()}
             while True:
                 token = self._token.current
-                # Not in `headers`: httpx has these in locals, and masks only its own.
+                # Not in `headers`: httpx keeps them in locals, and masks only its own headers.
                 auth = None if token is None else token.authorize
                 response = self._http.request(method, path, auth=auth, **options)
                 if response.status_code != 401 or not self._token.refresh(token):
@@ -273,8 +272,8 @@ class Transport:
             if self._closed:
                 raise EndpointClosed(
                     f"the Gateway for {self.url} was closed. Open a new one and the channel again. "
-                    "Keep it open while its channels are in use and while readers may meet a new "
-                    "schema"
+                    "Keep it open while its channels are in use and while readers may need new "
+                    "schemas"
                 )
             self._requests += 1
         try:
@@ -299,13 +298,13 @@ def _checked_url(url: str) -> str:
             f"the gateway's URL is {parsed!r}; it must be http://HOST:PORT or https://HOST:PORT, "
             "without a user"
         )
-    # Paths of requests begin with it.
+    # Request paths already begin with /v1.
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 def _trust(url: str, ca: str | None) -> ssl.SSLContext | bool:
     if ca is None and url.startswith("http:"):
-        # Empty, as plain HTTP needs none: reading the system's authorities takes 20 ms.
+        # Plain HTTP needs no authorities, and reading the system's ones takes 20 ms.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if ca is None:
         return True
@@ -330,7 +329,7 @@ def _retry_after_s(response: httpx.Response) -> float:
 
 
 class Backoff:
-    """Growing pauses between the attempts of one operation, for `timeout_s` from now on."""
+    """Growing pauses between the attempts of one operation, for `timeout_s` in all."""
 
     def __init__(
         self,
@@ -352,7 +351,7 @@ class Backoff:
         return max(0.0, self._deadline_s - self._monotonic())
 
     def wait(self, *, at_least_s: float = 0.0) -> bool:
-        """Sleep before the next attempt; return False at once if the time would be over then."""
+        """Sleep before the next attempt; return False at once if no time would remain."""
         pause_s = max(self._next_s, at_least_s)
         if pause_s >= self.left_s:
             return False
@@ -362,7 +361,7 @@ class Backoff:
 
 
 def check_seconds(name: str, seconds: object, least: float = 0) -> None:
-    """Raise OptionError unless an argument is a number of seconds, of a day at most."""
+    """Raise OptionError unless an argument is a number of seconds, at most a day."""
     if not isinstance(seconds, int | float) or not least <= seconds <= 86_400:
         raise OptionError(f"{name} is {seconds!r}; it takes seconds from {least:g} to 86400")
 

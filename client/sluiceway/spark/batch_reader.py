@@ -58,19 +58,19 @@ _GATEWAY_TIMEOUT_S: Final = 30.0
 class InputSplit:
     """The offsets that one task reads, and the channel's Connection.
 
-    A `current` Connection is younger than the end of the offsets, so it has the schema of each of
-    their messages. Otherwise a message with an unknown schema may still be the channel's own.
+    A `current` Connection was requested after the end offsets, so it has the schema of each
+    message. Otherwise a message with an unknown schema may still belong to the channel.
     """
 
     connection: Connection
     current: bool
     offsets: OffsetRange
     visible: tuple[Interval, ...] | None = None
-    """What is committed of the offsets, in an exactly-once channel; None: everything is visible."""
+    """The committed intervals of an exactly-once channel; None: everything is visible."""
     task: TaskSlice | None = None
-    """Set if the read is an endpoint, to which tasks report."""
+    """The task's slice of the read's endpoint, if it has one."""
     trace: Mapping[str, str] = field(default_factory=dict)
-    """The trace of the job, or of the micro-batch."""
+    """The trace of the job or micro-batch."""
 
 
 def plan_splits(
@@ -78,8 +78,8 @@ def plan_splits(
 ) -> list[InputSplit]:
     """Plan a batch read, one split per task; messages that arrive later are not read.
 
-    Offsets that do not pass the filter are left out. Of an exactly-once channel everything is read
-    that is committed now, also if batches that began before it must end first.
+    Offsets that do not pass the filter are not read. From an exactly-once channel, all records
+    committed now are read; the plan waits for open batches that hold them back.
 
     Raises TopicGone, KafkaUnavailable, OffsetOutOfRange, OptionError, SluicewayTimeout.
     """
@@ -118,7 +118,7 @@ def held_back(reason: str) -> NoReturn:
     raise SluicewayTimeout(
         f"{reason}. Nothing was read. Run the job again when that batch has ended, or wait longer "
         'with .option("kafkaConsumer.pollTimeoutMs", ...). `sluiceway channels commits` lists open '
-        "batches; a batch job can read what is readable now with the option snapshot"
+        "batches; with the option snapshot, a batch job reads the records that are readable now"
     )
 
 
@@ -130,8 +130,8 @@ def input_splits(
 ) -> list[InputSplit]:
     """Split ranges for tasks, with a Connection that is requested after their ends.
 
-    Each split of an exactly-once channel gets the committed part of its offsets; one without is
-    left out.
+    Each split of an exactly-once channel has the committed intervals of its offsets; splits without
+    any are dropped.
     """
     current = source.refresh()
     connection = source.connection
@@ -159,8 +159,9 @@ def loss_handler(options: ReadOptions) -> LossHandler:
         if error.offset > error.end:
             if options.fail_on_data_loss:
                 error.add_note(
-                    "No message has that offset yet: correct startingOffsets or endingOffsets. A "
-                    "checkpoint with such an offset is of another topic, or Kafka's log was cut."
+                    "No message has this offset yet: correct startingOffsets or endingOffsets. A "
+                    "checkpoint with such an offset belongs to another topic, or Kafka's log was "
+                    "truncated."
                 )
                 raise error
             LOGGER.warning("failOnDataLoss is false, so the read is cut at the end: %s", error)
@@ -188,11 +189,11 @@ _VERIFY_EVERY_S: Final = 5.0
 class RangeFetcher:
     """Fetches the messages of an offset range in chunks of about 8 MB at most.
 
-    Skips offsets without a message, such as compacted ones and transaction markers. Raises
+    Skips offsets without a message, such as compacted messages and transaction markers. Raises
     TopicGone, and KafkaUnavailable when nothing arrives for `poll_timeout_ms`. Offsets that Kafka
     no longer holds raise OffsetOutOfRange; without `fail_on_data_loss` they are skipped and logged.
-    A committed record that Kafka does not have, although the log begins before it, raises
-    RecordsLost in any case.
+    A committed record that is missing in Kafka, although the log begins before it, always raises
+    RecordsLost.
     """
 
     def __init__(self, stream: PartitionStream, split: InputSplit, options: ReadOptions) -> None:
@@ -237,7 +238,7 @@ class RangeFetcher:
         partition = self._offsets.partition
         marks = self._stream.watermarks([partition])[partition]
         if marks.begin <= self._next <= marks.end:
-            # Stale error for an offset before this one. librdkafka stopped fetching: reassign.
+            # A stale error for an earlier offset. librdkafka has stopped fetching, so reassign.
             self._stream.assign({partition: self._next})
             return
         if self._fail_on_data_loss or self._next > marks.end:
@@ -280,9 +281,9 @@ class RangeFetcher:
 STREAMS: ClientPool[OwnStream] = ClientPool(close=OwnStream.close)
 
 _TUNING: Final[dict[str, object]] = {
-    # Limits the fetch queue, which with a chunk makes up a task's memory.
+    # Limits the fetch queue, which together with a chunk is a task's memory.
     "queued.max.messages.kbytes": 32 * 1024,
-    # At a partition's end, the broker holds a fetch back and the next task's fetch behind it.
+    # At the end of a partition, the broker delays a fetch, and the next task's fetch after it.
     "fetch.wait.max.ms": 10,
 }
 
@@ -339,7 +340,7 @@ class ChannelDataReader(Shipped, DataSourceReader):
 
 
 class FilteredDataReader(ChannelDataReader):
-    """A batch read that only reads offsets that pass the query's filters on `_metadata`.
+    """A batch read of the offsets that pass the query's filters on `_metadata`.
 
     Spark refuses a reader with `pushFilters` unless its session has enabled filter pushdown.
     """
@@ -356,7 +357,7 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """Return a split's records in order, with `columns`; others are not decoded if possible.
 
-    Of an exactly-once channel these are the committed ones.
+    From an exactly-once channel, only committed records are returned.
 
     Raises KafkaFailure, CorruptMessage, SchemaMismatch and, for a message with an unknown schema
     if the split's Connection is not current, GatewayUnavailable.
@@ -365,13 +366,13 @@ def read_split(
     connection = split.connection
 
     def refresh() -> Connection:
-        # Tasks do not ask the gateway for schemas: planning did, after it took the watermarks.
+        # Planning requested the schemas after the watermarks, so tasks need no gateway.
         if split.current:
             return connection
         raise GatewayUnavailable(
             f"channel {connection.channel_name!r}: a message has a schema that was unknown when "
-            "this batch was planned, since the gateway did not answer then. No message was "
-            "skipped: run the job or restart the query when the gateway answers"
+            "this batch was planned, because the gateway did not answer. No message was skipped: "
+            "run the job or restart the query when the gateway answers"
         )
 
     target = selected_schema(Schema.parse(connection.schema_definition), columns)

@@ -1,7 +1,7 @@
 """Batches of exactly-once channels: one for each job or micro-batch, from all of its tasks.
 
-Planning, tasks and commit are separate processes. Tasks open the batch, each in turn with the same
-result; their commit messages say what they wrote, and the driver commits that.
+Planning, tasks and commit run in separate processes. Every task opens the batch and gets the same
+one. The tasks' commit messages list the written intervals, and the driver commits these.
 """
 
 import logging
@@ -41,7 +41,7 @@ __all__ = [
 LOGGER = logging.getLogger(__name__)
 
 _OPEN_AFTER_S: Final = 5.0
-"""A task that waits so long for its first row holds the batch of those that have ended."""
+"""After this wait for its first row, a task opens the batch, to renew the lease."""
 _COMMIT_TIMEOUT_S: Final = 120.0
 _ABORT_TIMEOUT_S: Final = 5.0
 _NOTHING_COMMITTED: Final = "Nothing was committed; run the job again, or restart the query"
@@ -49,17 +49,17 @@ _MAX_OWNER_CHARACTERS: Final = 200
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _RUN_ID: Final = "spark.jobGroup.id"
-"""Spark's local properties that identify a task's micro-batch. A query's jobs are in a group with
-the id of its run."""
+"""Spark's local properties that identify a task's micro-batch. The job group of a query has the id
+of its run."""
 _KEEPERS: Final[dict[tuple[object, ...], LeaseKeeper]] = {}
 _CALLS: Final[dict[tuple[ForkGuard, str], LedgerCalls]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPart:
-    """A task's part of a batch: what its successful attempt wrote.
+    """A task's part of a batch: the records written by its successful attempt.
 
-    Of a batch that was committed before, the records are only counted.
+    The records of a replayed batch are only counted.
     """
 
     request: BatchRequest
@@ -72,7 +72,7 @@ class BatchPart:
 class TaskResult(WriterCommitMessage):
     """Commit message of a task: `records` were acknowledged by Kafka.
 
-    `ends` has the end offset of each partition after that; None if nobody needs it. `part` is the
+    `ends` has the end offset of each partition after them; None if it is not needed. `part` is the
     task's part of a batch.
     """
 
@@ -84,14 +84,14 @@ class TaskResult(WriterCommitMessage):
 
 
 CommitMessages: TypeAlias = Sequence[WriterCommitMessage | None]
-"""What Spark's driver has of its tasks, by their number."""
+"""The commit messages in Spark's driver, by task number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobBatch:
-    """What all processes of a write know about its batches; picklable.
+    """The description of a write's batches for all of its processes; picklable.
 
-    `request` is that of a batch job. A stream's tasks make theirs from their micro-batch.
+    `request` is the request of a batch job. Tasks of a stream derive theirs from their micro-batch.
     """
 
     connection: Connection
@@ -100,7 +100,7 @@ class JobBatch:
     has_key: bool = False
     """Whether the batch's key is the user's."""
     renewed_by_tasks: bool = True
-    """Whether running tasks renew the lease; else the session in Spark's driver does."""
+    """Whether running tasks renew the lease, instead of the session in Spark's driver."""
 
     def in_task(self) -> "TaskBatch":
         """Return the running task's batch. Raises OptionError in `foreachBatch` without a key."""
@@ -108,14 +108,14 @@ class JobBatch:
             return TaskBatch(self, _micro_batch_request(self.connection), waits=True)
         if not self.has_key and _local_property(_BATCH_ID) is not None:
             raise OptionError(
-                "this write is in foreachBatch, which Spark repeats after a failure, so it needs "
-                'a key for its batch: .option("batchKey", f"counts-{number}") with the number of '
-                "the micro-batch. A repeated write with the same key is not written again"
+                "this write is in foreachBatch, which Spark may run again after a failure, so it "
+                'needs a batch key: .option("batchKey", f"counts-{number}") with the number of the '
+                "micro-batch. A second write with the same key writes nothing"
             )
         return TaskBatch(self, self.request, waits=False)
 
     def write_batch(self, request: BatchRequest, *, renews: bool = True) -> WriteBatch:
-        """Return the batch of a request, in this process, which `renews` its lease or not."""
+        """Return the batch of a request; `renews`: this process renews its lease."""
         calls = _ledger_calls(self.gateway_url)
         key = (ForkGuard(), self.gateway_url, request.channel, request.uid, renews)
         keeper = _KEEPERS.get(key)
@@ -127,11 +127,11 @@ class JobBatch:
         return WriteBatch(calls, request, leases=keeper)
 
     def commit(self, messages: CommitMessages, *, number: int | None = None) -> WrittenRecords:
-        """Commit what the tasks wrote, and return it; nothing if it was committed before.
+        """Commit and return the records of all tasks; none if the key was committed before.
 
-        A batch job without any records commits an empty batch; a micro-batch without any is no
-        batch. `number` is the micro-batch's. Raises IncompleteBatch for missing messages and those
-        of another batch, ReplayMismatch, and the errors of `WriteBatch.commit`.
+        A batch job without records commits an empty batch; a micro-batch without records has no
+        batch. `number` is the micro-batch's number. Raises IncompleteBatch for missing messages and
+        messages of another batch, ReplayMismatch, and the errors of `WriteBatch.commit`.
         """
         parts = self._parts(messages, number)
         if parts:
@@ -152,7 +152,7 @@ class JobBatch:
             written = WrittenRecords.merged(part.written for part in parts)
             if written.records != records:
                 raise IncompleteBatch(
-                    f"the tasks of the batch {batch.key!r} wrote {records:,} records, and listed "
+                    f"the tasks of the batch {batch.key!r} wrote {records:,} records, but listed "
                     f"{written.records:,}. {_NOTHING_COMMITTED}"
                 )
             batch.commit(written, timeout_s=_COMMIT_TIMEOUT_S)
@@ -164,10 +164,11 @@ class JobBatch:
         return written
 
     def abort(self, messages: CommitMessages, cause: str) -> None:
-        """End the batch without its records, which stay invisible.
+        """Abort the batch; its records stay invisible.
 
-        A batch job's is ended even if no task has told of it. Later attempts of its tasks cannot
-        open it again. A failure to tell the gateway is logged: the batch ends with its lease.
+        The batch of a batch job is aborted even without a task's message, so later attempts of its
+        tasks cannot open it again. If the request fails, this is logged, and the batch ends with
+        its lease.
         """
         results = [each for each in messages if isinstance(each, TaskResult)]
         found = {each.part.batch.id: each.part for each in results if each.part is not None}
@@ -188,7 +189,7 @@ class JobBatch:
         return batch
 
     def _parts(self, messages: CommitMessages, number: int | None) -> list[BatchPart]:
-        """Return the tasks' parts; raise IncompleteBatch unless there is one of each task."""
+        """Return the tasks' parts; raise IncompleteBatch unless every task has one."""
         missing = [
             str(task)
             for task, each in enumerate(messages)
@@ -196,8 +197,8 @@ class JobBatch:
         ]
         if missing:
             raise IncompleteBatch(
-                f"Spark's commit has no message of the tasks {', '.join(missing[:5])}, so it is "
-                f"not known what they wrote. {_NOTHING_COMMITTED}"
+                f"Spark's commit has no message of the tasks {', '.join(missing[:5])}, so their "
+                f"records are unknown. {_NOTHING_COMMITTED}"
             )
         results = (each for each in messages if isinstance(each, TaskResult))
         parts = [each.part for each in results if each.part is not None]
@@ -211,8 +212,7 @@ class JobBatch:
         if len(batches) > 1 or strange:
             keys = ", ".join(repr(key) for _, _, key in batches)
             raise IncompleteBatch(
-                f"Spark's commit has messages of other batches than the one that it ends: {keys}. "
-                f"{_NOTHING_COMMITTED}"
+                f"Spark's commit has messages of other batches: {keys}. {_NOTHING_COMMITTED}"
             )
         return parts
 
@@ -220,18 +220,18 @@ class JobBatch:
         if self.request is None:
             return "Restart the query: it repeats the micro-batch with the same key."
         return (
-            f'Run the job again with .option("batchKey", "{key}"): if it was committed, nothing is '
-            "written twice."
+            f'Run the job again with .option("batchKey", "{key}"): if it was committed, it writes '
+            "nothing."
         )
 
 
 class TaskBatch:
     """The batch of a running task, as a context manager.
 
-    Its lease is renewed meanwhile, unless the session in Spark's driver does that. A batch job's
-    task opens it on entry. That of a stream opens it with its first row, since a micro-batch
-    without rows is no batch, or when it has waited long for that: otherwise no task would renew
-    the batch after all those with early rows have ended.
+    The task renews the lease, unless the session in Spark's driver does. A batch job's task opens
+    the batch on entry. A stream's task opens it with its first row, because a micro-batch without
+    rows has no batch, or after a long wait for that row: otherwise no task would renew the batch
+    after all tasks with early rows have ended.
     """
 
     def __init__(self, job: JobBatch, request: BatchRequest, *, waits: bool) -> None:
@@ -246,7 +246,7 @@ class TaskBatch:
             self._timer.daemon = True
 
     def __enter__(self) -> Self:
-        """Begin, with the errors of `open` unless the batch waits for rows."""
+        """Open the batch unless it waits for rows; raises the errors of `open`."""
         if self._timer is None:
             self.open()
         else:
@@ -259,7 +259,7 @@ class TaskBatch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Renew the lease no more; another attempt may go on with the batch."""
+        """Stop renewing the lease; another attempt may continue the batch."""
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
@@ -267,10 +267,10 @@ class TaskBatch:
             self._batch.release()
 
     def open(self) -> bool:
-        """Return whether records are to be produced; not if the batch was committed before.
+        """Return whether to produce records, which is False if the batch was committed before.
 
         Raises the errors of `WriteBatch.open`, and ChannelNotReady if the ledger lacks a partition
-        that the write was planned with.
+        of the plan.
         """
         with self._lock:
             if self._opened is None:
@@ -278,7 +278,7 @@ class TaskBatch:
         return not self._batch.replayed
 
     def check(self) -> None:
-        """Raise Conflict if the batch was found to have ended."""
+        """Raise Conflict if the batch has ended."""
         self._batch.check()
 
     def result(self, records: int, written: WrittenRecords | None = None) -> TaskResult:
@@ -300,7 +300,7 @@ class TaskBatch:
         if missing and not opened.is_committed:
             raise ChannelNotReady(
                 f"the ledger of the channel {self._batch.request.channel!r} does not have the "
-                f"partition {min(missing)} yet; run the job again in a moment"
+                f"partition {min(missing)} yet; run the job again in a few seconds"
             )
         self._opened = opened
 
@@ -322,10 +322,10 @@ def request_of_job(
     application: str | None,
     group: str | None,
 ) -> BatchRequest:
-    """Return the request of a new run of a batch job, which its tasks and commit share.
+    """Return the request of a new run of a batch job, shared by its tasks and its commit.
 
-    A key belongs to the job's group, else to the application, so that jobs of others that use the
-    same key are refused. Raises OptionError for a key that is too long.
+    A key belongs to the job's group, else to the application, so jobs of other owners with the same
+    key are refused. Raises OptionError for a key that is too long.
     """
     own_key = key is None
     if key is None:

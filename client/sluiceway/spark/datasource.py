@@ -37,11 +37,11 @@ _PREFIX: Final = "option."
 _PROPERTIES: Final = frozenset(
     {"comment", "external", "is_managed_location", "location", "owner", "provider"}
 )
-"""Properties of a table that Spark adds to its options when the table is created."""
+"""Table properties that Spark adds to the options of a new table."""
 
 
 def without_table_properties(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options without the properties that Spark adds to those of a new table."""
+    """Return the options of a new table without the table properties that Spark adds."""
     if not {"owner", "provider"} <= {name.lower() for name in options}:
         return dict(options)
     return {
@@ -60,10 +60,10 @@ def keep_options(columns: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def with_table_options(options: Mapping[str, str], columns: StructType) -> dict[str, str]:
-    """Return the options of a read or write of `columns`, with those of the table, if it is one.
+    """Return the options of a read or write of `columns`, including those of their table, if any.
 
-    Options of the statement, as in `FROM flights WITH (minPartitions 4)`, come first. A statement
-    with a path of its own is none of the table.
+    Options of the statement, as in `FROM flights WITH (minPartitions 4)`, take precedence. With its
+    own path, the statement does not refer to the table.
     """
     if not any(name.lower() == "path" for name in options):
         for field in columns.fields:
@@ -81,8 +81,8 @@ class ChannelDataSource(Shipped, DataSource):
     """Plans reads and writes of a channel, in Python workers of Spark's driver.
 
     Only planning calls the gateway at `gateway_url` (None: SLUICEWAY_URL), with the token of the
-    driver's environment. Tasks get a Connection and only need Kafka. Batch reads and writes are
-    endpoints of the channel if a `job` is given. `filtered` says that Spark pushes filters.
+    driver's environment. Tasks get a Connection and need only Kafka. Batch reads and writes are
+    endpoints of the channel if a `job` is given. `filtered`: Spark pushes filters.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class ChannelDataSource(Shipped, DataSource):
         options = WriteOptions.parse(with_table_options(self.options, schema))
         if options.batch_key is not None and "batchkey" not in map(str.lower, self.options):
             raise OptionError(
-                "batchKey cannot be an option of a table, since it would name one batch for all "
-                "writes: set it for each write"
+                "batchKey cannot be an option of a table, because all writes would have the same "
+                "key: set it for each write"
             )
         with traced("write", options.channel, {} if self.job is None else self.job.trace):
             return self._planned_write(options, schema, carrier())
@@ -155,15 +155,15 @@ class ChannelDataSource(Shipped, DataSource):
             instance=instance,
         )
         if batch is not None and endpoint is not None:
-            # The session knows the batch by its instance, which is the endpoint's id.
+            # The session identifies the batch by its instance, which is the endpoint's id.
             batch = replace(batch, renewed_by_tasks=not endpoint.spec.job.renews)
         return ChannelDataWriter(task_writer, endpoint, batch, trace=trace)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
-        """Plan the write of a micro-batch. Spark calls it for each batch and for its commit.
+        """Plan the write of a micro-batch. Spark calls it for each micro-batch and for its commit.
 
-        `overwrite` means the output mode `complete`: the whole result of each batch is appended,
-        as by Kafka's connector.
+        `overwrite` means the output mode `complete`: the whole result of each micro-batch is
+        appended, as by Kafka's connector.
         """
         del overwrite
         prepare_worker()
@@ -181,23 +181,23 @@ class ChannelDataSource(Shipped, DataSource):
     def _batch(
         self, sink: RefreshableConnection, options: WriteOptions, instance: str
     ) -> JobBatch | None:
-        """Return the batch of a job, which its tasks open; None if the channel has no batches."""
+        """Return the batch that a job's tasks open; None if the channel has no batches."""
         connection, key = sink.connection, options.batch_key
         if connection.delivery != "exactly_once":
             if key is None:
                 return None
             raise OptionError(
-                f"the channel {options.channel!r} has the delivery {connection.delivery}, without "
-                "batches, so a batchKey would not keep a second run from writing again: remove it, "
+                f"the channel {options.channel!r} has the delivery {connection.delivery}, which "
+                "has no batches, so a second run with this batchKey would write again: remove it, "
                 "or write to a channel with the delivery exactly_once"
             )
         if key is None and self.job is not None and self.job.remote:
             raise OptionError(
-                f"this write to the exactly-once channel {options.channel!r} needs a key for its "
-                'batch: .option("batchKey", "2013-01-01"). Over Spark Connect, Spark does not tell '
-                "whether a write is in foreachBatch, which it repeats after a failure. Give each "
-                "write a key that a repetition has again, in foreachBatch one with the number of "
-                "the micro-batch; a repeated write with the same key is not written again"
+                f"this write to the exactly-once channel {options.channel!r} needs a batch key: "
+                '.option("batchKey", "2013-01-01"). In Spark Connect, a write in foreachBatch, '
+                "which Spark may run again after a failure, cannot be recognized. Use a key that "
+                "is the same in every run of this write, in foreachBatch one with the number of "
+                "the micro-batch; a second write with the same key writes nothing"
             )
         request = request_of_job(
             connection,
@@ -243,7 +243,7 @@ class ChannelDataSource(Shipped, DataSource):
     def _stream_sink(self, options: WriteOptions, struct: StructType) -> RefreshableConnection:
         """Return a stream's sink, which this process keeps between micro-batches.
 
-        Reopens a channel that was deleted and recreated.
+        Opens a deleted and recreated channel again.
         """
         key = (ForkGuard(), self.gateway_url, options.channel)
         sink = _STREAM_SINKS.get(key)
@@ -277,7 +277,7 @@ def _url(sink: RefreshableConnection) -> str:
 _MIN_VERSION = (4, 1)
 _FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _APPLICATIONS: Final[dict[int, Application]] = {}
-"""Applications by the id() of their SparkSession, to which they hold a reference."""
+"""Applications by the id() of their SparkSession, which they keep alive."""
 
 
 def register(spark: SparkSession, gateway: str | None = None) -> None:
@@ -313,10 +313,10 @@ def _application(spark: SparkSession, url: str) -> Application:
 
 
 def _data_source_class(gateway_url: str, job: Job, filtered: bool) -> type[DataSource]:
-    """Return the class to register, which makes sources of the gateway for the job.
+    """Return the class to register, whose sources use the gateway and the job.
 
-    Spark pickles a local class by value, so it loads where the client is not installed, up to the
-    source in it, which raises ImportError with advice.
+    Spark pickles a local class by value, so it loads even where the client is not installed; the
+    source in it then raises ImportError with advice.
     """
     source = ChannelDataSource({}, gateway_url=gateway_url, job=job, filtered=filtered)
 

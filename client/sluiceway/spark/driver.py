@@ -43,13 +43,13 @@ class _KeptEndpoint:
 class Application:
     """Heartbeats of a Spark application for the endpoints of its jobs and queries.
 
-    Planning attaches the endpoints of batch jobs in this session's name. Writes close their own,
-    and the gateway closes reads when all tasks are done. A read that Spark abandons has no end:
-    it is closed here when no task has reported for the heartbeat timeout. All endpoints end when
-    Spark is stopped or the program exits.
+    Planning attaches the endpoints of batch jobs in this session. Writes close their own, and the
+    gateway closes reads when all tasks are done. Spark does not report the end of a read that it
+    stops early: it is closed here when no task has reported for the heartbeat timeout. All
+    endpoints end when Spark is stopped or the program exits.
 
-    The heartbeats also renew the open batches of running jobs and queries. They name the instances
-    that may have some: the endpoints of batch writes, while Spark runs jobs, and runs of queries.
+    The heartbeats also renew the open batches of running jobs and queries. They list the instances
+    that may have batches: the endpoints of batch writes while Spark runs jobs, and runs of queries.
     """
 
     def __init__(self, spark: SparkSession, gateway_url: str) -> None:
@@ -66,12 +66,12 @@ class Application:
 
     @property
     def is_active(self) -> bool:
-        """Whether it takes new jobs and queries."""
+        """Whether it accepts new jobs and queries."""
         return not self._ending and not self._retired
 
     @property
     def job(self) -> Job:
-        """What the endpoints of its jobs share, once it has started."""
+        """The shared part of its jobs' endpoints, once it has started."""
         conf = self._spark.conf
         name, id_ = conf.get("spark.app.name", "Spark"), conf.get("spark.app.id", "")
         return Job(
@@ -79,15 +79,15 @@ class Application:
             title=f"{name} ({id_})"[:200],
             application=name,
             renews=self.queries.is_listening and active_jobs(self._spark) is not None,
-            # A session of Spark Connect is of another class.
+            # Spark Connect has another session class.
             remote=not isinstance(self._spark, SparkSession),
             trace=carrier(),
         )
 
     def start(self, *, replacing: "Application | None" = None) -> None:
-        """Start heartbeats and follow the streaming queries that start from now on.
+        """Start heartbeats, and observe the streaming queries that start from now on.
 
-        An application that it replaces, at another gateway, ends with its last job or query.
+        A replaced application, at another gateway, ends with its last job or query.
         """
         if replacing is not None:
             replacing.retire()
@@ -96,7 +96,7 @@ class Application:
         atexit.register(self.end)
 
     def retire(self) -> None:
-        """Take no new jobs and queries, and end when all have ended."""
+        """Accept no new jobs and queries, and end after the last one."""
         self._retired = True
         self.queries.retire()
 
@@ -159,7 +159,7 @@ class Application:
         jobs = active_jobs(self._spark)
         if jobs is None:
             return []
-        # The end of a failed job may not have been reported.
+        # The end of a failed job may be unreported.
         return self.queries.running + (self._writes if jobs else [])
 
     def _detach(self, kept: _KeptEndpoint, state: str, cause: str) -> None:

@@ -48,7 +48,7 @@ def heartbeat_session(gateway_url: str) -> HeartbeatSession:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What the endpoints of a Spark application share; picklable, no secrets.
+    """The shared part of a Spark application's endpoints; picklable, no secrets.
 
     The heartbeats of `session`, in the user's process, keep them alive. `application` is the
     application's name, the same in each run.
@@ -58,11 +58,11 @@ class Job:
     title: str
     application: str | None = None
     renews: bool = False
-    """Whether the session is in Spark's driver, so that it renews the batches of running jobs."""
+    """Whether the session is in Spark's driver, and so renews the batches of running jobs."""
     remote: bool = False
-    """True for Spark Connect, where no write shows that it is in `foreachBatch`."""
+    """True for Spark Connect, where a write in `foreachBatch` is not recognizable."""
     trace: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """The trace that was current when the data source was registered; batch jobs belong to it."""
+    """The current trace at registration of the data source, to which batch jobs belong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class EndpointSpec:
         return f"the {self.role} {self.job.title!r} of the channel {self.channel!r}"
 
     def attach(self, calls: EndpointCalls, instance: str) -> AttachResult:
-        """Attach an instance, which takes the place of the group's previous one."""
+        """Attach an instance, which replaces the group's previous one."""
         group = self.group
         return calls.attach(
             self.channel,
@@ -141,8 +141,8 @@ class JobEndpoint:
     def close(self, *, records: int, tasks: int, ends: Callable[[], Mapping[int, int]]) -> None:
         """Report a successful write with the end offsets after it.
 
-        Reports a failure if `ends` raises SluicewayError: readers that wait for the end would
-        take a write without end offsets for an empty one.
+        Reports a failure if `ends` raises SluicewayError: for readers, a write without end offsets
+        would be empty.
         """
         counters = {"records": records, "tasks_done": tasks, "tasks_running": 0}
         body = _end_json(None, ends if records or self.took_over else None)
@@ -163,7 +163,7 @@ class JobEndpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSlice:
-    """One task's part of an endpoint's work; picklable. `of`: how many there are, if planned."""
+    """One task's part of an endpoint's work; picklable. `of` is the planned number of tasks."""
 
     endpoint: JobEndpoint
     number: int
@@ -218,7 +218,7 @@ class QueryEndpoint:
         } | (self._positions(attached) if self._reporting != self._acknowledged else {})
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
-        """Process the answer to a heartbeat."""
+        """Process the response to a heartbeat."""
         if result.status in ("fenced", "gone") and not self._ended:
             LOGGER.warning(
                 "%s in the group %r is no longer listed as an endpoint: %s",
@@ -246,7 +246,7 @@ class QueryEndpoint:
         body = _end_json(cause, ends if self._spec.role == "writer" else None)
         body |= {"uid": self._spec.uid, "epoch": attached.epoch}
         body |= {"counters": {"records": self.records}} | self._positions(attached)
-        # A heartbeat in flight with an earlier state would undo the error.
+        # A heartbeat in flight with an earlier state would overwrite the error.
         self._closing = True
         self._session.wait_idle(_TIMEOUT_S)
         try:

@@ -138,10 +138,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetFilter:
-    """What the filters of a query say of each record: a superset of the offsets that pass.
+    """Bounds from the filters of a query: a superset of the offsets that pass.
 
-    Bounds are inclusive. There is no last timestamp: writers may set any, so an older message may
-    follow a newer one.
+    Bounds are inclusive. There is no last timestamp: writers may set any timestamp, so an older
+    message may follow a newer one.
     """
 
     partitions: frozenset[int] | None = None
@@ -153,7 +153,7 @@ class OffsetFilter:
 
     @classmethod
     def of(cls, filters: Iterable[Filter]) -> "OffsetFilter":
-        """Return what `filters`, all of which must be true, say of partition and offset."""
+        """Return the bounds from the conjunction of `filters`."""
         found = cls()
         for each in filters:
             found = found._and(each)
@@ -162,7 +162,7 @@ class OffsetFilter:
     def narrow(
         self, ranges: Sequence[OffsetRange], offsets_for_time: OffsetsForTime
     ) -> tuple[OffsetRange, ...]:
-        """Return the parts of `ranges` with records that may pass; others are left out."""
+        """Return the parts of `ranges` with records that may pass."""
         kept = [each for each in ranges if self._has_partition(each.partition)]
         starts: Mapping[int, int] = {}
         if kept and self.first_timestamp_ms > 0:

@@ -45,11 +45,11 @@ _TUNING: Final[dict[str, object]] = {
 class MicroBatchPlanner:
     """Plans the micro-batches of one query.
 
-    An idle query asks for the end offsets every few milliseconds, which takes one request to the
-    brokers for all partitions. New partitions and the topic's identity are checked every 5 s.
-    While Kafka does not answer, a call waits for up to `poll_timeout_ms`, then raises
-    KafkaUnavailable. An exactly-once channel ends at `stable`, which never goes back and below
-    which nothing changes, so a batch that is planned again has the same records.
+    An idle query requests the end offsets every few milliseconds, with one request to the brokers
+    for all partitions. New partitions and the topic's identity are checked every 5 s. While Kafka
+    does not answer, a call waits for up to `poll_timeout_ms`, then raises KafkaUnavailable. An
+    exactly-once channel ends at `stable`, which never goes back and below which runs are final, so
+    a replayed micro-batch has the same records.
     """
 
     def __init__(self, source: RefreshableConnection, options: ReadOptions) -> None:
@@ -96,10 +96,10 @@ class MicroBatchPlanner:
         return StreamOffset.of(connection, ends, self._options.group)
 
     def final_end(self, on_timeout: Callable[[str], None]) -> StreamOffset:
-        """Return the end of everything that is committed now, once all of it is readable.
+        """Wait until all records committed now are readable, and return their end.
 
-        After `poll_timeout_ms`, `on_timeout` is called with the reason why it is not; if it
-        returns, the end is that of what is readable. Raises what `end` raises, and GatewayError.
+        After `poll_timeout_ms`, `on_timeout` is called with the reason of the delay; if it returns,
+        the result is the end of the readable records. Raises the errors of `end`, and GatewayError.
         """
         connection = self._current()
         partitions = range(connection.partitions)
@@ -119,7 +119,7 @@ class MicroBatchPlanner:
     def splits(self, start: StreamOffset, end: StreamOffset) -> list[InputSplit]:
         """Return the splits of the batch from `start` to `end`; new partitions begin at 0.
 
-        Raises CheckpointMismatch for offsets of another topic, or beyond what is committed, and
+        Raises CheckpointMismatch for offsets of another topic or past the committed records, and
         OffsetOutOfRange.
         """
         for offset in (start, end):
@@ -221,7 +221,7 @@ def limit_batch(start: Mapping[int, int], end: Mapping[int, int], limit: int) ->
     """Return the end of a batch of at most `limit` messages between `start` and `end`.
 
     Partitions contribute in proportion to their backlog. The remainder of the division goes to
-    the shortest backlogs first, so that no partition starves. Partitions without a start begin
+    the shortest backlogs first, so no partition starves. Partitions without a start begin
     at 0.
     """
     backlog = {p: max(0, end[p] - start.get(p, 0)) for p in end}
@@ -240,7 +240,7 @@ def limit_batch(start: Mapping[int, int], end: Mapping[int, int], limit: int) ->
 class UnlimitedStreamReader(ChannelStreamReader):
     """Reads everything available in each micro-batch, for Spark 4.1.
 
-    It does not know the trigger, so the first batch of any run waits for what is committed.
+    The trigger is unknown, so the first batch of any run waits for all committed records.
     """
 
     _settled = False

@@ -32,7 +32,7 @@ OffsetBound = int | Mapping[int, int] | AtTime
 OffsetsForTime = Callable[[int], Mapping[int, int]]
 """Maps a Unix time in milliseconds to the first offset of each partition not older than it."""
 LossHandler = Callable[[OffsetOutOfRange], None]
-"""Called for an offset that Kafka does not hold. Raises, or returns to read what is there."""
+"""Called for an offset that Kafka does not hold. Raises, or returns to read the existing ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def parse_offsets(option: str, text: str, channel: str) -> OffsetBound:
     offsets = {}
     for key, offset in parsed.items():
         if not (key.isascii() and key.isdigit()):
-            what = "no partition, which is a whole number from 0"
+            what = "not a partition, which is a whole number from 0"
             if isinstance(offset, dict):
                 what = f"not the channel {channel!r}"
             raise OptionError(f"{option} has the key {key!r}: {what}. It takes {expected}")
@@ -112,12 +112,12 @@ def resolve_ranges(
 
 
 def awaited_ends(ending: OffsetBound, ends: Mapping[int, int]) -> dict[int, int]:
-    """Return how far a read may reach in partitions with these `ends`."""
+    """Return the offsets that must be readable for `ending` in partitions with these `ends`."""
     if isinstance(ending, AtTime) or ending == LATEST:
         return dict(ends)
     if isinstance(ending, int):
         return {}
-    # EARLIEST needs nothing; what lies behind the ends is refused later.
+    # EARLIEST needs nothing; offsets past the ends are refused later.
     wanted = {p: ends[p] if ending[p] == LATEST else ending[p] for p in ending.keys() & ends.keys()}
     return {p: min(offset, ends[p]) for p, offset in wanted.items()}
 
@@ -158,7 +158,7 @@ def resolve_bound(
 ) -> dict[int, int]:
     """Return the offset of each partition for `bound`, the value of `option`."""
     if isinstance(bound, AtTime):
-        # Messages may arrive after the watermarks were taken: stay within them.
+        # Messages may have arrived after the watermarks, which are the limit.
         at_time = offsets_for_time(bound.timestamp_ms)
         return {
             partition: max(marks.begin, min(at_time[partition], marks.end))
@@ -182,8 +182,8 @@ def resolve_bound(
 DEFAULT_MAX_MESSAGES = {"avro": 1_000_000, "arrow": 1_000, "bytes": 1_000_000}
 """Default limit of messages per task, by format.
 
-An `arrow` message holds thousands of records. The limit does not affect a task's memory: it bounds
-the work lost when a task fails, and spreads a long partition over the executors.
+An `arrow` message holds thousands of records. The limit does not affect a task's memory. It limits
+the work lost with a failed task, and distributes a long partition over the executors.
 """
 
 
@@ -228,8 +228,8 @@ _ADVICE: Final = (
 class StreamOffset:
     """Checkpoint offset: the next offset of every partition known to the query.
 
-    Only valid for one topic, identified by the channel's uid and the topic id. `group` is the
-    query's group if an option sets it; it reaches the query listener with Spark's progress.
+    Valid for one topic only, identified by the channel's uid and the topic id. `group` is the
+    query's group if an option sets it; the query listener gets it from Spark's progress.
     """
 
     channel: str
@@ -271,11 +271,11 @@ class StreamOffset:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointMismatch(
-                f"the checkpoint holds {stored!r}, which are not offsets of a channel. {_ADVICE}"
+                f"the checkpoint has {stored!r}, which are not offsets of a channel. {_ADVICE}"
             ) from error
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values in a fixed order, since Spark compares offsets as text."""
+        """Return JSON values in a fixed order, because Spark compares offsets as text."""
         return {
             "version": _VERSION,
             "channel": self.channel,

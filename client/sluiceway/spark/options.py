@@ -37,7 +37,7 @@ _ADDED_BY_SPARK: Final = ("checkpointlocation", "queryname")
 """Lower-case names of Spark's own options, which it adds to those of a streaming write."""
 _KAFKA_PREFIX: Final = "kafka."
 _REASONS: Final = {
-    "token": "tokens are never options, since plans and logs show options: set SLUICEWAY_TOKEN "
+    "token": "tokens are never options, because plans and logs show options: set SLUICEWAY_TOKEN "
     "or SLUICEWAY_TOKEN_FILE in the driver's environment",
     "paths": "a read takes one channel: load each and unite the dataframes",
     "subscribe": 'the channel is named by load("name") and save("name")',
@@ -59,7 +59,7 @@ _MAX_LONG: Final = 2**63 - 1
 
 
 class OptionParser:
-    """Typed access to the options of one operation; names are case-insensitive.
+    """Typed options of one operation; names are case-insensitive.
 
     `groups` are the keys of OPTIONS with the operation's options. Raises OptionError for any other
     name, with a suggestion. `kafka` has the Kafka properties, checked against the client's list.
@@ -171,7 +171,7 @@ class ReadOptions:
     `max_messages` limits the messages per task (None: by the channel's format), and
     `max_offsets_per_trigger` those per micro-batch (None: no limit). The read fails when Kafka
     sends nothing for `poll_timeout_ms`. `group` is a query's group (None: its name, or its id).
-    `snapshot` is the number or the time of a commit after which an exactly-once channel is read.
+    `snapshot` is the number or the time of the commit as of which an exactly-once channel is read.
     """
 
     channel: str
@@ -197,8 +197,8 @@ class ReadOptions:
     ) -> "ReadOptions":
         """Parse Spark's options. Raises OptionError naming the option.
 
-        Spark asks for the columns before it says which `kind` of read they are for: None takes
-        the options of both.
+        Spark requests the columns before the `kind` of read is known: None accepts the options of
+        both.
         """
         kinds = (kind,) if kind else ("batch read", "streaming read")
         parser = OptionParser(options, kind or "read", ("read", *kinds))
@@ -226,10 +226,10 @@ class ReadOptions:
 class WriteOptions:
     """Options of a write, batch or streaming.
 
-    Records with the same value in the column `key` go to the same partition; None writes one
-    partition per task. `group` is the group whose place the writer takes. `batch_key` is the key
-    of an exactly-once write. `creation` has arguments of `Gateway.channel` to create a missing
-    channel, which is an error if it is None. A task fails when Kafka has not acknowledged a message
+    Records with the same value in the column `key` go to the same partition; with None, each task
+    writes to one partition. `group` is the writer's group. `batch_key` is the key of an
+    exactly-once write. `creation` has arguments of `Gateway.channel` to create a missing channel;
+    with None, a missing channel is an error. A task fails when Kafka has not acknowledged a message
     within `delivery_timeout_ms`.
     """
 
@@ -250,9 +250,8 @@ class WriteOptions:
             }
             if "batchkey" in map(str.lower, options):
                 raise OptionError(
-                    "batchKey is an option of a batch write: each micro-batch of a stream has a "
-                    "key of its own, from the query and the number. Remove it, or write in "
-                    "foreachBatch"
+                    "batchKey is an option of a batch write: each micro-batch of a stream has its "
+                    "own key, from the query and the number. Remove it, or write in foreachBatch"
                 )
         parser = OptionParser(options, "write", ("write", "batch write"))
         creation = {

@@ -52,11 +52,11 @@ class _QueryRun:
     """Records by the number of the source."""
     records_written: int = 0
     causes: Mapping[Role, str | None] | None = None
-    """Set when the run ends: why it failed, as a reader and as a writer."""
+    """The cause of the failure by role; set when the run ends."""
     endpoints: dict[EndpointSpec, QueryEndpoint] = field(default_factory=dict)
     planned: bool = False
     sink: tuple[ChannelResource, WriteOptions] | None = None
-    """The channel it writes to, once it is planned."""
+    """The channel that it writes to, once the write is planned."""
 
     @property
     def default_group(self) -> str:
@@ -91,7 +91,7 @@ class Queries(StreamingQueryListener):
 
     @property
     def is_listening(self) -> bool:
-        """Whether Spark tells of the queries that start."""
+        """Whether Spark reports starting queries."""
         return self._listening
 
     @property
@@ -107,7 +107,7 @@ class Queries(StreamingQueryListener):
             return not self._runs
 
     def listen(self) -> None:
-        """Follow the queries that start from now on, if Spark accepts the listener."""
+        """Observe the queries that start from now on, if Spark accepts the listener."""
         try:
             self._spark.streams.addListener(self)
         except Exception:
@@ -119,7 +119,7 @@ class Queries(StreamingQueryListener):
             self._listening = True
 
     def retire(self) -> None:
-        """Follow no query that starts from now on."""
+        """Ignore queries that start from now on."""
         self._retired = True
 
     def stop_listening(self) -> None:
@@ -165,7 +165,8 @@ class Queries(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Record the end of a run.
 
-        The gateway gets an exception's type and error class, since its text may quote records.
+        The gateway gets only an exception's type and error class, because its text may quote
+        records.
         """
         cause = None
         if event.exception is not None:
@@ -179,7 +180,7 @@ class Queries(StreamingQueryListener):
     def end(self, cause: str) -> None:
         """Report the end of all queries.
 
-        Writers end in error with `cause`, since their queries may have been unfinished.
+        Writers end in error with `cause`, because their queries may be unfinished.
         """
         with self._lock:
             for run in self._runs.values():
@@ -189,7 +190,7 @@ class Queries(StreamingQueryListener):
         self.advance()
 
     def drop(self) -> None:
-        """Send no more heartbeats for queries, so that the gateway finds them lost."""
+        """Stop the heartbeats of queries, which then become lost."""
         with self._lock:
             runs, self._runs = self._runs, {}
         for run in runs.values():
@@ -277,12 +278,12 @@ class Queries(StreamingQueryListener):
         except GatewayUnavailable:
             raise
         except GatewayError as error:
-            # The query may yet create its channel. It must not hold up the reports of others.
+            # The query may still create its channel, and must not delay the reports of others.
             LOGGER.debug("the sink of the query %s is not listed: %s", run.default_group, error)
 
 
 def _last_progress(query: StreamingQuery | None) -> Mapping[str, Any] | None:
-    """Return the last progress of a query, which an idle query has without an event."""
+    """Return the last progress of a query; an idle query has one without an event."""
     try:
         last = None if query is None else query.lastProgress
         progress: Mapping[str, Any] | None = None if last is None else json.loads(last.json)
@@ -312,9 +313,9 @@ def active_jobs(spark: SparkSession) -> Sequence[int] | None:
         return None
 
 
-# Below are facts about Spark that PySpark's public interface does not provide. They are read from
-# private attributes, which may change with any version of Spark; where one is missing, a job loses
-# its endpoint and nothing else.
+# PySpark's public interface does not provide the following facts. They are read from private
+# attributes, which may change with any version of Spark; if one is missing, a job loses its
+# endpoint and nothing else.
 
 
 class _QueryNotPlanned(Exception):

@@ -1,4 +1,4 @@
-"""Readable offsets: what planning may read of a channel, by Kafka or by the channel's commits."""
+"""Readable offsets: the offsets that planning may read, from Kafka or from the commits."""
 
 import logging
 import time
@@ -22,16 +22,16 @@ __all__ = ["ReadableOffsets", "ShippedRuns", "consumer_properties"]
 LOGGER = logging.getLogger(__name__)
 
 _FOLLOWED_S: Final = 1.0
-"""Time between two calls within which a background request finds commits."""
+"""With calls at a shorter interval than this, a background long poll requests commits."""
 _RETRY_AFTER_S: Final = 15.0
 _GRACE_S: Final = 60.0
 
 
 def consumer_properties(connection: Connection, *given: Mapping[str, object]) -> MaskedProperties:
-    """Return a consumer's properties, of which later ones take precedence.
+    """Return a consumer's properties; later ones take precedence.
 
-    Consumers of exactly-once channels read past open transactions of foreign producers, which
-    would hold committed records back.
+    Consumers of exactly-once channels read past open Kafka transactions of foreign producers, which
+    would hold back committed records.
     """
     properties = MaskedProperties()
     for each in given:
@@ -42,7 +42,7 @@ def consumer_properties(connection: Connection, *given: Mapping[str, object]) ->
 
 
 class ShippedRuns(Visibility):
-    """The visible offsets of a split, which planning ships with it."""
+    """The visible offsets of a split, pickled with it by planning."""
 
     def __init__(
         self, connection: Connection, offsets: OffsetRange, visible: tuple[Interval, ...]
@@ -61,23 +61,23 @@ class ShippedRuns(Visibility):
         self.number, self.visible_end = 0, ends
 
     def refresh(self) -> None:
-        """Do nothing: planning has decided."""
+        """Do nothing: planning has fixed the offsets."""
 
     def wait(self, number: int, timeout_s: float) -> bool:
-        """Return False: there is never more."""
+        """Return False: the offsets never change."""
         del number, timeout_s
         return False
 
     def held_back_by(self) -> None:
-        """Return None: nothing is waited for."""
+        """Return None: a split waits for nothing."""
 
 
 class ReadableOffsets:
     """The offsets of a channel that a read may plan.
 
-    Of an exactly-once channel they end at `stable`, and `visible` tells which of them are
-    committed. Of other channels they are Kafka's. The ledger is asked before Kafka's first offsets,
-    since the gateway forgets commits of records that Kafka has deleted.
+    Those of an exactly-once channel end at `stable`, and `visible` returns the committed ones.
+    Those of other channels are Kafka's. The ledger is requested before Kafka's first offsets,
+    because the gateway prunes commits of records that Kafka has deleted.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ReadableOffsets:
         gateway_timeout_s: float,
         options: ReadOptions,
     ) -> None:
-        """Raise OptionError, GatewayError, TopicGone."""
+        """Request the commits. Raises OptionError, GatewayError, TopicGone."""
         self.stream = OwnStream(
             connection, consumer_properties(connection, config), timeout_s=timeout_s
         )
@@ -109,7 +109,7 @@ class ReadableOffsets:
             self._visibility.acquire()
 
     def close(self) -> None:
-        """Close the connections; nothing is waited for any more."""
+        """Close the connections, and stop waiting for commits."""
         self.stream.close()
         found, self._visibility = self._visibility, None
         if found is not None:
@@ -118,16 +118,16 @@ class ReadableOffsets:
             self._control.close()
 
     def refresh(self) -> None:
-        """Take everything committed until now. Raises GatewayError, TopicGone."""
+        """Request all commits until now. Raises GatewayError, TopicGone."""
         if self._visibility is not None:
             self._visibility.refresh()
 
     def follow(self) -> None:
-        """Take what is committed, for a query that asks again and again.
+        """Update the commits for a query that calls this repeatedly.
 
-        A query that asks every few milliseconds learns of commits from a request that waits for
-        them in the background; others ask at each call. While the gateway does not answer, nothing
-        can be committed, and what is known stays.
+        With calls every few milliseconds, a long poll in the background waits for commits; with
+        rarer calls, each sends a request. While the gateway does not answer, nothing can be
+        committed, so the known commits stay valid.
         """
         if self._visibility is None:
             return
@@ -146,7 +146,7 @@ class ReadableOffsets:
             )
 
     def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the ends of everything committed, which `stable` may not have reached yet."""
+        """Return the ends of all committed records, which `stable` may not have reached yet."""
         if self._visibility is None:
             return self.stream.ends(partitions)
         self._visibility.refresh()
@@ -155,7 +155,7 @@ class ReadableOffsets:
     def await_stable(
         self, ends: Mapping[int, int], *, timeout_s: float, on_timeout: Callable[[str], None]
     ) -> None:
-        """Wait until `stable` has reached these ends, or give `on_timeout` the reason why not.
+        """Wait until `stable` has reached these ends; else call `on_timeout` with the reason.
 
         Committed records are not readable while a batch that was opened before them is open.
         """
@@ -164,7 +164,7 @@ class ReadableOffsets:
             return
         deadline_s = time.monotonic() + timeout_s
         while True:
-            # First the number: a change in between ends the wait.
+            # The number first: a change in between then ends the wait.
             number = found.number
             if all(found.runs.stable_of(p) >= end for p, end in ends.items()):
                 return
@@ -172,8 +172,8 @@ class ReadableOffsets:
             if left_s <= 0:
                 holder = found.held_back_by() or "a batch"
                 on_timeout(
-                    f"records of the channel {self._channel!r} that are committed are not readable "
-                    f"after {timeout_s:g} s, as {holder} began before them and has not ended"
+                    f"committed records of the channel {self._channel!r} are not readable after "
+                    f"{timeout_s:g} s, because {holder} began before them and has not ended"
                 )
                 return
             found.wait(number, left_s)
@@ -181,24 +181,24 @@ class ReadableOffsets:
     def watermarks(
         self, partitions: Collection[int], ends: Mapping[int, int] | None = None
     ) -> dict[int, Watermarks]:
-        """Return the first offsets in Kafka, and `ends`; by default, what is readable now."""
+        """Return the first offsets in Kafka, and `ends`, by default those readable now."""
         if self._visibility is None:
             if ends is None:
                 return self.stream.watermarks(partitions)
         else:
             ends = self._stable(partitions) if ends is None else ends
         begins = self.stream.begins(partitions)
-        # Everything committed may have expired, and messages of failed attempts behind it.
+        # Retention may have removed all committed messages and uncommitted ones after them.
         return {p: Watermarks(begin=begins[p], end=max(begins[p], ends[p])) for p in partitions}
 
     def ends(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the offsets up to which a query may read now, as far as is known."""
+        """Return the last known offsets up to which a query may read."""
         if self._visibility is None:
             return self.stream.ends(partitions)
         return {p: mark.end for p, mark in self.watermarks(partitions).items()}
 
     def checkpoint_watermarks(self, offsets: Mapping[int, int]) -> dict[int, Watermarks]:
-        """Return the watermarks of partitions that a query reads up to these offsets.
+        """Return the watermarks of partitions whose checkpoint is at these offsets.
 
         Raises CheckpointMismatch for a checkpoint that is ahead of the channel's commits.
         """
@@ -212,15 +212,15 @@ class ReadableOffsets:
             if end > marks[partition].end:
                 raise CheckpointMismatch(
                     f"the checkpoint has read partition {partition} of the channel "
-                    f"{self._channel!r} up to {end}, but it is committed up to "
-                    f"{marks[partition].end} only: the gateway's database was restored from an "
-                    "earlier state. Restore the checkpoint of that time, too, or give the query a "
+                    f"{self._channel!r} up to {end}, but it is committed only up "
+                    f"to {marks[partition].end}: the gateway's database was restored from an "
+                    "earlier state. Also restore the checkpoint of that time, or give the query a "
                     "new checkpointLocation"
                 )
         return marks
 
     def visible(self, offsets: OffsetRange) -> tuple[Interval, ...] | None:
-        """Return what is committed of a range; None if everything is visible at once."""
+        """Return the committed intervals of a range; None if everything is visible at once."""
         if self._visibility is None:
             return None
         return self._visibility.runs.between(offsets.partition, offsets.start, offsets.end)
@@ -240,14 +240,14 @@ class ReadableOffsets:
             return None
         if gateway_url is None:
             raise OptionError(
-                f"the channel {connection.channel_name!r} is an exactly-once one, and only the "
-                'gateway knows what is committed: read it with format("channel")'
+                f"the channel {connection.channel_name!r} has the delivery exactly_once, so reads "
+                'need the gateway: read it with format("channel")'
             )
         self._control = Control(Transport(gateway_url, timeout_s=timeout_s))
         calls = self._control.ledger
         if snapshot is not None:
             return visibility_of(calls, connection, grace_s=_GRACE_S, snapshot=snapshot)
-        # Not a shared one, since its connections are closed with this.
+        # Not a shared object, because its connections are closed with this one.
         runs = CommittedRuns(calls, connection, grace_s=_GRACE_S)
         runs.refresh()
         return runs

@@ -56,7 +56,7 @@ class TaskReport:
 
 @contextmanager
 def reporting(task: TaskSlice | None) -> Iterator[TaskReport]:
-    """Report a task with the heartbeats of its process; the task never waits for that.
+    """Report a task with the heartbeats of its process; the task never waits for the gateway.
 
     Without a `task`, and if the gateway rejects reports, the report is only local.
     """
@@ -71,7 +71,7 @@ def reporting(task: TaskSlice | None) -> Iterator[TaskReport]:
     try:
         yield report
     except GeneratorExit:
-        # Spark stops reading when it has enough rows.
+        # Spark closes the iterator when it has enough rows.
         report.state = "done"
         raise
     except BaseException:
@@ -117,7 +117,7 @@ class TaskReports:
             self._pause(outage, time.monotonic() + _PAUSE_AFTER_OUTAGE_S)
         with self._lock:
             reports = self._reports[:_MAX_TASKS]
-            # Before the reports are made: a task may end meanwhile.
+            # Before the fields are created: a task may end meanwhile.
             self._ended = {report for _, report in reports if report.state != "running"}
         tasks = [report.to_json(task) for task, report in reports]
         return {"tasks": tasks} if tasks else {}

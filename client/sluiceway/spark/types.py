@@ -219,7 +219,7 @@ _CAST_KINDS = {
 
 
 def spark_transform(schema: Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return the function that casts batches of `schema.arrow` to the Arrow types Spark takes.
+    """Return the function that casts batches of `schema.arrow` to Spark's Arrow types.
 
     The function raises ValueOutOfRange for an instant beyond the range of Spark's timestamps.
     """
@@ -266,7 +266,7 @@ def _field_for_spark(field: pa.Field) -> pa.Field:
 def selected_schema(schema: Schema, struct: spark.StructType) -> Schema:
     """Return the part of a channel's schema that a read of `struct` decodes.
 
-    It has one field at least, as the number of records is that of a column.
+    It has at least one field, which gives the number of records.
     """
     names = schema.arrow.names
     return schema.select([name for name in names if name in struct.names] or names[:1])
@@ -275,7 +275,7 @@ def selected_schema(schema: Schema, struct: spark.StructType) -> Schema:
 class ColumnSelection:
     """Selects the columns of `struct`, in its order, as nullable as there; values are shared.
 
-    Spark 4.3 only takes the schema it planned with, where `.schema(...)` may have made columns
+    Spark 4.3 accepts only the planned schema, in which `.schema(...)` may have made columns
     nullable.
     """
 
@@ -289,7 +289,7 @@ class ColumnSelection:
         """Return the selected columns of `batch`."""
         selected = batch.select(self._names)
         if self._given is None or not self._given.equals(selected.schema):
-            # Batches of one read have one schema, and making the other takes as long as a batch.
+            # Batches of one read have the same schema, and its conversion costs as much as a batch.
             self._given = selected.schema
             pairs = zip(selected.schema, self._struct.fields, strict=True)
             wanted = pa.schema([_with_nullability(field, like) for field, like in pairs])

@@ -50,9 +50,9 @@ _frozen_in: ForkGuard | None = None
 class Shipped:
     """Base of the data sources, readers and writers that Spark pickles.
 
-    They travel as bytes with the code of `_unpickle`, because Python environments differ. A worker
-    without the client, or with another major or minor version, raises ImportError with the command
-    that installs it, instead of Spark's ModuleNotFoundError.
+    They are pickled to bytes with the code of `_unpickle`, because Python environments differ. A
+    worker without the client, or with another major or minor version, raises ImportError with the
+    command that installs it, instead of Spark's ModuleNotFoundError.
     """
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -122,11 +122,11 @@ _flush: Callable[[], object] | None = None
 def traced(
     operation: str, channel: str, trace: Mapping[str, str], *, kind: str | None = None
 ) -> Iterator[ActiveSpan]:
-    """Trace a block in the trace that another process has begun, or else begin one.
+    """Trace a block in the trace of another process, or else in a new one.
 
-    No application's code runs in Spark's workers, so this sets OpenTelemetry's SDK up, if its
-    variables ask for that. Spans are exported at once, as Spark may kill an idle worker; where
-    that takes longer than 2 s, it goes on without the caller.
+    No application's code runs in Spark's workers, so this configures OpenTelemetry's SDK from its
+    variables. Spans are exported at once, because Spark may kill an idle worker; after 2 s the
+    export continues in the background.
     """
     global _flush
     _flush = configure("sluiceway-spark") or _flush
@@ -143,9 +143,9 @@ def traced(
 class ClientPool(Generic[C]):
     """Idle Kafka clients of this process by key; a borrowed client has one borrower.
 
-    Connecting a new client costs a task 100 ms or more. A client is kept when its borrower
-    succeeds and closed when it fails, since its state is unknown then. Spark forks its workers
-    and librdkafka does not survive a fork, so a child never touches its parent's clients.
+    A new client costs a task 100 ms or more. A client is kept when its borrower succeeds, and
+    closed when it fails, because its state is unknown then. Spark forks its workers and librdkafka
+    does not survive a fork, so a child never uses its parent's clients.
     """
 
     def __init__(self, *, close: Callable[[C], object]) -> None:
@@ -168,9 +168,9 @@ class ClientPool(Generic[C]):
 class RefreshableConnection:
     """A channel's Connection, requested again when it may have changed. Picklable.
 
-    `connection` is the latest one. While the gateway does not answer, it stays in use, and the
-    gateway is not asked again for 15 s. A reader keeps the schema of its first Connection, since
-    Spark's plan has its columns. Without a `gateway_url` the Connection never changes.
+    `connection` is the latest one. While the gateway does not answer, it stays in use, and requests
+    pause for 15 s. A reader keeps the schema of its first Connection, because Spark's plan has its
+    columns. Without a `gateway_url` the Connection never changes.
     """
 
     def __init__(
@@ -185,9 +185,9 @@ class RefreshableConnection:
     def refresh(self, *, max_age_s: float = 0.0) -> bool:
         """Request a Connection unless the present one is younger than `max_age_s`.
 
-        Returns whether `connection` is now that recent; False while the gateway does not answer,
-        when the channel may have new schemas. Raises ChannelNotFound, Conflict (another channel
-        has the name now) and other errors of the gateway.
+        Returns whether `connection` is now that recent. It is False while the gateway does not
+        answer; then the channel may have new schemas. Raises ChannelNotFound, Conflict (another
+        channel has the name now) and other errors of the gateway.
         """
         before, now_s = self.connection, time.monotonic()
         if self.gateway_url is None or now_s < self._refreshed_s + max_age_s:

@@ -36,8 +36,8 @@ _VERIFY_TIMEOUT_S: Final = 30.0
 _VERIFY_EVERY_S: Final = 30.0
 _ENDS_TIMEOUT_S: Final = 10.0
 _TUNING: Final[dict[str, object]] = {
-    # Limits the producer's queue, which with one of Spark's batches makes up a task's memory. Some
-    # batches are enough to keep Kafka busy, and a task's flush does not begin with a long queue.
+    # Limits the producer's queue, which together with one of Spark's batches is a task's memory. A
+    # few batches keep Kafka busy, and a short queue makes the flush at the task's end short.
     "queue.buffering.max.kbytes": 16 * 1024,
 }
 _BATCH_RECORDS: Final = 10_000
@@ -46,7 +46,7 @@ _BATCH_RECORDS: Final = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class PooledProducer:
-    """A worker's producer for one topic; `intervals` are what it wrote to an exactly-once one."""
+    """A worker's producer for one topic; `intervals` are for exactly-once channels."""
 
     producer: IdempotentProducer
     identity: TopicIdentity
@@ -81,11 +81,11 @@ class TaskWriter:
             return pooled.identity.ends(partitions, timeout_s=_ENDS_TIMEOUT_S)
 
     def write(self, batches: Iterator[pa.RecordBatch], job: JobBatch | None = None) -> TaskResult:
-        """Write batches, wait for their acknowledgement, and return what was written.
+        """Write batches, wait for their acknowledgement, and return the task's result.
 
-        With a `job`, they belong to its batch: nothing is produced before that is open, and
-        nothing at all if it was committed before. Raises InvalidRecord, RecordTooLarge,
-        DeliveryFailed, TopicGone, KafkaUnavailable, and the errors of `TaskBatch.open`.
+        With a `job`, the records belong to its batch: nothing is produced before it is open, or if
+        it was committed before. Raises InvalidRecord, RecordTooLarge, DeliveryFailed, TopicGone,
+        KafkaUnavailable, and the errors of `TaskBatch.open`.
         """
         prepare_worker()
         rows: Iterator[pa.RecordBatch] = (batch for batch in batches if batch.num_rows)
@@ -166,7 +166,7 @@ class TaskWriter:
     def _open(self) -> PooledProducer:
         connection, options = self.connection, self.options
         identity = TopicIdentity(connection, options.kafka)
-        # Before the producer connects, which reports a wrong password as a timeout.
+        # Before the producer, which would report a wrong password as a timeout.
         identity.verify(timeout_s=_VERIFY_TIMEOUT_S)
         records_in = self._accumulator().records_in
         intervals = None
@@ -201,9 +201,9 @@ def _encode(
         return accumulator.add(to_batches(batch, schema))
     except RecordError as error:
         error.add_note(
-            f"The error is in one batch of a Spark task. {written:,} records that this task wrote "
-            "before, and records of other tasks, may be in the channel already, where only a "
-            "channel with exactly-once delivery keeps them invisible."
+            f"The error is in one batch of a Spark task. {written:,} earlier records of this task, "
+            "and records of other tasks, may already be in the channel; only exactly-once delivery "
+            "keeps them invisible."
         )
         raise
 
@@ -300,11 +300,11 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
 
 
 class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
-    """Write of one micro-batch. Spark makes another instance to commit.
+    """Write of one micro-batch. Spark creates another instance for the commit.
 
     At least once: a replayed micro-batch and a retried task write their records again. With a
-    `batch`, exactly once: a micro-batch's records become visible together, and a replay of one that
-    was committed writes nothing.
+    `batch`, exactly once: a micro-batch's records become visible together, and the replay of a
+    committed micro-batch writes nothing.
     """
 
     def __init__(self, task_writer: TaskWriter, batch: JobBatch | None = None) -> None:
@@ -313,9 +313,9 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
         self._trace: Mapping[str, str] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle for the tasks of a micro-batch, whose trace begins here.
+        """Pickle for the tasks of a micro-batch, and begin its trace.
 
-        The instance that commits is never pickled: it would begin another trace.
+        The instance for the commit is never pickled, so it begins no other trace.
         """
         if self._trace is None:
             with traced("write", self._task_writer.channel, {}):
@@ -338,7 +338,7 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
                 self._batch.commit(messages, number=batchId)
 
     def abort(self, messages: CommitMessages, batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Abort the micro-batch, as far as a task has told of it.
+        """Abort the micro-batch's batch if a task's message names it.
 
         Without a batch, records of successful tasks stay in the channel.
         """
@@ -348,6 +348,6 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
 
 
 def _trace_of(messages: CommitMessages) -> Mapping[str, str]:
-    """Return the trace that the tasks of a micro-batch belong to."""
+    """Return the trace of a micro-batch's tasks."""
     traces = (each.trace for each in messages if isinstance(each, TaskResult) and each.trace)
     return next(traces, {})

@@ -1,10 +1,10 @@
 """Rules for creating, changing, adopting and deleting a channel, and its entity tags. Pure.
 
-A tag is `"{uid8}.{generation}.{revision}"`. `If-None-Match` compares whole tags, which any change
-replaces. `If-Match` compares only uid and generation, so that the gateway's own status updates do
-not fail clients' changes. Lists of endpoints have `"{uid8}.e{revision}"` with their own revision. A
-channel's status has the weak tag `W/"{uid8}.s…"` with all revisions; the time of the last sample is
-not part of it.
+A tag is `"{uid8}.{generation}.{revision}"`. `If-None-Match` compares the whole tag, which any
+change replaces. `If-Match` compares only uid and generation, so the gateway's own status updates do
+not fail clients' changes. Lists of endpoints have `"{uid8}.e{revision}"` with a separate revision.
+A channel's status has the weak tag `W/"{uid8}.s…"` with all revisions, but without the time of the
+last sample.
 """
 
 import re
@@ -76,7 +76,7 @@ class Change:
     delivery: Delivery | Unset = UNSET
     idle_ms: int | Unset | None = UNSET
     topic: str | Unset | None = UNSET
-    """Name of the topic to adopt; None for a topic of the channel's own."""
+    """Name of the topic to adopt; None for an owned topic."""
 
 
 PLAIN = (
@@ -89,8 +89,8 @@ PLAIN = (
 def created(
     change: Change, *, name: str, uid: str, schema: SchemaVersion, prefix: str, now: datetime
 ) -> Channel:
-    """Return a new channel with a topic of its own."""
-    waiting = _not_ready("Provisioning", "The channel's topic is not made yet; it will be.", now)
+    """Return a new channel with an owned topic."""
+    waiting = _not_ready("Provisioning", "The channel's topic is not created yet.", now)
     return Channel(
         name=name,
         uid=uid,
@@ -111,7 +111,7 @@ def created(
 def changed(channel: Channel, change: Change, schema: SchemaVersion | None = None) -> Channel:
     """Return the channel after `change`, the same object if nothing changes.
 
-    `schema` is the new version, None for the present one. Raises a Conflict.
+    `schema` is the new version, None for the current one. Raises a Conflict.
     """
     require_changeable(channel)
     spec = channel.spec
@@ -145,12 +145,12 @@ def deleted(channel: Channel, *, keep_topic: bool, now: datetime) -> Channel:
     keep_topic = keep_topic or channel.adopted
     if channel.phase is Phase.DELETING:
         if channel.keep_topic != keep_topic:
-            way = "keeping its topic" if channel.keep_topic else "together with its topic"
+            way = "without its topic" if channel.keep_topic else "with its topic"
             raise ChannelDeleting(f"The channel {channel.name!r} is being deleted already, {way}.")
         return channel
     assert may_become(channel.phase, Phase.DELETING)  # noqa: S101 - allowed from every phase
-    fate = "; its topic stays." if keep_topic else ", and its topic with it."
-    condition = _not_ready("Deleting", f"The channel is being deleted{fate}", now)
+    way = "without its topic" if keep_topic else "with its topic"
+    condition = _not_ready("Deleting", f"The channel is being deleted, {way}.", now)
     return replace(
         channel,
         phase=Phase.DELETING,
@@ -182,8 +182,8 @@ def refuse_for_adopted(channel: Channel, change: Change) -> None:
     ):
         if asked is not UNSET and asked != now:
             raise ChannelAdopted(
-                f"The topic {channel.topic.name!r} of the channel {channel.name!r} was adopted "
-                f"and is left as it is, with {field} {now!r}: leave spec.{field} out, and "
+                f"The topic {channel.topic.name!r} of the channel {channel.name!r} is adopted, so "
+                f"the gateway does not change its {field} {now!r}: leave spec.{field} out, and "
                 "change the topic with Kafka's own tools. The channel follows it."
             )
 
@@ -198,10 +198,10 @@ def _refuse_replacement(channel: Channel, change: Change) -> None:
     spec = channel.spec
     topic = channel.topic.name if channel.adopted else None
     if change.topic is not UNSET and change.topic != topic:
-        has = f"has adopted the topic {topic!r}" if topic else "has a topic of its own"
+        has = f"has adopted the topic {topic!r}" if topic else "owns its topic"
         raise ImmutableField(
-            f"The channel {channel.name!r} {has}, and that stays so; leave spec.topic out, or "
-            "make a channel of another name."
+            f"The channel {channel.name!r} {has}, which cannot be changed; leave spec.topic out, "
+            "or create a channel with another name."
         )
     for field, asked, now in (
         ("format", change.format, spec.format),
@@ -211,8 +211,8 @@ def _refuse_replacement(channel: Channel, change: Change) -> None:
         if asked is not UNSET and asked != now:
             was = "the broker's default" if now is None else now
             raise ImmutableField(
-                f"The {field} of the channel {channel.name!r} is {was} and stays so; "
-                "leave it out, or make a channel of another name."
+                f"The {field} of the channel {channel.name!r} is {was} and cannot be changed; "
+                "leave it out, or create a channel with another name."
             )
 
 
@@ -221,13 +221,14 @@ def _refuse_partitions(channel: Channel, partitions: int) -> None:
     if partitions < spec.partitions:
         raise PartitionsShrink(
             f"The channel {channel.name!r} has {spec.partitions} partitions and cannot have "
-            f"{partitions}: the records of the others would be lost. Ask for {spec.partitions} "
+            f"{partitions}: the records of the others would be lost. Request {spec.partitions} "
             "or more."
         )
     if spec.pinned:
         raise ChannelPinned(
-            f"The channel {channel.name!r} is pinned to {spec.partitions} partitions: growing it "
-            "would part records of the same key. Set pinned to false first, if that may happen."
+            f"The channel {channel.name!r} is pinned to {spec.partitions} partitions: with more, "
+            "records of the same key would be in different partitions. If that is acceptable, set "
+            "pinned to false first."
         )
 
 

@@ -45,7 +45,7 @@ def create(
     prefix: str,
     now: datetime,
 ) -> Channel | None:
-    """Insert a new channel; return None if its name or its topic was taken meanwhile.
+    """Insert a new channel; return None if its name or its topic was taken concurrently.
 
     `observed` is the topic to adopt. Raises InvalidRequest without a schema, TopicTaken, and a
     Conflict between the topic and the request.
@@ -91,9 +91,9 @@ def _version(
     schema = schema_for(schema, Format.AVRO if change.format is UNSET else change.format)
     if schema is None:
         raise InvalidRequest(
-            f"There is no channel {name!r}, and making one needs a schema: give spec.schema, "
-            "or the format bytes.",
-            (Violation(pointer="/spec/schema", message="needed to make a channel"),),
+            f"There is no channel {name!r}, and creating one needs a schema: set spec.schema, or "
+            "the format bytes.",
+            (Violation(pointer="/spec/schema", message="required to create a channel"),),
         )
     rule = change.compatibility
     rule = Compatibility.BACKWARD if rule is UNSET else rule
@@ -141,7 +141,7 @@ class Preflight:
         self._timeout_s = timeout_s
 
     def run(self, name: str, change: Change, request: Request | None) -> ObservedTopic | None:
-        """Return the topic to adopt, None without one.
+        """Return the topic to adopt, or None.
 
         Raises TopicNotFound, KafkaUnavailable, and ReplicationExceedsBrokers for a topic to create.
         """
@@ -161,7 +161,7 @@ class Preflight:
             why = f"Kafka does not show it: {seen.rejections[topic].message}"
         raise TopicNotFound(
             f"There is no topic {topic!r} to adopt: {why}. Correct the name, or leave "
-            "spec.topic out to have a topic made."
+            "spec.topic out to have a topic created."
         )
 
     def _check_replication(self, replicas: int) -> None:

@@ -28,7 +28,7 @@ class Phase(StrEnum):
     FAILED = "failed"
     """The topic vanished, or another topic has its name."""
     CLOSING = "closing"
-    """New writers are refused; present ones finish, and readers read the rest."""
+    """New writers are refused; current ones finish, and readers read the rest."""
     CLOSED = "closed"
     """Writers are refused; the records stay readable."""
     DELETING = "deleting"
@@ -43,13 +43,13 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.CLOSED: frozenset({Phase.DELETING}),
     Phase.DELETING: frozenset(),
 }
-"""The transition table. A changed spec keeps the phase; `observed_generation` and the conditions
-tell how far it is applied."""
+"""The transition table. A change of the spec keeps the phase; `observed_generation` and the
+conditions report its progress."""
 
 READABLE = (Phase.READY, Phase.CLOSING, Phase.CLOSED)
 """The channel has its topic, and its records can be read."""
 FINISHING = frozenset({Phase.CLOSING, Phase.CLOSED, Phase.DELETING})
-"""New writers are refused, and present ones are asked to finish."""
+"""New writers are refused, and current ones are asked to finish."""
 
 
 def may_become(phase: Phase, following: Phase) -> bool:
@@ -90,12 +90,12 @@ class Delivery(StrEnum):
     AT_LEAST_ONCE = "at_least_once"
     """Readers see every record; after failures, some twice."""
     EXACTLY_ONCE = "exactly_once"
-    """Readers see what committed batches list, once."""
+    """Readers see the records of committed batches, once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaVersion:
-    """A present or former schema of a channel."""
+    """A current or former schema of a channel."""
 
     id: int
     """Global and permanent; messages carry it."""
@@ -109,7 +109,7 @@ class SchemaVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class Retention:
-    """Retention of records; None takes the broker's default, -1 is unlimited."""
+    """Retention of records; None means the broker's default, -1 unlimited."""
 
     ms: int | None = None
     bytes: int | None = None
@@ -135,7 +135,7 @@ class ChannelSpec:
     pinned: bool = False
     """The number of partitions never changes, because records are partitioned by key."""
     replication: int | None = None
-    """None takes the broker's default."""
+    """None means the broker's default."""
     retention: Retention = field(default_factory=Retention)
     config: Mapping[str, str] = field(default_factory=dict)
     """Further topic settings by Kafka's names."""
@@ -176,7 +176,7 @@ class TopicRef:
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """A channel; `uid` tells it from earlier and later channels of the same name."""
+    """A channel; `uid` distinguishes it from earlier and later channels of the same name."""
 
     name: str
     uid: str
@@ -217,7 +217,7 @@ def topic_name(prefix: str, name: str, uid: str) -> str:
 
 
 def longest_name(prefix: str) -> int:
-    """Return the most characters of the name of a channel with a topic of its own."""
+    """Return the maximum length of the name of a channel with an owned topic."""
     return NAME_LENGTH - len(prefix)
 
 
@@ -239,7 +239,7 @@ NAME_PATTERN = r"^[a-zA-Z0-9._-]+$"
 TOPIC_LENGTH = 249
 _UID_LENGTH = 8
 NAME_LENGTH = TOPIC_LENGTH - 1 - _UID_LENGTH
-"""Most characters of a name: a topic's name has the prefix, the name, `-` and a part of the uid."""
+"""Maximum length of a name: the topic's name is the prefix, the name, `-` and a part of the uid."""
 RESERVED_PREFIX = "sluiceway."
 
 TOPIC_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"

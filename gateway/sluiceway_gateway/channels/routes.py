@@ -47,8 +47,8 @@ router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=Gateway
 DryRun = Annotated[
     bool,
     Query(
-        description="Validate and answer as without it, and change nothing; the answer has no "
-        "ETag, and its new ids, uid and topic are examples. Idempotency-Key is ignored"
+        description="Validate the change and return its result without storing it; the response "
+        "has no ETag, and its new ids, uid and topic are examples. Idempotency-Key is ignored"
     ),
 ]
 _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "The state's entity tag"}}
@@ -68,7 +68,7 @@ def _described(text: str) -> dict[str, Any]:
         409,
         412,
         413,
-        also={200: _described("It was there"), 201: _described("It was created")},
+        also={200: _described("It existed before"), 201: _described("It was created")},
     ),
 )
 def put_channel(
@@ -84,7 +84,7 @@ def put_channel(
 
     Another schema becomes a new version if it is compatible with all kept ones by `compatibility`;
     otherwise 409 `schema_incompatible` lists the reasons. `topic` adopts an existing topic, which
-    takes a token for all channels. The answer does not wait for Kafka; see `status`.
+    needs a token for all channels. The response does not wait for Kafka; see `status`.
     """
     given = body.spec.given("schema_")
     schema = None if given is UNSET else parse_schema(given)
@@ -97,6 +97,7 @@ def put_channel(
         change,
         schema=schema,
         uid=body.metadata.uid,
+        by=principal,
         precondition=precondition,
         request=request_of(
             None if dry_run else idempotency_key,
@@ -125,7 +126,7 @@ async def get_channel(
     precondition: Conditions,
     wait: Wait = 0,
 ) -> Response:
-    """Return the channel; with `wait` and `If-None-Match`, once it has changed."""
+    """Return the channel. With `wait` and `If-None-Match`, wait for a change."""
     channel = await run_in_threadpool(gateway.channels.get, name)
     if wait and precondition.unchanged(channel):
         changed = gateway.watch.changed(channel, timeout_s=wait)
@@ -169,7 +170,7 @@ def list_channels(
     "/{name}/close",
     summary="Close a channel",
     response_model=ChannelBody,
-    responses=problems(404, 409, 412, 413, also={200: _described("It closes, or is closed")}),
+    responses=problems(404, 409, 412, 413, also={200: _described("It is closing or closed")}),
 )
 def close_channel(
     name: Name,
@@ -182,11 +183,12 @@ def close_channel(
     """Close the channel to writers, for good; its records stay readable.
 
     It is `closing` until every writer has ended or is lost and every group has committed all
-    records; the condition `Drained` names the remaining ones. With `force` it is closed at once.
+    records; the condition `Drained` names the rest. With `force` it is closed at once.
     """
     answer = gateway.channels.close(
         name,
         uid=body.uid,
+        by=principal,
         force=body.force,
         precondition=precondition,
         request=request_of(
@@ -207,7 +209,7 @@ def close_channel(
 )
 def delete_channel(
     name: Name,
-    uid: Annotated[Uid, Query(description="Means this incarnation and no other")],
+    uid: Annotated[Uid, Query(description="Refuse any other channel of this name")],
     principal: Manager,
     gateway: Gateway,
     precondition: Conditions,
@@ -224,7 +226,7 @@ def delete_channel(
     dry_run: DryRun = False,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Delete the channel with its topic; it is gone once GET returns 404.
+    """Delete the channel with its topic. It is deleted once GET returns 404.
 
     An adopted topic always stays. Without `force`: 409 `endpoints_live` with active endpoints, and,
     if the topic is deleted, 409 `unread_data` until all groups have committed all records, or 503
@@ -233,6 +235,7 @@ def delete_channel(
     answer = gateway.channels.delete(
         name,
         uid=uid,
+        by=principal,
         keep_topic=topic == "keep",
         force=force,
         precondition=precondition,
@@ -266,7 +269,7 @@ def _config(body: ChannelPut) -> Any:
 
 
 def _answer(channel: Channel, status: int, *, dry_run: bool = False) -> Answer:
-    # A tag of a state that was never stored would later match another one.
+    # No tag: the tag of a state that is not stored would later match another state.
     headers = {} if dry_run else {"ETag": etag(channel)}
     return Answer(status=status, headers=headers, body=text_of(channel_json(channel)))
 
@@ -277,9 +280,7 @@ def _sent(answer: Answer) -> Response:
     )
 
 
-Listener = Annotated[
-    str | None, Query(description="Which of Kafka's listeners to reach it by", max_length=100)
-]
+Listener = Annotated[str | None, Query(description="The name of a Kafka listener", max_length=100)]
 
 
 @router.get(
@@ -290,7 +291,7 @@ Listener = Annotated[
 )
 def get_connection(
     name: Name,
-    access: Annotated[Literal["read", "write"], Query(description="What for")],
+    access: Annotated[Literal["read", "write"], Query(description="The intended access")],
     principal: Viewer,
     gateway: Gateway,
     features: Features,

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from sluiceway.schema import Schema
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, audited, fields_of, given_fields
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import (
@@ -57,8 +59,8 @@ def require_channel(name: str, channel: Channel | None, uid: str | None) -> Chan
         raise ChannelNotFound(f"There is no channel {name!r}{which}.")
     if uid is not None and channel.uid != uid:
         raise UidMismatch(
-            f"The channel {name!r} is now the one of the uid {channel.uid}, not {uid}: the one "
-            "you mean was deleted, and this one made later. Open it again by its name."
+            f"The channel {name!r} now has the uid {channel.uid}, not {uid}: it was deleted and "
+            "recreated. Open it again by its name."
         )
     return channel
 
@@ -68,8 +70,8 @@ def require_usable(channel: Channel, *, writes: bool) -> None:
     ends = channel.phase in (Phase.CLOSING, Phase.CLOSED)
     if ends and writes:
         raise ChannelClosed(
-            f"The channel {channel.name!r} is {channel.phase}: its records can be read, and no "
-            "writer can be opened. Write to another channel, or delete and recreate this one."
+            f"The channel {channel.name!r} is {channel.phase}: its records can be read, but new "
+            "writers are refused. Write to another channel, or delete and recreate this one."
         )
     condition = channel.condition("Ready")
     readable = ends and condition and condition.status == "True"
@@ -79,11 +81,11 @@ def require_usable(channel: Channel, *, writes: bool) -> None:
 
 
 def require_known(channel: Channel, features: Collection[str]) -> None:
-    """Raise ClientOutdated for a client that would read or write past the channel's ledger."""
+    """Raise ClientOutdated for a client that does not support the channel's delivery."""
     if channel.spec.delivery is Delivery.EXACTLY_ONCE and EXACTLY_ONCE not in features:
         raise ClientOutdated(
             f"The channel {channel.name!r} has the delivery exactly_once, which this client does "
-            "not know: it would read uncommitted records, and what it writes would stay "
+            "not support: it would read uncommitted records, and its own records would stay "
             "invisible. Upgrade sluiceway in this program to this gateway's version."
         )
 
@@ -129,6 +131,7 @@ class Channels:
         *,
         schema: Schema | None,
         uid: str | None,
+        by: Principal,
         precondition: Precondition,
         request: Request | None,
         render: Render,
@@ -137,8 +140,8 @@ class Channels:
         """Create or change the channel; idempotent.
 
         With `uid` only the channel of that uid is changed. A repeated `request` gets the stored
-        answer. With `dry_run` nothing is stored, and the answer is what it would be. Raises
-        Conflict, PreconditionFailed, ChannelNotFound and InvalidRequest.
+        response. With `dry_run` the response is the same, but nothing is stored. Raises Conflict,
+        PreconditionFailed, ChannelNotFound and InvalidRequest.
         """
         observed = self._preflight.run(name, change, request)
 
@@ -156,6 +159,13 @@ class Channels:
                     now=self._clock(),
                 )
                 if channel is not None:
+                    entry = audited(
+                        *(channel, AuditedAction.CREATE),
+                        by=by,
+                        at=channel.created_at,
+                        new=given_fields(channel),
+                    )
+                    audit_store.add(tx, entry)
                     return channel, True
                 # The name or the topic was taken concurrently.
                 channel = channels_store.hold(tx, name)
@@ -171,7 +181,7 @@ class Channels:
             following = changed(channel, change, version)
             if following is not channel:
                 record_use(tx, channel.uid, self._clock(), interval=timedelta(0))
-            return self._save(tx, channel, following), False
+            return self._save(tx, channel, following, AuditedAction.UPDATE, by=by), False
 
         return self._once(request, act, render, dry_run=dry_run)
 
@@ -180,6 +190,7 @@ class Channels:
         name: str,
         *,
         uid: str,
+        by: Principal,
         keep_topic: bool,
         force: bool,
         precondition: Precondition,
@@ -206,7 +217,7 @@ class Channels:
                     tx, channel, keeps_topic=keep_topic, bounds=bounds, if_empty=if_empty
                 )
             following = deleted(channel, keep_topic=keep_topic, now=self._clock())
-            return self._save(tx, channel, following), False
+            return self._save(tx, channel, following, AuditedAction.DELETE, by=by), False
 
         return self._once(request, act, render, dry_run=dry_run)
 
@@ -215,6 +226,7 @@ class Channels:
         name: str,
         *,
         uid: str,
+        by: Principal,
         force: bool,
         precondition: Precondition,
         request: Request | None,
@@ -231,9 +243,9 @@ class Channels:
             present = usage_of_channel(tx, channel)
             following = closing(channel, present, force=force, now=self._clock())
             if following is not channel:
-                # Readers that wait for further writers must notice.
+                # Wakes readers that wait for further writers.
                 endpoints_store.revise(tx, [channel.uid])
-            return self._save(tx, channel, following), False
+            return self._save(tx, channel, following, AuditedAction.CLOSE, by=by), False
 
         return self._once(request, act, render)
 
@@ -296,7 +308,7 @@ class Channels:
         *,
         dry_run: bool = False,
     ) -> Answer:
-        """Act and store the answer in one transaction, or return the stored answer.
+        """Act and store the response in one transaction, or return the stored response.
 
         With `dry_run` the transaction is rolled back.
         """
@@ -317,7 +329,7 @@ class Channels:
     def _version(
         self, tx: WriteTransaction, channel: Channel, change: Change, schema: Schema
     ) -> SchemaVersion | None:
-        """Return the new version after storing it; None for the present one."""
+        """Return the new version after storing it; None for the current one."""
         if is_same(channel.spec.schema, schema):
             return None
         schema_for(schema, channel.spec.format)
@@ -329,7 +341,15 @@ class Channels:
             schemas_store.assign(tx, channel_uid=channel.uid, version=version)
         return version
 
-    def _save(self, tx: WriteTransaction, was: Channel, channel: Channel) -> Channel:
+    def _save(
+        self,
+        tx: WriteTransaction,
+        was: Channel,
+        channel: Channel,
+        action: AuditedAction,
+        *,
+        by: Principal,
+    ) -> Channel:
         if channel is was:
             return channel
         moves = channel.phase is not was.phase
@@ -338,4 +358,12 @@ class Channels:
             raise ConcurrentChange(
                 f"The channel {was.name!r} was changed at the same time; send the request again."
             )
+        entry = audited(
+            *(channel, action),
+            by=by,
+            at=self._clock(),
+            old=fields_of(was),
+            new=fields_of(channel),
+        )
+        audit_store.add(tx, entry)
         return channel

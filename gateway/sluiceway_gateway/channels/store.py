@@ -1,4 +1,4 @@
-"""Storage of channels. Every change of phase names the phases it may start from."""
+"""Storage of channels. Every change of phase names the allowed previous phases."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -101,7 +101,7 @@ def in_phases(phases: Collection[Phase]) -> ColumnElement[bool]:
 
 
 _NAMED = selection().where(channels.c.name == bindparam("name"))
-# KEY SHARE locks, which rows that refer to the channel take, remain possible.
+# Permits KEY SHARE locks, which inserts of rows that refer to the channel take.
 _HOLD = _NAMED.with_for_update(of=channels, key_share=True)
 _ALL_NAMED = (
     selection()

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -29,13 +29,14 @@ from sluiceway_gateway.channels.model import (
     check_labels,
     check_topic,
 )
+from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.params import INT64_MAX
 
 Uid = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])]
 
 
-class Asked(BaseModel):
-    """A part of a request: unknown fields and other types are refused."""
+class RequestModel(BaseModel):
+    """Base of request models; refuses unknown fields and other types."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -142,48 +143,43 @@ def channel_json(channel: Channel) -> dict[str, Any]:
     }
 
 
-def time_json(moment: datetime) -> str:
-    """Return the JSON of a time: ISO 8601 in UTC with milliseconds."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 MAX_SETTINGS = 20
-"""Config entries in a request: more than are allowed, few enough to list every refusal."""
+"""Maximum of config entries in a request; more than allowed settings, so that all are named."""
 
 Labels = Annotated[dict[str, str], Field(max_length=MAX_LABELS), AfterValidator(check_labels)]
 
 
-class MetadataPut(Asked):
+class MetadataPut(RequestModel):
     """Identity of the channel, and its labels."""
 
     uid: Uid | None = Field(default=None, description="Refuse any other channel of this name")
     labels: Labels = Field(default_factory=dict, description="Replaces all labels")
 
 
-class RetentionPut(Asked):
-    """Retention of records; null takes the broker's default, -1 is unlimited."""
+class RetentionPut(RequestModel):
+    """Retention of records; null means the broker's default, -1 unlimited."""
 
     ms: int | None = Field(default=None, ge=-1, le=INT64_MAX)
     bytes: int | None = Field(default=None, ge=-1, le=INT64_MAX, description="Per partition")
 
 
-class HeartbeatPut(Asked):
+class HeartbeatPut(RequestModel):
     """Heartbeat interval of endpoints, and the timeout: at least three intervals."""
 
     interval_ms: int = Field(default=2_000, ge=MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_MS)
     timeout_ms: int = Field(default=120_000, ge=3 * MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_TIMEOUT_MS)
 
 
-class TopicPut(Asked):
+class TopicPut(RequestModel):
     """The topic to adopt."""
 
     name: Annotated[str, AfterValidator(check_topic)] = Field(
-        description="An existing topic of no other channel",
+        description="An existing topic that no channel has",
         json_schema_extra={"pattern": TOPIC_PATTERN},
     )
 
 
-class SpecPut(Asked):
+class SpecPut(RequestModel):
     """Desired state; omitted fields keep their values or get defaults."""
 
     schema_: dict[str, Any] = Field(
@@ -191,7 +187,7 @@ class SpecPut(Asked):
         alias="schema",
         description="An Avro record schema; required to create a channel",
     )
-    # Strict validation takes only members of an enum, not their values.
+    # Strict validation would refuse the values of an enum.
     compatibility: Compatibility = Field(
         default=Compatibility.BACKWARD,
         strict=False,
@@ -201,7 +197,7 @@ class SpecPut(Asked):
     partitions: int = Field(default=1, ge=1, le=MAX_PARTITIONS)
     pinned: bool = False
     replication: int | None = Field(
-        default=None, ge=1, le=32767, description="null takes the broker's default"
+        default=None, ge=1, le=32767, description="null means the broker's default"
     )
     retention: RetentionPut = Field(default_factory=RetentionPut)
     config: dict[str, str] = Field(
@@ -211,7 +207,7 @@ class SpecPut(Asked):
     )
     heartbeat: HeartbeatPut = Field(default_factory=HeartbeatPut)
     mirrored: bool = Field(
-        default=False, description="Write committed positions to Kafka's own group offsets too"
+        default=False, description="Also write committed positions to Kafka's group offsets"
     )
     delivery: Delivery = Field(
         default=Delivery.AT_LEAST_ONCE,
@@ -232,14 +228,14 @@ class SpecPut(Asked):
     )
 
 
-class ClosePost(Asked):
+class ClosePost(RequestModel):
     """The body of `POST /v1/channels/{name}/close`."""
 
     uid: Uid = Field(description="Refuse any other channel of this name")
     force: bool = Field(default=False, description="Close at once, even with active endpoints")
 
 
-class ChannelPut(Asked):
+class ChannelPut(RequestModel):
     """The body of `PUT /v1/channels/{name}`."""
 
     metadata: MetadataPut = Field(default_factory=MetadataPut)
@@ -277,7 +273,7 @@ class ConnectionSchema(BaseModel):
 
 
 class ConnectionTopic(BaseModel):
-    """The topic; `id` tells it from others of the same name."""
+    """The topic; `id` distinguishes it from others of the same name."""
 
     name: str
     id: str
@@ -295,12 +291,12 @@ class KafkaProperties(BaseModel):
 
 
 class Connection(BaseModel):
-    """Everything that a client needs to access the records."""
+    """Access to the records: topic, schemas and Kafka properties."""
 
     channel: ConnectionChannel
     format: Format
     delivery: Delivery
     schema_: ConnectionSchema = Field(alias="schema", description="The newest")
-    schemas: list[ConnectionSchema] = Field(description="All that records may have, oldest first")
+    schemas: list[ConnectionSchema] = Field(description="All schemas of the records, oldest first")
     topic: ConnectionTopic
     kafka: KafkaProperties

@@ -28,7 +28,7 @@ from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings
 from sluiceway_gateway.tracing import child_span, statement
 
-# Errors of these kinds are bugs, not states of the database.
+# Errors of these types are bugs, not states of the database.
 _BUGS = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
 # The same for statements that bypass SQLAlchemy.
 _DRIVER_ERRORS = (sqlite3.Error, psycopg.Error)
@@ -82,7 +82,7 @@ def is_locked(error: OperationalError | sqlite3.OperationalError) -> bool:
     return getattr(cause, "sqlstate", None) == _LOCK_TIMEOUT or sqlite.startswith(_BUSY)
 
 
-#: How often a wait for a pooled connection checks the breaker.
+#: Interval at which a wait for a pooled connection checks the breaker.
 _CHECK_S = 0.2
 
 
@@ -124,7 +124,7 @@ class WriteTransaction(ReadTransaction):
 
 
 class _TracedCursor(sqlite3.Cursor):
-    """A cursor whose statements are spans."""
+    """A cursor that creates a span per statement."""
 
     def execute(self, text: str, values: Any = ()) -> Self:
         with statement("sqlite", text):
@@ -145,8 +145,8 @@ class _TracedConnection(sqlite3.Connection):
 class SqliteWriter:
     """The connection for all writes of a process, one transaction at a time.
 
-    It is kept open and uses the driver's transactions: the pool and SQLAlchemy's transactions cost
-    as much as all statements of an offset commit.
+    It stays open and uses the driver's transactions: the pool and SQLAlchemy's transactions take as
+    long as all statements of an offset commit.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -162,7 +162,7 @@ class SqliteWriter:
         """
         if self._connection is None:
             self._connection = self._engine.connect()
-            # A pooled connection would be missing for readers.
+            # Not from the pool, whose connections are for readers.
             self._connection.detach()
         driver: Any = self._connection.connection.dbapi_connection
         try:
@@ -226,6 +226,8 @@ class Database:
             max_overflow=0,
             pool_timeout=self._wait_s if self.dialect == "sqlite" else min(self._wait_s, _CHECK_S),
             pool_pre_ping=self.dialect == "postgresql",
+            # The connection that was used last has its statements prepared and its caches warm.
+            pool_use_lifo=True,
             hide_parameters=True,
         )
         # One snapshot per read transaction, as SQLite has by default.

@@ -1,4 +1,4 @@
-"""Idempotency keys: a repeated request gets the stored answer."""
+"""Idempotency keys: a repeated request gets the stored response."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """An HTTP answer."""
+    """An HTTP response."""
 
     status: int
     headers: Mapping[str, str]
@@ -43,12 +43,12 @@ _CLAIM = by_dialect(
 
 
 def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | None:
-    """Return the stored answer of a repeated request; None if the caller has to answer.
+    """Return the stored response of a repeated request; None for a new one.
 
     A repeat waits for the first request's transaction. Raises IdempotencyKeyReused if the key was
     used with other content.
     """
-    # Only this key: a request must not wait for the deletion of others.
+    # Only this key, so that a request does not wait for the deletion of others.
     expired = requests.c.created_at < now - REMEMBERED_FOR
     tx.execute(delete(requests).where(*_is(request), expired))
     claimed = tx.execute(_CLAIM[tx.dialect], asdict(request) | {"created_at": now})
@@ -59,13 +59,13 @@ def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | Non
     if row.digest != request.digest:
         raise IdempotencyKeyReused(
             f"The idempotency key {request.key!r} was used for another request; "
-            "take a new key for a new request."
+            "use a new key for a new request."
         )
     return Answer(status=row.status, headers=row.headers, body=row.body)
 
 
 def forget(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
-    """Delete up to `limit` answers older than `before`, the oldest first; return the number."""
+    """Delete up to `limit` responses older than `before`, oldest first; return the number."""
     oldest = (
         select(requests.c.principal, requests.c.key)
         .where(requests.c.created_at < before)
@@ -77,7 +77,7 @@ def forget(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
 
 
 def settle(tx: WriteTransaction, request: Request, answer: Answer) -> None:
-    """Store the answer of a request that was claimed in this transaction."""
+    """Store the response of a request that was claimed in this transaction."""
     tx.execute(
         update(requests)
         .where(*_is(request), requests.c.status.is_(None))

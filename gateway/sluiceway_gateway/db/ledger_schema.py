@@ -1,4 +1,4 @@
-"""Tables of the ledger: batches, visible runs, and what each commit made stable.
+"""Tables of the ledger: batches, visible runs, and snapshots.
 
 CHECK and unique constraints repeat the rules of `ledger/model.py`: a batch ends once, a key is
 committed once, and stored ends are consistent.
@@ -39,7 +39,7 @@ ledgers = Table(
     Column("partitions", Integer, nullable=False),
     # Number of the last commit, abort, reaped batch or repair.
     Column("number", BigInteger, nullable=False),
-    # Why nothing is committed any more; NULL while the ledger works.
+    # Reason of the halt; NULL while the ledger works.
     Column("halted", Text),
     # Number of the last repair; NULL without one.
     Column("repaired", BigInteger),
@@ -110,14 +110,14 @@ batches = Table(
     Column("begin", Document, nullable=False),
     # NULL for all partitions.
     Column("partitions", OptionalDocument),
-    # Only the instance asks for the key, so it may be pruned.
+    # Whether only its instance uses the key, so that it may be pruned.
     Column("own_key", Boolean, nullable=False),
-    # Without begin and counts, which were pruned.
+    # Whether begin and counts were pruned.
     Column("brief", Boolean, nullable=False),
     Column("opened_at", UtcTime, nullable=False),
     Column("lease_until", UtcTime, nullable=False),
     Column("max_until", UtcTime, nullable=False),
-    # What ended it, and the number of its end in the channel.
+    # The kind of its end, and the number of the end in the channel.
     Column("ending", Word),
     Column("number", BigInteger),
     Column("records", BigInteger),
@@ -151,7 +151,7 @@ batches = Table(
         sqlite_where=text("state <> 'aborted'"),
         postgresql_where=text("state <> 'aborted'"),
     ),
-    # Readers, commits and the reaper look for open batches.
+    # For readers, commits and the reaper, which select open batches.
     Index(
         "ix_batches_open",
         "channel_uid",
@@ -159,7 +159,7 @@ batches = Table(
         postgresql_where=text("state = 'open'"),
     ),
     Index(None, "channel_uid", "owner", "instance", "epoch"),
-    # What pruning looks at; keys that are kept for ever leave it.
+    # For pruning; without keys that are kept for good.
     Index(
         "ix_batches_ended_at",
         "ended_at",
@@ -168,7 +168,7 @@ batches = Table(
     ),
 )
 
-# Parts of a large manifest, until its commit names the digest of the whole.
+# Parts of a large manifest, until its commit.
 manifest_slices = Table(
     "manifest_slices",
     metadata,
@@ -178,20 +178,20 @@ manifest_slices = Table(
     CheckConstraint("slice >= 0", name="slice"),
 )
 
-# One for each number of the ledger: a read can be repeated as it was after that end.
+# One for each number of the ledger, so that a read of that state can be repeated.
 ledger_snapshots = Table(
     "ledger_snapshots",
     metadata,
     channel_column(primary_key=True),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("at", UtcTime, nullable=False),
-    # By partition, up to where readers read after it.
+    # By partition, the stable offset after it.
     Column("stable", Document, nullable=False),
     CheckConstraint("number >= 1", name="number"),
     Index(None, "channel_uid", "at", "number"),
 )
 
-# What repairs of halted ledgers gave up; kept as long as the channel.
+# Records that repairs of halted ledgers gave up; kept as long as the channel.
 ledger_repairs = Table(
     "ledger_repairs",
     metadata,
@@ -201,7 +201,7 @@ ledger_repairs = Table(
     Column("at", UtcTime, nullable=False),
     Column("by", Word, nullable=False),
     Column("reason", Text, nullable=False),
-    # Why the ledger was halted.
+    # Reason of the halt.
     Column("cause", Text, nullable=False),
     # Of each partition: its number, the first lost offset, the end, and the committed messages.
     Column("lost", Document, nullable=False),

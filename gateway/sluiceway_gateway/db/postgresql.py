@@ -19,10 +19,10 @@ from sluiceway_gateway.tracing import statement
 
 _log = structlog.get_logger(__name__)
 
-# Transactions wait for nothing but the database. One that is idle longer belongs to a paused
-# gateway, whose locks would block the others.
+# Transactions wait only for the database. One that is idle for longer belongs to a paused gateway,
+# and its locks would block other replicas.
 _IDLE_MS = 5_000
-#: Time for a statement besides lock waits, and for its result on the network.
+#: Time for a statement in addition to lock waits, and for its result on the network.
 _WORK_MS = 2_000
 _NETWORK_MS = 1_000
 #: Timeout of the liveness check when a connection leaves the pool.
@@ -79,16 +79,16 @@ def _attempt_s(url: URL, wait_ms: int) -> float:
     return max(_ATTEMPT_S, _timeout_s(wait_ms) // _attempts(url))
 
 
-#: How long calls wait for the first probe, which a healthy database answers within milliseconds.
+#: Time that calls wait for the first probe, which a healthy database answers within milliseconds.
 _GRACE_S = 0.5
 _PAUSE_S = 0.1
 
 
 class CircuitBreaker:
-    """Opened by a call that timed out; a thread then probes the database until it answers.
+    """Rejects calls after a timeout, while a thread probes the database until it answers.
 
-    Without a breaker each call would wait for its own timeout on one of few threads, and queued
-    calls for the sum of them.
+    Without it each call would wait for its own timeout on one of few threads, and queued calls for
+    the sum of these timeouts.
     """
 
     def __init__(self, probe: Callable[[], None]) -> None:
@@ -144,19 +144,19 @@ class _Connection(psycopg.Connection[Any]):
     silence_s: float | None = _PING_S
     """None for no limit."""
     breaker: CircuitBreaker | None = None
-    """Tripped by a silent server; None while pooled, as other connections may be fine."""
+    """Tripped by a silent server; None while pooled, because other connections may work."""
 
     def wait(self, gen: Generator[Any, Any, Result], *args: Any, **options: Any) -> Result:
         """Wait as psycopg does; raises OperationalError after `silence_s`."""
         return super().wait(self._limited(gen), *args, **options)
 
     def _limited(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
-        """Wrap psycopg's `gen`, which yields what to wait for and receives what is ready."""
+        """Wrap psycopg's `gen`, which yields awaited events and receives ready ones."""
         active_s = time.monotonic()
         try:
             awaited = next(gen)
             while True:
-                # psycopg sends 0 every tenth of a second while nothing is ready.
+                # psycopg sends 0 every tenth of a second while no event is ready.
                 ready = yield awaited
                 awaited = gen.send(ready)
                 now_s = time.monotonic()
@@ -225,7 +225,7 @@ class Connector:
             connection = self._open(arguments, options)
         except (TimeoutError, psycopg.errors.ConnectionTimeout) as error:
             self.breaker.trip()
-            raise psycopg.OperationalError("the server takes no connection in time") from error
+            raise psycopg.OperationalError("the server accepts no connection in time") from error
         encoding = connection.info.parameter_status("server_encoding")
         if encoding not in (None, _ENCODING):
             connection.close()

@@ -62,7 +62,7 @@ def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
     DatabaseUnavailable if it does not answer or is locked for too long; then nothing has changed.
     """
     with translated(), database.engine.connect() as connection:
-        # The settings below must not reach the pool.
+        # Not from the pool, because of the settings below.
         connection.detach()
         connection = connection.execution_options(sluiceway_writes=True)
         if database.dialect == "sqlite":
@@ -76,7 +76,7 @@ def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
             if not is_locked(error):
                 raise
             raise DatabaseUnavailable(
-                "the database is locked: another migration is at work, or a long transaction "
+                "the database is locked: another migration is running, or a long transaction "
                 "holds its tables. Nothing was changed: run `sluiceway migrate` again"
             ) from error
     return head()
@@ -114,7 +114,7 @@ def _config() -> Config:
 def _prepare_sqlite(connection: Connection, wait_s: float) -> None:
     with closing(connection.connection.cursor()) as cursor:
         cursor.execute(f"PRAGMA busy_timeout = {round(wait_s * 1000)}")
-        # SQLite alters a table by copying it, and dropping the original would delete the rows that
+        # SQLite alters a table by copying it. Dropping the original would delete the rows that
         # refer to it.
         cursor.execute("PRAGMA foreign_keys = OFF")
 

@@ -13,6 +13,7 @@ from sqlalchemy import (
     text,
 )
 
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
     MAX_HEARTBEAT_TIMEOUT_MS,
@@ -111,14 +112,14 @@ endpoints = Table(
     Column("share_size", Integer),
     # Reported positions, committed or not.
     Column("reached", OptionalDocument),
-    # Description for people.
+    # For users.
     Column("title", Text),
-    # What took the place of a superseded endpoint; NULL if it was lost and nothing did.
+    # The cause of a superseded endpoint; NULL if it was lost and its place is free.
     Column("fenced_by", Text),
-    # Heartbeat interval and timeout of its own; NULL for the channel's.
+    # Its own heartbeat interval and timeout; NULL for the channel's.
     Column("own_interval_ms", Integer),
     Column("own_timeout_ms", Integer),
-    # Name that a member of a dynamic group keeps over restarts.
+    # Name of a member of a dynamic group, kept over restarts.
     Column("static_id", Word),
     CheckConstraint(one_of("role", Role), name="role"),
     CheckConstraint(one_of("mode", Mode), name="mode"),
@@ -135,7 +136,7 @@ endpoints = Table(
         f"own_interval_ms >= {MIN_HEARTBEAT_MS} AND own_timeout_ms >= 3 * own_interval_ms",
         name="own_heartbeat",
     ),
-    # One live endpoint per place; superseded rows stay, so that their ids are known as fenced.
+    # One live endpoint per place; superseded rows stay, so that requests with their ids are fenced.
     Index(
         "uq_endpoints_place",
         "channel_uid",
@@ -236,7 +237,7 @@ endpoint_tasks = Table(
 schemas = Table(
     "schemas",
     metadata,
-    # Never reused: messages in topics carry it.
+    # Never reused, because messages carry it.
     Column("id", Serial, primary_key=True, autoincrement=True),
     Column("fingerprint", Word, nullable=False, unique=True),
     Column("definition", Text, nullable=False),
@@ -325,7 +326,7 @@ channel_schemas = Table(
     CheckConstraint("version >= 1", name="version"),
 )
 
-# Schemas of topics whose channels were deleted, for when the topics are adopted.
+# Schemas of topics whose channels were deleted, for a later adoption of the topics.
 kept_schemas = Table(
     "kept_schemas",
     metadata,
@@ -376,7 +377,29 @@ requests = Table(
     Index(None, "created_at"),
 )
 
+# Without a foreign key: entries outlive their channels.
+audit_entries = Table(
+    "audit_entries",
+    metadata,
+    Column("seq", Serial, primary_key=True, autoincrement=True),
+    Column("channel", Word, nullable=False),
+    Column("channel_uid", Word, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    # Label of the token.
+    Column("by", Text, nullable=False),
+    Column("token_id", Word),
+    Column("action", Word, nullable=False),
+    Column("target", Text),
+    Column("reason", Text),
+    Column("fields", Document, nullable=False),
+    Column("omitted", Integer, nullable=False),
+    CheckConstraint(one_of("action", AuditedAction), name="action"),
+    Index("ix_audit_entries_channel", "channel", "seq"),
+    sqlite_autoincrement=True,
+)
+
 __all__ = [
+    "audit_entries",
     "batch_owners",
     "batches",
     "channel_schemas",

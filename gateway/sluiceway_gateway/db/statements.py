@@ -1,6 +1,6 @@
 """Prepared and cached statements, upserts, and selectors as SQL.
 
-Prepared statements skip most of SQLAlchemy's work per execution: they keep the compiled text, the
+Prepared statements avoid most of SQLAlchemy's work per execution: they keep the compiled text, the
 order of its parameters and the converters of values.
 """
 
@@ -81,7 +81,7 @@ class PreparedSelect:
     def _fetch(self, connection: Connection, keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
         """Yield rows as the driver returns them."""
         if len(keys) > _KEYS_AT_ONCE:
-            # A key in two statements would be found twice.
+            # Duplicates in separate statements would yield a row twice.
             keys = list(dict.fromkeys(keys))
         for part in chunks(keys, _KEYS_AT_ONCE):
             # Repeating the last key up to a power of two keeps the number of texts small.

@@ -42,7 +42,7 @@ class UtcTime(TypeDecorator[datetime]):
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
-# Compared bytewise in both databases, so that pages have the same order.
+# Compared bytewise, so that pages have the same order in both databases.
 Word = Text().with_variant(Text(collation="C"), "postgresql")
 Document = JSON().with_variant(JSONB(), "postgresql")
 # None is stored as NULL instead of JSON null.
@@ -67,7 +67,7 @@ def one_of(column: str, values: Iterable[StrEnum]) -> str:
 
 
 def channel_column(*, primary_key: bool = False) -> Column[str]:
-    """Return the column of the channel that owns a row, which goes with it."""
+    """Return the column of the channel that owns a row; the row is deleted with it."""
     return Column(
         "channel_uid",
         Word,

@@ -1,4 +1,4 @@
-"""`sluiceway demo`: runs jobs on a broker and a gateway of their own, and reports the result."""
+"""`sluiceway demo`: starts a broker and a gateway, runs the jobs, and reports the result."""
 
 import json
 import tempfile
@@ -44,7 +44,7 @@ _DAY = {
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelCount:
-    """Rows and order-independent checksums of what was written to a channel and read from it."""
+    """Number and order-independent checksums of the rows written to a channel and read from it."""
 
     format: str
     partitions: int
@@ -53,11 +53,11 @@ class ChannelCount:
     checksum_in: str
     checksum_out: str
     commits: int = 0
-    """How many batches made the records visible; none where they are visible at once."""
+    """Number of batches that made the records visible; None on a channel without batches."""
 
     @property
     def agrees(self) -> bool:
-        """Whether everything that was written was read."""
+        """Whether the rows read are those written."""
         return (self.rows_written, self.checksum_in) == (self.rows_read, self.checksum_out)
 
 
@@ -112,8 +112,7 @@ class Summary:
 class StepBars(Progress):
     """One progress bar per step of each part of the demo.
 
-    Where a terminal cannot move bars, as in a log, it prints a line with the elapsed seconds for
-    each step that begins.
+    Without a terminal, prints a line with the elapsed seconds for each step.
     """
 
     def __init__(self, console: Console) -> None:
@@ -154,7 +153,7 @@ class StepBars(Progress):
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the mean delays, the counts and checksums, the rates, and what to try next."""
+    """Print the mean delays, the counts and checksums, the rates, and the next commands."""
     console.print(_delays(summary.records))
     console.print(_channels(summary))
     console.print(
@@ -206,7 +205,7 @@ def _row(records: Sequence[Record]) -> list[str]:
 
 
 def _channels(summary: Summary) -> Table:
-    table = Table(title="What went through the channels")
+    table = Table(title="Records of the channels")
     for name in ("channel", "format"):
         table.add_column(name)
     for name in ("partitions", "rows in", "rows out", "commits", "checksum in", "checksum out"):

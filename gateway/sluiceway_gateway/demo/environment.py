@@ -1,4 +1,4 @@
-"""Jobs of the demo: run with a broker, a gateway, a Spark home and variables of their own."""
+"""Environment of the demo: broker, gateway, Spark home and variables; runs the jobs in it."""
 
 import importlib.metadata
 import importlib.util
@@ -30,8 +30,8 @@ _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 30.0
 _START_POLL_S = 0.02
 
-# A short job mostly starts Java: the optimizing compiler and the parallel collector would cost more
-# than they save on the few cores of a laptop.
+# Short jobs spend most of their time on starting Java: the optimizing compiler and the parallel
+# collector would cost more than they save on the few cores of a laptop.
 _SPARK_DEFAULTS = """
 spark.master local-cluster[2,1,1024]
 spark.driver.host 127.0.0.1
@@ -60,10 +60,10 @@ class DemoPackageMissing(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class DemoEnvironment:
-    """A running broker and gateway, and what the jobs need to use them."""
+    """A running broker and gateway, and the environment of jobs that use them."""
 
     directory: Path
-    """The jobs' working directory, where everything they write is."""
+    """The jobs' working directory, for all of their files."""
     url: str
     """The gateway's URL."""
     variables: Mapping[str, str]
@@ -112,7 +112,7 @@ def demo_environment(directory: Path, on_progress: OnProgress) -> Iterator[DemoE
 
 @contextmanager
 def _serve_in_thread(settings: Settings) -> Iterator[str]:
-    """Serve the gateway in a thread, which leaves signals to the demo; give its URL."""
+    """Serve the gateway in a thread, so that signals reach the demo; yield its URL."""
     # Imported late because it takes long, and the broker starts meanwhile.
     from sluiceway_gateway.app import create_app
 
@@ -135,7 +135,7 @@ def _serve_in_thread(settings: Settings) -> Iterator[str]:
 
 
 def _job_variables(directory: Path, url: str) -> dict[str, str]:
-    """Return our environment variables without settings for another gateway, and Spark's own."""
+    """Return Spark's variables, and those of this process except settings for another gateway."""
     temporary = directory / "tmp"
     temporary.mkdir()
     home = spark_home(directory / "spark")
@@ -172,7 +172,7 @@ def spark_home(directory: Path) -> Path:
 _GRACE_S = 10.0
 _POLL_S = 0.05
 _TAIL_LINES = 25
-#: Spark's console progress: tasks that have completed, are active, and are there in all.
+#: Spark's console progress: completed, active and all tasks.
 _TASKS = re.compile(rb"\((\d+) \+ \d+\) / (\d+)\]")
 
 
@@ -197,7 +197,7 @@ def run_job(
     """Run a job and return its result: the JSON object that it prints.
 
     `on_step` gets each other line that it prints, `on_progress` the completed and all tasks of the
-    Spark stage that runs, from a thread. However this ends, no process of the job is left. Raises
+    running Spark stage, from a thread. All processes of the job have ended afterwards. Raises
     JobFailed.
     """
     directory = environment.directory
@@ -220,7 +220,7 @@ def run_job(
             result = _read_result(process, on_step)
             status = process.wait()
         except BaseException:
-            # All at once: executors that end before their driver are started again.
+            # All at once, because the driver would restart executors that end before it.
             _kill_session(process.pid)
             raise
         finally:
@@ -257,7 +257,7 @@ def _write_log(pipe: IO[bytes] | None, log: Path, on_progress: Callable[[int, in
 
 
 def _end_session(process: "subprocess.Popen[bytes]") -> None:
-    """Wait until every process of the session has ended, and kill what is left after 10 s."""
+    """Wait until every process of the session has ended, and kill the rest after 10 s."""
     deadline_s = time.monotonic() + _GRACE_S
     try:
         while _session(process.pid) and time.monotonic() < deadline_s:

@@ -83,7 +83,7 @@ def broker_properties(
     ports: Mapping[str, int],
     advertised: Mapping[str, int],
 ) -> dict[str, str]:
-    """Return a broker's properties. It advertises `ports` to clients, except for `advertised`."""
+    """Return a broker's properties. It advertises `ports`, overridden by `advertised`."""
     public = {each: port for each, port in ports.items() if each != CONTROLLER} | dict(advertised)
     return {
         "process.roles": "broker,controller",
@@ -186,7 +186,7 @@ class KafkaServer:
                 server.wait_until_ready()
             except BrokerStartFailed as error:
                 server.stop()
-                # Another process took the free port meanwhile: try another one.
+                # Another process took the free port: retry with another one.
                 if attempt == attempts or "Address already in use" not in str(error):
                     raise
             except BaseException:
@@ -304,6 +304,6 @@ def _new_cluster_id() -> str:
     """Return a random id in Kafka's format, without the JVM start of Kafka's own tool."""
     while True:
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        # Kafka has no id that a command line would take for an option.
+        # Kafka avoids ids that look like an option on a command line.
         if not cluster_id.startswith("-"):
             return cluster_id

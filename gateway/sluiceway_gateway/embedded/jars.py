@@ -1,4 +1,4 @@
-"""What the embedded broker runs on: a Java, and Kafka's jars.
+"""Java and Kafka's jars for the embedded broker.
 
 Apache Ivy, which is part of pyspark, resolves and downloads the jars. They are used only if every
 file has its pinned SHA-256 sum.
@@ -42,11 +42,11 @@ _JAVA_ADVICE = (
 )
 
 OnProgress = Callable[[int, int], None]
-"""Called with the number of jars that have arrived, and of all jars."""
+"""Called with the number of downloaded jars, and of all jars."""
 
 
 class EmbeddedError(Exception):
-    """The embedded broker cannot run; the message says why and what to do."""
+    """The embedded broker cannot run; the message has the cause and the solution."""
 
 
 class JavaMissing(EmbeddedError):
@@ -95,7 +95,7 @@ class JarSet:
     """The jars of some modules and their dependencies."""
 
     title: str
-    """What messages call it."""
+    """Name in messages."""
     name: str
     """The name of its directory in the cache."""
     modules: tuple[Module, ...]
@@ -223,7 +223,7 @@ def _run_ivy(command: list[str], jars: JarSet, on_progress: OnProgress | None) -
             late.set()
             ivy.kill()
 
-        # Ivy may be silent forever, so its lines cannot be what the time is checked at.
+        # A timer, because Ivy may print nothing for longer than the timeout.
         limit = threading.Timer(_FETCH_TIMEOUT_S, end)
         limit.daemon = True
         limit.start()

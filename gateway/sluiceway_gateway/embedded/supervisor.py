@@ -21,7 +21,7 @@ def main(pid_file: str, command: list[str]) -> int:
     """Run the command until it ends or standard input closes; return its exit status."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-    # Ctrl-C reaches every process of the terminal; the owner decides what it means.
+    # Ctrl-C reaches every process of the terminal; the owner handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Path(pid_file).write_text(f"{child.pid}\n")
     threading.Thread(target=_end_with_owner, args=(child,), daemon=True).start()

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Response
 from pydantic import AfterValidator, BaseModel, Field
 
 from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.channels.wire import Asked, Uid, time_json
+from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.heartbeats import (
     EndpointReport,
     HeartbeatResult,
@@ -29,7 +29,7 @@ from sluiceway_gateway.endpoints.wire import (
     counterpart_json,
 )
 from sluiceway_gateway.http.auth import access
-from sluiceway_gateway.http.json import json_response
+from sluiceway_gateway.http.json import json_response, time_json
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
@@ -44,7 +44,7 @@ _RENEWAL_MS = LEASE // timedelta(milliseconds=3)
 router = APIRouter(prefix="/v1", tags=["endpoints"], route_class=GatewayRoute)
 
 
-class TaskReportBody(Asked):
+class TaskReportBody(RequestModel):
     """The state of an attempt at a task, which is a part of an endpoint's work."""
 
     endpoint: Uid
@@ -73,7 +73,7 @@ def _check_payload(payload: dict[str, Any]) -> dict[str, Any]:
     return payload
 
 
-class EndpointReportBody(Asked):
+class EndpointReportBody(RequestModel):
     """The state of an endpoint."""
 
     id: Uid
@@ -109,7 +109,7 @@ def _unique_attempts(tasks: list[TaskReportBody]) -> list[TaskReportBody]:
     return tasks
 
 
-class HeartbeatPost(Asked):
+class HeartbeatPost(RequestModel):
     """The body of `POST /v1/heartbeats`."""
 
     session: Uid

@@ -28,7 +28,6 @@ from sluiceway_gateway.endpoints.wire import (
     RoleWord,
     endpoint_json,
     event_json,
-    position_json,
 )
 from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
 from sluiceway_gateway.http.json import json_response, text_of
@@ -231,5 +230,5 @@ def _attached_json(attached: Attached) -> dict[str, Any]:
         "takes": list(TAKES),
         "heartbeat": attached.endpoint.heartbeat_in(channel.spec.heartbeat),
         "channel_heartbeat": channel.spec.heartbeat,
-        "positions": [position_json(each) for each in attached.positions],
+        "positions": [each.to_dict() for each in attached.positions],
     }

@@ -13,11 +13,11 @@ from sluiceway_gateway.channels.model import (
     Channel,
     Heartbeat,
 )
-from sluiceway_gateway.channels.wire import Asked, Connection, Uid, time_json
+from sluiceway_gateway.channels.wire import Connection, RequestModel, Uid
 from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Endpoint, Event
 from sluiceway_gateway.groups.model import GROUP_LENGTH, check_group, check_static_id
+from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.params import INT64_MAX
-from sluiceway_gateway.offsets.model import Committed
 
 GroupName = Annotated[
     str, AfterValidator(check_group), Field(min_length=1, max_length=GROUP_LENGTH)
@@ -52,7 +52,7 @@ TAKES = ("positions",)
 """Optional fields of heartbeats that this gateway takes."""
 
 
-class AttachHeartbeat(Asked):
+class AttachHeartbeat(RequestModel):
     """Times of an endpoint's own, within the channel's."""
 
     timeout_ms: int | None = Field(
@@ -69,7 +69,7 @@ class AttachHeartbeat(Asked):
     )
 
 
-class AttachPost(Asked):
+class AttachPost(RequestModel):
     """The body of `POST /v1/channels/{name}/endpoints`."""
 
     uid: Uid = Field(description="Of the channel")
@@ -120,7 +120,7 @@ class AttachPost(Asked):
         return self
 
 
-class DetachPost(Asked):
+class DetachPost(RequestModel):
     """The body of `POST /v1/channels/{name}/endpoints/{id}/detach`."""
 
     uid: Uid = Field(description="Of the channel")
@@ -276,15 +276,4 @@ def event_json(event: Event) -> dict[str, Any]:
         "health": event.health,
         "cause": event.cause,
         "by": event.by,
-    }
-
-
-def position_json(committed: Committed) -> dict[str, Any]:
-    """Return a committed position as JSON."""
-    metadata = committed.position.metadata
-    return ({} if metadata is None else {"metadata": metadata}) | {
-        "partition": committed.position.partition,
-        "offset": committed.position.offset,
-        "record": committed.position.record,
-        "topic_id": committed.topic_id,
     }

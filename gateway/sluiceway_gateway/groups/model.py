@@ -1,11 +1,11 @@
 """Groups: membership rules and partition assignment, static and dynamic. Pure.
 
-In a dynamic group, a member's share is its rank among the live members, ordered by index:
-partition p belongs to the member whose rank is p modulo the number of members. Every join and
-leave raises the group's generation, and each member takes its share of the new generation once
-it is ready to release the old one. If several shares contain a partition, the share of the lowest
-generation holds it, and the others wait. So a partition has one holder at any time, and is
-handed over at the moment at which the holder releases it.
+In a dynamic group, a member's share is its rank among the live members, ordered by index, and
+their number: the share contains the partitions p with p modulo the number equal to the rank. Every
+join and leave raises the group's generation, and each member takes its share of the new generation
+once it is ready to release the old one. If several shares contain a partition, the share of the
+lowest generation holds it, and the others wait. So a partition has one holder at any time, and
+passes to the next one when the holder releases it.
 """
 
 import re
@@ -17,18 +17,18 @@ from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, 
 from sluiceway_gateway.errors import GroupMode, GroupSize, IllegalTransition, StaleGeneration
 
 GROUP_LENGTH = 249
-"""Most characters of a group's name: 996 bytes at most, which fit into an index of PostgreSQL."""
+"""Maximum length of a group's name: at most 996 bytes, which fit into an index of PostgreSQL."""
 # UTF-8 has no surrogates.
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def check_group(name: str) -> str:
-    """Return `name` if it is a valid name of a group; raises ValueError that says the rule."""
+    """Return a valid group name; raises ValueError naming the broken rule."""
     return _checked(name, "a group's name")
 
 
 def check_static_id(name: str) -> str:
-    """Return `name` if it is a valid static id; raises ValueError that says the rule."""
+    """Return a valid static id; raises ValueError naming the broken rule."""
     return _checked(name, "a static id")
 
 
@@ -42,7 +42,7 @@ def _checked(name: str, what: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig:
-    """The kind of a group, as its members request it."""
+    """The mode and size of a group, as requested by a member."""
 
     mode: Mode = Mode.SHARED
     size: int | None = None
@@ -59,12 +59,12 @@ class Group:
     name: str
     mode: Mode
     size: int | None
-    """The number of members, of a dynamic group the live ones; None for the anonymous endpoints
-    of a role, which are independent of one another."""
+    """The number of members, in a dynamic group of live ones; None for the anonymous endpoints of
+    a role, which are independent of each other."""
     generation: int
     """Counts changes of size and mode and resets; in a dynamic group, also joins and leaves."""
     epoch: int
-    """Counts the instances that were attached to it."""
+    """Number of instances that were attached to it so far."""
     next_index: int
     """The index of the next member that requests none."""
     dynamic: bool = False
@@ -115,7 +115,7 @@ class Group:
         return self.next_generation(now, size=max(1, living))
 
     def with_member(self, index: int | None) -> tuple["Group", Place]:
-        """Return the group with one more instance, and the place of that instance."""
+        """Return the group with a new instance, and the place of that instance."""
         group = self
         if self.name == ANONYMOUS or index is None:
             index = self.next_index
@@ -140,9 +140,9 @@ def new_group(channel_uid: str, role: Role, name: str, config: GroupConfig) -> G
 
 
 def assigned_partitions(place: Place, config: GroupConfig, partitions: int) -> range:
-    """Return the partitions of a member, of so many in the channel.
+    """Return the partitions of a member, on a channel with `partitions` partitions.
 
-    A member of a shared group of readers has every `size`-th; a member of a dynamic group has
+    A member of a shared group of readers has every `size`-th one; a member of a dynamic group has
     none before it takes its share; all other endpoints have all.
     """
     if place.role is not Role.READER or config.mode is not Mode.SHARED:
@@ -153,7 +153,7 @@ def assigned_partitions(place: Place, config: GroupConfig, partitions: int) -> r
 
 
 def endpoint_partitions(endpoint: Endpoint, partitions: int) -> range:
-    """Return the partitions of an endpoint, of a dynamic member those of its share."""
+    """Return the partitions of an endpoint; for a dynamic member, those of its share."""
     if endpoint.share is not None:
         return endpoint.share.of(partitions)
     config = GroupConfig(mode=endpoint.mode, size=endpoint.size, dynamic=endpoint.is_dynamic)
@@ -161,17 +161,17 @@ def endpoint_partitions(endpoint: Endpoint, partitions: int) -> range:
 
 
 def position_member(place: Place, mode: Mode) -> int:
-    """Return the member index of an endpoint's positions: -1 for those of the whole group."""
+    """Return the member index of an endpoint's positions; -1 if the group shares them."""
     return place.index if mode is Mode.BROADCAST else -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A live member of a dynamic group, as far as it concerns the others."""
+    """A live member of a dynamic group, for the computation of shares."""
 
     endpoint: str
     index: int
-    """Rises from member to member; a restart with a static id keeps it."""
+    """Ascending in the order of joins; kept by a restart with a static id."""
     generation: int
     """The generation of its share."""
     share: Share | None
@@ -179,7 +179,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """The partitions of a share: those that its member holds, and those that others still hold."""
+    """The partitions of a share: held by its member, or still pending with other members."""
 
     own: tuple[int, ...]
     pending: tuple[int, ...]
@@ -205,7 +205,7 @@ def split(share: Share, generation: int, others: Sequence[Member], partitions: i
 def held_partitions(
     endpoint: Endpoint, others: Sequence[Member], partitions: int
 ) -> tuple[int, ...]:
-    """Return the partitions that a dynamic member holds by the share that it took last."""
+    """Return the partitions of its last share that a dynamic member holds."""
     if endpoint.share is None or not endpoint.lives:
         return ()
     return split(endpoint.share, endpoint.generation, others, partitions).own
@@ -221,7 +221,7 @@ def with_share(
 ) -> Endpoint:
     """Return the member with its share of the generation `take`, or unchanged.
 
-    It takes the share only while the group is at `take` and its present share is of the
+    It takes the share only while the group is at `take` and its current share is of the
     generation `has`, so a delayed request changes nothing.
     """
     if take != group.generation or share_generation(endpoint) != has or has == take:
@@ -239,8 +239,8 @@ def require_live(endpoint: Endpoint) -> None:
         )
     if not endpoint.lives:
         raise IllegalTransition(
-            f"The endpoint {endpoint.id} is {endpoint.state} and has no share of its group's "
-            "partitions. Attach a new instance."
+            f"The endpoint {endpoint.id} is {endpoint.state} and has no assignment. Attach a new "
+            "instance."
         )
 
 

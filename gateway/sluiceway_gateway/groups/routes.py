@@ -3,10 +3,10 @@
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.channels.wire import Asked, Uid
+from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.routes import EndpointId
-from sluiceway_gateway.endpoints.wire import PositionBody, position_json
+from sluiceway_gateway.endpoints.wire import PositionBody
 from sluiceway_gateway.groups.service import SyncRequest
 from sluiceway_gateway.http.auth import Viewer
 from sluiceway_gateway.http.json import json_response
@@ -18,16 +18,16 @@ from sluiceway_gateway.offsets.routes import Count, InGroup
 router = APIRouter(prefix="/v1/channels/{name}", tags=["endpoints"], route_class=GatewayRoute)
 
 
-class SyncPost(Asked):
+class SyncPost(RequestModel):
     """The body of `POST …/endpoints/{id}/sync`."""
 
     uid: Uid = Field(description="Of the channel")
     epoch: Count
     take: Count | None = Field(
-        default=None, description="The generation whose share to take; without it, only read"
+        default=None, description="The generation whose assignment to take; without it, only read"
     )
     has: Count | None = Field(
-        default=None, description="The generation of the member's share; null without a share"
+        default=None, description="The generation of the member's assignment; null without one"
     )
 
 
@@ -35,18 +35,18 @@ class AssignmentBody(BaseModel):
     """The partitions of a member of a dynamic group."""
 
     generation: int = Field(description="Of the group")
-    taken: bool = Field(description="Whether the member has its share of it")
-    has: int | None = Field(description="The generation of its share; null without a share")
-    index: int = Field(description="Rank among the members: it has each partition p for which")
+    taken: bool = Field(description="Whether the member has its assignment of it")
+    has: int | None = Field(description="The generation of its assignment; null without one")
+    index: int = Field(description="Rank among the members; assigned is each partition p for which")
     size: int = Field(description="p modulo this equals the index")
-    partitions: list[int] = Field(description="Of its share, those that no other member holds")
-    pending: list[int] = Field(description="Of its share, those that another has not released")
-    held: list[int] = Field(description="The partitions that it holds now, and may commit")
+    partitions: list[int] = Field(description="Assigned partitions that no other member holds")
+    pending: list[int] = Field(description="Assigned partitions that another member still holds")
+    held: list[int] = Field(description="The partitions that it holds now, and can commit")
     positions: list[PositionBody] = Field(description="The committed positions of `partitions`")
     total: int = Field(description="Number of partitions of the channel")
 
 
-class ResizePost(Asked):
+class ResizePost(RequestModel):
     """The body of `POST …/groups/{group}/resize`."""
 
     uid: Uid = Field(description="Of the channel")
@@ -65,7 +65,7 @@ class ResizedBody(BaseModel):
 @router.post(
     "/endpoints/{id}/sync",
     operation_id="sync_endpoint",
-    summary="Take a share of a dynamic group's partitions",
+    summary="Take an assignment in a dynamic group",
     response_model=AssignmentBody,
     response_description="The assignment",
     responses=problems(404, 409, 413),
@@ -77,18 +77,16 @@ def sync(
     principal: Viewer,
     gateway: Gateway,
 ) -> Response:
-    """Return a member's share of the partitions and, with `take`, assign it.
+    """Return a member's assignment and, with `take`, assign it.
 
-    The member releases its previous share. If the group has reached another generation, or the
-    member no longer has the share of the generation `has`, nothing changes and `taken` is false.
-    Pending partitions become its own after their holder takes its share, leaves, or times out: sync
-    again.
+    The member releases its previous assignment. If the group has reached another generation, or the
+    member no longer has the assignment of the generation `has`, nothing changes and `taken` is
+    false. Pending partitions become available when their holder takes its own assignment, leaves or
+    times out: sync again.
     """
     request = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
     found = gateway.groups.sync(name, id, request, uid=body.uid, principal=principal)
-    return json_response(
-        vars(found) | {"positions": [position_json(each) for each in found.positions]}
-    )
+    return json_response(vars(found) | {"positions": [each.to_dict() for each in found.positions]})
 
 
 @router.post(
@@ -104,8 +102,8 @@ def resize(
 ) -> Response:
     """Change the size of a group of readers, in a new generation; its positions stay.
 
-    Its members are fenced, as when new instances take their places, so the scope is `read`, as for
-    attaching. New instances attach with the new size.
+    Its members are fenced, and new instances attach with the new size. Needs the scope `read`, like
+    attaching, which can fence members too.
     """
     found = gateway.groups.resize(
         name,

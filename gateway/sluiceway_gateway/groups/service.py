@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, audited
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
@@ -49,7 +51,7 @@ class SyncRequest:
     take: int | None
     """The generation whose share to take; None only reads."""
     has: int | None
-    """The generation of the share that the member has, as far as it knows."""
+    """The generation of the member's share, by its own knowledge."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,7 @@ class GroupService:
     def sync(
         self, name: str, endpoint_id: str, request: SyncRequest, *, uid: str, principal: Principal
     ) -> MemberAssignment:
-        """Give a member its share, or read it; a repeated request changes nothing, however late.
+        """Assign or return a member's share; a repeated or delayed request changes nothing.
 
         Partitions that another member holds are pending: that member may read and commit until it
         takes its own share of the generation. Raises ChannelNotFound, UidMismatch,
@@ -109,7 +111,7 @@ class GroupService:
                 return _assignment(tx, channel, endpoint, _group(tx, endpoint))
         with self._database.write() as tx:
             channel = require_channel(name, channels_store.hold(tx, name), uid)
-            # Its commits in progress end first, so that the next holder sees them.
+            # Waits for its commits in progress, so that the next holder sees them.
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             _require_member(endpoint, request)
             session_store.require_own(tx, endpoint.session, principal)
@@ -157,7 +159,7 @@ class GroupService:
             _require_partitions(channel, found, size)
             resized = found.next_generation(now, size=size)
             members = endpoints_store.members(tx, channel.uid, Role.READER, group)
-            # Their commits in progress end first; later ones are refused.
+            # Waits for their commits in progress; later ones are refused.
             locked = endpoints_store.hold(
                 tx, [each.id for each in members if each.state is not State.CLOSED]
             )
@@ -167,6 +169,15 @@ class GroupService:
             save_changes(tx, changes, by=principal.id, now=now, cause=cause)
             if not changes:
                 endpoints_store.revise(tx, [channel.uid])
+            entry = audited(
+                *(channel, AuditedAction.RESIZE_GROUP),
+                by=principal,
+                at=now,
+                target=group,
+                old={"size": found.size},
+                new={"size": size},
+            )
+            audit_store.add(tx, entry)
         self._notify()
         return resized
 

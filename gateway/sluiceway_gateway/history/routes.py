@@ -8,11 +8,11 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS
 from sluiceway_gateway.endpoints.wire import EndpointChannel, GroupName
 from sluiceway_gateway.history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
 from sluiceway_gateway.http.auth import Viewer
+from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute

@@ -83,7 +83,7 @@ def _require_local(request: Request) -> None:
     if not local:
         raise Forbidden(
             "Without tokens this gateway serves its own machine only, under a loopback name "
-            "such as 127.0.0.1; make a token with `sluiceway token create`."
+            "such as 127.0.0.1; create one with `sluiceway token create`."
         )
 
 

@@ -97,7 +97,7 @@ def _kafka_failure(kafka: KafkaAdmin) -> str | None:
     try:
         kafka.describe_cluster(_TIMEOUT_S)
     except KafkaUnavailable as error:
-        return str(unavailable_reason(error.lockout))
+        return str(unavailable_reason(error.access_failure))
     return None
 
 

@@ -1,4 +1,4 @@
-"""Strict JSON of request bodies, and caches of JSON for responses."""
+"""Strict JSON of request bodies; JSON of responses and its caches."""
 
 import json
 import math
@@ -6,6 +6,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from fastapi import Response
@@ -184,3 +185,8 @@ def json_response(body: Any, status: int = 200) -> Response:
 def list_of(items: Iterable[str]) -> str:
     """Return the JSON of a list whose items are JSON."""
     return f"[{','.join(items)}]"
+
+
+def time_json(moment: datetime) -> str:
+    """Return the JSON of a time: ISO 8601 in UTC with milliseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -27,7 +27,7 @@ Name = Annotated[
 _NO_CURSOR = "not a cursor of this list; use next_cursor of the previous page"
 INT64_MAX = 2**63 - 1
 
-_TAGS = "Entity tags as answers give them, or *"
+_TAGS = "Entity tags of responses, or *"
 
 
 def _precondition(
@@ -42,7 +42,7 @@ Conditions = Annotated[Precondition, Depends(_precondition)]
 
 def _features(
     sluiceway_features: Annotated[
-        str, Header(description="Features of the client, such as exactly-once, by commas")
+        str, Header(description="Features of the client, such as exactly-once, separated by commas")
     ] = "",
 ) -> frozenset[str]:
     return frozenset(each.strip() for each in sluiceway_features.split(","))
@@ -57,7 +57,7 @@ Wait = Annotated[
         ge=0,
         le=MAX_WAIT_S,
         allow_inf_nan=False,
-        description="Seconds to wait for a change, if If-None-Match names the present state",
+        description="Seconds to wait for a change, if If-None-Match names the current state",
     ),
 ]
 
@@ -82,7 +82,7 @@ Time = Annotated[datetime, BeforeValidator(_time)]
 IdempotencyKey = Annotated[
     str | None,
     Header(
-        description="A repeat with the same key gets the same answer, for a day",
+        description="A repeat with the same key gets the same response, for a day",
         pattern=r"^[!-~]{1,200}$",
     ),
 ]

@@ -141,7 +141,7 @@ class KafkaAdmin:
             descriptions = self._describe(page)
             configs = self._describe_configs(sorted(accepted(descriptions)))
             rejections |= rejected(descriptions, but=_NOT_THERE)
-            # A topic that is absent only here was deleted between the two requests.
+            # A topic without a config was deleted between the two requests.
             rejections |= rejected(configs, but=_NOT_THERE)
             for name, entries in accepted(configs).items():
                 topics[name] = _observed(_metadata(descriptions[name]), entries)
@@ -242,7 +242,7 @@ class KafkaAdmin:
     ) -> list[int]:
         """Produce messages, on all in-sync replicas, and return their offsets, in order.
 
-        Raises KafkaUnavailable if Kafka has not acknowledged each; some may be there then.
+        Raises KafkaUnavailable if Kafka has not acknowledged all; some may still be in the topic.
         """
         return self._client.produce(
             name, messages, timeout_s=self._timeout_s, max_message_bytes=max_message_bytes
@@ -313,8 +313,8 @@ class KafkaAdmin:
             return {}
         results = self._ask_leaders(partitions, spec)
         if again := sorted(rejected(results, but=_NOT_THERE)):
-            # For minutes after an election librdkafka asks the previous leader, or names its epoch,
-            # which brokers refuse. A description of the topic tells it of the new one.
+            # For minutes after an election librdkafka uses the previous leader or its epoch, and
+            # brokers refuse the request. Describing the topic updates librdkafka's metadata.
             for page in pages(sorted({name for name, _ in again})):
                 self._describe(page)
             results |= self._ask_leaders(again, spec)
@@ -323,7 +323,7 @@ class KafkaAdmin:
     def _ask_leaders(
         self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
     ) -> dict[tuple[str, int], Any]:
-        # Half of it, as leaders may be asked twice.
+        # Half of it, because there may be two requests.
         timeout_s = self._timeout_s / 2
         specs = {TopicPartition(name, partition): spec for name, partition in partitions}
         futures = self._admin.list_offsets(specs, request_timeout=timeout_s)
@@ -333,7 +333,7 @@ class KafkaAdmin:
 
 
 def _answer(result: ListOffsetsResultInfo | Rejection) -> ListOffsetsResultInfo | Rejection:
-    """Return a rejection for what librdkafka takes for the result of a silent leader."""
+    """Return a rejection for a result that librdkafka returns for a silent leader."""
     if isinstance(result, Rejection) or result.offset != OFFSET_INVALID:
         return result
     return Rejection(cause=Cause.UNAVAILABLE, message="the leader of a partition does not answer")
@@ -412,7 +412,7 @@ def require_watermarks(
     try:
         found = kafka.watermarks(topic, range(partitions))
     except KafkaUnavailable as error:
-        raise KafkaUnavailable(f"{unknown} {error}".lstrip(), error.lockout) from error
+        raise KafkaUnavailable(f"{unknown} {error}".lstrip(), error.access_failure) from error
     missing = [partition for partition, each in found.items() if each is None]
     if missing:
         text = f"{unknown} Kafka did not return the end offset of partition {missing[0]}."

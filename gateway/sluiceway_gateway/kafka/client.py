@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 
 from sluiceway.kafka.diagnosis import diagnosis
-from sluiceway_gateway.errors import AccessFailure, InvalidSettings, KafkaUnavailable, Misfit
+from sluiceway_gateway.errors import AccessFailure, AccessProblem, InvalidSettings, KafkaUnavailable
 from sluiceway_gateway.kafka.model import Cause, NewMessage, Rejection
 from sluiceway_gateway.tracing import child_span
 
@@ -55,8 +55,8 @@ ALLOWED = frozenset(
     }
 )
 
-#: Codes of which the same request may succeed later, although most of them are not retriable for
-#: librdkafka. Leading underscores are librdkafka's own codes.
+#: Codes after which the same request may succeed later, although librdkafka treats most of them as
+#: not retriable. Leading underscores are librdkafka's own codes.
 _UNAVAILABLE_NAMES = """
     _ALL_BROKERS_DOWN _AUTHENTICATION _DESTROY _DESTROY_BROKER _INTR _ISR_INSUFF _MSG_TIMED_OUT
     _NODE_UPDATE _RESOLVE _RETRY _SSL _TIMED_OUT _TIMED_OUT_QUEUE _TRANSPORT _UNKNOWN_BROKER
@@ -70,7 +70,7 @@ _UNAVAILABLE_NAMES = """
     UNKNOWN_LEADER_EPOCH UNSTABLE_OFFSET_COMMIT
 """
 _UNAVAILABLE = frozenset(getattr(KafkaError, name) for name in _UNAVAILABLE_NAMES.split())
-#: Codes with a cause of their own; every other code is `UNAVAILABLE` or `OTHER`.
+#: Codes with a specific cause; every other code is `UNAVAILABLE` or `OTHER`.
 CAUSES: Mapping[int, Cause] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: Cause.TOPIC_ABSENT,
     KafkaError.UNKNOWN_TOPIC_ID: Cause.TOPIC_ABSENT,
@@ -87,9 +87,9 @@ CAUSES: Mapping[int, Cause] = {
     KafkaError.TOPIC_DELETION_DISABLED: Cause.DENIED,
 }
 
-#: How much longer than its timeout a call of librdkafka may take.
+#: Time by which a call of librdkafka may exceed its timeout.
 _GRACE_S = 5.0
-_SOURCE = "the gateway's Kafka properties are those of SLUICEWAY_KAFKA_PROPERTIES"
+_SOURCE = "the gateway's Kafka properties are set by SLUICEWAY_KAFKA_PROPERTIES"
 _WRONG_CREDENTIALS = (
     "it refuses the user, the password or the mechanism; correct sasl.username, sasl.password and "
     "sasl.mechanism in SLUICEWAY_KAFKA_PROPERTIES, and start the gateway again"
@@ -116,7 +116,7 @@ def _refusal(name: str) -> str:
 
 
 def rejection(error: KafkaError) -> Rejection:
-    """Translate an error by its code; the message keeps Kafka's words."""
+    """Translate an error by its code; the message is Kafka's."""
     cause = CAUSES.get(error.code())
     if cause is None:
         retriable = error.retriable() or error.code() in _UNAVAILABLE
@@ -134,7 +134,7 @@ class Client:
         self._last_error: KafkaError | None = None
         self._last_failure: AccessFailure | None = None
         self._last_call: tuple[bool, float] | None = None
-        """Whether Kafka answered the last request, and when that was."""
+        """Whether Kafka answered the last request, and the time of that."""
         self._properties = {**properties, "bootstrap.servers": bootstrap_servers}
         self._configuration = configuration = {
             "client.id": "sluiceway-gateway",
@@ -256,12 +256,12 @@ class Client:
         last = self._last_error
         if failure is None:
             cause = (
-                f"does not answer ({reason if last is None else last.str()}); see that it runs and "
-                "that the gateway can reach it"
+                f"does not answer ({reason if last is None else last.str()}); check that it "
+                "runs and that the gateway can reach it"
             )
         else:
             quoted = f" (Kafka says: {last.str()})" if _is_refusal(last) else ""
-            cause = f"does not let the gateway in: {failure.words}{quoted}"
+            cause = f"refuses the gateway: {failure.message}{quoted}"
         return KafkaUnavailable(
             f"Kafka at {self._bootstrap_servers} {cause}. Nothing was lost: send the request again "
             "when that is done.",
@@ -279,18 +279,20 @@ class Client:
         if not _is_refusal(self._last_error):
             return None
         # Not librdkafka's message: it contains the elapsed time, so conditions would keep changing.
-        return AccessFailure(misfit=Misfit.CREDENTIALS, words=_WRONG_CREDENTIALS)
+        return AccessFailure(problem=AccessProblem.CREDENTIALS, message=_WRONG_CREDENTIALS)
 
     def _diagnosed(self) -> AccessFailure | None:
         try:
             found = diagnosis(self._properties)
         except TimeoutError:
-            # No broker answers, so the last finding still holds.
+            # No broker answers, so the last diagnosis still applies.
             return self._last_failure
         self._last_failure = None
         if found is not None:
-            words = f"{found.message} ({_SOURCE})"
-            self._last_failure = AccessFailure(misfit=Misfit(found.problem), words=words)
+            message = f"{found.message} ({_SOURCE})"
+            self._last_failure = AccessFailure(
+                problem=AccessProblem(found.problem), message=message
+            )
         return self._last_failure
 
     def _on_error(self, error: KafkaError) -> None:

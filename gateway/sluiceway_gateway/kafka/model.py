@@ -25,7 +25,7 @@ class DesiredTopic:
     wanted: bool = True
     owned: bool = True
     exactly_once: bool = False
-    """Committed records must survive: further overrides follow from the number of replicas."""
+    """Whether committed records must survive, which adds overrides by the number of replicas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class ObservedTopic:
 
 
 class Cause(StrEnum):
-    """Cause of a rejection, which decides what happens next."""
+    """Cause of a rejection; determines the reaction."""
 
     TOPIC_ABSENT = "topic_absent"
     TOPIC_EXISTS = "topic_exists"
@@ -57,7 +57,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """A refusal by Kafka; `message` holds the broker's words."""
+    """A refusal by Kafka; `message` is the broker's."""
 
     cause: Cause
     message: str
@@ -65,7 +65,7 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedTopics:
-    """Existing topics, and the rejections of topics that Kafka would not describe.
+    """Existing topics, and the rejections of topics that Kafka did not describe.
 
     A requested topic in neither does not exist.
     """

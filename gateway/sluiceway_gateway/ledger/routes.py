@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
-from sluiceway_gateway.channels.wire import Asked, Uid
+from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, PartitionText
 from sluiceway_gateway.http.auth import Viewer, access
 from sluiceway_gateway.http.json import json_response
@@ -169,7 +169,9 @@ def abort_batch(
     """End a batch without making anything visible; 409 `batch_committed` after its commit."""
     if body.instance is None:
         writer.require(Action.MANAGE, name)
-    found = gateway.ledgers.abort(name, id, uid=body.uid, instance=body.instance, cause=body.cause)
+    found = gateway.ledgers.abort(
+        name, id, uid=body.uid, instance=body.instance, cause=body.cause, by=writer
+    )
     return json_response(batch_json(found.batch, found.topic_id))
 
 
@@ -283,7 +285,7 @@ class RepairPlanBody(BaseModel):
     open: list[OpenBatchBody] = Field(description="Batches that it aborts")
 
 
-class RepairPost(Asked):
+class RepairPost(RequestModel):
     """The body of `POST …/ledger/repair`."""
 
     uid: Uid = Field(description="Of the channel")
@@ -337,4 +339,6 @@ def repair_ledger(name: Name, body: RepairPost, principal: Manager, gateway: Gat
         reason=body.reason,
         by=principal.id,
     )
-    return json_response(repair_json(gateway.repairs.repair(name, request, uid=body.uid)))
+    return json_response(
+        repair_json(gateway.repairs.repair(name, request, uid=body.uid, by=principal))
+    )

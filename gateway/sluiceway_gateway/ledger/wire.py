@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
-from sluiceway_gateway.channels.wire import Asked, Uid, time_json
+from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, GroupName, PartitionText
 from sluiceway_gateway.errors import InvalidManifest, InvalidRequest, Violation
+from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.ledger.model import LEASE, Batch, Manifest, manifest_of
 from sluiceway_gateway.ledger.opening import OpenRequest
@@ -63,7 +64,7 @@ def _each_once(partitions: list[int] | None) -> list[int] | None:
     return partitions
 
 
-class BatchPost(Asked):
+class BatchPost(RequestModel):
     """The body of `POST …/batches`."""
 
     uid: Uid = Field(description="Of the channel")
@@ -94,7 +95,7 @@ class BatchPost(Asked):
         )
 
 
-class SlicePut(Asked):
+class SlicePut(RequestModel):
     """The body of `PUT …/batches/{id}/manifest/{slice}`."""
 
     uid: Uid = Field(description="Of the channel")
@@ -102,7 +103,7 @@ class SlicePut(Asked):
     manifest: Intervals
 
 
-class PlacePut(Asked):
+class PlacePut(RequestModel):
     """A position: the next record to read."""
 
     offset: _Offset
@@ -110,7 +111,7 @@ class PlacePut(Asked):
     metadata: str | None = Field(default=None, max_length=4096)
 
 
-class PositionMove(Asked):
+class PositionMove(RequestModel):
     """A reader's position in a partition, as it was and as it becomes."""
 
     partition: int = Field(ge=0, lt=MAX_PARTITIONS)
@@ -118,7 +119,7 @@ class PositionMove(Asked):
     to: PlacePut
 
 
-class PositionsPost(Asked):
+class PositionsPost(RequestModel):
     """Positions of a reader that are committed with a batch."""
 
     channel: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
@@ -134,7 +135,7 @@ class PositionsPost(Asked):
     positions: list[PositionMove] = Field(min_length=1, max_length=MAX_PARTITIONS)
 
 
-class CommitPost(Asked):
+class CommitPost(RequestModel):
     """The body of `POST …/batches/{id}/commit`."""
 
     uid: Uid = Field(description="Of the channel")
@@ -151,7 +152,7 @@ class CommitPost(Asked):
     positions: PositionsPost | None = None
 
 
-class AbortPost(Asked):
+class AbortPost(RequestModel):
     """The body of `POST …/batches/{id}/abort`."""
 
     uid: Uid = Field(description="Of the channel")
@@ -159,14 +160,14 @@ class AbortPost(Asked):
     cause: str = Field(min_length=1, max_length=1000)
 
 
-class BatchInstance(Asked):
+class BatchInstance(RequestModel):
     """A batch, and the instance that has opened it."""
 
     id: Uid
     instance: BatchText
 
 
-class RenewPost(Asked):
+class RenewPost(RequestModel):
     """The body of `POST …/batches/renew`."""
 
     uid: Uid = Field(description="Of the channel")

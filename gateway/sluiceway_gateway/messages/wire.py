@@ -9,7 +9,8 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import MAX_PARTITIONS, Format
-from sluiceway_gateway.channels.wire import Asked, Uid, time_json
+from sluiceway_gateway.channels.wire import RequestModel, Uid
+from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.params import INT64_MAX, Time
 from sluiceway_gateway.ledger.wire import BatchText
 from sluiceway_gateway.messages.model import (
@@ -166,7 +167,7 @@ class MessagesBody(BaseModel):
     next_cursor: str | None = Field(description="Goes on in this order; null at the end")
 
 
-class MessagesPost(Asked):
+class MessagesPost(RequestModel):
     """The body of `POST …/messages`."""
 
     uid: Uid | None = Field(default=None, description="Of the channel; means no later one")

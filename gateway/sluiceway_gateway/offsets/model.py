@@ -3,6 +3,7 @@
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Role, State
@@ -31,11 +32,11 @@ class Position:
     offset: int
     record: int = 0
     metadata: str | None = None
-    """A text of the client's, stored with the position."""
+    """The client's text, stored with the position."""
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Where it is in its partition; positions go forward by this."""
+    def order(self) -> tuple[int, int]:
+        """Sort key of positions within a partition."""
         return (self.offset, self.record)
 
 
@@ -49,6 +50,16 @@ class Committed:
     """The endpoint's epoch; 0 after a reset."""
     number: int = 0
     committed_at: datetime
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return topic id, partition, offset and record, and the metadata if there is any."""
+        metadata = self.position.metadata
+        return ({} if metadata is None else {"metadata": metadata}) | {
+            "partition": self.position.partition,
+            "offset": self.position.offset,
+            "record": self.position.record,
+            "topic_id": self.topic_id,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +192,7 @@ def require_topic(topic_id: str | None, given: str) -> None:
 def require_forward(asked: Position, stored: Committed, group: Group) -> None:
     """Raise GoesBack if the position is before the stored one."""
     at = stored.position
-    if asked.place < at.place:
+    if asked.order < at.order:
         raise GoesBack(
             f"The group {group.name!r} has committed offset {at.offset}, record {at.record} of "
             f"partition {at.partition}; a commit cannot go back to offset {asked.offset}, record "

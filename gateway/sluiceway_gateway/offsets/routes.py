@@ -11,13 +11,13 @@ from pydantic import AfterValidator, BaseModel, Field
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
-from sluiceway_gateway.channels.wire import Asked, Uid, time_json
+from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.db.idempotency import Answer
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
-from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, PositionBody, position_json
+from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, PositionBody
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
-from sluiceway_gateway.http.json import json_response, text_of
+from sluiceway_gateway.http.json import json_response, text_of, time_json
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, Wait, request_of
 from sluiceway_gateway.http.problems import problems
@@ -39,7 +39,7 @@ Count = Annotated[int, Field(ge=1, le=INT64_MAX)]
 TopicId = Annotated[str, Field(min_length=1, max_length=100)]
 
 
-class PositionPut(Asked):
+class PositionPut(RequestModel):
     """A position: the next record to read."""
 
     partition: int = Field(ge=0, le=INT32_MAX)
@@ -63,7 +63,7 @@ Positions = Annotated[
 ]
 
 
-class CommitPut(Asked):
+class CommitPut(RequestModel):
     """The body of `PUT …/offsets`."""
 
     uid: Uid = Field(description="Of the channel")
@@ -75,7 +75,7 @@ class CommitPut(Asked):
     positions: Positions
 
 
-class ResetPost(Asked):
+class ResetPost(RequestModel):
     """The body of `POST …/offsets/reset`."""
 
     uid: Uid = Field(description="Of the channel")
@@ -257,7 +257,7 @@ def _group_json(group: Group, positions: Iterable[tuple[int, Committed]]) -> dic
 
 
 def _committed_json(member: int, committed: Committed) -> dict[str, Any]:
-    return position_json(committed) | {
+    return committed.to_dict() | {
         "index": None if member < 0 else member,
         "epoch": committed.epoch,
         "number": committed.number,
@@ -268,7 +268,7 @@ def _committed_json(member: int, committed: Committed) -> dict[str, Any]:
 Before = Annotated[list[PositionPut], Field(max_length=MAX_PARTITIONS), AfterValidator(_each_once)]
 
 
-class AdvancePost(Asked):
+class AdvancePost(RequestModel):
     """The body of `POST …/offsets/advance`."""
 
     uid: Uid = Field(description="Of the channel")
@@ -309,7 +309,7 @@ def advance(
 _SHOWN = 100
 
 
-class PassedPost(Asked):
+class PassedPost(RequestModel):
     """The body of `POST …/offsets/passed`."""
 
     uid: Uid = Field(description="Of the channel")

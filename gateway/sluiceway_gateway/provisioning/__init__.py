@@ -1,1 +1,1 @@
-"""Provisioning: topics brought to what the channels' specs ask for."""
+"""Provisioning: makes topics in Kafka match the channels' specs."""

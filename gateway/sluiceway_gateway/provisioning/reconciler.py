@@ -1,7 +1,7 @@
 """Reconciler: a page of due channels per pass.
 
 Kafka is never called inside a transaction. A status is saved only if the channel is unchanged since
-it was read, so a replica that lost its lease can do no harm.
+it was read, so a replica that has lost its lease does no harm.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -78,7 +78,7 @@ def apply(kafka: KafkaAdmin, actions: Iterable[Action]) -> Applied:
     created = accepted(
         kafka.create_topics([each for each in asked if isinstance(each, CreateTopic)])
     )
-    # A topic whose creation was refused cannot grow, and keeps the first rejection.
+    # Partitions cannot be added to a topic whose creation was refused; it keeps that rejection.
     growths = [each for each in asked if isinstance(each, GrowPartitions)]
     grown = accepted(
         kafka.grow_partitions([each for each in growths if each.name not in rejections])
@@ -87,7 +87,7 @@ def apply(kafka: KafkaAdmin, actions: Iterable[Action]) -> Applied:
         kafka.alter_configs([each for each in asked if isinstance(each, AlterConfig)])
     )
     deletions = kafka.delete_topics([each.name for each in asked if isinstance(each, DeleteTopic)])
-    # An absent topic is as good as deleted.
+    # An absent topic counts as deleted.
     deleted = accepted({name: each for name, each in deletions.items() if not _absent(each)})
     return Applied(
         created=created,
@@ -104,7 +104,7 @@ def _absent(rejection: Rejection | None) -> bool:
 
 _log = structlog.get_logger(__name__)
 
-#: Pauses until changes of topics are visible on all brokers.
+#: Pauses in which changes of topics become visible on all brokers.
 _SETTLE_PAUSES_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
@@ -167,14 +167,14 @@ class Reconciler:
         except KafkaUnavailable as error:
             is_away = True
             _log.warning(
-                "kafka is away",
-                cause=str(unavailable_reason(error.lockout)),
+                "kafka is unavailable",
+                cause=str(unavailable_reason(error.access_failure)),
                 reason=str(error),
                 channels=len(others),
             )
             results = {
                 each.channel.uid: unreachable(
-                    each.channel, error.lockout, refusals=each.refusals, now=self._clock()
+                    each.channel, error.access_failure, refusals=each.refusals, now=self._clock()
                 )
                 for each in others
             }
@@ -211,7 +211,7 @@ class Reconciler:
         desired = {each.channel.topic.name: desired_topic(each.channel) for each in page}
         seen = self._kafka.observe(desired)
         topics = dict(seen.topics)
-        # A topic that Kafka would not describe is left alone.
+        # A topic that Kafka did not describe is not changed.
         plans = {
             name: plan(topic, topics.get(name))
             for name, topic in desired.items()
@@ -296,7 +296,7 @@ class Reconciler:
             orphans = [each for each in made if not exists(tx, each.channel.uid)]
         names = [each.channel.topic.name for each in orphans]
         if names:
-            _log.warning("topics of deleted channels are taken back", topics=names)
+            _log.warning("deleting topics of deleted channels", topics=names)
             apply(self._kafka, [DeleteTopic(name=name) for name in names])
 
 

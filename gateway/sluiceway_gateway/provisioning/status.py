@@ -16,7 +16,7 @@ from sluiceway_gateway.channels.model import (
     may_become,
     with_condition,
 )
-from sluiceway_gateway.errors import AccessFailure, Misfit
+from sluiceway_gateway.errors import AccessFailure, AccessProblem
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
 from sluiceway_gateway.provisioning.topic import AlterConfig, Plan, TopicMatch, topic_overrides
 
@@ -52,21 +52,21 @@ class Reason(StrEnum):
 _REFUSED: Mapping[Cause, tuple[Reason, str]] = {
     Cause.INVALID_REPLICATION: (
         Reason.INVALID_REPLICATION,
-        "delete the channel and ask for fewer replicas, or add brokers",
+        "delete the channel and request fewer replicas, or add brokers",
     ),
     Cause.INVALID_CONFIG: (Reason.CONFIG_REJECTED, "change spec.config or spec.retention"),
     Cause.DENIED: (
         Reason.KAFKA_REFUSED,
         "let the gateway's Kafka user create, alter, describe and delete this topic",
     ),
-    Cause.UNAVAILABLE: (Reason.BROKER_UNAVAILABLE, "it is tried again until Kafka does it"),
+    Cause.UNAVAILABLE: (Reason.BROKER_UNAVAILABLE, "the gateway retries until Kafka accepts it"),
 }
-_ACCESS_REASONS: Mapping[Misfit, Reason] = {
-    Misfit.CREDENTIALS: Reason.KAFKA_CREDENTIALS_REFUSED,
-    Misfit.CERTIFICATE: Reason.KAFKA_CERTIFICATE_REFUSED,
-    Misfit.PROTOCOL: Reason.KAFKA_PROTOCOL_MISMATCH,
+_ACCESS_REASONS: Mapping[AccessProblem, Reason] = {
+    AccessProblem.CREDENTIALS: Reason.KAFKA_CREDENTIALS_REFUSED,
+    AccessProblem.CERTIFICATE: Reason.KAFKA_CERTIFICATE_REFUSED,
+    AccessProblem.PROTOCOL: Reason.KAFKA_PROTOCOL_MISMATCH,
 }
-#: Another process was faster, or a broker's metadata is stale; the next check resolves it.
+#: Caused by another process, or by stale metadata of a broker; the next check resolves it.
 RACES = frozenset({Cause.TOPIC_EXISTS, Cause.TOPIC_ABSENT, Cause.INVALID_PARTITIONS})
 
 
@@ -154,19 +154,19 @@ def unreachable(
         return ReconcileResult(channel=channel, next_check_s=SOON_S, refusals=refusals)
     reason = unavailable_reason(failure)
     if failure is None:
-        message = "Kafka does not answer; this goes on by itself when Kafka is back."
+        message = "Kafka does not answer. The gateway retries until Kafka is back."
     else:
         message = (
-            f"Kafka does not let the gateway in: {failure.words}. This goes on by itself when it "
-            "does."
+            f"Kafka refuses the gateway: {failure.message}. The gateway retries until "
+            "Kafka accepts it."
         )
     result = _not_synced(channel, reason, message, refusals, now)
     return replace(result, next_check_s=SOON_S, refusals=refusals)
 
 
 def unavailable_reason(failure: AccessFailure | None) -> Reason:
-    """Return the reason why Kafka cannot be used."""
-    return Reason.BROKER_UNAVAILABLE if failure is None else _ACCESS_REASONS[failure.misfit]
+    """Return the reason why Kafka is unusable."""
+    return Reason.BROKER_UNAVAILABLE if failure is None else _ACCESS_REASONS[failure.problem]
 
 
 def _has_changes(channel: Channel) -> bool:
@@ -205,13 +205,14 @@ def _topic_lost(
         reason = Reason.TOPIC_MISSING
         message = (
             f"The topic {name} (id {recorded}) was deleted outside Sluiceway; its records are "
-            f"gone. It is not made anew by itself: delete the channel and {again}."
+            f"gone. The gateway does not recreate it: delete the channel and {again}."
         )
     else:
         reason = Reason.TOPIC_RECREATED
         message = (
-            f"The topic {name} was made anew outside Sluiceway: its id is {observed.id}, the "
-            f"channel's is {recorded}. It is left alone: delete the channel and {again}."
+            f"The topic {name} was recreated outside Sluiceway: its id is {observed.id}, the "
+            f"channel's is {recorded}. The gateway does not change it: delete the channel and "
+            f"{again}."
         )
     conditions = channel.conditions
     for type_ in ("Ready", "Synced"):
@@ -244,7 +245,10 @@ def _not_synced(
 def _in_progress(channel: Channel) -> tuple[Reason, str]:
     if channel.phase is Phase.DELETING:
         return Reason.DELETING, f"The topic {channel.topic.name} is being deleted."
-    return Reason.PROVISIONING, f"The topic {channel.topic.name} is being brought up to its spec."
+    return (
+        Reason.PROVISIONING,
+        f"The topic {channel.topic.name} is being updated to match the spec.",
+    )
 
 
 def _ready(channel: Channel, now: datetime) -> Condition:
@@ -252,10 +256,10 @@ def _ready(channel: Channel, now: datetime) -> Condition:
     if channel.phase is Phase.DELETING:
         return _condition("Ready", "False", Reason.DELETING, "The channel is being deleted.", now)
     if channel.phase is Phase.CLOSING:
-        message = "The channel is closing: its writers finish, its records are read."
+        message = "The channel is closing: it waits for its writers and readers to finish."
         return _condition("Ready", "True", Reason.CLOSING, message, now)
     if channel.phase is Phase.CLOSED:
-        message = "The channel is closed: its records can be read, and no writer can be opened."
+        message = "The channel is closed: its records can be read, but new writers are refused."
         return _condition("Ready", "True", Reason.CLOSED, message, now)
     if channel.phase is Phase.READY:
         reason = Reason.TOPIC_ADOPTED if channel.adopted else Reason.TOPIC_CREATED
@@ -267,23 +271,27 @@ def _ready(channel: Channel, now: datetime) -> Condition:
 def _synced(
     channel: Channel, first: Plan, last: Plan, observed: ObservedTopic | None
 ) -> tuple[Reason, str] | None:
-    """Return reason and message of `Synced`; None to keep the present ones."""
+    """Return reason and message of `Synced`; None to keep the current ones."""
     if channel.adopted:
-        return Reason.UP_TO_DATE, "The topic is left as it is; the spec follows it."
+        return Reason.UP_TO_DATE, "The topic is adopted; the spec follows it."
     changes = [each for each in first.actions if isinstance(each, AlterConfig)]
     at_rest = not _has_changes(channel)
     if changes and at_rest:
         names = ", ".join(changes[0].names)
-        return Reason.DRIFT_REVERTED, f"Changed outside Sluiceway, set back to the spec: {names}."
+        return (
+            Reason.DRIFT_REVERTED,
+            f"Changed outside Sluiceway, and reverted: {names}.",
+        )
     if last.surplus_partitions and observed is not None:
         return Reason.PARTITIONS_EXCEED_SPEC, (
-            f"The topic has {observed.partitions} partitions, {channel.spec.partitions} are asked "
-            "for. Partitions are never taken away: ask for as many as there are to settle this."
+            f"The topic has {observed.partitions} partitions instead of "
+            f"{channel.spec.partitions}. Partitions cannot be removed: set spec.partitions to "
+            f"{observed.partitions}."
         )
     before = channel.condition("Synced")
     if at_rest and before and (before.status, before.reason) == ("True", Reason.DRIFT_REVERTED):
         return None
-    return Reason.UP_TO_DATE, "The topic is as the spec asks."
+    return Reason.UP_TO_DATE, "The topic matches the spec."
 
 
 def _condition(

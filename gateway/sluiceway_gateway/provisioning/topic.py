@@ -19,7 +19,7 @@ MESSAGE_BYTES_MAX = 1_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A refused setting, with a message that says what to do instead."""
+    """A refused setting, with the alternative in the message."""
 
     name: str
     message: str
@@ -93,10 +93,10 @@ _KEPT_FROM_USERS: Mapping[str, str] = {
     "retention.ms": "set spec.retention.ms instead",
     "retention.bytes": "set spec.retention.bytes instead",
     "unclean.leader.election.enable": "it may lose acknowledged records; leave it out",
-    "preallocate": "it is the broker's to decide; leave it out",
+    "preallocate": "the broker manages it; leave it out",
     "flush.messages": "durability comes from replication; leave it out",
     "flush.ms": "durability comes from replication; leave it out",
-    "remote.storage.enable": "tiered storage is the cluster operator's to set up; leave it out",
+    "remote.storage.enable": "the cluster's operator sets up tiered storage; leave it out",
 }
 
 #: Longest part of an unknown name in messages.
@@ -117,7 +117,7 @@ def _refused_name(name: str) -> str:
 
 
 def refusals(config: Mapping[str, str]) -> tuple[Refusal, ...]:
-    """Return all refusals of a channel's `spec.config`, sorted by name."""
+    """Return all refusals of settings in a channel's `spec.config`, sorted by name."""
     found: list[Refusal] = []
     for name, value in sorted(config.items()):
         rule = ALLOWED.get(name)
@@ -152,7 +152,7 @@ def topic_overrides(
     return overrides
 
 
-#: From this number of replicas on, a topic of committed records survives the loss of one.
+#: Replicas from which on a topic of committed records survives the loss of one.
 SAFE_REPLICATION = 3
 
 
@@ -259,7 +259,7 @@ def plan(desired: DesiredTopic, observed: ObservedTopic | None) -> Plan:
     if not desired.owned:
         return Plan(match=match)
     if not desired.wanted:
-        # A topic that replaced the recorded one holds somebody else's data.
+        # A topic that replaced the recorded one has somebody else's data.
         doomed = match in (TopicMatch.FOUND, TopicMatch.SAME)
         return Plan(match=match, actions=(DeleteTopic(name=desired.name),) if doomed else ())
     if observed is None or match is TopicMatch.REPLACED:

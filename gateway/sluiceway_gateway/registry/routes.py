@@ -25,16 +25,16 @@ MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 
 class RegistryRoute(GatewayRoute):
-    """A route of the registry: its media types, its form of errors.
+    """A route of the registry, with its media types and format of errors.
 
-    Clients send parameters that concern other registries; they are ignored.
+    Parameters of other registries are ignored, because clients send them.
     """
 
     media_types = frozenset({MEDIA_TYPE, "application/vnd.schemaregistry+json", "application/json"})
     strict_query = False
 
     async def respond(self, request: Request) -> Response:
-        """Respond as a registry does, to errors too."""
+        """Respond as a registry does, also to errors."""
         try:
             return await super().respond(request)
         except SluicewayGatewayError as error:
@@ -59,7 +59,7 @@ class SchemaText(BaseModel):
 
 
 def _number(status: int) -> int:
-    """Return the error code for an HTTP status, where clients know one of five digits."""
+    """Return the five-digit error code for an HTTP status, if there is one."""
     return status * 100 + 1 if status in {401, 403} else status
 
 
@@ -78,7 +78,7 @@ def _schema_json(schema: SchemaVersion) -> dict[str, Any]:
 @router.get("")
 @router.get("/")
 async def get_root(_client: RegistryClient) -> Response:
-    """Answer clients that check whether a registry is here."""
+    """Respond to clients that check for a registry."""
     return _json({})
 
 
@@ -96,7 +96,7 @@ async def list_types(_client: RegistryClient) -> Response:
 
 @router.get("/schemas/ids/{schema_id}")
 def get_schema_by_id(schema_id: SchemaId, client: RegistryClient, gateway: Gateway) -> Response:
-    """Return the schema with the id that a message carries."""
+    """Return the schema with this id, as messages carry it."""
     return _json({"schema": gateway.registry.definition(schema_id, client)})
 
 
@@ -130,7 +130,7 @@ def list_subjects(
     prefix: Annotated[str, Query(alias="subjectPrefix", max_length=300)] = "",
 ) -> Response:
     """Return the names of all subjects."""
-    # The default context may be written out.
+    # The prefix may name the default context.
     return _json(gateway.registry.subjects(client, prefix=prefix.removeprefix(":*:")))
 
 
@@ -142,7 +142,7 @@ def list_versions(subject: str, client: RegistryClient, gateway: Gateway) -> Res
 
 @router.get("/subjects/{subject}/versions/{version}")
 def get_version(subject: str, version: str, client: RegistryClient, gateway: Gateway) -> Response:
-    """Return a version; `latest` is the one that writers use."""
+    """Return a version; `latest` is the version that writers use."""
     return _json(_version_json(gateway.registry.version(subject, version, client)))
 
 
@@ -159,7 +159,7 @@ def get_definition(
 def list_references(
     subject: str, version: str, client: RegistryClient, gateway: Gateway
 ) -> Response:
-    """Return no ids: schemas of channels are whole, without references."""
+    """Return no ids: schemas of channels have no references."""
     gateway.registry.version(subject, version, client)
     return _json([])
 
@@ -228,7 +228,7 @@ def get_config(subject: str, client: RegistryClient, gateway: Gateway) -> Respon
 @router.get("/mode")
 @router.get("/mode/{subject}")
 async def get_mode(_client: RegistryClient) -> Response:
-    """Return the mode: schemas are registered with their channels, not here."""
+    """Return the mode: read-only, because schemas are registered with their channels."""
     return _json({"mode": "READONLY"})
 
 
@@ -236,7 +236,7 @@ async def get_mode(_client: RegistryClient) -> Response:
     "/{path:path}", methods=["GET", "POST", "PUT", "DELETE", "PATCH"], response_model=None
 )
 async def refuse(request: Request, _client: RegistryClient) -> Response:
-    """Refuse changes, and paths that are not here."""
+    """Refuse changes and unknown paths."""
     if request.method in {"GET", "HEAD"}:
         raise NotFound(
             "The registry has no such path; it has schemas, subjects, compatibility, config and "

@@ -77,7 +77,7 @@ class Registry:
             return schemas_store.versions(tx, _require(tx, subject, principal).channel_uid)
 
     def version(self, subject: str, version: str, principal: Principal) -> SubjectVersion:
-        """Return a version, by its number, or `latest` or -1: the one that writers use.
+        """Return a version by its number; `latest` or -1 is the version that writers use.
 
         Raises RegistryError.
         """
@@ -112,7 +112,7 @@ class Registry:
     def incompatibilities(
         self, subject: str, version: str | None, definition: str, principal: Principal
     ) -> list[str]:
-        """Return why a schema breaks the channel's rule: with a version, or with all of them.
+        """Return the violations of the channel's rule, against one version or all of them.
 
         Raises RegistryError.
         """
@@ -139,7 +139,7 @@ def _visible(principal: Principal) -> tuple[str, ...] | None:
 
 
 def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject:
-    """Return the subject's channel; one of that name comes before one of that topic."""
+    """Return the subject's channel; a channel's name has precedence over a topic's."""
     name = subject.removesuffix(_SUFFIX)
     if name != subject:
         found = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW), name=name)

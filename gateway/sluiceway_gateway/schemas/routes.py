@@ -7,16 +7,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel
 
-from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.http.auth import Anybody, Viewer
-from sluiceway_gateway.http.json import json_response
+from sluiceway_gateway.http.json import json_response, time_json
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
 router = APIRouter(prefix="/v1", tags=["schemas"], route_class=GatewayRoute)
 
-SchemaId = Annotated[int, Path(ge=1, le=2**31 - 1, description="The id that messages carry")]
+SchemaId = Annotated[int, Path(ge=1, le=2**31 - 1, description="The schema id in messages")]
 
 
 class SchemaBody(BaseModel):
@@ -46,7 +45,7 @@ class VersionList(BaseModel):
     responses=problems(404, also={200: {"description": "All versions", "model": VersionList}}),
 )
 def list_schemas(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
-    """Return all schemas of the channel's records; `status.schema` is the present one."""
+    """Return all schemas of the channel's records; `status.schema` is the current one."""
     items = [
         vars(each)
         | {"definition": json.loads(each.definition), "created_at": time_json(each.created_at)}

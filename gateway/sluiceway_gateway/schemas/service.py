@@ -26,7 +26,7 @@ _MAX_VIOLATIONS = 20
 
 
 def parse_schema(definition: Mapping[str, Any]) -> Schema:
-    """Parse an Avro schema; raises InvalidSchema with the path of the fault."""
+    """Parse an Avro schema; raises InvalidSchema with the path of the error."""
     try:
         return Schema.parse(definition)
     except SchemaError as error:
@@ -126,7 +126,7 @@ def _require_compatible(
 
 
 def differences(given: Schema, versions: Sequence[SchemaVersion], rule: Compatibility) -> list[str]:
-    """Return how a schema breaks the rule with these versions; none for one that meets it."""
+    """Return the violations of the rule by a schema, against these versions."""
     return _broken(given, [(each, _parsed(each.definition)) for each in versions], rule)
 
 

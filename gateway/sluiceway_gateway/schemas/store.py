@@ -77,7 +77,7 @@ def _version_of(row: Row[Any]) -> SchemaVersion:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A channel whose messages carry the ids of schemas; `version` is the present one."""
+    """A channel whose messages carry the ids of schemas; `version` is the current one."""
 
     channel_uid: str
     channel: str

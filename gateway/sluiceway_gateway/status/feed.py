@@ -17,10 +17,9 @@ from pydantic_core import to_json
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import status_etag
 from sluiceway_gateway.channels.store import Tag
-from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.errors import DatabaseUnavailable
-from sluiceway_gateway.http.json import JsonCache
+from sluiceway_gateway.http.json import JsonCache, time_json
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.status.service import Look, Statuses
 from sluiceway_gateway.status.store import StatusReport

@@ -11,8 +11,8 @@ from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import Precondition, status_etag
-from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.http.auth import Anybody, access
+from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after, name_before
 from sluiceway_gateway.http.problems import problems

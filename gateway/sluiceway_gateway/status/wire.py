@@ -9,10 +9,9 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
-from sluiceway_gateway.channels.wire import time_json
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
-from sluiceway_gateway.http.json import JsonCache, list_of, text_of
+from sluiceway_gateway.http.json import JsonCache, list_of, text_of, time_json
 from sluiceway_gateway.status.lag import GroupLag
 from sluiceway_gateway.status.model import CurrentProblem, Severity
 from sluiceway_gateway.status.progress import ProgressState, offset_at, track_key, worst
@@ -73,6 +72,7 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
         "progress": lag and lag.progress,
         "write_rate": lag and _rounded(lag.write_rate),
         "read_rate": _rounded(summary.read_rate),
+        "trend": lag and _rounded(lag.trend),
         "problems": [_problem_json(each) for each in summary.problems],
     }
 
@@ -407,6 +407,7 @@ class StatusLine(BaseModel):
     progress: ProgressState | None
     write_rate: float | None
     read_rate: float | None = Field(description="Of all groups, in messages per second")
+    trend: float | None = Field(description="Growth of the largest lag in messages per second")
     problems: list[StatusProblem] = _PROBLEMS
 
 

@@ -118,4 +118,4 @@ def test_an_offset_behind_the_committed_end_is_out_of_range(
     produced(broker, channel, encoded(channel, 2))
     answer = fetched(broker, channel, 3, timeout=50)
     assert answer.err == OffsetOutOfRangeError.ERROR_CODE
-    assert "from 0 to 2" in answer.reason
+    assert "range is 0 to 2" in answer.reason

@@ -220,7 +220,7 @@ def test_commits_past_fetched_offsets_or_backwards_are_refused(
     last = fetched(broker, channel, max_bytes=4 * size).messages[-1].offset
     told = member.commit(0, last + 2)
     assert told.err == beyond
-    assert f"which is up to {last + 1}" in told.reason
+    assert f"which end at {last + 1}" in told.reason
     assert member.commit(0, last + 1).err == 0
     assert member.commit(0, 1).err == beyond
     assert committed(broker, channel, b"g").offset == last + 1

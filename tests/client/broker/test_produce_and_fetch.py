@@ -193,7 +193,7 @@ def test_unknown_topics_and_partitions_are_refused_one_by_one(
     answer: Any = broker.fetch_messages([PartitionFetchRequest(t, p, 0) for t, p in places])
     assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
     assert values(answer.topics[channel.name][0]) == [sent]
-    assert "partitions 0 to 1, and not 2" in answer.topics[channel.name][2].reason
+    assert "partitions 0 to 1, but not 2" in answer.topics[channel.name][2].reason
     with pytest.raises(UnknownTopicOrPartition, match="no-such-channel, partition 0: "):
         answer.check()
     answer = broker.request_offset_limits([PartitionOffsetRequest(t, p, -1) for t, p in places])
@@ -215,7 +215,7 @@ def test_an_offset_out_of_range_is_refused_and_the_next_fetch_works(
     for offset in (0, 4, -7):
         told = fetched(broker, channel, offset)
         assert (told.err, told.messages) == (OffsetOutOfRangeError.ERROR_CODE, [])
-    assert "it reaches from 1 to 3" in fetched(broker, channel, 4).reason
+    assert "its range is 1 to 3" in fetched(broker, channel, 4).reason
     assert values(fetched(broker, channel, 1)) == sent[1:]
 
 
@@ -279,7 +279,7 @@ def test_a_message_that_is_too_large_is_refused(broker: Broker, new_channel: New
     channel = new_channel(config={"max.message.bytes": "2000"})
     told = produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000])
     assert told.err == MessageSizeTooLarge.ERROR_CODE
-    assert "the channel takes 2,000" in told.reason
+    assert "the limit of the channel is 2,000" in told.reason
     channel.update(config={"max.message.bytes": "20000"})
     # Kafka's brokers may learn the new limit a moment later.
     until(lambda: produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000]).err == 0)

@@ -168,6 +168,18 @@ def test_stored_offsets_are_committed_without_automatic_storing(
     assert raised(consumer().store_offsets, offsets=unread) == KafkaError._INVALID_ARG
 
 
+def test_a_message_without_an_offset_commits_nothing(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    reader = consumer(**{"group.id": "made", "enable.auto.offset.store": False})
+    reader.assign([at(name, 0, 0)])
+    made = Message(topic=name, partition=0)
+    reader.store_offsets(message=made)
+    assert reader.commit(message=made) is None
+    assert raised(reader.commit, message=made, asynchronous=False) == KafkaError._NO_OFFSET
+    assert [each.offset for each in reader.committed([at(name)])] == [OFFSET_INVALID]
+
+
 def test_seek_pause_and_resume(consumer: Callable[..., Consumer], name: str) -> None:
     reader = consumer()
     reader.assign([at(name, 0, 0), at(name, 1, 0)])

@@ -159,7 +159,7 @@ def test_an_abandoned_endpoint_is_reported_once_and_after_a_gateway_outage(
     ]
     assert script.bodies[-1].items() >= {"uid": "2" * 32, "epoch": 3, "state": "error"}.items()
     (line,) = said(caplog)
-    assert line.startswith("the writer x failed: the program let go of it")
+    assert line.startswith("the writer x failed: it was garbage-collected")
 
 
 def test_an_abandoned_principal_closes_after_its_group(

@@ -177,8 +177,8 @@ def test_a_gateway_outage_is_logged_once_and_raises_after_the_grace_period(
     session.send(calls)
     assert session.outage is None
     assert [record.message.split(":")[0] for record in caplog.records] == [
-        "the gateway takes no heartbeats",
-        "the gateway takes heartbeats again, after 60.5 s",
+        "heartbeats fail",
+        "the gateway accepts heartbeats again, after 60.5 s",
     ]
     assert len(member.results) == 1
 

@@ -201,8 +201,8 @@ def test_no_writer_is_awaited_when_the_channel_closes(on_lost_writer: OnLostWrit
     found = Reader(on_lost_writer).judges(writer(0, "error"), complete=True)
     assert found is not None
     assert isinstance(found.error, WriterFailed)
-    assert "no writer can take its place any more" in str(found.error)
-    assert "start it again" not in str(found.error).lower()
+    assert "no successor can attach" in str(found.error)
+    assert "restart it" not in str(found.error).lower()
 
 
 def test_the_error_advises_only_what_is_possible() -> None:
@@ -213,12 +213,12 @@ def test_the_error_advises_only_what_is_possible() -> None:
         return str(found.error)
 
     grouped = told(writer(0, "error"))
-    assert "Start it again in its place (the same group and index), and read on" in grouped
+    assert "Restart it in its place (the same group and index), and continue to read" in grouped
     assert f"sluiceway channels dismiss flights --endpoint {0:032x}" in grouped
     assert f"channel.dismiss('{0:032x}')" in grouped
     alone = told(writer(0, "error", group=None))
-    assert "No writer can take the place of one that has no group" in alone
-    assert "again in its place" not in alone
+    assert "A writer without a group cannot have a successor" in alone
+    assert "in its place" not in alone
     assert "on_lost_writer='go_on'" in alone
     many = told(*(writer(number, "error") for number in range(12)))
     assert "sluiceway channels dismiss flights --failed" in many

@@ -155,7 +155,7 @@ def test_invalid_partitioning_options_are_refused(wishes: dict[str, Any], messag
 
 @pytest.mark.parametrize("given", [4, -1, 1.0, "1", None, True])
 def test_an_invalid_partition_names_the_record(given: Any) -> None:
-    with pytest.raises(OptionError, match=r"for record 12; it gives a partition from 0 to 3"):
+    with pytest.raises(OptionError, match=r"for record 12; it must return a partition from 0 to 3"):
         place(partitioner=lambda record, _: given if record["id"] == 2 else 0).assign(
             batch(*"abc"), 10
         )

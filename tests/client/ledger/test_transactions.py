@@ -148,7 +148,7 @@ def test_a_reader_is_in_one_transaction_at_a_time(
     """The inner one would commit the positions without the output of the outer one."""
     second = new_ledgered()
     with source.reader(group="copy") as reader, sink.writer() as writer, second.writer() as other:
-        with pytest.raises(OptionError, match="in a transaction already"):
+        with pytest.raises(OptionError, match="already in a transaction"):
             nest(gateway, reader, writer, other)
         assert source.committed("copy") == {}
         while copy(gateway, reader, writer, 30):

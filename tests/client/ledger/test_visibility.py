@@ -150,7 +150,7 @@ def test_a_recreated_topic_is_refused(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
     script.answer(200, body(1, topic_id="topic-2"), ETag='"1"')
-    with pytest.raises(TopicGone, match=r"topic-2.*topic-1.*Open the channel anew"):
+    with pytest.raises(TopicGone, match=r"topic-2.*topic-1.*Open the channel again"):
         visibility_of(calls, connection, grace_s=60.0)
 
 

@@ -320,7 +320,7 @@ def test_threads_share_a_writer_and_no_record_is_lost_or_doubled(
 
 def test_blocks_do_not_nest_and_end_before_the_writer(new_ledgered: NewChannel) -> None:
     with new_ledgered().writer() as writer, writer.batch("outer"):
-        with pytest.raises(OptionError, match="in a batch already"), writer.batch("inner"):
+        with pytest.raises(OptionError, match="already in a batch"), writer.batch("inner"):
             pass
         with pytest.raises(OptionError, match="leave its block"):
             writer.close()

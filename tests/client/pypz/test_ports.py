@@ -1,4 +1,4 @@
-"""Ports that run the channel classes: stand-ins, and pypz's if it is installed."""
+"""Ports that run the channel classes: stand-ins, and pypz's."""
 
 import os
 import subprocess
@@ -90,9 +90,17 @@ def standins(wish: Wish) -> Ports:
 def of_pypz(wish: Wish) -> Ports:
     """Create a pipeline of pypz's operators, and return their ports."""
     pipeline = pipeline_of_pypz(wish)
-    readers = [pipeline.reader, *pipeline.reader.get_replicas()]
-    writers = [pipeline.writer, *pipeline.writer.get_replicas()]
+    readers, writers = replicas_of(pipeline.reader), replicas_of(pipeline.writer)
     return [each.input_port for each in readers], [each.output_port for each in writers]
+
+
+def replicas_of(operator: Any) -> list[Any]:
+    """Return an operator and its replicas; those of pypz 0.10 are materialized by its executor."""
+    replicas = operator.get_replicas()
+    return [
+        operator,
+        *(each.materialize() if hasattr(each, "materialize") else each for each in replicas),
+    ]
 
 
 def pipeline_of_pypz(wish: Wish, kind: Any = None) -> Any:

@@ -83,7 +83,7 @@ def test_a_schema_can_be_pickled_and_hashed():
         (record({"name": "1x", "type": "int"}), "'_1x'"),
         (record({"name": "é", "type": "int"}), "not an Avro name"),
         (record({"type": "int"}), "an object with a name"),
-        (record({"name": "x", "type": "int"}, {"name": "x", "type": "int"}), "there twice"),
+        (record({"name": "x", "type": "int"}, {"name": "x", "type": "int"}), "exists twice"),
         (record({"name": "x", "type": "int"}, name="a-b"), "not an Avro name"),
         (record({"name": "x", "type": "int"}, name=5), "needs a name"),
         (of_type("integer"), "field 'x': unknown type 'integer'"),
@@ -379,8 +379,8 @@ class Wrong:
         (Lost, InvalidSchema, "annotations of Lost"),
         (Odd, InvalidSchema, "does not fit its type"),
         (Wrong, InvalidSchema, "the default does not fit"),
-        (5, InvalidSchema, "int cannot be made into"),
-        (int, InvalidSchema, "type cannot be made into"),
+        (5, InvalidSchema, "int is not a schema"),
+        (int, InvalidSchema, "type is not a schema"),
         (pa.schema([]), InvalidSchema, "no fields"),
     ],
 )
@@ -446,7 +446,7 @@ def test_narrow_and_large_arrow_types_widen(given_type, carried):
     [
         ([("mean delay", pa.int32())], "rename it, for instance to 'mean_delay'"),
         ([("count(1)", pa.int32())], "'count_1'"),
-        ([("x", pa.int32()), ("x", pa.int32())], "there twice"),
+        ([("x", pa.int32()), ("x", pa.int32())], "exists twice"),
     ],
 )
 def test_arrow_names_that_are_not_avro_names_are_rejected(fields, says):

@@ -201,7 +201,7 @@ def test_a_checkpoint_ahead_of_the_commits_fails(
     end = query.end()
     ahead = {**end, "offsets": {"0": 5, "1": 0}}
 
-    with pytest.raises(CheckpointMismatch, match="up to 5, but it is committed up to 3 only: the"):
+    with pytest.raises(CheckpointMismatch, match="up to 5, but it is committed only up to 3: the"):
         query.batch(query.start(), ahead)
 
 

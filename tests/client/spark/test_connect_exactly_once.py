@@ -57,6 +57,6 @@ def test_foreach_batch_writes_each_batch_once_by_its_key(found: dict[str, Any]) 
 def test_a_write_without_a_key_is_refused_as_it_may_be_in_foreach_batch(
     found: dict[str, Any],
 ) -> None:
-    assert "needs a key for its batch" in found["in_foreach_batch"]
-    assert "needs a key for its batch" in found["outside"]
+    assert "needs a batch key" in found["in_foreach_batch"]
+    assert "needs a batch key" in found["outside"]
     assert found["connect-once-forgetful"] == 0

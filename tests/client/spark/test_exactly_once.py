@@ -135,7 +135,7 @@ def test_foreach_batch_writes_each_batch_once_by_its_key(
         assert writer.trigger(availableNow=True).start().awaitTermination(TIMEOUT_S)
 
     run(write, "first")
-    with pytest.raises(StreamingQueryException, match="it needs a key for its batch"):
+    with pytest.raises(StreamingQueryException, match="it needs a batch key"):
         run(forgetful, "second")
 
     assert ledger.ids(sink) == [*range(10)]

@@ -220,7 +220,7 @@ def test_messages_that_are_missing_or_of_other_batches_are_refused(
         with pytest.raises(IncompleteBatch, match="messages of other batches"):
             query.sink().commit(messages, number)
     few = replace(first, part=replace(first.part, records=3))
-    with pytest.raises(IncompleteBatch, match="wrote 3 records, and listed 2"):
+    with pytest.raises(IncompleteBatch, match="wrote 3 records, but listed 2"):
         query.sink().commit([few], 0)
 
     query.sink().abort([second, other], 1)

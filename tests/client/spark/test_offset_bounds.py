@@ -120,7 +120,7 @@ def test_the_length_of_a_range_is_its_number_of_offsets() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"nope": 5}', "has the key 'nope': no partition, which is a whole number from 0"),
+        ('{"nope": 5}', "has the key 'nope': not a partition, which is a whole number from 0"),
         ('{"nope": {"0": 5}}', "has the key 'nope': not the channel 'flights'"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_null_in_a_required_field_fails_its_batch_before_it_is_sent(channel: C
     with pytest.raises(InvalidRecord, match="record 1, field 'id'") as caught:
         writer(channel.connection("write")).write(iter([batch(1, 2), batch(3, None, 4)]))
 
-    assert "2 records that this task wrote before, and" in "".join(caught.value.__notes__)
+    assert "2 earlier records of this task, and" in "".join(caught.value.__notes__)
     assert not {3, 4} & set(all_ids(channel))
 
 

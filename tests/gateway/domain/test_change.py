@@ -165,7 +165,7 @@ def test_a_deleting_channel_refuses_changes_and_other_transitions() -> None:
     channel = deleted(make(), keep_topic=True, now=NOW)
     with pytest.raises(ChannelDeleting):
         changed(channel, Change())
-    with pytest.raises(ChannelDeleting, match="keeping its topic"):
+    with pytest.raises(ChannelDeleting, match="without its topic"):
         deleted(channel, keep_topic=False, now=NOW)
 
 

@@ -44,7 +44,7 @@ def test_keep_topic_keeps_the_topic_and_is_final(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     kept = rig.http.delete("/v1/channels/flights", params={"uid": uid, "topic": "keep"})
     (ready, _synced) = kept.json()["status"]["conditions"]
-    assert (ready["reason"], "stays" in ready["message"]) == ("Deleting", True)
+    assert (ready["reason"], "without its topic" in ready["message"]) == ("Deleting", True)
     other = rig.http.delete("/v1/channels/flights", params={"uid": uid})
     assert (other.status_code, code(other)) == (409, "channel_deleting")
     odd = rig.http.delete("/v1/channels/flights", params={"uid": uid, "topic": "kepe"})

@@ -4,7 +4,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 import httpx
@@ -40,24 +42,38 @@ def gateway(url: str, **options: Any) -> Iterator[Rig]:
         database.close()
 
 
-def calls(flights: Site, reader: Any) -> list[Callable[[], httpx.Response]]:
-    http = flights.rig.http
+def requests(reader: Any) -> list[Callable[[Site], httpx.Response]]:
     change = {"spec": {"schema": SCHEMA}}
     return [
-        lambda: http.get("/v1/channels"),
-        lambda: http.get(flights.path),
-        lambda: http.get("/v1/status"),
-        lambda: http.get("/metrics"),
-        lambda: http.put("/v1/channels/others", json=change),
-        lambda: http.delete(flights.path, params={"uid": flights.uid}),
-        lambda: flights.ask(),
-        lambda: flights.ask(group="d", dynamic=True),
-        lambda: flights.send(report(reader), beat=1_000_000),
-        lambda: flights.commit(reader, 2, (0, 9, 0)),
-        lambda: flights.depart(reader),
-        lambda: flights.reset((0, 0, 0), headers={"Idempotency-Key": "a"}),
-        lambda: http.get(flights.offsets_path("g")),
+        lambda flights: flights.rig.http.get("/v1/channels"),
+        lambda flights: flights.rig.http.get(flights.path),
+        lambda flights: flights.rig.http.get("/v1/status"),
+        lambda flights: flights.rig.http.get("/metrics"),
+        lambda flights: flights.rig.http.put("/v1/channels/others", json=change),
+        lambda flights: flights.rig.http.delete(flights.path, params={"uid": flights.uid}),
+        lambda flights: flights.ask(),
+        lambda flights: flights.ask(group="d", dynamic=True),
+        lambda flights: flights.send(report(reader), beat=1_000_000),
+        lambda flights: flights.commit(reader, 2, (0, 9, 0)),
+        lambda flights: flights.depart(reader),
+        lambda flights: flights.reset((0, 0, 0), headers={"Idempotency-Key": "a"}),
+        lambda flights: flights.rig.http.get(flights.offsets_path("g")),
     ]
+
+
+@contextmanager
+def clients(flights: Site, count: int) -> Iterator[SimpleQueue[Site]]:
+    """The same channel through `count` clients, each for one thread at a time.
+
+    The pool of a shared httpx.Client now and then closes an idle connection that another thread
+    has just been given, whose request then fails with "Bad file descriptor".
+    """
+    free: SimpleQueue[Site] = SimpleQueue()
+    with ExitStack() as stack:
+        for _ in range(count):
+            made = httpx.Client(base_url=flights.rig.url, timeout=30, verify=False)  # noqa: S501
+            free.put(replace(flights, rig=replace(flights.rig, http=stack.enter_context(made))))
+        yield free
 
 
 def ready(rig: Rig) -> bool:
@@ -73,19 +89,25 @@ def test_while_postgres_hangs_every_request_is_503(postgres: Postgres, wait_ms: 
         assert ready(rig)
         threads = threading.active_count()
 
-        def check(call: Callable[[], httpx.Response]) -> None:
+        def check(request: Callable[[Site], httpx.Response]) -> None:
+            own = free.get()
             begun_s = time.monotonic()
-            answer = call()
+            answer = request(own)
+            free.put(own)
             assert time.monotonic() - begun_s < ANSWERED_S
             assert (answer.status_code, code(answer)) == (503, "database_unavailable")
             assert answer.json()["retriable"] is True
 
         # More than there are connections and threads, and again when it is known.
-        with postgres.stopped(), ThreadPoolExecutor(120) as pool:
+        with (
+            clients(flights, 120) as free,
+            postgres.stopped(),
+            ThreadPoolExecutor(120) as pool,
+        ):
             for _ in range(2):
                 begun_s = time.monotonic()
                 readiness = pool.submit(rig.http.get, "/readyz")
-                asked = [pool.submit(check, each) for each in calls(flights, reader) * 9]
+                asked = [pool.submit(check, each) for each in requests(reader) * 9]
                 for each in asked:
                     each.result()
                 assert readiness.result().json()["reasons"]["database"] == "DatabaseUnavailable"

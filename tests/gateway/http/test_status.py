@@ -307,12 +307,14 @@ def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
         "progress": None,
         "write_rate": None,
         "read_rate": None,
+        "trend": None,
         "problems": [],
     }
     line = page["items"][1]
     assert line["writers"] == none | {"living": 1, "failed": 1, "finished": 1}
     assert line["readers"] == none | {"living": 1}
     assert (line["lag_messages"], line["lag_seconds"], line["progress"]) == (4, 7.5, "stalled")
+    assert line["trend"] == -0.25
     assert {each["code"] for each in line["problems"]} == {"reader_stalled", "writer_failed"}
     (failed,) = [each for each in line["problems"] if each["code"] == "writer_failed"]
     assert (failed["endpoint"], failed["reason"]) == (writers[1]["id"], "x")

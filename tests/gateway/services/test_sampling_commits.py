@@ -9,7 +9,7 @@ import pytest
 from endpoints import fresh_id
 from ledger_sites import KNOWN, LedgerSite
 from shared_kafka import SharedKafka
-from sluiceway_gateway.channels.wire import time_json
+from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.status.sampler import Sampler
 

@@ -204,7 +204,7 @@ def test_a_migration_waits_for_another_for_a_limited_time(old: Database) -> None
         if old.dialect == "postgresql":
             lock = text("SELECT pg_advisory_xact_lock(:lock)")
             connection.execute(lock.bindparams(lock=revision._LOCK))
-        with pytest.raises(DatabaseUnavailable, match="another migration is at work"):
+        with pytest.raises(DatabaseUnavailable, match="another migration is running"):
             revision.upgrade(old, wait_s=0.2)
     assert revision.current(old) == NEWEST
     assert revision.upgrade(old) == revision.head()

@@ -1,14 +1,19 @@
 // Changes an operator may make, each behind a dialog that says what will happen.
 
+import { may } from "./account.js";
 import { channelPath, getJson, send } from "./api.js";
 import { isUnknown, Text, whole } from "./format.js";
 import { exampleRecord, jsonText } from "./json.js";
 import { html, signal, useEffect, useRef, useState } from "./view.js";
 
+// How many actions of this page have succeeded.
+export const acted = signal(0);
+
 // The open dialog: { title, text, confirm, fields, run }; null while there is none.
 const dialog = signal(null);
 
 export function channelActions(name, { channel }) {
+  if (!may("manage", name)) return [];
   const open = !["closing", "closed", "deleting"].includes(channel.phase);
   return [{ title: "Close…", disabled: !open, onClick: () => ask(closing(name, channel)) }];
 }
@@ -25,7 +30,7 @@ function closing(name, { uid }) {
 
 export function dismissAction(name, { channel }, endpoint) {
   const gone = endpoint.state === "error" || (endpoint.health === "lost" && endpoint.state !== "closed");
-  if (!gone) return null;
+  if (!gone || !may("manage", name)) return null;
   return {
     title: "Dismiss…",
     onClick: () =>
@@ -42,6 +47,7 @@ export function dismissAction(name, { channel }, endpoint) {
 }
 
 export function abortAction(name, { channel }, batch) {
+  if (!may("manage", name)) return null;
   return {
     title: "Abort…",
     onClick: () =>
@@ -60,7 +66,7 @@ export function abortAction(name, { channel }, batch) {
 }
 
 export function offsetActions(name, status, group) {
-  if (group.mode === "broadcast" && isUnknown(group.index)) return [];
+  if ((group.mode === "broadcast" && isUnknown(group.index)) || !may("manage", name)) return [];
   return [{ title: "Reset offsets…", onClick: () => ask(resetting(name, status, group)) }];
 }
 
@@ -185,6 +191,7 @@ function OpenDialog({ spec }) {
     setBusy(true);
     try {
       await spec.run(values);
+      acted.value += 1;
       element.current.close();
     } catch (failure) {
       setError(failure.message);

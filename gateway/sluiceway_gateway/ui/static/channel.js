@@ -2,6 +2,8 @@
 
 import { channelActions, Dialog } from "./actions.js";
 import { channelPath, getJson } from "./api.js";
+import { Changes } from "./changes.js";
+import { Charts } from "./charts.js";
 import { Commits } from "./commits.js";
 import { Configuration } from "./configuration.js";
 import { Endpoints } from "./endpoints.js";
@@ -17,10 +19,12 @@ import { html, useEffect, useState } from "./view.js";
 
 const TABS = [
   { id: "readers", title: "Readers", view: Readers },
+  { id: "charts", title: "Charts", view: Charts },
   { id: "endpoints", title: "Endpoints", view: Endpoints },
   { id: "messages", title: "Messages", view: Messages },
   { id: "commits", title: "Commits", view: Commits, shown: (status) => status.ledger !== null },
   { id: "schema", title: "Schema", view: Schemas },
+  { id: "changes", title: "Changes", view: Changes },
   { id: "configuration", title: "Configuration", view: Configuration },
 ];
 
@@ -37,7 +41,7 @@ export function ChannelPage({ name }) {
     });
   }, []);
   if (!status) {
-    return html`<main>${gone ? html`<${Gone} error=${gone} name=${name} />` : html`<p class="loading">Reading the channel</p>`}</main>`;
+    return html`<main>${gone ? html`<${Gone} error=${gone} name=${name} /><${Changes} name=${name} status=${null} />` : html`<p class="loading">Reading the channel</p>`}</main>`;
   }
   const { query } = route.value;
   const tabs = TABS.filter((each) => !each.shown || each.shown(status));
