@@ -89,7 +89,7 @@ def test_only_committed_messages_are_fetched(broker: Broker, channel: Channel) -
     assert values(fetched(broker, channel, 4, timeout=50)) == sent[3:]
 
 
-def test_an_open_batch_hides_what_follows_it(broker: Broker, channel: Channel) -> None:
+def test_an_open_batch_hides_later_records(broker: Broker, channel: Channel) -> None:
     sent = encoded(channel, 4)
     with channel.writer(partition=0) as writer:
         with writer.batch("open"):
@@ -112,9 +112,7 @@ def test_a_waiting_fetch_gets_the_next_commit(broker: Broker, channel: Channel) 
     assert values(found[0]) == sent
 
 
-def test_an_offset_behind_the_committed_end_is_out_of_range(
-    broker: Broker, channel: Channel
-) -> None:
+def test_an_offset_past_the_committed_end_is_out_of_range(broker: Broker, channel: Channel) -> None:
     produced(broker, channel, encoded(channel, 2))
     answer = fetched(broker, channel, 3, timeout=50)
     assert answer.err == OffsetOutOfRangeError.ERROR_CODE

@@ -93,7 +93,7 @@ def test_connected_follows_the_gateways_answers(script: Script) -> None:
     broker.close()
 
 
-def test_metadata_from_elsewhere_has_the_gateways_address(gateway_url: str) -> None:
+def test_metadata_of_other_clients_has_the_gateways_address(gateway_url: str) -> None:
     host, port = gateway_url.removeprefix("http://").split(":")
     with Broker.from_metadata(BrokerMetadata(5, host, int(port)), None, 20_000, 20_000) as broker:
         assert broker.connected

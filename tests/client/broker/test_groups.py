@@ -95,7 +95,7 @@ def test_the_first_member_leads_and_has_all_partitions(broker: Broker, channel: 
     assert channel.endpoints()[0].state == "closed"
 
 
-def test_members_share_partitions_and_give_them_up_when_they_rejoin(
+def test_members_share_partitions_and_release_them_when_they_rejoin(
     broker: Broker, channel: Channel
 ) -> None:
     first, partitions = joined(broker, channel)

@@ -113,7 +113,7 @@ def test_the_local_queue_is_bounded(silent: str) -> None:
 
 
 @pytest.mark.parametrize("leave", ["close", pytest.param("with", marks=pytest.mark.long)])
-def test_closing_is_bounded_and_fails_what_was_not_delivered(silent: str, leave: str) -> None:
+def test_closing_is_bounded_and_fails_undelivered_messages(silent: str, leave: str) -> None:
     told: Told = []
     producer = Producer({"bootstrap.servers": silent})
     producer.produce("flights", b"x", on_delivery=noting(told))
@@ -131,7 +131,7 @@ def test_closing_is_bounded_and_fails_what_was_not_delivered(silent: str, leave:
         producer.close()
 
 
-def test_what_attaching_finds_out_is_the_error_of_the_messages(site: Facade) -> None:
+def test_errors_of_attaching_are_the_errors_of_the_messages(site: Facade) -> None:
     told: Told = []
     with site.producer() as producer:
         producer.produce("nowhere", b"x", on_delivery=noting(told))

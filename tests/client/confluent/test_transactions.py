@@ -394,7 +394,7 @@ def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_aborting_a_transaction_without_an_answer_tells_whether_it_counted(
+def test_aborting_an_unanswered_commit_reports_whether_it_was_applied(
     site: Facade,
     name: str,
     way: Relay,

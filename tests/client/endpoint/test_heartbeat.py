@@ -266,7 +266,7 @@ class Along:
         self.refusals.append(error)
 
 
-def test_companions_report_with_and_without_endpoints(
+def test_extensions_report_with_and_without_endpoints(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along = Along()
@@ -307,7 +307,7 @@ def test_fields_refused_by_an_older_gateway_are_omitted_and_heartbeats_continue(
     assert (len(member.results), session.outage) == (1, None)
 
 
-def test_a_companion_continues_during_a_gateway_outage(
+def test_an_extension_continues_during_a_gateway_outage(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along = Along()

@@ -147,7 +147,7 @@ def test_an_idle_readers_partitions_are_paused_and_read_completely_later(
         assert not buffer_of(still).paused
 
 
-def test_a_waiting_reader_polls_for_all_and_hands_over(
+def test_a_waiting_reader_polls_for_all_and_passes_polling_on(
     topics: Topics,
 ) -> None:
     connection = topics.connect("avro", partitions=8)
@@ -164,7 +164,7 @@ def test_a_waiting_reader_polls_for_all_and_hands_over(
         each.close()
 
 
-def test_a_served_reader_hands_polling_over_at_once(topics: Topics) -> None:
+def test_a_served_reader_passes_polling_on_at_once(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=2)
     streams = [stream_of(shared(connection, until=None, partitions=[p])) for p in (0, 1)]
     for each in streams:

@@ -534,7 +534,7 @@ def test_a_channel_needs_a_name_and_a_context(kind: type) -> None:
         kind("channel", None)
 
 
-def test_a_restarted_port_fences_the_former_one(bench: Bench) -> None:
+def test_a_restarted_port_fences_its_predecessor(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(4))
     assert len(take(reader, 4)) == 4

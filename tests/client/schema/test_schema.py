@@ -303,7 +303,7 @@ def test_a_union_has_64_types_at_most_and_counts_them_as_fields():
         Schema.parse(record(*several))
 
 
-def test_a_union_has_no_arrow_type_of_its_own():
+def test_a_union_has_no_own_arrow_type():
     schema = Schema.parse(of_type(["int", "null", "string"]))
     with pytest.raises(UnsupportedType, match=r"union of int, string, .* as Avro JSON") as caught:
         Schema.of(schema.arrow)

@@ -130,7 +130,7 @@ def test_a_key_that_is_no_partition_is_named_with_what_it_must_be(text: str, sai
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_an_offset_beyond_the_end_is_not_called_lost(
+def test_an_offset_past_the_end_is_not_reported_as_lost(
     fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = ReadOptions.parse({"path": "flights", "failOnDataLoss": fails})
