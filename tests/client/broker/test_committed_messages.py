@@ -55,7 +55,7 @@ def test_each_request_is_committed_before_it_returns(
         request.add_message(Message(value), channel.name, number % 2)
     answer = broker.produce_messages(request)
     assert answer is not None
-    assert [told.err for told in answer.topics[channel.name].values()] == [0, 0]
+    assert [reported.err for reported in answer.topics[channel.name].values()] == [0, 0]
     assert ledger.ids(channel) == list(range(10))
     assert produced(broker, channel, encoded(channel, 5, 10)).err == 0
     assert ledger.ids(channel) == list(range(15))

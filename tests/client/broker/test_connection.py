@@ -87,8 +87,8 @@ def test_connected_follows_the_gateways_answers(script: Script) -> None:
     assert not broker.connected
     script.problem(404, "channel_not_found")
     script.problem(403, "forbidden")
-    told = broker.request_metadata([b"flights"])
-    assert told.topics["flights"].err == UnknownTopicOrPartition.ERROR_CODE
+    reported = broker.request_metadata([b"flights"])
+    assert reported.topics["flights"].err == UnknownTopicOrPartition.ERROR_CODE
     assert broker.connected
     broker.close()
 

@@ -30,8 +30,8 @@ def public(kind: type) -> set[str]:
 def test_every_public_name_is_on_the_page() -> None:
     named = set(re.findall(r"(?:Consumer|Producer)\.\w+", " ".join(row[0] for row in ROWS)))
     assert public(Consumer) | public(Producer) == named
-    told = " ".join(row[0] for row in ROWS)
-    assert [name for name in confluent.__all__ if name not in told] == []
+    reported = " ".join(row[0] for row in ROWS)
+    assert [name for name in confluent.__all__ if name not in reported] == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].replace("`", "")[:60])
