@@ -78,7 +78,7 @@ def test_a_killed_member_is_replaced_after_its_own_patience(
     assert time.monotonic() - began_s < 30
 
 
-def test_writers_readers_and_ports_have_a_patience_of_their_own(new_channel: NewChannel) -> None:
+def test_writers_readers_and_ports_have_their_own_patience(new_channel: NewChannel) -> None:
     channel = new_channel(heartbeat=PATIENT)
     with (
         channel.writer(patience_s=5),

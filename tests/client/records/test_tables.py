@@ -307,7 +307,7 @@ class Texts:
             raise pa.ArrowInvalid("too large, or bad")
 
 
-def test_values_that_are_too_large_together_are_not_taken_for_a_bad_one():
+def test_values_too_large_together_are_not_reported_as_one_invalid_value():
     with pytest.raises(ArrayOverflow):
         casts._find_failure(Texts("a", "b", "c", "d"), pa.string())
     for position in range(5):
