@@ -1,6 +1,11 @@
-"""The examples without Spark, one after the other, against a real gateway."""
+"""The examples without Spark, one after the other, against a real gateway.
+
+Each is a process of its own, so `make test` runs one of each kind.
+"""
 
 from pathlib import Path
+
+import pytest
 
 from processes import EXAMPLES, run_example
 
@@ -14,6 +19,7 @@ def test_two_replicas_count_every_reading_once_despite_a_restart(
     assert total == "2000 readings counted"
 
 
+@pytest.mark.long
 def test_a_writer_waits_until_two_groups_have_read_all(gateway_url: str) -> None:
     late, archived, total = run_example("wait_until_read.py", gateway_url)
     assert late.startswith("not yet: after 0.1 s the records written to the channel 'orders'")
@@ -30,6 +36,7 @@ def test_orders_cycle_through_ports_until_their_channel_is_closed(gateway_url: s
     ]
 
 
+@pytest.mark.long
 def test_a_channel_is_closed_after_everything_is_read_then_deleted(gateway_url: str) -> None:
     assert run_example("close_and_delete.py", gateway_url) == [
         "closing, and asked to finish: closing",
@@ -43,6 +50,7 @@ def test_a_channel_is_closed_after_everything_is_read_then_deleted(gateway_url: 
     ]
 
 
+@pytest.mark.long
 def test_restarted_jobs_continue_and_their_predecessors_are_fenced(gateway_url: str) -> None:
     assert run_example("started_again.py", gateway_url) == [
         "the planner failed after 50 tasks, and whoever reads them is told",
@@ -55,6 +63,7 @@ def test_restarted_jobs_continue_and_their_predecessors_are_fenced(gateway_url: 
     ]
 
 
+@pytest.mark.long
 def test_a_log_is_reread_from_any_valid_position(gateway_url: str) -> None:
     assert run_example("read_again.py", gateway_url) == [
         f"all, in the order in which they were written: {list(range(10))}",
@@ -65,6 +74,7 @@ def test_a_log_is_reread_from_any_valid_position(gateway_url: str) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_lagging_reader_is_found_and_catches_up(gateway_url: str) -> None:
     assert run_example("who_holds_up_whom.py", gateway_url) == [
         "labels: 0 parcels left",
@@ -74,6 +84,7 @@ def test_a_lagging_reader_is_found_and_catches_up(gateway_url: str) -> None:
     ]
 
 
+@pytest.mark.long
 def test_joining_and_leaving_workers_count_every_reading_once(gateway_url: str) -> None:
     lines = run_example("workers_come_and_go.py", gateway_url)
     assert lines[0] == "Ada has (0, 1, 2, 3)"
@@ -82,6 +93,7 @@ def test_joining_and_leaving_workers_count_every_reading_once(gateway_url: str) 
     assert lines[-1] == "3000 readings counted"
 
 
+@pytest.mark.long
 def test_a_watcher_sees_endpoints_without_being_one(gateway_url: str) -> None:
     assert run_example("watch_from_aside.py", gateway_url) == [
         "the model hears of its writer's harbour: True",
@@ -93,6 +105,7 @@ def test_a_watcher_sees_endpoints_without_being_one(gateway_url: str) -> None:
     ]
 
 
+@pytest.mark.long
 def test_kafkas_tools_show_a_groups_lag(gateway_url: str) -> None:
     assert run_example("as_kafkas_tools_see_it.py", gateway_url) == [
         "the group lags by 6 letters",
@@ -101,6 +114,7 @@ def test_kafkas_tools_show_a_groups_lag(gateway_url: str) -> None:
     ]
 
 
+@pytest.mark.long
 def test_fifty_readers_start_at_once(gateway_url: str) -> None:
     assert run_example("fifty_at_once.py", gateway_url) == [
         "50 readers had their first record at once",
@@ -111,6 +125,7 @@ def test_fifty_readers_start_at_once(gateway_url: str) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_custom_consumer_uses_every_broker_request(gateway_url: str) -> None:
     assert run_example("broker_calls.py", gateway_url) == [
         "{0: (0, 0), 1: (0, 0)}",

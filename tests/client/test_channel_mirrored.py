@@ -48,8 +48,8 @@ def test_commits_show_in_kafkas_own_group_offsets(
             assert shown(tool, channel, until=4) == (4, 10)
         (row,) = described(kafka.bootstrap_servers, group)
         assert (row["GROUP"], row["TOPIC"]) == (group, channel.status.topic.name)
-        told = ("PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
-        assert [row[each] for each in told] == ["0", "4", "10", "6"]
+        reported = ("PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
+        assert [row[each] for each in reported] == ["0", "4", "10", "6"]
     channel.update(mirrored=False)
     assert not channel.refresh().mirrored
 

@@ -136,13 +136,13 @@ UNFIT: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("records", "told"), UNFIT.values(), ids=UNFIT)
-def test_the_cause_of_an_invalid_record_is_its_field_and_type(records: Any, told: str) -> None:
+@pytest.mark.parametrize(("records", "reported"), UNFIT.values(), ids=UNFIT)
+def test_the_cause_of_an_invalid_record_is_its_field_and_type(records: Any, reported: str) -> None:
     with pytest.raises(InvalidRecord) as raised:
         to_batches(records, Schema.of(SCHEMA))
     cause = cause_of(raised.value)
     assert cause.startswith("InvalidRecord: record ")
-    assert told in cause
+    assert reported in cause
     assert not shows(cause)
     assert cause_of(pickle.loads(pickle.dumps(raised.value))) == cause  # noqa: S301
 

@@ -93,9 +93,11 @@ def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
         for each in channel.endpoints():
             path = f"{fragile.url}/v1/channels/{channel.name}/endpoints/{each.id}"
             assert "lost" not in [event["health"] for event in httpx.get(path).json()["events"]]
-    told = [each.message for each in caplog.records if each.name == "sluiceway.endpoint.heartbeat"]
-    assert any("Reading and writing continue" in each for each in told)
-    assert any("accepts heartbeats again" in each for each in told)
+    reported = [
+        each.message for each in caplog.records if each.name == "sluiceway.endpoint.heartbeat"
+    ]
+    assert any("Reading and writing continue" in each for each in reported)
+    assert any("accepts heartbeats again" in each for each in reported)
 
 
 def test_a_reader_that_needs_the_gateway_to_end_raises_after_the_grace_period(

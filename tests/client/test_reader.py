@@ -178,7 +178,7 @@ def test_lag_waits_for_no_fetch(written: Written) -> None:
 
 
 @BOTH
-def test_transaction_markers_do_not_hold_up_the_end(topics: Topics, written: Written) -> None:
+def test_transaction_markers_do_not_delay_the_end(topics: Topics, written: Written) -> None:
     connection = written("avro", 3, partition=0)
     value = topics.messages(connection)[0][0].value()
     topics.produce_in_transaction(connection.topic_name, 0, [value, value])

@@ -281,7 +281,7 @@ def test_a_reader_without_a_group_leaves_no_trace_and_commits_nothing(channel: C
     with channel.reader(until="now") as reader:
         assert channel.endpoints() == ()
         for use in (reader.commit, reader.committed):
-            with pytest.raises(OptionError, match=r"keep reader\.position"):
+            with pytest.raises(OptionError, match=r"store reader\.position"):
                 use()
         with pytest.raises(OptionError, match="give it a group"):
             reader.payload = {}

@@ -80,9 +80,9 @@ def test_a_huge_message_takes_memory_only_for_the_records_read(
     topics: Topics,
 ) -> None:
     connection = flags(topics, 4)
-    told = {name: value for name, value in asdict(connection).items() if name != "schemas"}
+    reported = {name: value for name, value in asdict(connection).items() if name != "schemas"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(told)],
+        [sys.executable, "-c", PROGRAM, json.dumps(reported)],
         capture_output=True,
         text=True,
         check=False,

@@ -158,7 +158,8 @@ def test_without_a_gateway_a_newer_schema_is_not_skipped(topics: Topics, each_fo
         assert reader.read(10, timeout=None) == readings(3)
         for _ in range(2):
             with pytest.raises(
-                SchemaMismatch, match="cannot be looked up: it may be that of a newer"
+                SchemaMismatch,
+                match="cannot be looked up without a gateway: it may belong to a newer",
             ):
                 reader.read(10, timeout=None)
         assert reader.corrupt_messages == 1

@@ -13,6 +13,7 @@ from sqlalchemy import (
     text,
 )
 
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
     MAX_HEARTBEAT_TIMEOUT_MS,
@@ -380,7 +381,29 @@ requests = Table(
     Index(None, "created_at"),
 )
 
+# Without a foreign key: entries outlive their channels.
+audit_entries = Table(
+    "audit_entries",
+    metadata,
+    Column("seq", Serial, primary_key=True, autoincrement=True),
+    Column("channel", Word, nullable=False),
+    Column("channel_uid", Word, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    # Label of the token.
+    Column("by", Text, nullable=False),
+    Column("token_id", Word),
+    Column("action", Word, nullable=False),
+    Column("target", Text),
+    Column("reason", Text),
+    Column("fields", Document, nullable=False),
+    Column("omitted", Integer, nullable=False),
+    CheckConstraint(one_of("action", AuditedAction), name="action"),
+    Index("ix_audit_entries_channel", "channel", "seq"),
+    sqlite_autoincrement=True,
+)
+
 __all__ = [
+    "audit_entries",
     "batch_owners",
     "batches",
     "channel_schemas",

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, audited
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase
@@ -224,9 +226,18 @@ class Ledgers:
         return CommittedBatch(batch=decision.batch, stable=stable)
 
     def abort(
-        self, name: str, batch_id: str, *, uid: str, instance: str | None, cause: str
+        self,
+        name: str,
+        batch_id: str,
+        *,
+        uid: str,
+        instance: str | None,
+        cause: str,
+        by: Principal | None = None,
     ) -> BatchInTopic:
         """Abort a batch; one that was aborted before stays so.
+
+        Without an instance it is anybody's, and the audit trail has an entry that names `by`.
 
         Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, BatchFenced and
         BatchCommitted.
@@ -239,6 +250,17 @@ class Ledgers:
                 was, batch, batch_store.open_batches(tx, uid), cause, self._clock(), instance
             )
             save_aborted(tx, decision, was=was, now=self._clock())
+            if instance is None and decision.aborted:
+                entry = audited(
+                    *(channel, AuditedAction.ABORT_BATCH),
+                    by=by,
+                    at=self._clock(),
+                    target=batch.key,
+                    reason=cause,
+                    old={f"batch of {batch.owner}": str(BatchState.OPEN)},
+                    new={f"batch of {batch.owner}": str(BatchState.ABORTED)},
+                )
+                audit_store.add(tx, entry)
         self._publish(decision.ledger)
         batch = decision.aborted[0] if decision.aborted else batch
         return BatchInTopic(batch=batch, topic_id=was.topic_id)

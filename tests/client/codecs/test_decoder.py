@@ -161,7 +161,7 @@ def test_an_unknown_id_is_reported(each_format):
 def test_without_a_lookup_an_unknown_id_is_not_skippable(each_format):
     decoding = Decoder(each_format, NEW, SCHEMAS)
     (corrupt,) = decoding.decode(messages(each_format, 9, NEW, [new(1)])).corrupt
-    assert "may be that of a newer schema of the channel" in corrupt.reason
+    assert "may belong to a newer schema of the channel" in corrupt.reason
     assert not corrupt.skippable
 
 

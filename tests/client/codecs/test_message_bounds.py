@@ -33,13 +33,13 @@ def survives(work, *arguments, most_mb=100):
     tells.close()
     with hears:
         try:
-            told = hears.recv() if hears.poll(PATIENCE_S) else "does not end"
+            reported = hears.recv() if hears.poll(PATIENCE_S) else "does not end"
         except EOFError:
-            told = "ended without a word"
-    if told != "survived":
+            reported = "ended without a word"
+    if reported != "survived":
         process.kill()
     process.join(PATIENCE_S)
-    assert told == "survived", told
+    assert reported == "survived", reported
     assert process.exitcode == 0
 
 

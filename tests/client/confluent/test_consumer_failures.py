@@ -157,19 +157,19 @@ def test_on_lost_that_raises_is_called_once(consumer: New, site: Facade, name: s
 
 
 def test_a_callback_may_seek_and_pause_but_not_close(consumer: New, name: str) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
 
     def begin(reader: Consumer, parts: list[TopicPartition]) -> None:
         reader.assign([at(name, 0, 7), at(name, 1, 8)])
         reader.assign([at(name, 0, 9)])
         reader.pause([at(name, 1)])
-        told.extend(sorted(each.partition for each in reader.assignment()))
-        told.extend(raised(call) for call in (reader.close, reader.unsubscribe))
+        reported.extend(sorted(each.partition for each in reader.assignment()))
+        reported.extend(raised(call) for call in (reader.close, reader.unsubscribe))
 
     reader = consumer(**EARLIEST)
     reader.subscribe([name], on_assign=begin)
     assert offsets(taken(reader, 1)) == {0: [9]}
-    assert told == [0, 1, KafkaError._STATE, KafkaError._STATE]
+    assert reported == [0, 1, KafkaError._STATE, KafkaError._STATE]
     assert reader.poll(0.2) is None
     reader.resume([at(name, 1)])
     assert offsets(taken(reader, 2)) == {1: [8, 9]}

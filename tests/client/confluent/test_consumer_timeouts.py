@@ -148,7 +148,7 @@ def test_other_threads_poll_while_a_commit_waits(site: Facade, name: str, way: R
     assert sum(each.offset for each in site.gateway.channel(name).committed("g").values()) == 5
 
 
-def test_partitions_that_come_back_are_read_again(
+def test_partitions_that_are_assigned_again_are_read_again(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     first, second = consumer(**EARLIEST), consumer(**EARLIEST)

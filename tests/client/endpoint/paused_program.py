@@ -46,16 +46,16 @@ def main(url: str) -> None:
             }
         )
         sys.stdin.readline()
-        told: dict[str, Any] = {}
-        told["confluent"] = {"commit": refused(consumer), "read": sorted(polled(consumer, 7))}
-        told["dynamic"] = {"commit": refused(dynamic), "read": read(dynamic, 20)}
-        told["fixed"] = {"commit": refused(fixed), "read": read(fixed, 10)}
+        reported: dict[str, Any] = {}
+        reported["confluent"] = {"commit": refused(consumer), "read": sorted(polled(consumer, 7))}
+        reported["dynamic"] = {"commit": refused(dynamic), "read": read(dynamic, 20)}
+        reported["fixed"] = {"commit": refused(fixed), "read": read(fixed, 10)}
         writer.write([{"id": each, "station": None, "celsius": 0.5} for each in range(5)])
         writer.flush()
-        told["writer"] = {"written": sum(writer.end_offsets().values())}
+        reported["writer"] = {"written": sum(writer.end_offsets().values())}
         for each in (consumer, dynamic, fixed):
             each.commit()
-        say(told)
+        say(reported)
     consumer.close()
 
 
@@ -93,9 +93,9 @@ def refused(reader: Any) -> Any:
     return None
 
 
-def say(told: dict[str, Any]) -> None:
+def say(reported: dict[str, Any]) -> None:
     """Write a line."""
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(reported) + "\n")
     sys.stdout.flush()
 
 

@@ -180,8 +180,8 @@ def test_an_abandoned_principal_closes_after_its_group(
     assert abandoned.pending
     abandoned.detach_all(calls)
     assert not abandoned.pending
-    told = [path.split("/")[-2] for _, path, _ in script.requests]
-    assert told == [told[0], told[1], told[0]]
+    reported = [path.split("/")[-2] for _, path, _ in script.requests]
+    assert reported == [reported[0], reported[1], reported[0]]
     assert {body["state"] for body in script.bodies} == {"closed"}
 
 

@@ -257,20 +257,20 @@ def attachment_of(consumer: Consumer) -> EndpointHandle:
 def test_a_paused_consumer_resumes_at_the_committed_offset(
     site: Facade, name: str, consumer: Callable[..., Consumer], kept: bool
 ) -> None:
-    told: list[tuple[str, Any]] = []
+    reported: list[tuple[str, Any]] = []
     reader = consumer(
         **{
             "auto.offset.reset": "earliest",
             "enable.auto.commit": kept,
             "auto.commit.interval.ms": 3_600_000,
-            "on_commit": lambda error, _: told.append(("commit", error and error.code())),
+            "on_commit": lambda error, _: reported.append(("commit", error and error.code())),
         }
     )
     reader.subscribe(
         [name],
-        on_assign=lambda _, parts: told.append(("assign", [each.partition for each in parts])),
-        on_revoke=lambda _, parts: told.append(("revoke", [each.partition for each in parts])),
-        on_lost=lambda _, parts: told.append(("lost", [each.partition for each in parts])),
+        on_assign=lambda _, parts: reported.append(("assign", [each.partition for each in parts])),
+        on_revoke=lambda _, parts: reported.append(("revoke", [each.partition for each in parts])),
+        on_lost=lambda _, parts: reported.append(("lost", [each.partition for each in parts])),
     )
     taken(reader, 10)
     reader.commit(offsets=[TopicPartition(name, 0, 3)], asynchronous=False)
@@ -281,7 +281,7 @@ def test_a_paused_consumer_resumes_at_the_committed_offset(
         assert raised(reader.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
     assert offsets(taken(reader, 7)) == {0: [3, 4], 1: [0, 1, 2, 3, 4]}
     failed = [("commit", KafkaError.ILLEGAL_GENERATION)] if kept else []
-    assert sorted(told, key=str) == sorted(
+    assert sorted(reported, key=str) == sorted(
         [("assign", [0, 1]), *failed, ("lost", [0, 1]), ("assign", [0, 1])], key=str
     )
     assert reader.memberid() == member
@@ -333,11 +333,11 @@ def test_a_stopped_and_continued_process_resumes(
             os.kill(program.pid, signal.SIGCONT)
             program.stdin.write("go\n")
             program.stdin.flush()
-            told = json.loads(program.stdout.readline())
+            reported = json.loads(program.stdout.readline())
         finally:
             program.kill()
     # Members of dynamic groups reread uncommitted records, and could not commit them.
-    assert told == {
+    assert reported == {
         "confluent": {"commit": KafkaError.ILLEGAL_GENERATION, "read": [[0, 3], [0, 4], *ONE]},
         "dynamic": {"commit": "stale_generation", "read": 20},
         "fixed": {"commit": None, "read": 10},

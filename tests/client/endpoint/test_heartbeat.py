@@ -19,7 +19,7 @@ from sluiceway.rest.parsing import JsonNode
 from sluiceway.rest.transport import Transport
 
 
-class Told:
+class Reported:
     """A member that keeps the replies it receives."""
 
     def __init__(self, number: int) -> None:
@@ -41,9 +41,9 @@ class Clock:
         return self.now_s
 
 
-def word(member: Told, **facts: Any) -> dict[str, Any]:
-    told = {"reason": None, "health": "healthy", "asked": None, "counterparts": None}
-    return {"id": member.id, "status": "ok", "endpoints_revision": 1} | told | facts
+def word(member: Reported, **facts: Any) -> dict[str, Any]:
+    reported = {"reason": None, "health": "healthy", "asked": None, "counterparts": None}
+    return {"id": member.id, "status": "ok", "endpoints_revision": 1} | reported | facts
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def session(
 def test_one_heartbeat_reports_all_endpoints_and_each_gets_its_reply(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    first, second, silent = members = [Told(1), Told(2), Told(3)]
+    first, second, silent = members = [Reported(1), Reported(2), Reported(3)]
     silent.silent = True
     for member in members:
         session.register(member)
@@ -100,7 +100,7 @@ def test_one_heartbeat_reports_all_endpoints_and_each_gets_its_reply(
 def test_more_endpoints_than_fit_a_request_take_several_requests(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    members = [Told(number) for number in range(1001)]
+    members = [Reported(number) for number in range(1001)]
     for member in members:
         session.register(member)
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_more_endpoints_than_fit_a_request_take_several_requests(
 def test_a_heartbeat_request_is_not_larger_than_the_gateway_accepts(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    class Wide(Told):
+    class Wide(Reported):
         def report(self) -> dict[str, Any] | None:
             places = {str(each): [2**40 + each, 0] for each in range(2_000)}
             return {"id": self.id, "epoch": 1, "state": "started", "positions": places}
@@ -133,7 +133,7 @@ def test_a_final_report_waits_for_the_heartbeat_in_flight(
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    class Slow(Told):
+    class Slow(Reported):
         def report(self) -> dict[str, Any] | None:
             begun.set()
             assert go_on.wait(60)
@@ -160,7 +160,7 @@ def test_a_gateway_outage_is_logged_once_and_raises_after_the_grace_period(
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    member = Told(1)
+    member = Reported(1)
     session.register(member)
     caplog.set_level(logging.INFO, "sluiceway")
     for now_s in (0, 60):
@@ -186,7 +186,7 @@ def test_a_gateway_outage_is_logged_once_and_raises_after_the_grace_period(
 def test_an_abandoned_endpoint_sends_no_heartbeats(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    kept, forgotten = Told(1), Told(2)
+    kept, forgotten = Reported(1), Reported(2)
     session.register(kept)
     session.register(forgotten)
     del forgotten
@@ -199,7 +199,7 @@ def test_an_abandoned_endpoint_sends_no_heartbeats(
 def test_an_endpoint_abandoned_during_an_outage_is_garbage_collected(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    member = Told(1)
+    member = Reported(1)
     session.register(member)
     for _ in range(60):
         script.problem(503, "database_unavailable", retriable=True)
@@ -225,7 +225,7 @@ def test_an_endpoint_that_detaches_during_a_heartbeat_leaves_no_connection(
 
     monkeypatch.setattr(socket, "create_connection", connecting)
     before = set(threading.enumerate())
-    member = Told(1)
+    member = Reported(1)
     session = HeartbeatSession(EndpointCalls(Transport(gateway_url)), grace_s=60)
     session.register(member)
     session.wake()
@@ -253,20 +253,20 @@ class Along:
 
     def __init__(self) -> None:
         self.tells: dict[str, Any] = {"tasks": [1]}
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
         self.refusals: list[GatewayError] = []
 
     def fields(self) -> Mapping[str, Any]:
         return self.tells
 
     def on_answer(self, answer: JsonNode) -> None:
-        self.heard.append(answer.value)
+        self.received.append(answer.value)
 
     def on_rejected(self, error: GatewayError) -> None:
         self.refusals.append(error)
 
 
-def test_companions_report_with_and_without_endpoints(
+def test_extensions_report_with_and_without_endpoints(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along = Along()
@@ -274,7 +274,7 @@ def test_companions_report_with_and_without_endpoints(
     answer = {"next_ms": 700, "endpoints": [], "tasks": []}
     script.answer(200, answer)
     session.send(calls)
-    member = Told(1)
+    member = Reported(1)
     session.register(member)
     script.answer(200, answer | {"endpoints": [word(member)]})
     session.send(calls)
@@ -288,14 +288,14 @@ def test_companions_report_with_and_without_endpoints(
         (1, [1]),
         (1, None),
     ]
-    assert along.heard == [answer, answer | {"endpoints": [word(member)]}]
+    assert along.received == [answer, answer | {"endpoints": [word(member)]}]
     assert len(member.results) == 2
 
 
 def test_fields_refused_by_an_older_gateway_are_omitted_and_heartbeats_continue(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    along, member = Along(), Told(1)
+    along, member = Along(), Reported(1)
     session.add_extension(along)
     session.register(member)
     script.problem(422, "invalid_request")
@@ -307,7 +307,7 @@ def test_fields_refused_by_an_older_gateway_are_omitted_and_heartbeats_continue(
     assert (len(member.results), session.outage) == (1, None)
 
 
-def test_a_companion_continues_during_a_gateway_outage(
+def test_an_extension_continues_during_a_gateway_outage(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     along = Along()
@@ -318,13 +318,13 @@ def test_a_companion_continues_during_a_gateway_outage(
     script.answers.clear()
     script.answer(200, {"next_ms": 700, "endpoints": []})
     session.send(calls)
-    assert (along.refusals, len(along.heard)) == ([], 1)
+    assert (along.refusals, len(along.received)) == ([], 1)
 
 
 def test_heartbeat_numbers_continue_above_the_last_accepted_one(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    member = Told(1)
+    member = Reported(1)
     session.register(member)
     for newest in (500, 501):
         script.answer(200, {"next_ms": 700, "beat": newest, "endpoints": [word(member)]})

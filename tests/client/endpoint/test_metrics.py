@@ -63,10 +63,10 @@ def test_positions_are_reported_until_acknowledged_and_on_change() -> None:
     takes = {"positions"}
     assert "positions" not in metrics.heartbeat_fields(takes)
     metrics.observe(place.look)
-    told = {"0": [5, 2], "2": [7, 0]}
-    assert metrics.heartbeat_fields(takes)["positions"] == told
+    reported = {"0": [5, 2], "2": [7, 0]}
+    assert metrics.heartbeat_fields(takes)["positions"] == reported
     # No answer: once more.
-    assert metrics.heartbeat_fields(takes)["positions"] == told
+    assert metrics.heartbeat_fields(takes)["positions"] == reported
     metrics.mark_delivered()
     assert metrics.heartbeat_fields(takes) == {
         "counters": {"records": 12, "receivedRecordCount": 12}

@@ -206,22 +206,22 @@ def test_no_writer_is_awaited_when_the_channel_closes(on_lost_writer: OnLostWrit
 
 
 def test_the_error_advises_only_what_is_possible() -> None:
-    def told(*present: Endpoint) -> str:
+    def reported(*present: Endpoint) -> str:
         found = judged(*present)
         assert found is not None
         assert found.error is not None
         return str(found.error)
 
-    grouped = told(writer(0, "error"))
+    grouped = reported(writer(0, "error"))
     assert "Restart it in its place (the same group and index), and continue to read" in grouped
     assert f"sluiceway channels dismiss flights --endpoint {0:032x}" in grouped
     assert f"channel.dismiss('{0:032x}')" in grouped
-    alone = told(writer(0, "error", group=None))
+    alone = reported(writer(0, "error", group=None))
     assert "A writer without a group cannot have a successor" in alone
     assert "in its place" not in alone
     assert "on_lost_writer='go_on'" in alone
-    many = told(*(writer(number, "error") for number in range(12)))
+    many = reported(*(writer(number, "error") for number in range(12)))
     assert "sluiceway channels dismiss flights --failed" in many
     assert "and 2 more failed" in many
-    lost = told(*(writer(number, "started", "lost", lost_at={}) for number in range(2)))
+    lost = reported(*(writer(number, "started", "lost", lost_at={}) for number in range(2)))
     assert "sluiceway channels dismiss flights --lost" in lost

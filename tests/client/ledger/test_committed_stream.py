@@ -189,7 +189,7 @@ def test_commits_while_reading_are_read_in_order_and_once(rig: Rig) -> None:
         assert found == [*range(5000)]
 
 
-def test_a_long_part_without_committed_records_is_jumped_over(
+def test_a_long_part_without_committed_records_is_skipped(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.ledger.committed_stream._JUMP_OFFSETS", 100)
@@ -199,7 +199,7 @@ def test_a_long_part_without_committed_records_is_jumped_over(
 
 
 @BOTH
-def test_a_committed_offset_that_does_not_come_is_an_error(rig: Rig) -> None:
+def test_a_missing_committed_offset_is_an_error(rig: Rig) -> None:
     rig.write(5)
     # The marker that ends a transaction takes an offset and is never delivered.
     rig.topics.produce_in_transaction(rig.connection.topic_name, 0, [b"x"])

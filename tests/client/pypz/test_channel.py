@@ -336,11 +336,11 @@ def test_an_unread_channel_is_kept_and_logged(
     reader.invoke_close_channel()
     assert reader.invoke_resource_deletion(), "to have enough is no error"
     assert reader.is_resource_deleted()
-    (told,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
-    assert f"the channel {bench.name!r} is kept" in told
-    assert "has not committed 2 messages of partition 0" in told
-    assert "deleteUnread=True" in told
-    assert f"sluiceway channels delete --force {bench.name}" in told
+    (reported,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+    assert f"the channel {bench.name!r} is kept" in reported
+    assert "has not committed 2 messages of partition 0" in reported
+    assert "deleteUnread=True" in reported
+    assert f"sluiceway channels delete --force {bench.name}" in reported
     # A later run begins at the first unread record.
     again = bench.reader()
     until(again.invoke_open_channel)
@@ -534,7 +534,7 @@ def test_a_channel_needs_a_name_and_a_context(kind: type) -> None:
         kind("channel", None)
 
 
-def test_a_restarted_port_fences_the_former_one(bench: Bench) -> None:
+def test_a_restarted_port_fences_its_predecessor(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(4))
     assert len(take(reader, 4)) == 4

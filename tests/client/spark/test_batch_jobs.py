@@ -221,7 +221,7 @@ def test_a_batch_key_needs_a_channel_with_batches(
     gateway.channel(f"{name}-plain", SCHEMA)
     source = ChannelDataSource({"path": f"{name}-plain", "batchKey": "k"}, gateway_url=gateway_url)
 
-    with pytest.raises(OptionError, match=r"delivery at_least_once, without batches"):
+    with pytest.raises(OptionError, match=r"delivery at_least_once, which has no batches"):
         source.writer(struct_of(SCHEMA), overwrite=False)
 
 

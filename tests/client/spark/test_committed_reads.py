@@ -136,7 +136,7 @@ def test_the_committed_records_are_requested_once_in_a_plan(
     assert len(requests) == 2
 
 
-def test_a_read_waits_for_what_is_committed_behind_an_open_batch(
+def test_a_read_waits_for_records_committed_after_an_open_batch(
     channel: Channel, read: Read
 ) -> None:
     fill(channel, range(3))
@@ -171,7 +171,7 @@ def test_a_read_that_is_held_back_too_long_names_the_batch(channel: Channel, rea
             read(endingOffsets='{"0": 4, "1": -1}', **{"kafkaConsumer.pollTimeoutMs": "1000"})
 
 
-def test_an_end_beyond_what_is_committed_is_refused(channel: Channel, read: Read) -> None:
+def test_an_end_past_the_committed_records_is_refused(channel: Channel, read: Read) -> None:
     fill(channel, range(3))
     abort(channel, 90, 91)
 
@@ -181,7 +181,7 @@ def test_an_end_beyond_what_is_committed_is_refused(channel: Channel, read: Read
         read(startingOffsets='{"0": 5, "1": 0}')
 
 
-def test_timestamps_and_latest_stay_within_what_is_committed(channel: Channel, read: Read) -> None:
+def test_timestamps_and_latest_stay_within_committed_records(channel: Channel, read: Read) -> None:
     fill(channel, range(3))
     abort(channel, 90, 91)
 
@@ -191,7 +191,7 @@ def test_timestamps_and_latest_stay_within_what_is_committed(channel: Channel, r
     assert read(startingOffsets="latest") == []
 
 
-def test_a_snapshot_is_the_channel_as_it_was_after_a_commit(channel: Channel, read: Read) -> None:
+def test_a_snapshot_is_the_channel_as_of_a_commit(channel: Channel, read: Read) -> None:
     fill(channel, range(3))
     first = channel.commits().events[0]
     fill(channel, range(3, 5))

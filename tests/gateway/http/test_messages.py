@@ -284,7 +284,10 @@ def test_places_that_do_not_exist_are_refused_with_what_there_is(
     assert "removed by retention" in below
     assert "give partition too" in refused(http, channel, 422, invalid, offset=1)
     assert "time zone" in refused(http, channel, 422, invalid, since="2026-01-01T00:00:00")
-    assert "since" in refused(http, channel, 422, invalid, since="yesterday")
+    for given in ("yesterday", "0.5", "1767225600", "2026-01-01"):
+        assert "ISO 8601" in refused(http, channel, 422, invalid, since=given)
+    # A plus that is not escaped.
+    assert "%2B01:00" in refused(http, channel, 422, invalid, since="2026-01-01T00:00:00 01:00")
     assert "not together" in refused(
         http, channel, 422, invalid, start="earliest", since="2026-01-01T00:00:00Z"
     )

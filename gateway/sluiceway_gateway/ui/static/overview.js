@@ -92,7 +92,10 @@ const COLUMNS = [
 
 // Heartbeats in time make no new line, so their age would be too high.
 const beats = (line) => line.writers.living + line.readers.living > 0 && !line.problems.some(({ code }) => code === "suspect");
-const silence = (line) => (isUnknown(line.last_heartbeat_at) ? null : beats(line) ? 0 : ageOf(line.last_heartbeat_at));
+function silence(line) {
+  if (isUnknown(line.last_heartbeat_at)) return null;
+  return beats(line) ? 0 : ageOf(line.last_heartbeat_at);
+}
 
 function heartbeat(line) {
   return beats(line) && !isUnknown(line.last_heartbeat_at) ? "in time" : ago(line.last_heartbeat_at, "None yet");
@@ -105,16 +108,29 @@ function counts({ living, lost, failed }) {
 
 const collator = new Intl.Collator(undefined, { numeric: true });
 
+// Places of names in the order of the locale. Comparing names is slow, and they seldom change.
+let places = new Map();
+
+function placesOf(lines) {
+  if (places.size !== lines.length || !lines.every(({ channel }) => places.has(channel.name))) {
+    const names = lines.map(({ channel }) => channel.name).sort(collator.compare);
+    places = new Map(names.map((name, place) => [name, place]));
+  }
+  return places;
+}
+
 function sorted(lines, column, descending) {
-  const keyed = lines.map((line) => [column.value(line), line]);
-  const sign = descending ? -1 : 1;
-  keyed.sort(([one, a], [other, b]) => {
-    const unknown = (isUnknown(one) || one === "") - (isUnknown(other) || other === "");
-    if (unknown) return unknown;
-    const order = typeof one === "string" ? collator.compare(one, other) : one - other;
-    return sign * order || (a.channel.name < b.channel.name ? -1 : 1);
+  const placeOf = placesOf(lines);
+  const keyed = lines.map((line) => {
+    const place = placeOf.get(line.channel.name);
+    return { line, place, key: column.id === "name" ? place : column.value(line) };
   });
-  return keyed.map(([, line]) => line);
+  const sign = descending ? -1 : 1;
+  keyed.sort((a, b) => {
+    const unknown = isUnknown(a.key) - isUnknown(b.key);
+    return unknown || sign * ((a.key > b.key) - (a.key < b.key)) || a.place - b.place;
+  });
+  return keyed.map(({ line }) => line);
 }
 
 // Words are parts of names or labels; all of them must be found.
@@ -145,10 +161,8 @@ function ChannelList() {
   const descending = sort.startsWith("-");
   const column = COLUMNS.find((each) => each.id === sort.replace("-", "")) ?? COLUMNS[1];
   const all = channels.value;
-  const rows = useMemo(
-    () => sorted(filtered(all, filter, only), column, descending),
-    [all, filter, only, column, descending],
-  );
+  const ordered = useMemo(() => sorted(all, column, descending), [all, column, descending]);
+  const rows = useMemo(() => filtered(ordered, filter, only), [ordered, filter, only]);
   return html`<section class="list" aria-labelledby="channels">
     <div class="tools">
       <h2 id="channels">Channels</h2>
