@@ -9,7 +9,7 @@ import { lineState, State } from "./states.js";
 import { html, signal, useEffect, useMemo, useState } from "./view.js";
 
 const REFRESH_MS = 10_000;
-const NODE = { width: 210, height: 58 };
+const NODE = { width: 190, height: 58 };
 const MARGIN = 16;
 
 // The layout library, which is loaded when a graph is first shown.
@@ -52,7 +52,7 @@ function Loading({ graph }) {
 function arranged({ channels, jobs }) {
   const { graphlib, layout } = library.value;
   const drawing = new graphlib.Graph({ multigraph: true });
-  drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 74, marginx: MARGIN, marginy: MARGIN });
+  drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 34, marginx: MARGIN, marginy: MARGIN });
   // Names begin with a letter of ours, whatever others have called their channels.
   for (const line of channels) drawing.setNode(`c:${line.channel.name}`, { ...NODE, line });
   for (const job of jobs) {
