@@ -1,4 +1,4 @@
-"""Requests to a ledger, and its answers as values."""
+"""Requests to a ledger, and its responses as values."""
 
 import hashlib
 import pickle
