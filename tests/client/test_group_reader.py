@@ -227,8 +227,8 @@ def test_a_group_is_resized_while_it_runs(channel: Channel) -> None:
         ({"dynamic": True, "group": "d\ne"}, "the group name"),
         ({"dynamic": True, "group": "d", "partitions": [0]}, "exclude each other"),
         ({"dynamic": True, "group": "d", "start": {7: 0}}, "names 7"),
-        ({"group": "d", "on_revoke": print}, "of dynamic groups"),
-        ({"on_assign": print}, "of dynamic groups"),
+        ({"group": "d", "on_revoke": print}, "need a dynamic group"),
+        ({"on_assign": print}, "need a dynamic group"),
     ],
     ids=str,
 )

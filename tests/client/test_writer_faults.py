@@ -41,7 +41,7 @@ def test_a_rejected_message_names_partition_and_cause_and_counts(
     assert (failure.written_records, failure.failed_records) == (10, 1)
     assert count(connection) == 10
     for call in (lambda: writer.write(readings(1)), writer.flush):
-        with pytest.raises(EndpointClosed, match="failed before") as again:
+        with pytest.raises(EndpointClosed, match="this writer failed") as again:
             call()
         assert again.value.__cause__ is failure
     writer.close()
