@@ -127,6 +127,7 @@ function ResetPreview({ plan }) {
 
 // Write records by hand; `record` and `key` are those of a message that is written again.
 export function writeAction(name, { channel, ledger, partitions }, { onWritten, record, key }) {
+  if (!may("write", name)) return null;
   const open = !["closing", "closed", "deleting", "provisioning"].includes(channel.phase);
   const exact = ledger !== null;
   return {
