@@ -57,6 +57,8 @@ sessions = Table(
     Column("client", Text, nullable=False),
     # Label of the token that started it; NULL if the gateway had no tokens.
     Column("owner", Text),
+    # Time of the newest accepted heartbeat, for people.
+    Column("beat_at", UtcTime),
     CheckConstraint("beat >= 0", name="beat"),
 )
 
@@ -121,6 +123,8 @@ endpoints = Table(
     Column("own_timeout_ms", Integer),
     # Name of a member of a dynamic group, kept over restarts.
     Column("static_id", Word),
+    # Application, query and UI of a Spark job.
+    Column("spark", OptionalDocument),
     CheckConstraint(one_of("role", Role), name="role"),
     CheckConstraint(one_of("mode", Mode), name="mode"),
     CheckConstraint(one_of("state", State), name="state"),

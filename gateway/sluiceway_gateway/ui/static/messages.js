@@ -153,6 +153,8 @@ function Message({ name, status, message, text, flagged, onWritten }) {
 function Details({ name, status, message, onWritten }) {
   const { key, headers, schema, records, raw, error, truncated } = message;
   const [first] = records;
+  // A record of bytes is the value once more, in base64.
+  const asRecords = records.length > 0 && raw === null;
   const write = first === undefined || truncated.length ? null : writeAction(name, status, { onWritten, record: first, key });
   return html`<dl class="values">
       <div><dt>Size</dt><dd>${whole(message.size_bytes)} bytes</dd></div>
@@ -163,17 +165,28 @@ function Details({ name, status, message, onWritten }) {
     </dl>
     ${error !== null && html`<p class="notice">It cannot be decoded: <bdi>${visible(error)}</bdi></p>`}
     ${truncated.length > 0 && html`<p class="hint">Large values are cut. <a href=${href(["channels", name], { tab: "messages", start: "offset", partition: message.partition, offset: message.offset, limit: 1, uncommitted: status.ledger ? "1" : "" })}>Show this message alone</a></p>`}
-    ${message.record_count > records.length && html`<p class="hint">The first ${whole(records.length)} of ${whole(message.record_count)} records.</p>`}
-    ${records.length > 0 && html`<pre tabindex="0" dir="ltr">${records.map((each) => `${jsonText(each, 2)}\n`)}</pre>`}
-    ${raw !== null && html`<h3>Value, ${raw.encoding === "utf-8" ? "as text" : "in base64"}${raw.truncated ? ", its beginning" : ""}</h3><pre tabindex="0" dir="ltr">${lines(raw)}</pre>`}
+    ${asRecords && message.record_count > records.length && html`<p class="hint">The first ${whole(records.length)} of ${whole(message.record_count)} records.</p>`}
+    ${asRecords && html`<pre tabindex="0" dir="ltr">${records.map((each) => `${jsonText(each, 2)}\n`)}</pre>`}
+    ${raw !== null && html`<h3>Value, ${raw.encoding === "utf-8" ? "as text" : "in base64"}${raw.truncated ? ", its beginning" : ""}</h3><pre tabindex="0" dir="ltr">${valueText(raw)}</pre>`}
     <div class="buttons start">
-      ${records.length > 0 && html`<${Copy} title=${records.length > 1 ? "Copy records" : "Copy record"} text=${() => jsonText(records.length > 1 ? records : first, 2)} />`}
+      ${raw !== null && html`<${Copy} title="Copy value" text=${() => raw.data} />`}
+      ${asRecords && html`<${Copy} title=${records.length > 1 ? "Copy records" : "Copy record"} text=${() => jsonText(records.length > 1 ? records : first, 2)} />`}
       <${Copy} title="Copy message" text=${() => jsonText(message, 2)} />
       ${write && html`<button disabled=${write.disabled} onClick=${write.onClick}>Change and write…</button>`}
     </div>`;
 }
 
-const lines = ({ data }) => data.split("\n").map(visible).join("\n");
+// A value's text, in lines if it is JSON.
+function valueText({ encoding, data, truncated }) {
+  if (encoding === "utf-8" && !truncated && /^\s*[[{]/.test(data)) {
+    try {
+      return jsonText(parseExact(data), 2);
+    } catch {
+      // Shown as it is.
+    }
+  }
+  return visible(data);
+}
 
 function Bytes({ value: { encoding, data, truncated } }) {
   return html`<${Text} value=${visible(data)} />${encoding === "base64" && html` <span class="hint">base64</span>`}${truncated && html` <span class="hint">cut</span>`}`;

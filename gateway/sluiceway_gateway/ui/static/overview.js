@@ -1,7 +1,7 @@
 // The overview: current problems first, then the list of channels.
 
 import { channels, followChannels, loaded } from "./channels.js";
-import { count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
+import { ageOf, ago, count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
 import { tick } from "./live.js";
 import { allProblems, ProblemSentence } from "./problems.js";
 import { href, route, setQuery } from "./router.js";
@@ -87,7 +87,19 @@ const COLUMNS = [
   { id: "trend", title: "Trend", hint: "Growth of the largest lag", optional: 2, numeric: true, value: (line) => line.trend, cell: (line) => trend(line.trend, NO_SAMPLE) },
   { id: "written", title: "Written", optional: 1, numeric: true, value: (line) => line.write_rate, cell: (line) => rate(line.write_rate, "Unknown: not sampled yet") },
   { id: "read", title: "Read", hint: "By all groups together", optional: 2, numeric: true, value: (line) => line.read_rate, cell: (line) => rate(line.read_rate, NO_SAMPLE) },
+  { id: "heartbeat", title: "Heartbeat", hint: "The last one of its writers and readers", optional: 2, numeric: true, value: silence, cell: heartbeat },
 ];
+
+// Heartbeats in time make no new line, so their age would be too high.
+const beats = (line) => line.writers.living + line.readers.living > 0 && !line.problems.some(({ code }) => code === "suspect");
+function silence(line) {
+  if (isUnknown(line.last_heartbeat_at)) return null;
+  return beats(line) ? 0 : ageOf(line.last_heartbeat_at);
+}
+
+function heartbeat(line) {
+  return beats(line) && !isUnknown(line.last_heartbeat_at) ? "in time" : ago(line.last_heartbeat_at, "None yet");
+}
 
 function counts({ living, lost, failed }) {
   return html`${whole(living)}${lost > 0 && html` <span class="worse">${whole(lost)} lost</span>`}${failed > 0 &&
