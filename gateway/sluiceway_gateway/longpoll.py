@@ -131,6 +131,13 @@ class Poller(Generic[Key, State]):
         """Read now: something was committed. May be called from any thread."""
         self._from_any_thread(self._signal.set)
 
+    def publish(self, key: Key, state: State) -> None:
+        """End the key's waits that are done with a committed state, without a read of it.
+
+        May be called from any thread, and late: a state that others have replaced ends waits too.
+        """
+        self._from_any_thread(lambda: self._release((key,), {key: state}))
+
     def close(self) -> None:
         """End all waits, and allow no more. May be called from any thread."""
         self._closed = True

@@ -65,7 +65,7 @@ def test_an_endless_reader_ends_when_its_channel_closes(channel: Channel) -> Non
         channel.wait_until_closed(10)
 
 
-def test_a_reset_gives_up_unread_records_of_a_group(channel: Channel) -> None:
+def test_a_reset_skips_unread_records_of_a_group(channel: Channel) -> None:
     write(channel, 10)
     with channel.reader(group="delays") as reader:
         reader.read(5, timeout=None)

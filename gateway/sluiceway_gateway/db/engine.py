@@ -226,6 +226,8 @@ class Database:
             max_overflow=0,
             pool_timeout=self._wait_s if self.dialect == "sqlite" else min(self._wait_s, _CHECK_S),
             pool_pre_ping=self.dialect == "postgresql",
+            # The connection that was used last has its statements prepared and its caches warm.
+            pool_use_lifo=True,
             hide_parameters=True,
         )
         # One snapshot per read transaction, as SQLite has by default.

@@ -400,6 +400,7 @@ def _new_endpoint(candidate: _Candidate, group: Group, place: Place, *, now: dat
         title=spec.title,
         heartbeat=candidate.heartbeat,
         static_id=spec.static_id,
+        spark=spec.spark,
         epoch=group.epoch,
         generation=group.generation,
         attached_at=now,

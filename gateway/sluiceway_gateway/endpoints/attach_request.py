@@ -4,7 +4,15 @@ from dataclasses import dataclass
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel, Heartbeat
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, own_heartbeat
+from sluiceway_gateway.endpoints.model import (
+    ANONYMOUS,
+    Endpoint,
+    Mode,
+    Place,
+    Role,
+    SparkJob,
+    own_heartbeat,
+)
 from sluiceway_gateway.errors import EndpointIdReused
 from sluiceway_gateway.groups.model import GroupConfig
 
@@ -31,6 +39,7 @@ class AttachSpec:
     timeout_ms: int | None = None
     """Its own heartbeat interval and timeout; None for the channel's."""
     static_id: str | None = None
+    spark: SparkJob | None = None
 
     @property
     def config(self) -> GroupConfig:

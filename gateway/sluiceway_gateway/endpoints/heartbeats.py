@@ -216,7 +216,9 @@ class _Heartbeat:
             owner = principal.subject
             opening = Opening(session=self.session, client=client, owner=owner)
             session_store.begin(tx, [opening], now=self.now)
-        self._counts, newest = session_store.beat(tx, self.session, number, principal=principal)
+        self._counts, newest = session_store.beat(
+            tx, self.session, number, principal=principal, now=self.now
+        )
         sessions = {each.endpoint.session for each in self._worked.values()}
         self._owners = session_store.owners(tx, sessions)
         if keeps:

@@ -115,6 +115,17 @@ class Share:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SparkJob:
+    """A batch job or a query of a Spark application. None is unknown, or does not apply."""
+
+    application: str | None = None
+    query: str | None = None
+    """The name of a streaming query, or its id."""
+    ui: str | None = None
+    """The address of the application's UI, as its driver reports it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Endpoint:
     """One instance; the client generates its `id`, which never gets another place."""
 
@@ -157,6 +168,8 @@ class Endpoint:
     """Its own interval and timeout; None for the channel's."""
     static_id: str | None = None
     """In a dynamic group, the name that the member keeps over restarts."""
+    spark: SparkJob | None = None
+    """The Spark job whose endpoint it is."""
 
     @property
     def lives(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Table, delete, exists, or_, select
 
+from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, WriteTransaction
@@ -23,6 +24,8 @@ class PruneCounts:
     """Rows that one pass deleted; `pause_s` is 0 while there may be more."""
 
     events: int = 0
+    audited: int = 0
+    """Entries of the audit trail."""
     endpoints: int = 0
     sessions: int = 0
     requests: int = 0
@@ -42,6 +45,7 @@ class Pruner:
         now = self._clock()
         before = now - self._retention
         events = self._deleted(_delete_events, before)
+        audited = self._deleted(audit_store.delete_old, before)
         superseded = self._deleted(_delete_superseded, before)
         readers = self._deleted(_delete_departed_readers, before)
         # After the endpoints that refer to them.
@@ -49,10 +53,13 @@ class Pruner:
         answers = self._deleted(idempotency.forget, now - idempotency.REMEMBERED_FOR)
         return PruneCounts(
             events=events,
+            audited=audited,
             endpoints=superseded + readers,
             sessions=idle,
             requests=answers,
-            pause_s=0.0 if _ROWS in (events, superseded, readers, idle, answers) else _PAUSE_S,
+            pause_s=0.0
+            if _ROWS in (events, audited, superseded, readers, idle, answers)
+            else _PAUSE_S,
         )
 
     def _deleted(self, delete_some: Callable[..., int], before: datetime) -> int:

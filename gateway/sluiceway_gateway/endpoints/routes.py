@@ -12,7 +12,15 @@ from sluiceway_gateway.channels.routes import Listener, connection_text
 from sluiceway_gateway.channels.wire import Uid
 from sluiceway_gateway.endpoints.attach_batch import Attached
 from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State, offsets_of, reached_of
+from sluiceway_gateway.endpoints.model import (
+    ANONYMOUS,
+    Mode,
+    Role,
+    SparkJob,
+    State,
+    offsets_of,
+    reached_of,
+)
 from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
@@ -91,6 +99,7 @@ async def attach(
         interval_ms=heartbeat.interval_ms,
         timeout_ms=heartbeat.timeout_ms,
         static_id=body.static_id,
+        spark=None if body.spark is None else SparkJob(**body.spark.model_dump()),
     )
     request = AttachRequest(channel=name, channel_uid=body.uid, spec=spec, principal=principal)
     attached = await asyncio.wrap_future(gateway.attach.submit(request))

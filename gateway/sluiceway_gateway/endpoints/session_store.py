@@ -56,7 +56,11 @@ _BEAT = PreparedDml(
         sessions.c.beat >= bindparam("least"),
         or_(sessions.c.owner.is_(None), sessions.c.owner == bindparam("by")),
     )
-    .values(beat=bindparam("number"), owner=func.coalesce(sessions.c.owner, bindparam("by")))
+    .values(
+        beat=bindparam("number"),
+        beat_at=bindparam("now"),
+        owner=func.coalesce(sessions.c.owner, bindparam("by")),
+    )
 )
 _FOUND = PreparedSelect(
     select(sessions.c.id, sessions.c.beat, sessions.c.owner).where(
@@ -101,6 +105,7 @@ def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -
             "started_at": now,
             "client": each.client,
             "owner": each.owner,
+            "beat_at": None,
         }
         for each in openings
     }
@@ -118,7 +123,7 @@ def require_own(tx: ReadTransaction, session: str, principal: Principal) -> None
 
 
 def beat(
-    tx: WriteTransaction, session: str, number: int, *, principal: Principal
+    tx: WriteTransaction, session: str, number: int, *, principal: Principal, now: datetime
 ) -> tuple[bool, int]:
     """Lock the session and save the heartbeat's number, if it is above the last one.
 
@@ -131,6 +136,7 @@ def beat(
         "number": number,
         "least": number - MAX_BEATS_AHEAD,
         "by": principal.subject,
+        "now": now,
     }
     if tx.run_each(_BEAT, [row]) == 1:
         return True, number

@@ -19,6 +19,7 @@ from sluiceway_gateway.endpoints.model import (
     Reached,
     Role,
     Share,
+    SparkJob,
     State,
     merged_ends,
     offsets_of,
@@ -80,6 +81,7 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
         fenced_by=row.fenced_by,
         heartbeat=_heartbeat_of(row),
         static_id=row.static_id,
+        spark=None if row.spark is None else SparkJob(**row.spark),
     )
 
 
@@ -114,6 +116,7 @@ def values_of(endpoint: Endpoint) -> dict[str, Any]:
         "own_interval_ms": endpoint.heartbeat and endpoint.heartbeat.interval_ms,
         "own_timeout_ms": endpoint.heartbeat and endpoint.heartbeat.timeout_ms,
         "static_id": endpoint.static_id,
+        "spark": endpoint.spark and vars(endpoint.spark),
         **changing_values_of(endpoint),
     }
 

@@ -69,6 +69,20 @@ class AttachHeartbeat(RequestModel):
     )
 
 
+class SparkPost(RequestModel):
+    """The Spark job of an endpoint."""
+
+    application: str | None = Field(default=None, max_length=200, description="The name")
+    query: str | None = Field(
+        default=None, max_length=200, description="Name of a streaming query, or its id"
+    )
+    ui: str | None = Field(
+        default=None,
+        max_length=500,
+        description="Address of the application's UI, as its driver reports it: not checked",
+    )
+
+
 class AttachPost(RequestModel):
     """The body of `POST /v1/channels/{name}/endpoints`."""
 
@@ -93,6 +107,7 @@ class AttachPost(RequestModel):
         description="Of a member of a dynamic group: its name over restarts. The previous "
         "instance with it is fenced, and its index taken",
     )
+    spark: SparkPost | None = Field(default=None, description="The Spark job that it belongs to")
 
     @model_validator(mode="after")
     def _check_place(self) -> Self:
@@ -172,6 +187,7 @@ class EndpointBody(Counterpart):
     superseded: bool
     heartbeat: Heartbeat = Field(description="The interval and timeout that apply to it")
     static_id: str | None
+    spark: SparkPost | None
     attached_at: datetime
     changed_at: datetime
     counters: dict[str, float]
@@ -244,6 +260,7 @@ def endpoint_json(channel: Channel, endpoint: Endpoint) -> dict[str, Any]:
         "superseded": endpoint.superseded,
         "heartbeat": vars(endpoint.heartbeat_in(channel.spec.heartbeat)),
         "static_id": endpoint.static_id,
+        "spark": endpoint.spark and vars(endpoint.spark),
         "attached_at": time_json(endpoint.attached_at),
         "changed_at": time_json(endpoint.changed_at),
         "counters": endpoint.counters,

@@ -92,6 +92,10 @@ class LedgerReads:
         """The number of waits at present."""
         return self._poller.waiting
 
+    def publish(self, ledger: Ledger) -> None:
+        """End the waits for a change of this ledger, which is committed."""
+        self._poller.publish(ledger.channel_uid, (ledger.number, ledger.halted is not None))
+
     def committed(self, name: str, query: CommittedQuery, *, uid: str) -> VisibleOffsets:
         """Return committed offsets.
 

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import require_usable
@@ -59,7 +62,7 @@ class Repairs:
             open_batches = batch_store.open_batches(tx, uid)
             return plan_repair(ledger, open_batches, _lost_runs(tx, ledger))
 
-    def repair(self, name: str, request: RepairRequest, *, uid: str) -> Repair:
+    def repair(self, name: str, request: RepairRequest, *, uid: str, by: Principal) -> Repair:
         """Give up the lost records, and end the halt; a repeat changes nothing.
 
         First the losses are stored, then the partitions are filled in Kafka, and then the ledger is
@@ -104,6 +107,16 @@ class Repairs:
                 batch_store.put_owner(tx, uid, owner)
             store.replace_runs(tx, uid, removed=decision.runs_removed, added=decision.runs_added)
             store.save_repair(tx, decision.ledger, decision.repair, was=was, now=now)
+            entry = audited(
+                *(channel, AuditedAction.REPAIR_LEDGER),
+                by=by,
+                at=now,
+                reason=request.reason,
+                # Records from the new value on are given up.
+                old={f"partition {p}": was.visible_end.get(p) for p in sorted(request.lost_from)},
+                new={f"partition {p}": at for p, at in sorted(request.lost_from.items())},
+            )
+            audit_store.add(tx, entry)
         self._notify()
         return decision.repair
 

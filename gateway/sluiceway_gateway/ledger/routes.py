@@ -1,11 +1,10 @@
 """Routes of batches, visible runs, commits, and the repair of a halted channel."""
 
 import re
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action, Principal
@@ -15,7 +14,7 @@ from sluiceway_gateway.endpoints.wire import Count, PartitionText
 from sluiceway_gateway.http.auth import Viewer, access
 from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.middleware import unless_disconnected
-from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Wait
+from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Time, Wait
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.ledger.committing import CommitRequest
@@ -77,12 +76,6 @@ def _starts_of(text: str | None) -> dict[int, int] | None:
             raise malformed("query:from", f"partition {found[1]} is given twice")
         starts[int(found[1])] = int(found[2])
     return starts
-
-
-def _in_a_zone(moment: datetime | None) -> datetime | None:
-    if moment is not None and moment.tzinfo is None:
-        raise ValueError("a time without a time zone; add one, such as Z")
-    return moment
 
 
 @router.post(
@@ -176,7 +169,9 @@ def abort_batch(
     """End a batch; none of its records become visible. 409 `batch_committed` after its commit."""
     if body.instance is None:
         writer.require(Action.MANAGE, name)
-    found = gateway.ledgers.abort(name, id, uid=body.uid, instance=body.instance, cause=body.cause)
+    found = gateway.ledgers.abort(
+        name, id, uid=body.uid, instance=body.instance, cause=body.cause, by=writer
+    )
     return json_response(batch_json(found.batch, found.topic_id))
 
 
@@ -224,11 +219,7 @@ async def get_committed(
     snapshot: Annotated[
         int | None, Query(ge=0, le=INT64_MAX, description="The state after this commit")
     ] = None,
-    snapshot_at: Annotated[
-        datetime | None,
-        AfterValidator(_in_a_zone),
-        Query(description="The state at this time"),
-    ] = None,
+    snapshot_at: Annotated[Time | None, Query(description="The state at this time")] = None,
     wait: Wait = 0,
 ) -> Response:
     """Return, by partition, the runs below `stable` from the given offsets on.
@@ -348,4 +339,6 @@ def repair_ledger(name: Name, body: RepairPost, principal: Manager, gateway: Gat
         reason=body.reason,
         by=principal.id,
     )
-    return json_response(repair_json(gateway.repairs.repair(name, request, uid=body.uid)))
+    return json_response(
+        repair_json(gateway.repairs.repair(name, request, uid=body.uid, by=principal))
+    )

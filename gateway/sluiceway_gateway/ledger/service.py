@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, audited
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase
@@ -88,14 +90,14 @@ class Ledgers:
         database: Database,
         kafka: KafkaAdmin,
         *,
-        notify: Callable[[], None],
+        publish: Callable[[Ledger], None],
         max_age: timedelta,
         clock: Clock = system_clock,
     ) -> None:
-        """`notify` is called after each change that readers see."""
+        """`publish` is called with each ledger whose change readers see, once it is committed."""
         self._database = database
         self._kafka = kafka
-        self._notify = notify
+        self._publish = publish
         self._max_age = max_age
         self._clock = clock
         self._usage = UsageRecorder(database, clock=clock)
@@ -133,7 +135,7 @@ class Ledgers:
             store.save(tx, decision.ledger, was=was, now=self._clock())
         self._usage.record(channel)
         if decision.aborted:
-            self._notify()
+            self._publish(decision.ledger)
         return BatchInTopic(batch=decision.batch, topic_id=was.topic_id)
 
     def upload(
@@ -220,13 +222,22 @@ class Ledgers:
                 store.save(tx, decision.ledger, was=was, now=now)
                 if positions is not None:
                     self._commit_positions(tx, positions, principal)
-        self._notify()
+        self._publish(decision.ledger)
         return CommittedBatch(batch=decision.batch, stable=stable)
 
     def abort(
-        self, name: str, batch_id: str, *, uid: str, instance: str | None, cause: str
+        self,
+        name: str,
+        batch_id: str,
+        *,
+        uid: str,
+        instance: str | None,
+        cause: str,
+        by: Principal | None = None,
     ) -> BatchInTopic:
         """Abort a batch; a repeat changes nothing.
+
+        Without an instance it is anybody's, and the audit trail has an entry that names `by`.
 
         Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, BatchFenced and
         BatchCommitted.
@@ -239,7 +250,18 @@ class Ledgers:
                 was, batch, batch_store.open_batches(tx, uid), cause, self._clock(), instance
             )
             save_aborted(tx, decision, was=was, now=self._clock())
-        self._notify()
+            if instance is None and decision.aborted:
+                entry = audited(
+                    *(channel, AuditedAction.ABORT_BATCH),
+                    by=by,
+                    at=self._clock(),
+                    target=batch.key,
+                    reason=cause,
+                    old={f"batch of {batch.owner}": str(BatchState.OPEN)},
+                    new={f"batch of {batch.owner}": str(BatchState.ABORTED)},
+                )
+                audit_store.add(tx, entry)
+        self._publish(decision.ledger)
         batch = decision.aborted[0] if decision.aborted else batch
         return BatchInTopic(batch=batch, topic_id=was.topic_id)
 

@@ -8,6 +8,8 @@ from datetime import datetime
 
 from anyio import to_thread
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, Scalar, audited
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
@@ -215,6 +217,7 @@ class Offsets:
                     f"{', '.join(map(str, living[:20]))}. Reset after they have closed, or with "
                     "force, after which they cannot commit."
                 )
+            before = offsets_store.of(tx, channel.uid, group, member=member)
             if reset.positions is None:
                 offsets_store.delete_positions(tx, channel.uid, group, member=member)
             else:
@@ -225,6 +228,8 @@ class Offsets:
                 groups_store.release_shares(tx, [each.id for each in held])
             following = found.next_generation(now)
             groups_store.save(tx, following)
+            # The status has the group's generation.
+            endpoints_store.revise(tx, [channel.uid])
             line = Event(
                 channel_uid=channel.uid,
                 at=now,
@@ -233,7 +238,18 @@ class Offsets:
                 by=principal.id,
             )
             add_events(tx, [line])
-            answer = render(_report(tx, following, member=member))
+            report = _report(tx, following, member=member)
+            entry = audited(
+                *(channel, AuditedAction.RESET_OFFSETS),
+                by=principal,
+                at=now,
+                target=group,
+                reason=reset.reason,
+                old=_position_fields(before),
+                new=_position_fields(report.positions),
+            )
+            audit_store.add(tx, entry)
+            answer = render(report)
             if request is not None:
                 idempotency.settle(tx, request, answer)
         return answer
@@ -282,6 +298,17 @@ def _report(tx: ReadTransaction, group: Group, *, member: int | None) -> GroupRe
     found = offsets_store.of(tx, group.channel_uid, group.name, member=member)
     resets = events_of_group(tx, group.channel_uid, group.name, limit=RESETS_SHOWN)
     return GroupReport(group=group, positions=tuple(found), resets=tuple(resets))
+
+
+def _position_fields(positions: Iterable[tuple[int, Committed]]) -> dict[str, Scalar]:
+    """Return positions for the audit trail: offsets by partition, and by member if it has own."""
+    return {
+        f"partition {at.partition}" + (f" of member {member}" if member >= 0 else ""): (
+            f"{at.offset}, record {at.record}" if at.record else at.offset
+        )
+        for member, each in positions
+        for at in (each.position,)
+    }
 
 
 def _member(group: Group, index: int | None) -> int | None:

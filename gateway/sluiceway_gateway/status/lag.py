@@ -183,6 +183,8 @@ class LagSummary:
     behind_or_before: bool = False
     progress: ProgressState | None
     write_rate: float | None
+    trend: float | None = None
+    """Growth of the largest lag in messages per second."""
 
 
 def summarize(groups: Iterable[GroupLag], write_rate: float | None) -> LagSummary:
@@ -195,6 +197,7 @@ def summarize(groups: Iterable[GroupLag], write_rate: float | None) -> LagSummar
     lags = [each.lag_messages for each in groups]
     since = [each.behind_since for each in groups if each.lag_messages != 0]
     behind_since = min(_known(since), default=None)
+    slowest = max(groups, key=lambda each: each.lag_messages or 0, default=None)
     return LagSummary(
         lag_messages=max(_known(lags), default=None) if None not in lags else None,
         behind_since=behind_since,
@@ -202,6 +205,7 @@ def summarize(groups: Iterable[GroupLag], write_rate: float | None) -> LagSummar
         and (None in since or any(each.behind_or_before for each in groups)),
         progress=worst(each.worst for each in groups),
         write_rate=write_rate,
+        trend=None if slowest is None or None in lags else slowest.trend,
     )
 
 

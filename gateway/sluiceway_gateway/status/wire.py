@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
 from sluiceway_gateway.http.json import JsonCache, list_of, text_of, time_json
 from sluiceway_gateway.status.lag import GroupLag
@@ -35,14 +35,21 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
     parts = {
         "channel": text_of(_channel_json(channel)),
         "writers": list_of(
-            fragments.of(
-                each.id,
-                (each, channel.name, channel.spec.heartbeat),
-                partial(endpoint_json, channel, each),
+            _with_heartbeat(
+                status,
+                each,
+                fragments.of(
+                    each.id,
+                    (each, channel.name, channel.spec.heartbeat),
+                    partial(endpoint_json, channel, each),
+                ),
             )
             for each in status.writers
         ),
-        "readers": list_of(_reader_text(channel, each, last, fragments) for each in status.readers),
+        "readers": list_of(
+            _with_heartbeat(status, each.endpoint, _reader_text(channel, each, last, fragments))
+            for each in status.readers
+        ),
         "groups": list_of(
             line
             for each in status.groups
@@ -56,6 +63,12 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
         "problems": text_of([_problem_json(each) for each in status.problems]),
     }
     return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
+
+
+def _with_heartbeat(status: StatusReport, endpoint: Endpoint, text: str) -> str:
+    """Add the time of the last heartbeat, which differs in each status, to an endpoint's JSON."""
+    at = status.heartbeats.get(endpoint.session)
+    return f'{text[:-1]},"last_heartbeat_at":{text_of(at and time_json(at))}}}'
 
 
 def summary_json(summary: ChannelSummary) -> dict[str, Any]:
@@ -72,6 +85,8 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
         "progress": lag and lag.progress,
         "write_rate": lag and _rounded(lag.write_rate),
         "read_rate": _rounded(summary.read_rate),
+        "trend": lag and _rounded(lag.trend),
+        "last_heartbeat_at": summary.last_heartbeat_at and time_json(summary.last_heartbeat_at),
         "problems": [_problem_json(each) for each in summary.problems],
     }
 
@@ -259,6 +274,9 @@ _AT_LEAST = (
 )
 
 
+_HEARTBEAT = "Later heartbeats make no new status: see `health` for whether they are in time"
+
+
 class StatusChannel(BaseModel):
     """The channel of a status."""
 
@@ -305,7 +323,13 @@ class StatusLedger(BaseModel):
     )
 
 
-class StatusReader(EndpointBody):
+class StatusEndpoint(EndpointBody):
+    """A writer or reader, with the last heartbeat of its process."""
+
+    last_heartbeat_at: datetime | None = Field(description=_HEARTBEAT)
+
+
+class StatusReader(StatusEndpoint):
     """A reader, with progress and lag of its partitions."""
 
     progress: ProgressState | None
@@ -383,7 +407,7 @@ class StatusBody(BaseModel):
 
     sampled_at: datetime | None = Field(description="Time of the last sample of Kafka")
     channel: StatusChannel
-    writers: list[EndpointBody]
+    writers: list[StatusEndpoint]
     readers: list[StatusReader]
     groups: list[StatusGroup]
     partitions: list[StatusPartition]
@@ -405,6 +429,8 @@ class StatusLine(BaseModel):
     progress: ProgressState | None
     write_rate: float | None
     read_rate: float | None = Field(description="Of all groups, in messages per second")
+    trend: float | None = Field(description="Growth of the largest lag in messages per second")
+    last_heartbeat_at: datetime | None = Field(description=f"Of any endpoint. {_HEARTBEAT}")
     problems: list[StatusProblem] = _PROBLEMS
 
 

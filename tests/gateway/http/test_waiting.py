@@ -188,3 +188,29 @@ def test_a_poller_that_is_closed_at_its_first_wait_ends_it_at_once() -> None:
             return await poller.wait("a", lambda _state: False, timeout_s=3600)
 
     assert asyncio.run(wait()) is False
+
+
+def test_a_published_state_ends_a_wait_without_a_read() -> None:
+    reading, answered = threading.Event(), threading.Event()
+
+    def read(_keys: tuple[str, ...]) -> dict[str, int]:
+        reading.set()
+        answered.wait(30)
+        return {"a": 0, "b": 0}
+
+    poller = Poller[str, int](read, limit=2, poll_s=60, immediate=True)
+
+    async def wait() -> list[bool]:
+        waits = [
+            asyncio.create_task(poller.wait(key, lambda state: state == 1, timeout_s=timeout_s))
+            for key, timeout_s in (("a", 30), ("b", 0.1))
+        ]
+        try:
+            assert await asyncio.to_thread(reading.wait, 30)
+            # From another thread, as after a commit.
+            await asyncio.to_thread(poller.publish, "a", 1)
+            return await asyncio.gather(*waits)
+        finally:
+            answered.set()
+
+    assert asyncio.run(wait()) == [True, False]

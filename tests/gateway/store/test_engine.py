@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event, text
 
 from sluiceway_gateway.db import leases
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings
 
 
@@ -259,3 +259,16 @@ def test_an_exhausted_pool_is_unavailable(database_url: str, database: Database)
     with small.read(), pytest.raises(DatabaseUnavailable, match="in use"), small.read():
         raise AssertionError
     small.close()
+
+
+def test_the_connection_that_was_used_last_is_used_next(database: Database) -> None:
+    def driver(tx: ReadTransaction) -> object:
+        return tx.connection.connection.dbapi_connection
+
+    with database.read() as first:
+        last = driver(first)
+        with database.read() as second:
+            assert driver(second) is not last
+    for _ in range(3):
+        with database.read() as tx:
+            assert driver(tx) is last
