@@ -371,7 +371,7 @@ class Consumer:
         if wanted is None:
             wanted = self._coordinator.consumed(self._assignment.partitions)
         self._assignment.require(wanted)
-        self._assignment.note()
+        self._assignment.record_positions()
         return wanted
 
     def _commit_with(

@@ -119,7 +119,10 @@ class MessageFetcher:
 
     def poll(self, timeout_s: float) -> Message | None:
         """Return a message or an event, or None after `timeout_s`."""
-        if self._requests.waiting and (timeout_s := self._requests.give_way(timeout_s)) < 0:
+        if (
+            self._requests.waiting
+            and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
+        ):
             return None
         message = self._poll(timeout_s)
         if message is not None:
@@ -134,7 +137,10 @@ class MessageFetcher:
         consumer = self._consumer
         if consumer is None:
             return []
-        if self._requests.waiting and (timeout_s := self._requests.give_way(timeout_s)) < 0:
+        if (
+            self._requests.waiting
+            and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
+        ):
             return []
         if self._committed:
             messages = self._consume_all(limit, timeout_s)
@@ -240,14 +246,14 @@ class MessageFetcher:
                 return self._committed[partition[0]].watermarks(partition[1])
         place = self._place(partition)
 
-        def ask(left_s: float) -> tuple[int, int] | None:
+        def request(left_s: float) -> tuple[int, int] | None:
             with self._requests:
                 found: tuple[int, int] | None = self._consumer.get_watermark_offsets(
                     place, timeout=left_s, cached=cached
                 )
             return found
 
-        return _with_retries(ask, timeout_s)
+        return _with_retries(request, timeout_s)
 
     def offsets_at(self, times: Mapping[Partition, int], timeout_s: float) -> dict[Partition, int]:
         """Return the first offset not older than each time (Unix, in ms)."""
@@ -260,7 +266,7 @@ class MessageFetcher:
         rest = {each: at for each, at in times.items() if each not in committed}
         asked = [self._place(*each) for each in rest.items()]
 
-        def ask(left_s: float) -> dict[Partition, int]:
+        def request(left_s: float) -> dict[Partition, int]:
             with self._requests:
                 found: list[Any] = self._consumer.offsets_for_times(asked, timeout=left_s)
             for each in found:
@@ -268,7 +274,7 @@ class MessageFetcher:
                     raise KafkaException(each.error)
             return {key: each.offset for key, each in zip(rest, found, strict=True)}
 
-        return committed | (_with_retries(ask, timeout_s) if asked else {})
+        return committed | (_with_retries(request, timeout_s) if asked else {})
 
     def resolve(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return offsets as numbers, with the current OFFSET_BEGINNING and OFFSET_END."""
@@ -393,7 +399,7 @@ class _Requests:
         self._none = threading.Event()
         self._none.set()
 
-    def give_way(self, timeout_s: float) -> float:
+    def wait_for_requests(self, timeout_s: float) -> float:
         """Wait up to `timeout_s` for requests; return the remaining seconds, -1 after a timeout."""
         until_s = time.monotonic() + timeout_s
         return max(0.0, until_s - time.monotonic()) if self._none.wait(timeout_s) else -1.0

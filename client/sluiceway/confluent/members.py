@@ -82,7 +82,7 @@ class ChannelMember(ABC):
         self._done += self._count(offsets)
         self.held = tuple(p for p in self.held if p not in offsets)
 
-    def note(self, offsets: Mapping[int, int]) -> None:
+    def record_positions(self, offsets: Mapping[int, int]) -> None:
         """Record the next offset of each partition, for commits and heartbeats.
 
         librdkafka serves one thread at a time, so heartbeats get the offsets of the last poll.
@@ -93,7 +93,7 @@ class ChannelMember(ABC):
             self.handle.record_cycle(self._progress[0])
 
     def progress(self) -> tuple[int, Mapping[int, Position]]:
-        """Return the number of returned messages and the positions, as of the last `note`."""
+        """Return the last recorded number of returned messages, and the positions."""
         return self._progress
 
     def _count(self, offsets: Mapping[int, int]) -> int:
