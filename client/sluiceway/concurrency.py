@@ -192,7 +192,7 @@ class FairLock:
             self.release()
 
     def _withdraw(self, waiter: _Waiter) -> None:
-        """Leave the queue after an interrupt, or hand over a lock that was granted meanwhile."""
+        """Leave the queue after an interrupt, or pass on a lock that was granted meanwhile."""
         with self._guard:
             for queue in (self._urgent, self._ordinary):
                 if waiter in queue:

@@ -217,25 +217,25 @@ class MessageFetcher:
 
     def consumed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset after the last returned message, for partitions with any."""
-        asked = [each for each in partitions if each in self.starts]
+        requested = [each for each in partitions if each in self.starts]
         committed: dict[Partition, int] = {}
         if self._committed:
-            for each in asked:
+            for each in requested:
                 own = self._committed.get(each[0])
                 if own is not None and (at := own.consumed(each[1])) is not None:
                     committed[each] = at
-            asked = [each for each in asked if each[0] not in self._committed]
-        if not asked or self._closed:
+            requested = [each for each in requested if each[0] not in self._committed]
+        if not requested or self._closed:
             return committed
-        found = self._consumer.position([self._place(each) for each in asked])
+        found = self._consumer.position([self._place(each) for each in requested])
         return committed | {
-            key: each.offset for key, each in zip(asked, found, strict=True) if each.offset >= 0
+            key: each.offset for key, each in zip(requested, found, strict=True) if each.offset >= 0
         }
 
     def positions(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the next offset of each partition."""
-        asked = {each: at for each in partitions if (at := self.starts.get(each)) is not None}
-        return asked | self.consumed(asked)
+        requested = {each: at for each in partitions if (at := self.starts.get(each)) is not None}
+        return requested | self.consumed(requested)
 
     def watermarks(
         self, partition: Partition, timeout_s: float, *, cached: bool
@@ -264,17 +264,17 @@ class MessageFetcher:
                     own = self._committed[channel]
                     committed[channel, number] = own.offset_at(at, number)
         rest = {each: at for each, at in times.items() if each not in committed}
-        asked = [self._place(*each) for each in rest.items()]
+        requested = [self._place(*each) for each in rest.items()]
 
         def request(left_s: float) -> dict[Partition, int]:
             with self._requests:
-                found: list[Any] = self._consumer.offsets_for_times(asked, timeout=left_s)
+                found: list[Any] = self._consumer.offsets_for_times(requested, timeout=left_s)
             for each in found:
                 if each.error is not None:
                     raise KafkaException(each.error)
             return {key: each.offset for key, each in zip(rest, found, strict=True)}
 
-        return committed | (_with_retries(request, timeout_s) if asked else {})
+        return committed | (_with_retries(request, timeout_s) if requested else {})
 
     def resolve(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return offsets as numbers, with the current OFFSET_BEGINNING and OFFSET_END."""

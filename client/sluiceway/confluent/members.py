@@ -101,7 +101,7 @@ class ChannelMember(ABC):
 
     @abstractmethod
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out, so may be committed."""
+        """Allow commits up to these offsets: the messages before them were returned."""
 
     @abstractmethod
     def commit(self, positions: Mapping[int, Position]) -> None:
@@ -159,7 +159,7 @@ class SubscribedConsumer(ChannelMember):
         self._commits.revoke(offsets)
 
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out, so may be committed."""
+        """Allow commits up to these offsets: the messages before them were returned."""
         self._commits.track_consumed(positions_at(offsets))
 
     def commit(self, positions: Mapping[int, Position]) -> None:
@@ -197,7 +197,7 @@ class ManualConsumer(ChannelMember):
             raise
 
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out, so may be committed."""
+        """Allow commits up to these offsets: the messages before them were returned."""
         for partition, at in offsets.items():
             self._furthest[partition] = max(at, self._furthest.get(partition, at))
 
