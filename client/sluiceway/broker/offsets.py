@@ -1,4 +1,4 @@
-"""Offset requests: committed offsets of groups, of members and without membership."""
+"""Offset requests: commits and committed offsets, with and without membership."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +40,7 @@ class OffsetRequests:
     def commit(
         self, group: Any, generation: Any, consumer_id: Any, requests: Any
     ) -> OffsetCommitResponse:
-        """Commit, each channel's partitions together."""
+        """Commit, the partitions of each channel together."""
         name, id_ = in_text(group, "group"), in_text(consumer_id, "member")
         checked_generation(generation)
         by_topic: dict[bytes, dict[int, Any]] = {}
@@ -114,7 +114,7 @@ class OffsetRequests:
             committer.commit(self._calls, positions)
 
     def _check(self, topic: bytes, asked: Any, furthest: int) -> None:
-        """Raise the refusal of a commit beyond `furthest`, or of no partition's offset."""
+        """Raise the refusal of a commit past `furthest` or of an invalid offset."""
         self.handler.locate(topic, asked.partition_id)
         if type(asked.offset) is not int:
             raise OptionError(f"offset is {asked.offset!r} in {asked!r}; it takes a number")
@@ -122,8 +122,8 @@ class OffsetRequests:
             raise OffsetOutOfRangeError(f"{asked.offset} is not an offset")
         if asked.offset > furthest:
             raise OffsetOutOfRangeError(
-                f"{asked.offset} is past what this process has fetched of the partition, which is "
-                f"up to {furthest}; fetch from there on first, or move the group with "
+                f"{asked.offset} is past the messages that this process has fetched, which end at "
+                f"{furthest}; fetch the following ones first, or move the group with "
                 "channel.reset()"
             )
 
@@ -142,14 +142,13 @@ def _metadata(asked: Any) -> str | None:
         raise OptionError(f"metadata is {given!r} in {asked!r}; it takes text without NUL")
     if len(text) > _MAX_METADATA:
         raise OffsetMetadataTooLarge(
-            f"the metadata have {len(text)} characters, and the gateway stores up to "
-            f"{_MAX_METADATA} with an offset; shorten them"
+            f"the metadata have {len(text)} characters; the limit is {_MAX_METADATA}. Shorten them"
         )
     return text
 
 
 def _committing_member(topic: bytes, group: str, generation: int, id_: str) -> JoinedMember:
-    """Return the member that may commit under this generation. Raises ProtocolClientError."""
+    """Return the member that may commit in this generation. Raises ProtocolClientError."""
     member = joined_member(id_, group)
     if topic != member.channel.encode():
         raise UnknownTopicOrPartition(

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import MAX_PARTITIONS, Format
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.http.json import time_json
-from sluiceway_gateway.http.params import INT64_MAX
+from sluiceway_gateway.http.params import INT64_MAX, Time
 from sluiceway_gateway.ledger.wire import BatchText
 from sluiceway_gateway.messages.model import (
     MAX_MESSAGES,
@@ -36,12 +36,6 @@ _ENDED = {
 }
 
 
-def _in_a_zone(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
-        raise ValueError("a time without a time zone; add one, such as Z")
-    return moment
-
-
 PartitionNumber = Annotated[
     int | None, Query(ge=0, lt=MAX_PARTITIONS, description="Only this one; default: all")
 ]
@@ -50,9 +44,7 @@ Offset = Annotated[
     Query(ge=0, le=INT64_MAX, description="Oldest first from here on; needs `partition`"),
 ]
 Since = Annotated[
-    datetime | None,
-    Query(description="Oldest first, from the first message not older than this on"),
-    AfterValidator(lambda moment: moment if moment is None else _in_a_zone(moment)),
+    Time | None, Query(description="Oldest first, from the first message not older than this on")
 ]
 Start = Annotated[
     Literal["latest", "earliest"],
