@@ -327,7 +327,7 @@ def test_compacted_topics_are_read_over_their_gaps(
     assert [each["raw"]["data"] for each in first["items"]] == ["0", "1", "2"]
 
 
-def test_a_topic_that_was_created_anew_is_not_read(
+def test_a_topic_that_was_created_anew_is_neither_read_nor_written(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway)
@@ -335,6 +335,8 @@ def test_a_topic_that_was_created_anew_is_not_read(
     topics.delete(name)
     topics.create(name)
     assert "created anew" in refused(http, channel, 409, "channel_not_ready")
+    answer = http.post(f"/v1/channels/{channel.name}/messages", json={"records": [{"id": 1}]})
+    assert code(answer) == "channel_not_ready"
 
 
 class TestExactlyOnce:
@@ -396,6 +398,13 @@ class TestExactlyOnce:
         again = http.post(path, json=body).json()
         assert again["messages"] == []
         assert again["batch"] == {**written["batch"], "replayed": True}
+        entry, created = http.get(f"/v1/channels/{channel.name}/changes").json()["items"]
+        assert (entry["action"], entry["target"], entry["by"]) == (
+            *("write_messages", "fix-1"),
+            "loopback",
+        )
+        written_to = [{"field": "partition 0", "old": None, "new": "offsets 0 to 1"}]
+        assert (entry["fields"], created["action"]) == (written_to, "create")
         http.post(path, json={"records": [{"id": 3}]}).raise_for_status()
         with channel.reader(until="now") as reader:
             assert sorted(each["id"] for each in reader) == [1, 2, 3]
