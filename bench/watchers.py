@@ -31,7 +31,7 @@ from sluiceway_gateway.embedded import KafkaServer
 CHANNELS = 1_000
 STREAMS = 200
 SESSIONS = 50
-SECONDS = 30.0
+SECONDS = 15.0
 COMMIT_S = 5.0
 """How often a reader commits; all beat as in `bench.endpoints`."""
 SAMPLE_S = 5.0
@@ -166,7 +166,7 @@ class Job:
         self.readers.append(
             Reader(
                 *(channel, uid, body["id"], epoch),
-                generation=endpoint["group_generation"],
+                generation=endpoint["generation"],
                 topic_id=answer["connection"]["topic"]["id"],
             )
         )
@@ -214,7 +214,8 @@ def working(service: Service, uids: dict[str, str]) -> Iterator[None]:
     process = context.Process(target=work, args=(service, uids, ready, end))
     process.start()
     try:
-        assert ready.wait(120), "the readers did not attach"
+        while not ready.wait(1):
+            assert process.is_alive(), "the readers did not attach"
         yield
     finally:
         end.set()
@@ -222,26 +223,28 @@ def working(service: Service, uids: dict[str, str]) -> Iterator[None]:
         assert process.exitcode == 0
 
 
-def cores(service: Service, seconds: float) -> float:
-    """Return the processor time that the gateway takes for each second."""
+def cores(service: Service, seconds: float, name: str) -> float:
+    """Print and return the processor time that the gateway takes for each second."""
     # Until what has just begun is usual.
     time.sleep(2 * SAMPLE_S)
     begun_s, used_s = time.perf_counter(), cpu_s(service.pid)
     time.sleep(seconds)
-    return (cpu_s(service.pid) - used_s) / (time.perf_counter() - begun_s)
+    found = (cpu_s(service.pid) - used_s) / (time.perf_counter() - begun_s)
+    print(f"{name}: {found:.3f} cores", flush=True)
+    return found
 
 
 def measured(service: Service, seconds: float) -> dict[str, float]:
     """Return the figures; those of `GOALS` first."""
     uids = created(service)
-    found = {"idle_cores": cores(service, seconds)}
+    found = {"idle_cores": cores(service, seconds, "idle")}
     with watching(service):
-        found["watch_cores"] = cores(service, seconds)
+        found["watch_cores"] = cores(service, seconds, "idle, watched")
     with working(service, uids):
-        found["busy_cores"] = cores(service, seconds)
+        found["busy_cores"] = cores(service, seconds, "busy")
         begun_s = time.perf_counter()
         with watching(service) as received:
-            found["busy_watched_cores"] = cores(service, seconds)
+            found["busy_watched_cores"] = cores(service, seconds, "busy, watched")
         took_s = time.perf_counter() - begun_s
     found["watch_busy_cores"] = found["busy_watched_cores"] - found["busy_cores"]
     found["stream_kb_per_s"] = received[0] / took_s / 1000

@@ -7,6 +7,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import hypothesis
@@ -37,7 +38,7 @@ if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 # Objects of collected tests live to the end: frequent collections would free nothing.
-gc.set_threshold(10_000, 20, 20)
+gc.set_threshold(50_000, 20, 20)
 
 _HERE = Path(__file__).parent
 _TOGETHER = ("client/spark", "security", "cluster")
@@ -51,6 +52,29 @@ _LONG = (
     "client/test_writer_faults.py",
     "client/test_reader_faults.py",
 )
+
+
+#: Parameters on which code does not branch, and tests that have them in `make test-all` only:
+#: HTTP runs on SQLite, stores and races on both databases; ledgers and Spark's jobs run on Avro,
+#: codecs and every type on both formats.
+_ONCE = {
+    "postgres": (
+        "tests/gateway/http/",
+        "tests/reconcile/test_reconcile.py",
+        "tests/tracing/",
+    ),
+    "arrow": (
+        "tests/client/ledger/test_bad_input.py",
+        "tests/client/ledger/test_transactions.py",
+        "tests/client/ledger/test_writer_batches.py",
+        "tests/client/spark/test_batch_jobs.py",
+        "tests/client/spark/test_micro_batches.py",
+        "tests/client/spark/test_spark_writing.py",
+        "tests/client/test_reader_faults.py",
+        "tests/client/test_reader_memory.py",
+        "tests/client/test_threads.py",
+    ),
+}
 
 
 class _Together(pytest.Package):
@@ -86,15 +110,37 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Sharin
     return _Sharing(config, log)
 
 
+# Before markers select tests.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the longest tests, so that the processes end at about the same time.
+    """Mark what `make test` does once only; start with the longest tests.
 
-    The files after those are mixed: some keep a processor busy, where others wait.
+    So the processes end at about the same time. The files after those are mixed: some keep a
+    processor busy, where others wait.
     """
-    items.sort(key=lambda item: _turn(item.path.relative_to(_HERE).as_posix()))
+    for item in items:
+        for value, places in _ONCE.items():
+            given = getattr(item, "callspec", None)
+            if given and item.nodeid.startswith(places) and value in given.params.values():
+                item.add_marker(pytest.mark.long)
+    items.sort(key=lambda item: _turn(item.path))
 
 
-def _turn(file: str) -> tuple[int, int]:
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected, which lives to the end, out of garbage collections."""
+    gc.freeze()
+
+
+@pytest.hookimpl
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the browser's tests, which are all long, and its driver out of `make test`."""
+    long = config.option.markexpr != "not long"
+    return None if long or collection_path != _HERE / "browser" else True
+
+
+@cache
+def _turn(path: Path) -> tuple[int, int]:
+    file = path.relative_to(_HERE).as_posix()
     found = (turn for turn, each in enumerate(_LONG) if file == each or file.startswith(f"{each}/"))
     return next(found, len(_LONG)), zlib.crc32(file.encode())
 

@@ -11,6 +11,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
 from sluiceway import __version__
+from sluiceway_gateway.audit import routes as audit_routes
+from sluiceway_gateway.audit.service import AuditTrail
+from sluiceway_gateway.auth import routes as auth_routes
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
@@ -144,7 +147,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         ledgers=ledgers,
         ledger_reads=ledger_reads,
         message_reads=MessageReads(database, kafka),
-        message_writes=MessageWrites(kafka, channels, ledgers),
+        message_writes=MessageWrites(database, kafka, channels, ledgers, clock=clock),
         message_threads=BoundedThreads("for messages", running=4, waiting=16),
         registry=Registry(database),
         repairs=Repairs(database, kafka, notify=ledger_reads.notify, clock=clock),
@@ -152,6 +155,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         feed=StatusFeed(statuses, watch, fragments=fragments, clock=clock),
         rendered=ResponseCache(),
         fragments=fragments,
+        audit=AuditTrail(database),
         groups=GroupService(database, notify=watch.notify, clock=clock),
         watch=watch,
         metrics=metrics,
@@ -210,6 +214,8 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         event_routes,
         history_routes,
         groups_routes,
+        audit_routes,
+        auth_routes,
         registry_routes,
         cluster,
         health,

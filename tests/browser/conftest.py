@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -11,15 +10,13 @@ from databases import SQLite
 from gateways import Rig, running
 from sluiceway_gateway.db.engine import Database
 
-_HERE = Path(__file__).parent
-
 
 # Before markers select tests.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all of them: a browser is more than `make test` has room for."""
     for item in items:
-        if item.path.is_relative_to(_HERE):
+        if item.nodeid.startswith("tests/browser/"):
             item.add_marker(pytest.mark.long)
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.model.__main__ import main, summary
@@ -15,9 +16,20 @@ ROOT = Path(__file__).parents[2]
 CLEAN = {"lost": 0, "duplicated": 0, "stuck": 0, "stable_back": 0, "not_fenced": 0}
 
 
-def test_schedules_lose_duplicate_and_block_nothing() -> None:
-    report = summary([run_schedule(seed) for seed in range(150)])
+#: It takes hundreds of schedules until the model notices these.
+RARE = {
+    "yesterday's batch is opened after its key was pruned",
+    "manifests over visible runs are accepted",
+}
 
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    """What 150 schedules of the real rules led to."""
+    return summary([run_schedule(seed) for seed in range(150)])
+
+
+def test_schedules_lose_duplicate_and_block_nothing(report: dict[str, Any]) -> None:
     assert {name: report[name] for name in CLEAN} == CLEAN, report["violations"]
 
 
@@ -32,9 +44,7 @@ def test_the_command_reports_what_it_found(
     assert (report["schedules"], report["ended_batches"] > 0) == (20, True)
 
 
-def test_schedules_meet_every_kind_of_fault() -> None:
-    report = summary([run_schedule(seed) for seed in range(150)])
-
+def test_schedules_meet_every_kind_of_fault(report: dict[str, Any]) -> None:
     assert set(report["faults_by_kind"]) >= {
         "answer lost",
         "bogus manifest",
@@ -81,7 +91,13 @@ def test_other_seeds_give_other_traces() -> None:
     assert len({run_schedule(seed).digest for seed in range(20)}) == 20
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(each, id=each.name, marks=[pytest.mark.long] if each.name in RARE else [])
+        for each in MUTANTS
+    ],
+)
 def test_the_model_notices(mutant: Mutant) -> None:
     assert noticed(mutant, schedules=1000) is not None
 
@@ -96,4 +112,6 @@ def test_a_mutant_leaves_the_rules_as_they_were() -> None:
 
 
 def test_no_two_mutants_have_one_name() -> None:
-    assert len({each.name for each in MUTANTS}) == len(MUTANTS) >= 20
+    names = {each.name for each in MUTANTS}
+    assert len(names) == len(MUTANTS) >= 20
+    assert names >= RARE

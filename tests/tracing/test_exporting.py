@@ -51,7 +51,10 @@ def test_serve_exports_what_it_has_traced_before_it_ends(
 
 @pytest.mark.parametrize(
     "variables",
-    [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}],
+    [
+        {"OTEL_SDK_DISABLED": "true"},
+        pytest.param({"OTEL_TRACES_EXPORTER": "none"}, marks=pytest.mark.long),
+    ],
     ids=lambda given: next(iter(given)),
 )
 def test_serve_exports_nothing_if_the_variables_say_so(
@@ -115,6 +118,7 @@ def run_example(code: str, collector: Collector, url: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_the_documented_example_is_one_trace_of_two_services(
     sqlite: SQLite, kafka: SharedKafka
 ) -> None:

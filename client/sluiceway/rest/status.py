@@ -18,8 +18,76 @@ __all__ = [
     "PartitionReport",
     "ReaderReport",
     "StatusPage",
+    "StatusProblem",
     "StatusReport",
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusProblem:
+    """A current problem of a channel; `str()` is a sentence. None is unknown or does not apply.
+
+    `code` is channel_failed, channel_halted, batch_holds_readers, reader_stalled, reader_stopped,
+    not_converging, writer_failed, writer_lost, reader_failed, reader_lost, suspect, or one of a
+    newer gateway. `severity` is error or warning.
+    """
+
+    code: str
+    severity: str
+    since: datetime | None
+    role: str | None
+    group: str | None
+    index: int | None
+    endpoint: str | None
+    batch: str | None
+    owner: str | None
+    held_messages: int | None
+    lag_messages: int | None
+    reason: str | None
+
+    def __str__(self) -> str:
+        """Return the problem, its location and its cause in one line."""
+        template = _PROBLEMS.get(self.code, "{code}" if self.role is None else "{place}: {code}")
+        what = template.format(
+            code=self.code,
+            place=self._place,
+            batch=self.batch,
+            owner=self.owner,
+            held=_count(self.held_messages),
+        )
+        if self.lag_messages:
+            what += f", {_count(self.lag_messages)} to read"
+        # Reasons may have line breaks.
+        return what if not self.reason else f"{what}: {' '.join(self.reason.split())}"
+
+    @property
+    def _place(self) -> str:
+        group = "without a group" if self.group is None else self.group
+        index = "" if self.index is None else f"[{self.index}]"
+        return f"{self.role} {group}{index}"
+
+
+_PROBLEMS = {
+    "channel_failed": "the channel has failed",
+    "channel_halted": "the channel is halted, it cannot be read or written",
+    "batch_holds_readers": (
+        "the open batch {batch!r} of {owner!r} holds readers back, {held} committed after it"
+    ),
+    "reader_stalled": "{place} is stalled, it is alive but does not advance",
+    "reader_stopped": "{place} has no live member",
+    "not_converging": "{place} is falling behind",
+    "writer_failed": "{place} has failed",
+    "writer_lost": "{place} is lost, its heartbeats do not arrive",
+    "reader_failed": "{place} has failed",
+    "reader_lost": "{place} is lost, its heartbeats do not arrive",
+    "suspect": "{place} is suspect, its heartbeats are late",
+}
+
+
+def _count(messages: int | None) -> str:
+    if messages is None:
+        return "an unknown number of messages"
+    return f"{messages:,} message{'' if messages == 1 else 's'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +201,8 @@ class ReaderReport:
 class StatusReport:
     """The status of a channel at `sampled_at`; None before the first sample.
 
-    `document` is the JSON of the response.
+    `problems` are its current problems, errors first, at most 10. `document` is the JSON of the
+    response.
     """
 
     name: Annotated[str, JsonPath("channel", "name")]
@@ -146,6 +215,7 @@ class StatusReport:
     partitions: tuple[PartitionReport, ...]
     write_rate: float | None
     ledger: LedgerReport | None = None
+    problems: tuple[StatusProblem, ...] = ()
     document: Annotated[Mapping[str, Any], JsonPath()] = field(repr=False, compare=False)
     etag: str | None = field(default=None, repr=False, compare=False)
 
@@ -169,7 +239,8 @@ class EndpointCounts:
 class ChannelSummary:
     """A channel's status in one line, with the lag and the progress of its worst group.
 
-    `lag_seconds` is a lower bound if `lag_seconds_at_least`.
+    `lag_seconds` is a lower bound if `lag_seconds_at_least`. Rates are in messages per second.
+    `problems` are its current problems, errors first, at most 10.
     """
 
     name: Annotated[str, JsonPath("channel", "name")]
@@ -183,6 +254,8 @@ class ChannelSummary:
     lag_seconds_at_least: bool = False
     progress: str | None
     write_rate: float | None
+    read_rate: float | None = None
+    problems: tuple[StatusProblem, ...] = ()
     document: Annotated[Mapping[str, Any], JsonPath()] = field(repr=False, compare=False)
 
 

@@ -96,7 +96,17 @@ def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) ->
 
 def _print_lines(lines: Iterable[ChannelSummary]) -> None:
     print_table(
-        ("NAME", "PHASE", "WRITERS", "READERS", "LAG", "BEHIND", "WRITTEN/S", "PROGRESS"),
+        (
+            "NAME",
+            "PHASE",
+            "WRITERS",
+            "READERS",
+            "LAG",
+            "BEHIND",
+            "WRITTEN/S",
+            "PROGRESS",
+            "PROBLEM",
+        ),
         [
             (
                 each.name,
@@ -107,6 +117,7 @@ def _print_lines(lines: Iterable[ChannelSummary]) -> None:
                 _seconds(each.lag_seconds, at_least=each.lag_seconds_at_least),
                 _number(each.write_rate),
                 each.progress or _UNKNOWN,
+                next((problem.code for problem in each.problems), ""),
             )
             for each in lines
         ],
@@ -120,6 +131,9 @@ def _print_report(report: StatusReport) -> None:
     click.echo(f"channel {report.name} is {report.phase}, {written}, {when}")
     if report.ledger is not None:
         _print_ledger(report.name, report.ledger)
+    for problem in report.problems:
+        since = "" if problem.since is None else f" (since {format_time(problem.since)})"
+        click.echo(f"{problem.severity}: {problem}{since}")
     if report.groups:
         click.echo()
         print_table(
@@ -169,14 +183,7 @@ def _print_ledger(name: str, ledger: LedgerReport) -> None:
         f"{_number(ledger.uncommitted_messages)} messages of no commit"
     )
     if ledger.halted is not None:
-        click.echo(f"the channel is halted: {ledger.halted}")
         click.echo(f"`sluiceway channels repair {name}` shows the lost records, and repairs it")
-    holder = ledger.held_back_by
-    if holder is not None:
-        click.echo(
-            f"readers are held back by the batch {holder.key!r} of {holder.owner!r}, open since "
-            f"{format_time(holder.since)}: {_number(holder.held_messages)} committed messages wait"
-        )
 
 
 def _counts(counts: EndpointCounts) -> str:

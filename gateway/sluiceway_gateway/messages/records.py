@@ -10,7 +10,7 @@ from typing import Any
 
 from sluiceway.codecs import Decoder, Envelope, codec
 from sluiceway.codecs.wire import arrow_schema_id, avro_schema_id
-from sluiceway.errors import InvalidRecord, RecordTooLarge, SluicewayError
+from sluiceway.errors import InvalidRecord, RecordTooLarge
 from sluiceway.kafka.partitioner import partition_of
 from sluiceway.records import to_batches, to_records
 from sluiceway.records.json_values import json_value, records_from_json
@@ -49,11 +49,9 @@ class MessageDecoder:
         if decoded.corrupt:
             return MessageContent(schema=version, error=decoded.corrupt[0].reason)
         records: list[Any] = []
-        try:
-            for batch in decoded.batches:
-                records += to_records(batch.slice(0, MAX_RECORDS - len(records)))
-        except SluicewayError as error:
-            return MessageContent(schema=version, error=str(error))
+        for batch in decoded.batches:
+            shown = batch.slice(0, MAX_RECORDS - len(records))
+            records += to_records(shown, out_of_range_as_text=True)
         count = sum(batch.num_rows for batch in decoded.batches)
         return MessageContent(schema=version, records=json_value(records), record_count=count)
 

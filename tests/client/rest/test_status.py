@@ -16,7 +16,7 @@ NewChannel = Callable[..., Channel]
 
 
 def until_report(channel: Channel, holds: Callable[[StatusReport], bool]) -> StatusReport:
-    """Wait, as the command does, until the status is as wanted."""
+    """Wait, like the command, until the status satisfies a condition."""
     deadline_s = time.monotonic() + 180
     report = channel.report()
     while not holds(report):
@@ -52,7 +52,7 @@ def test_group_lag_follows_the_returned_records(channel: Channel) -> None:
             channel,
             lambda found: sum(each.committed or 0 for each in group_of(found).partitions) == 30,
         )
-        # In the middle of a loop, too.
+        # Also in the middle of a loop.
         records = iter(reader)
         for _ in range(40):
             next(records)
@@ -126,6 +126,52 @@ def line(**facts: Any) -> dict[str, Any]:
         "progress": None,
         "write_rate": 2,
     } | facts
+
+
+def problem(code: str, **facts: Any) -> dict[str, Any]:
+    return {
+        "code": code,
+        "severity": "error",
+        "since": None,
+        "role": None,
+        "group": None,
+        "index": None,
+        "endpoint": None,
+        "batch": None,
+        "owner": None,
+        "held_messages": None,
+        "lag_messages": None,
+        "reason": None,
+    } | facts
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (
+            problem("writer_failed", role="writer", group="load", index=0, reason="KeyError:\n'a'"),
+            "writer load[0] has failed: KeyError: 'a'",
+        ),
+        (
+            problem("reader_stalled", role="reader", group="{0}", lag_messages=11_900),
+            "reader {0} is stalled, it is alive but does not advance, 11,900 messages to read",
+        ),
+        (
+            problem("batch_holds_readers", batch="monday", owner="nightly", held_messages=1),
+            "the open batch 'monday' of 'nightly' holds readers back, 1 message committed after it",
+        ),
+        (
+            problem("reader_lost", role="reader"),
+            "reader without a group is lost, its heartbeats do not arrive",
+        ),
+        (problem("later", role="reader", group="delays"), "reader delays: later"),
+        (problem("later"), "later"),
+    ],
+)
+def test_a_problem_is_a_sentence(script: Script, found: dict[str, Any], sentence: str) -> None:
+    script.answer(200, {"items": [line(problems=[found])], "next_cursor": None})
+    (summary,) = script.control().statuses()
+    assert [str(each) for each in summary.problems] == [sentence]
 
 
 def test_unknown_values_are_none_and_new_fields_are_kept(

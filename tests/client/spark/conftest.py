@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -15,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import sluiceway.spark
+import spark_daemon
 from environments import spark_environment
 from relay import Relay
 from sluiceway.rest.models import Connection
@@ -22,7 +24,6 @@ from spark_tasks import Measure, Produce, connection_at
 from topics import Topics, make
 
 _numbers = itertools.count(1)
-_HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,14 +33,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         "ignore:PySpark does not yet fully support pandas:FutureWarning",
     )
     for item in items:
-        if item.path.is_relative_to(_HERE):
+        if item.nodeid.startswith("tests/client/spark/"):
             for each in known:
                 item.add_marker(pytest.mark.filterwarnings(each))
 
 
 @pytest.fixture(scope="package", autouse=True)
 def no_sockets_left() -> Iterator[None]:
-    """Collect what PySpark leaves unclosed, before tests that ignore no such warning."""
+    """Collect PySpark's unclosed sockets before tests that do not ignore the warning."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -55,6 +56,10 @@ def spark_session(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in spark_environment(directory).items():
             patch.setenv(name, value)
+        # Without the other modules of the tests, so workers cannot import them.
+        (directory / "daemon").mkdir()
+        shutil.copy(spark_daemon.__file__, directory / "daemon")
+        patch.setenv("PYTHONPATH", str(directory / "daemon"), prepend=os.pathsep)
         builder = (
             SparkSession.builder.master("local-cluster[1,2,1024]")
             .appName("sluiceway tests")
@@ -67,6 +72,7 @@ def spark_session(
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
             .config("spark.task.maxFailures", "1")
+            .config("spark.python.daemon.module", spark_daemon.__name__)
         )
         if any(item.path.stem == "test_connect" for item in request.session.items):
             builder = (

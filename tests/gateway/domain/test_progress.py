@@ -365,6 +365,7 @@ def test_the_summary_of_a_channel_is_that_of_its_slowest_readers() -> None:
         ProgressState.OK,
         1.5,
     )
+    assert summary.trend == behind.trend is not None
     assert summary.behind_since == behind.behind_since is not None
     assert not summary.behind_or_before
     # One of unknown lag may be further behind.
@@ -372,6 +373,7 @@ def test_the_summary_of_a_channel_is_that_of_its_slowest_readers() -> None:
     summary = summarize([behind, unknown], None)
     assert summary.lag_messages is None
     assert (summary.behind_since, summary.behind_or_before) == (behind.behind_since, True)
+    assert summary.trend is None
     summary = summarize([unknown], None)
     assert (summary.behind_since, summary.behind_or_before) == (None, False)
     assert summarize([], None).lag_messages is None

@@ -236,7 +236,7 @@ def run_schedule(ledger: LedgerSite, seed: int) -> Writers:
     return writers
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_random_concurrent_batches_are_visible_once_or_never(ledger: LedgerSite, seed: int) -> None:
     assert run_schedule(ledger, seed).committed
 

@@ -72,6 +72,12 @@ def test_a_repaired_channel_gives_up_what_is_lost_and_goes_on(
 
     assert (done["number"], done["reason"], done["by"]) == (2, "a disk failed", "loopback")
     assert done["lost"] == [{"partition": 0, "first": 20, "end": 30, "messages": 10}]
+    entry = site.rig.http.get(f"{site.path}/changes").json()["items"][0]
+    assert (entry["action"], entry["by"], entry["reason"]) == (
+        *("repair_ledger", "loopback"),
+        "a disk failed",
+    )
+    assert entry["fields"] == [{"field": "partition 0", "old": 30, "new": 20}]
     found = site.committed()
     assert (found["halted"], found["repaired"], found["number"]) == (None, 2, 2)
     assert found["runs"] == {"0": [[0, 10], [11, 20]], "1": [[0, 5]]}

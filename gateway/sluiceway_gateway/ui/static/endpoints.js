@@ -44,12 +44,18 @@ function Endpoint({ name, status, endpoint }) {
     <td>${endpoint.title ? html`<${Text} value=${endpoint.title} />` : ""}<${Spark} endpoint=${endpoint} /></td>
     ${reads && html`<td><${ProgressState} progress=${endpoint.progress} /></td><td class="numeric">${count(endpoint.lag_messages)}</td>`}
     <td class="numeric">${count(endpoint.counters.records, "Unknown: not reported")}</td>
-    <td>${ago(endpoint.last_heartbeat_at, "Unknown: none recorded")}</td>
+    <td>${heartbeat(endpoint)}</td>
     <td>${ago(endpoint.attached_at)}</td>
     <td class="actions"><button class="disclosure" aria-expanded=${open} onClick=${() => setOpen(!open)}>History</button>
       ${dismiss && html`<button onClick=${dismiss.onClick}>${dismiss.title}</button>`}</td>
   </tr>
   ${open && html`<tr class="details"><td colspan=${reads ? 10 : 8}><${History} name=${name} endpoint=${endpoint} /></td></tr>`}`;
+}
+
+// A later heartbeat in time makes no new status, so its age would be too high.
+function heartbeat({ state, health, last_heartbeat_at: at }) {
+  const inTime = health === "healthy" && !["closed", "error"].includes(state);
+  return inTime && !isUnknown(at) ? "in time" : ago(at, "None yet");
 }
 
 // Application and query of a Spark job, linked to its UI where that is known.

@@ -20,6 +20,9 @@ document.addEventListener("visibilitychange", () => {
   hidden.value = document.hidden;
 });
 
+// Whether views read: not while the page is paused or hidden.
+export const isReading = () => !paused.value && !hidden.value;
+
 // Seconds that have passed, for texts such as "updated 3 s ago".
 export const tick = signal(0);
 setInterval(() => {

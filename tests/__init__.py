@@ -1,0 +1,1 @@
+"""The tests: a regular package, which Python prefers to the one that pykafka installs."""

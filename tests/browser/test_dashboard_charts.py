@@ -1,0 +1,150 @@
+"""Charts of lag and rates: lines, ranges in the URL, values as text, themes, hostile names."""
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from browsers import Browser
+from endpoints import Site, site
+from gateways import Rig
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.history import store
+from sluiceway_gateway.history.model import FINEST, GroupPoint, HistoryPoint
+from sluiceway_gateway.history.store import PointWrite
+from waiting import until
+
+HOSTILE = '<img src=x onerror="document.title=1">'
+
+
+def record(target: Site, hours: float, *, names: tuple[str, ...] = ("archive", "delays")) -> None:
+    """Write points up to now: a wave of lag, unknown for a group in the last ten minutes."""
+    clock = target.rig.clock
+    clock.now = datetime.now(UTC)
+    now_s = FINEST.start(clock.now.timestamp())
+    previous_s = None
+    for number in range(int(hours * 360), -1, -1):
+        at_s = now_s - 10 * number
+        groups = {}
+        for place, name in enumerate(names):
+            lag = int(1000 * (1 + place) * (1 + math.sin(number / 30 + place)))
+            known = place == 0 or number > 60
+            groups[name] = GroupPoint(
+                lag_messages=lag if known else None,
+                lag_seconds=lag / 40 if known else None,
+                lag_seconds_at_least=False,
+                read_rate=50.0 + place,
+            )
+        point = HistoryPoint(at_s=at_s, write_rate=60.0, groups=groups)
+        with target.rig.database.write() as tx:
+            store.write(
+                tx, [PointWrite(channel_uid=target.uid, point=point, previous_s=previous_s)]
+            )
+        previous_s = at_s
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    target = site(rig)
+    rig.observe("flights", Phase.READY)
+    return target
+
+
+def drawn(browser: Browser) -> int:
+    """Return how many charts have drawn a line: a pixel of the first series' colour."""
+    script = """
+        const color = getComputedStyle(document.documentElement).getPropertyValue("--series-1");
+        const [r, g, b] = [1, 3, 5].map(at => parseInt(color.trim().slice(at, at + 2), 16));
+        return [...document.querySelectorAll(".chart canvas")].filter(canvas => {
+            const { width, height } = canvas;
+            const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+            for (let at = 0; at < data.length; at += 4)
+                if (data[at] === r && data[at + 1] === g && data[at + 2] === b) return true;
+            return false;
+        }).length;
+    """
+    found: int = browser.driver.execute_script(script)
+    return found
+
+
+def test_charts_show_lag_and_rates_of_each_group(browser: Browser, flights: Site) -> None:
+    record(flights, 1)
+    browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
+    until(lambda: drawn(browser) == 3, 30)
+    labels = [each.get_attribute("aria-label") or "" for each in browser.all(".chart")]
+    assert "Lag in messages, the last 1 hour: archive" in labels[0]
+    assert "delays unknown now, at most 4K" in labels[0]
+    assert "Written 60/s now" in labels[2]
+    assert "archive" in browser.text(".legend")
+    # Unknown, and not zero.
+    lag, largest, *_ = browser.all(".legend tbody tr:nth-child(2) td")
+    assert lag.text == "–"
+    assert int(largest.text.replace(",", "")) in range(3_950, 4_001)
+    browser.button("Values as a table").click()
+    browser.shows("60/s", ".values-over-time")
+    assert len(browser.all(".values-over-time tbody tr")) in (60, 61)
+
+
+def test_the_range_is_in_the_url_and_survives_other_tabs(browser: Browser, flights: Site) -> None:
+    record(flights, 7)
+    browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts&range=15m")
+    until(lambda: drawn(browser) == 3, 30)
+    assert "last 15 minutes" in str(browser.one(".chart").get_attribute("aria-label"))
+    browser.button("6 hours").click()
+    until(lambda: "last 6 hours" in str(browser.one(".chart").get_attribute("aria-label")), 30)
+    assert browser.driver.current_url.endswith("tab=charts&range=6h")
+    until(lambda: drawn(browser) == 3, 30)
+    browser.button("Schema").click()
+    browser.button("Charts").click()
+    assert browser.driver.current_url.endswith("tab=charts&range=6h")
+    assert browser.one(".ranges [aria-current]").text == "6 hours"
+
+
+def test_a_group_can_be_hidden(browser: Browser, flights: Site) -> None:
+    record(flights, 0.3)
+    browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
+    until(lambda: drawn(browser) == 3, 30)
+    browser.one(".legend input").click()
+    until(lambda: drawn(browser) == 0, 30)
+    assert "archive" not in str(browser.one(".chart").get_attribute("aria-label"))
+
+
+def test_a_channel_without_samples_says_so(browser: Browser, flights: Site) -> None:
+    flights.rig.clock.now = datetime.now(UTC)
+    browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
+    browser.shows("No sample in this time")
+
+
+def test_new_samples_appear_until_the_page_is_paused(browser: Browser, flights: Site) -> None:
+    record(flights, 0.3)
+    browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts&range=15m")
+    before = browser.one(".legend caption").text
+    flights.rig.clock.advance(timedelta(seconds=20))
+    point = HistoryPoint(
+        at_s=FINEST.start(flights.rig.clock().timestamp()), write_rate=777.0, groups={}
+    )
+    with flights.rig.database.write() as tx:
+        store.write(tx, [PointWrite(channel_uid=flights.uid, point=point, previous_s=None)])
+    browser.shows("written 777/s", ".legend caption")
+    assert browser.one(".legend caption").text != before
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_are_accessible_and_hostile_names_are_text(
+    browser: Browser, flights: Site, scheme: str
+) -> None:
+    record(flights, 0.3, names=(HOSTILE, "\u202egnp.exe", "", *(f"g{n}" for n in range(9))))
+    browser.color_scheme(scheme)
+    browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts&range=1h")
+    until(lambda: drawn(browser) == 3, 30)
+    browser.button("Values as a table").click()
+    assert browser.violations() == []
+    assert HOSTILE in browser.text(".legend")
+    assert "without a group" in browser.text(".legend")
+    browser.shows("8 of 12 groups have lines")
+    assert browser.all("main img") == []
+    width = browser.driver.execute_script("return document.documentElement.scrollWidth")
+    assert width <= 1280
+    # The other theme without a reload.
+    browser.color_scheme("dark" if scheme == "light" else "light")
+    until(lambda: drawn(browser) == 3, 30)
