@@ -31,7 +31,7 @@ from sluiceway_gateway.embedded import KafkaServer
 CHANNELS = 1_000
 STREAMS = 200
 SESSIONS = 50
-SECONDS = 30.0
+SECONDS = 15.0
 COMMIT_S = 5.0
 """How often a reader commits; all beat as in `bench.endpoints`."""
 SAMPLE_S = 5.0

@@ -148,7 +148,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         ledgers=ledgers,
         ledger_reads=ledger_reads,
         message_reads=MessageReads(database, kafka),
-        message_writes=MessageWrites(kafka, channels, ledgers),
+        message_writes=MessageWrites(database, kafka, channels, ledgers, clock=clock),
         message_threads=BoundedThreads("for messages", running=4, waiting=16),
         registry=Registry(database),
         repairs=Repairs(database, kafka, notify=ledger_reads.notify, clock=clock),

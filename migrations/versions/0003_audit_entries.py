@@ -12,7 +12,7 @@ DOCUMENT = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 ACTIONS = (
     *("create", "update", "close", "delete", "reset_offsets", "resize_group"),
-    *("dismiss_endpoint", "abort_batch", "repair_ledger"),
+    *("dismiss_endpoint", "abort_batch", "repair_ledger", "write_messages"),
 )
 
 

@@ -146,6 +146,20 @@ def test_hostile_messages_are_shown_as_text(
     assert "x" * 250_000 in opened(browser)
 
 
+def test_json_in_messages_of_bytes_is_shown_in_lines(
+    browser: Browser, gateway: Gateway, url: str, kafka: SharedKafka
+) -> None:
+    channel = gateway.channel("raw", format="bytes")
+    value = b'{"b": 1.0, "a": [12345678901234567890]}'
+    Topics(kafka.bootstrap_servers).produce(channel.status.topic.name, 0, [value, b"a\tb\nc"])
+    browser.open(f"{url}/#/channels/raw?tab=messages&start=earliest")
+    until(lambda: offsets(browser) == [0, 1], 30)
+    opened(browser)
+    assert browser.one("tr.details pre").text == (
+        '{\n  "b": 1.0,\n  "a": [\n    12345678901234567890\n  ]\n}'
+    )
+
+
 def test_uncommitted_messages_are_shown_on_request(
     browser: Browser, gateway: Gateway, url: str
 ) -> None:

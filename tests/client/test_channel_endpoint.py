@@ -1,4 +1,4 @@
-"""Counterparts: what writers and readers know of each other."""
+"""Counterparts: states and payloads that writers and readers exchange."""
 
 import queue
 import subprocess
@@ -98,7 +98,7 @@ def test_a_wait_timeout_names_the_missing_endpoints(channel: Channel) -> None:
         )
         assert "readers: 0 of 2 opened (2 never attached)" in str(raised.value)
         with channel.writer():
-            # One has finished then, and not all.
+            # At that time only one has finished.
             pass
         with pytest.raises(SluicewayTimeout, match=r"load\[1\] is opened"):
             channel.wait_for(writers=1, state="closed", timeout_s=0.5)

@@ -1,4 +1,4 @@
-"""Channels with unions of several types: records written and read, and what cannot carry them."""
+"""Channels with unions of several types: records written and read, and refused uses."""
 
 import uuid
 from collections.abc import Callable

@@ -24,7 +24,7 @@ TIMEOUT_S = 5
 
 
 class Fragile:
-    """A gateway that can be stopped and comes back with its address and its database."""
+    """A gateway that can be stopped and restarted with its address and its database."""
 
     def __init__(self, database: Path, kafka: SharedKafka) -> None:
         self._settings = Settings(
@@ -55,7 +55,7 @@ def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
     fragile: Fragile, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "sluiceway")
-    # The heartbeat timeout passes while the gateway is away; a commit waits longer: TIMEOUT_S.
+    # The heartbeat timeout passes during the outage; a commit waits longer, for TIMEOUT_S.
     heartbeat = Heartbeat(interval_ms=200, timeout_ms=3_000)
     with Gateway(fragile.url, timeout_s=TIMEOUT_S) as gateway:
         channel = gateway.channel(

@@ -1,4 +1,4 @@
-"""Members that are silent for longer than their patience, and what takes their places."""
+"""Members without heartbeats for longer than their patience, and their successors."""
 
 import subprocess
 import sys

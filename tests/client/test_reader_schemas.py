@@ -112,7 +112,7 @@ def test_an_unknown_schema_during_an_outage_is_an_error_and_nothing_is_lost(
             raise answers.pop(0)
         return using(interleaved, OLD_VERSION, NEW_VERSION)
 
-    # This job began with a schema of its own, which no message has.
+    # This job started with its own schema, which no message has.
     own = using(interleaved, OLD_VERSION, SchemaVersion(id=5, version=0, definition=NEWER))
     with ChannelReader(own, until="now", refresh=refresh) as reader:
         with pytest.raises(GatewayUnavailable, match="away"):

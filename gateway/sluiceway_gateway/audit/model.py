@@ -31,6 +31,8 @@ class AuditedAction(StrEnum):
     ABORT_BATCH = "abort_batch"
     """Of somebody else; a writer's own batches are in the list of commits."""
     REPAIR_LEDGER = "repair_ledger"
+    WRITE_MESSAGES = "write_messages"
+    """By hand."""
 
 
 @dataclass(frozen=True, kw_only=True)

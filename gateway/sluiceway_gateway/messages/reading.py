@@ -85,7 +85,7 @@ class MessageReads:
             channel = require_channel(name, channels_store.find(tx, name), None)
             versions = schemas_store.versions(tx, channel.uid)
         require_usable(channel, writes=False)
-        partitions = self._partitions(channel)
+        partitions = require_same_topic(self._kafka, channel)
         bounds = self._bounds(channel, _chosen(start, partitions))
         at, left_out = self._start(channel, start, bounds)
         newest = start.newest_first
@@ -106,17 +106,6 @@ class MessageReads:
             following=progress.following(),
             ended=progress.ended,
         )
-
-    def _partitions(self, channel: Channel) -> int:
-        """Return the number of the topic's partitions, after a look at its identity."""
-        found = self._kafka.describe_topic(channel.topic.name)
-        if found is None or found.id != channel.topic.id:
-            what = "does not exist" if found is None else "was deleted, and created anew"
-            raise ChannelNotReady(
-                f"The topic {channel.topic.name!r} of the channel {channel.name!r} {what}. Wait "
-                "until the channel's conditions say how it goes on."
-            )
-        return len(found.partitions)
 
     def _bounds(self, channel: Channel, partitions: Sequence[int]) -> dict[int, Watermarks]:
         found = self._kafka.watermarks(channel.topic.name, partitions)
@@ -238,6 +227,21 @@ class MessageReads:
             return holds(found, message.offset)
 
         return listed
+
+
+def require_same_topic(kafka: KafkaAdmin, channel: Channel) -> int:
+    """Return the number of partitions of the channel's topic.
+
+    Raises ChannelNotReady if it does not exist any more, KafkaUnavailable.
+    """
+    found = kafka.describe_topic(channel.topic.name)
+    if found is None or found.id != channel.topic.id:
+        what = "does not exist" if found is None else "was deleted, and created anew"
+        raise ChannelNotReady(
+            f"The topic {channel.topic.name!r} of the channel {channel.name!r} {what}. Wait until "
+            "the channel's conditions say how it goes on."
+        )
+    return len(found.partitions)
 
 
 def _is_filled(marks: Watermarks) -> bool:

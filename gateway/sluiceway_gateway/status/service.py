@@ -29,7 +29,7 @@ class StatusPage:
 
     channels: tuple[ChannelSummary, ...]
     next_after: str | None
-    """The name after which the next page begins; None on the last page."""
+    """The last name of the page; None on the last page."""
     overall: Tag
     """Differs between two states of all channels."""
 

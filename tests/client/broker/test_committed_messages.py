@@ -1,4 +1,4 @@
-"""pykafka's Broker on exactly-once channels: each request is a batch, fetches are of commits."""
+"""pykafka's Broker on exactly-once channels: each request is a batch, and fetches see commits."""
 
 import threading
 from collections.abc import Callable, Iterator

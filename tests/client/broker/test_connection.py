@@ -1,4 +1,4 @@
-"""Connections of sluiceway.broker.Broker, and its errors without one."""
+"""Connections of sluiceway.broker.Broker, and errors without a connection."""
 
 import logging
 import os

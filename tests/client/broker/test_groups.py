@@ -103,12 +103,12 @@ def test_members_share_partitions_and_release_them_when_they_rejoin(
     second = Member(broker, channel)
     reported = second.join()
     assert (reported.leader_id, reported.members) == (first.id, {})
-    # No partition is free before the first member rejoins, which its next heartbeat asks for.
+    # No partition is free before the first member rejoins, which its next heartbeat requests.
     assert second.sync() == []
     assert second.beat() == 0
     assert first.beat() == REBALANCE
     assert set(first.join().members) == {first.id, second.id}
-    # The gateway assigns, whatever the leader decides.
+    # The gateway ignores the leader's assignment.
     assert first.sync((second.id, "all of it")) == [0, 2]
     assert second.beat() == REBALANCE
     second.join()
@@ -322,7 +322,7 @@ def test_commits_without_membership_follow_a_recreated_channel(
         fetched(broker, anew)
         produced(broker, anew, encoded(anew, 2))
         assert len(fetched(broker, anew).messages) == 2
-        # The first commit finds out that the channel is another one.
+        # The first commit detects the new channel.
         assert commit(broker, anew, b"g", 2).err
         assert commit(broker, anew, b"g", 2).err == 0
         assert committed(broker, anew, b"g").offset == 2

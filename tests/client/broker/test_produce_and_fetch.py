@@ -117,7 +117,7 @@ def test_a_fetch_waits_for_min_bytes_or_its_timeout(
     begun_s = time.monotonic()
     assert values(fetched(broker, channel, timeout=1000, min_bytes=10_000)) == sent[:1]
     assert time.monotonic() - begun_s >= 1
-    # It waits for more, with one message there and with none.
+    # It waits for more messages, after one message and without any.
     with ThreadPoolExecutor() as threads, broker_at(gateway_url) as another:
         both = threads.submit(
             fetched, broker, channel, timeout=60_000, min_bytes=len(sent[0] + sent[1])
@@ -158,7 +158,7 @@ def test_offset_limits_are_beginning_end_and_first_offset_not_older(
     assert limit(broker, channel, OffsetType.EARLIEST).offset == [1]
     assert limit(broker, channel, OffsetType.LATEST).offset == [4]
     assert limit(broker, channel, 2001).offset == [2]
-    # No message is that young: the answer is the end.
+    # No message is that young, so the result is the end.
     assert limit(broker, channel, 10_000).offset == [4]
 
 
@@ -233,7 +233,7 @@ def test_a_recreated_channel_is_another_one(
     produced(broker, channel, encoded(channel, 3))
     assert len(fetched(broker, channel).messages) == 3
     channel.delete(force=True)
-    # Even a long fetch ends then.
+    # This also ends a long fetch.
     assert fetched(broker, channel, 3, timeout=60_000).err == UnknownTopicOrPartition.ERROR_CODE
     with Gateway(gateway_url) as gateway:
         anew = gateway.channel(channel.name, channel.schema)

@@ -168,7 +168,7 @@ _INSERTS = st.one_of(
 
 @st.composite
 def damaged(draw, message):
-    """A message as it might come: whole, changed, cut, with bytes put in, or all garbage."""
+    """A message: valid, changed, truncated, with inserted bytes, or random."""
     message = bytearray(message)
     match draw(st.integers(0, 4)):
         case 1:
@@ -198,7 +198,7 @@ def test_the_columnar_codec_and_the_strict_reader_agree(given_, data):
         for made in decoded.batches:
             made.validate(full=True)
             assert made.schema.equals(schema.arrow)
-    # Compared as the numbers they travel as: dates may lie where Python has none.
+    # Compared as encoded numbers, because Python cannot represent some dates.
     plain = [
         [row for b in decoded.batches for row in fast._form.to_physical(b).to_pylist()]
         for decoded in (left, right)

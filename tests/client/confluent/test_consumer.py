@@ -316,7 +316,7 @@ def test_a_consumer_is_listed_with_its_positions(
     taken(reader, 10)
     assert reader.poll(1) is None
     channel = site.gateway.channel(name)
-    # Its calls report the messages handed out, as those of a consumer that reads on.
+    # Its calls still return messages, like those of an open consumer.
     polled_until(lambda: {each.state for each in channel.endpoints()} == {"started"}, reader)
     (seen,) = channel.wait_for(readers=1, state="started", timeout_s=20)
     assert (seen.id, seen.group) == (reader.memberid(), None)

@@ -32,7 +32,7 @@ def name(site: Facade) -> str:
 
 @pytest.fixture
 def consumer(consumer: Callable[..., Consumer]) -> Callable[..., Consumer]:
-    """Create a consumer that begins with the first message."""
+    """Create a consumer that starts at the first message."""
     return partial(consumer, **EARLIEST)
 
 
@@ -118,7 +118,7 @@ def test_an_unknown_channel_is_an_event_and_is_read_once_it_exists(
     later = site.gateway.channel(f"{name}-later", format="bytes", heartbeat=BEAT)
     with later.writer() as writer:
         writer.write({"value": b"now"})
-    # The event comes once, and joining is tried again and again.
+    # The event is returned once, and joining is retried.
     assert [message.value() for message in taken(reader, 1)] == [b"now"]
 
 

@@ -1,4 +1,4 @@
-"""Timeouts of sluiceway.confluent.Consumer while the gateway is silent."""
+"""Timeouts of sluiceway.confluent.Consumer while the gateway does not answer."""
 
 import threading
 import time
@@ -84,7 +84,7 @@ def test_an_outage_is_reported_once_to_error_cb(site: Facade, name: str, way: Re
     with site.consumer(**EARLIEST, **config) as reader:
         for _ in range(2):
             way.cut()
-            # While it joins at first, and by the heartbeats afterwards.
+            # First while joining, later by the heartbeats.
             reader.subscribe([name])
             polled_until(lambda: errors, reader)
             until_s = time.monotonic() + 3

@@ -165,7 +165,7 @@ def test_avro_channels_accept_only_their_own_messages(site: Facade) -> None:
         producer.produce(name, mine)
         producer.produce(name, b"{}", on_delivery=noting(reported))
         producer.flush()
-        # Whether the channel has got a schema of this id is asked in the background.
+        # The schema id is looked up in the background.
         producer.produce(name, b"\0\0\0\x7f\xff\x0c", on_delivery=noting(reported))
         producer.flush()
         assert reported == [(KafkaError._INVALID_ARG, name, None, None)] * 2

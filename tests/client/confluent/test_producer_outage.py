@@ -1,4 +1,4 @@
-"""sluiceway.confluent.Producer without a gateway, and with errors that only attaching finds."""
+"""sluiceway.confluent.Producer without a gateway, and with errors of attaching."""
 
 import contextlib
 import gc
@@ -81,7 +81,7 @@ def test_messages_are_delivered_in_order_once_the_gateway_answers(site: Facade) 
         relay.cut()
         producer = Producer({"bootstrap.servers": relay.url, "error_cb": errors.append})
         for number in range(50):
-            # The first ones have no callback, so librdkafka's reports change meanwhile.
+            # The first messages have no callback, so the mode of the reports changes in between.
             note = None if number < 10 else lambda _, message: delivered.append(message.value())
             producer.produce(name, b"%d" % number, partition=0, on_delivery=note)
         until(lambda: producer.poll(0.1) or errors)

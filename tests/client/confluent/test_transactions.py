@@ -36,7 +36,7 @@ def name(site: Facade) -> str:
 
 @pytest.fixture
 def transactional(site: Facade) -> Iterator[Callable[..., Producer]]:
-    """Make a producer with transactions, which is closed at the end."""
+    """Create a producer with transactions, which is closed at the end."""
     made: list[Producer] = []
 
     def make(id_: str | None = None, **config: Any) -> Producer:
@@ -55,7 +55,7 @@ def transactional(site: Facade) -> Iterator[Callable[..., Producer]]:
 
 
 def values(site: Facade, name: str) -> list[bytes]:
-    """Return what a native reader sees."""
+    """Return the values that a native reader returns."""
     with site.gateway.channel(name).reader(until="now") as reader:
         return sorted(record["value"] for record in reader)
 
@@ -121,7 +121,7 @@ def test_a_producer_commits_by_time(
 def test_a_failed_message_commits_nothing_and_ends_the_producer(site: Facade, name: str) -> None:
     producer = site.producer(**{"message.max.bytes": 2000})
     producer.produce(name, b"small")
-    until(lambda: producer._deliveries.handed_over or producer.poll(0.05))
+    until(lambda: producer._deliveries.in_librdkafka or producer.poll(0.05))
     producer.produce(name, b"large" * 1000, on_delivery=lambda *_: None)
     error = abort_error(producer.flush, 30)
     assert error.code() != 0
@@ -344,7 +344,7 @@ def test_closing_within_a_transaction_aborts_it(
 
 @pytest.fixture
 def way(gateway_url: str) -> Iterator[Relay]:
-    """A way to the gateway on which the answers to commits get lost."""
+    """A connection to the gateway that loses responses to commits."""
     with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
         yield relay
 

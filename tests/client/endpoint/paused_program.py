@@ -1,4 +1,4 @@
-"""A program that a test stops and continues: four kinds of endpoints, each of its own channel.
+"""A program that a test pauses and continues: four kinds of endpoints in separate channels.
 
 It reads the channels' names from standard input, prints the ids of its endpoints, waits for a
 line, continues with each, and prints the results.
@@ -60,7 +60,7 @@ def main(url: str) -> None:
 
 
 def polled(consumer: Consumer, count: int) -> list[list[int]]:
-    """Return the partitions and offsets of so many messages."""
+    """Return the partitions and offsets of a number of messages."""
     found: list[list[int]] = []
     while len(found) < count:
         message = consumer.poll(1)
@@ -72,7 +72,7 @@ def polled(consumer: Consumer, count: int) -> list[list[int]]:
 
 
 def read(reader: ChannelReader, count: int) -> int:
-    """Read so many records."""
+    """Read a number of records."""
     found = 0
     while found < count:
         found += len(reader.read(count - found))
@@ -80,7 +80,7 @@ def read(reader: ChannelReader, count: int) -> int:
 
 
 def refused(reader: Any) -> Any:
-    """Commit; return by which code that is refused, or None."""
+    """Commit; return the code of a refusal, or None."""
     try:
         if isinstance(reader, Consumer):
             reader.commit(asynchronous=False)

@@ -1,4 +1,4 @@
-"""Stop condition: when a reader ends, by the states of the writers."""
+"""Stop condition: the end of reading by the states of the writers."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ PATIENCE_S = 60.0
 
 
 class Reader:
-    """A reader's view of its writers, by a manual clock."""
+    """A reader's view of its writers, with a manual clock."""
 
     def __init__(self, on_lost_writer: OnLostWriter = "raise", *, writers: int = 1) -> None:
         self.now_s = 0.0
@@ -107,7 +107,7 @@ def test_a_failed_writer_that_wrote_nothing_is_ignored() -> None:
     assert judged(writer(0, ends={0: 5}), empty) == WritersOutcome(ends={0: 5})
     assert judged(empty) is None, "none has come"
     assert judged(writer(0, ends={0: 5}), empty, writers=2) is None
-    # The topic's end offsets at the time of its death include other writers' records.
+    # The topic's end offsets at the time it became lost include other writers' records.
     lost = writer(1, "error", "lost", ends={}, lost_at={0: 9})
     assert judged(writer(0, ends={0: 5}), lost) == WritersOutcome(ends={0: 5})
 

@@ -1,4 +1,4 @@
-"""Shared consumer: readers of one process that fetch by one Kafka consumer."""
+"""Shared consumer: readers of one process with one Kafka consumer."""
 
 import time
 from collections.abc import Callable
@@ -102,7 +102,7 @@ def test_a_second_reader_of_a_partition_has_another_consumer(topics: Topics) -> 
         assert consumer_of(three) is consumer_of(one) is not consumer_of(two)
         assert list(two) == list(one) == readings(50)
         assert list(three) == readings(5)
-        # Its partition is read to the end, and free.
+        # Its partition is read to the end, and no longer assigned.
         two.seek({0: 40})
         one.seek({0: 45})
         assert (list(one), list(two)) == (readings(5, 45), readings(10, 40))

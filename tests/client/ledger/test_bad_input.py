@@ -1,4 +1,4 @@
-"""Bad input on exactly-once channels, through the client: refused with advice, and nothing lost."""
+"""Invalid input on exactly-once channels through the client: refused with advice, no loss."""
 
 import json
 import urllib.error

@@ -77,7 +77,7 @@ def test_reading_until_finished_ends_although_failed_records_are_last(
 def test_a_failed_writer_is_raised_after_committed_records(new_ledgered: NewChannel) -> None:
     channel = new_ledgered(partitions=1, heartbeat=Heartbeat(interval_ms=200, timeout_ms=1000))
     with channel.reader() as reader:
-        # A reader that saw all writers finish would be finished.
+        # A reader that knows the end of all writers would be finished.
         with channel.writer() as writer:
             writer.write(readings(100))
             fail_after(channel, 50, 1000)

@@ -1,4 +1,4 @@
-"""Reading committed records from a real topic, by visibility that is given as values."""
+"""Reading committed records from a real topic with a given visibility."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ Runs = Mapping[int, Sequence[tuple[int, int]]]
 
 
 class GivenVisibility(Visibility):
-    """What the test says is committed."""
+    """Visibility as set by the test."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -300,7 +300,7 @@ def test_waiting_readers_fetch_nothing_and_see_a_commit_at_once(rig: Rig) -> Non
 
 @BOTH
 def test_the_first_commit_after_a_long_wait_is_seen_at_once(rig: Rig) -> None:
-    """Without metadata, librdkafka looks for a partition's leader once a second."""
+    """Without metadata, librdkafka requests a partition's leader once a second."""
     rig.write(1)
     with rig.reader(until=None) as reader:
         assert reader.read(1, timeout=1.05) == []

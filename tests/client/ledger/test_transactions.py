@@ -81,7 +81,7 @@ def test_a_restarted_job_continues_within_a_message(
     for _ in range(5):
         with source.reader(group="copy") as reader, sink.writer() as writer:
             copy(gateway, reader, writer, 23)
-            # Handed out, and lost with the job.
+            # Returned, and lost with the job.
             reader.read(5, timeout=None)
     assert ledger.ids(sink) == list(range(100))
 

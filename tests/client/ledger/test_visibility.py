@@ -1,4 +1,4 @@
-"""Visibility: one request that waits for all readers of a process."""
+"""Visibility: one long poll for all readers of a process."""
 
 import threading
 from collections.abc import Iterator

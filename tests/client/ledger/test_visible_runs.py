@@ -1,4 +1,4 @@
-"""Visible runs: answers of the ledger added up."""
+"""Visible runs: the union of responses of the ledger."""
 
 import itertools
 import pickle

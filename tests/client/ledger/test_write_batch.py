@@ -34,7 +34,7 @@ def request(channel: Channel, key: str = "q-1", **options: Any) -> BatchRequest:
 
 
 def attempt(channel: Channel, batch: WriteBatch, first: int, count: int = 10) -> WrittenRecords:
-    """Write records as a task does, and return what it sends to the driver."""
+    """Write records like a task, and return its part for the driver."""
     batch.open()
     connection = channel.connection("write")
     schema = Schema.parse(connection.schema_definition)

@@ -109,7 +109,7 @@ def test_a_batch_is_all_or_nothing_and_the_writer_remains_usable(
 ) -> None:
     def fail(writer: ChannelWriter) -> None:
         with writer.batch("day-1"):
-            # Written before the block: it is committed whatever happens within.
+            # Written before the block, so committed regardless of the block.
             assert ledger.ids(channel) == numbers((0, 10))
             writer.write(readings(20_000, 10))
             raise ZeroDivisionError

@@ -111,7 +111,7 @@ def test_a_call_returns_one_record_unless_more_are_configured(bench: Bench) -> N
 
 
 class PatientReader(KafkaChannelReader):
-    """Waits long for records, and updates statuses by heartbeats only."""
+    """A reader that waits long for records, and updates statuses by heartbeats only."""
 
     DefaultStatusThreadIntervalInMs = 60_000
     InitialDataConsumerTimeoutInMs = DataConsumerTimeoutInMs = 30_000
@@ -397,7 +397,7 @@ def test_a_union_of_several_types_is_carried(bench: Bench) -> None:
     with pytest.raises(ValueError, match="the union's branches int, string, Point; it is float"):
         writer.invoke_write_records([{"value": 1}, {"value": 1.5}])
     writer.invoke_write_records([{"value": 1}, {"value": "a"}, {"value": None}])
-    # As pypz's encoder takes them: missing fields that admit null, and True for 1.
+    # As in pypz's encoder: missing nullable fields, and True for 1.
     writer.invoke_write_records([{}, {"value": True}, {"value": {}}])
     found = take(reader, 6)
     assert [each["value"] for each in found] == [1, "a", None, None, 1, {"x": None}]

@@ -24,7 +24,7 @@ WRITER = "pipeline.writer.output_port"
 
 
 class ElsewhereWriter(QuickWriter):
-    """Has another timeout for the gateway, and so a heartbeat session of its own."""
+    """A writer with another gateway timeout, and so with its own heartbeat session."""
 
     ControlLoopExceptionTimeoutInMs = 50_000
 

@@ -265,7 +265,7 @@ def test_a_dataframe_must_have_the_schemas_columns():
 
 
 def casts_limited(monkeypatch, items):
-    """Let casts fail as for more than 2 GiB from so many items of a list."""
+    """Make casts of lists with this number of items fail, as for more than 2 GiB."""
     narrow = casts._narrow
 
     def limited(offsets):

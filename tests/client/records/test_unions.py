@@ -47,7 +47,7 @@ class Colour(enum.Enum):
 
 
 def branch_of(value: object, *branches: object) -> Any:
-    """The name of the branch that takes `value`, and what is read."""
+    """Return the name of the branch of `value`, and the value read back."""
     (batch,) = to_batches([{"x": None}, {"x": value}, {"x": value}], schema_of([*branches, "null"]))
     batch.validate(full=True)
     empty, first, second = (row["x"] for row in to_records(batch, with_branches=True))

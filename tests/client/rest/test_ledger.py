@@ -1,4 +1,4 @@
-"""Requests to a ledger, and its answers as values."""
+"""Requests to a ledger, and its responses as values."""
 
 import hashlib
 import pickle
@@ -182,7 +182,7 @@ def test_a_manifest_over_the_limit_is_refused_before_anything_is_sent(
         def __len__(self) -> int:
             return 10_000_001
 
-    with pytest.raises(InvalidRequest, match=r"10,000,001 intervals .* takes 10,000,000") as raised:
+    with pytest.raises(InvalidRequest, match=r"10,000,001 intervals .* is 10,000,000") as raised:
         calls.commit(
             "c", batch, uid=UID, instance="i", manifest={0: Endless()}, records=1, counts={0: 1}
         )

@@ -233,7 +233,7 @@ def test_each_broken_rule_is_reported_with_its_path_and_a_remedy(
 
 
 def witnesses(type_: Type) -> list[object]:
-    """Values that between them take every way through `type_` that there is."""
+    """Values that together use every branch and item of `type_`."""
     match type_:
         case Nullable(item=item):
             return [None, *witnesses(item)]

@@ -122,7 +122,7 @@ def test_arrow_metadata_keeps_the_avro_type():
     assert Schema.of(pa.schema([pa.field("x", pa.string(), metadata=note)])).definition["fields"][
         0
     ]["type"][1]["symbols"] == ["A", "B"]
-    # It does not go with another type, and nonsense is no type.
+    # It does not fit other types, and unknown words are not types.
     for changed in (
         pa.field("x", pa.binary(), metadata=note),
         pa.field("x", pa.binary(), metadata={"sluiceway.avro": "5"}),

@@ -181,7 +181,7 @@ def test_exploding_schemas_are_rejected():
     wide = [{"name": f"f{number}", "type": "int"} for number in range(10_001)]
     with pytest.raises(InvalidSchema, match="more than 10000 fields"):
         Schema.parse(record(*wide))
-    # Each record holds the one before ten times: 10 ** 6 fields out of sixty.
+    # Each record contains the previous one ten times: 10 ** 6 fields from sixty.
     fields: list[object] = [{"name": "f0", "type": "int"}]
     below = "int"
     members = []

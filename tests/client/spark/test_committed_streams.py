@@ -50,7 +50,7 @@ def abort(channel: Channel, *ids: int, partition: int = 0) -> None:
 
 @contextmanager
 def open_batch(channel: Channel, partition: int = 0) -> Iterator[ChannelWriter]:
-    """Hold a batch open, to which the block may write."""
+    """Keep a batch open, to which the block may write."""
     with channel.writer(partition=partition) as writer, writer.batch("slow", owner="nightly"):
         yield writer
 

@@ -1,4 +1,4 @@
-"""Leases of Spark's batches: renewed by the driver's session, or by tasks where there is none."""
+"""Leases of Spark's batches: renewed by the driver's session, or without one by tasks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -36,7 +36,7 @@ def channel(gateway: Gateway, name: str) -> Channel:
 
 @pytest.fixture
 def keepers(monkeypatch: pytest.MonkeyPatch) -> dict[Any, LeaseKeeper]:
-    """The lease keepers of this process, which keep leases when the test says so."""
+    """The lease keepers of this process, which renew leases on the test's command."""
     kept: dict[Any, LeaseKeeper] = {}
     monkeypatch.setattr(batches_module, "_KEEPERS", kept)
     return kept
@@ -180,7 +180,7 @@ def test_heartbeats_of_the_driver_renew_running_writes(application: Application)
 
 
 def test_writes_are_not_renewed_while_spark_runs_no_job(application: Application) -> None:
-    """As in a notebook, after a job whose end the gateway was not told."""
+    """As in a notebook, after a job whose end was not reported."""
     application._spark.jobs = []  # type: ignore[attr-defined]
 
     assert renewed(application) == ["run"]

@@ -198,6 +198,25 @@ def test_keys_headers_and_foreign_timestamps_are_shown(
     assert message["timestamp"] == "1970-01-01T00:00:00.001Z"
 
 
+def test_many_headers_and_long_keys_are_cut(
+    http: httpx.Client, gateway: Gateway, kafka: SharedKafka
+) -> None:
+    channel = channel_of(gateway, None, format="bytes")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    headers = [("n" * 500, "é".encode() * 20_000)] * 20 + [("h", b"")] * 200
+    for _ in range(20):
+        producer.produce(channel.status.topic.name, b"v", b"k" * 50_000, headers=headers)
+    producer.flush(30)
+    answer = http.get(f"/v1/channels/{channel.name}/messages")
+    assert len(answer.content) < 4 * 2**20
+    message = answer.json()["items"][0]
+    assert len(message["headers"]) == 100
+    first = message["headers"][0]["value"]
+    assert (first["size_bytes"], first["truncated"]) == (40_000, True)
+    assert set(first["data"]) == {"é"}
+    assert message["key"]["truncated"]
+
+
 def test_a_message_that_cannot_be_decoded_is_shown_raw_with_the_reason(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
@@ -327,7 +346,7 @@ def test_compacted_topics_are_read_over_their_gaps(
     assert [each["raw"]["data"] for each in first["items"]] == ["0", "1", "2"]
 
 
-def test_a_topic_that_was_created_anew_is_not_read(
+def test_a_topic_that_was_created_anew_is_neither_read_nor_written(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway)
@@ -335,6 +354,8 @@ def test_a_topic_that_was_created_anew_is_not_read(
     topics.delete(name)
     topics.create(name)
     assert "created anew" in refused(http, channel, 409, "channel_not_ready")
+    answer = http.post(f"/v1/channels/{channel.name}/messages", json={"records": [{"id": 1}]})
+    assert code(answer) == "channel_not_ready"
 
 
 class TestExactlyOnce:
@@ -396,6 +417,13 @@ class TestExactlyOnce:
         again = http.post(path, json=body).json()
         assert again["messages"] == []
         assert again["batch"] == {**written["batch"], "replayed": True}
+        entry, created = http.get(f"/v1/channels/{channel.name}/changes").json()["items"]
+        assert (entry["action"], entry["target"], entry["by"]) == (
+            *("write_messages", "fix-1"),
+            "loopback",
+        )
+        written_to = [{"field": "partition 0", "old": None, "new": "offsets 0 to 1"}]
+        assert (entry["fields"], created["action"]) == (written_to, "create")
         http.post(path, json={"records": [{"id": 3}]}).raise_for_status()
         with channel.reader(until="now") as reader:
             assert sorted(each["id"] for each in reader) == [1, 2, 3]

@@ -17,6 +17,7 @@ const ACTIONS = {
   dismiss_endpoint: "Endpoint dismissed",
   abort_batch: "Batch aborted",
   repair_ledger: "Commits repaired",
+  write_messages: "Messages written",
 };
 
 // `status` is null for a channel that does not exist any more.

@@ -19,7 +19,7 @@ export function Messages({ name, status }) {
   const [again, setAgain] = useState(0);
   const [written, setWritten] = useState(null);
   const { query } = route.value;
-  const exact = status.ledger !== null;
+  const exact = status.channel.delivery === "exactly_once";
   const { path, hint } = requestOf(name, query, exact);
   const onWritten = (answer) => {
     setWritten(answer);
@@ -60,7 +60,7 @@ function Controls({ query, exact, partitions, onRefresh, write }) {
   }}>
     <label>Show <select value=${start} onChange=${({ target }) => change({ start: target.value })}>
       ${Object.entries(STARTS).map(([id, text]) => html`<option value=${id}>${text}</option>`)}</select></label>
-    <label>Partition <input type="number" class="short" min="0" max=${Math.max(0, partitions - 1)} placeholder="all" value=${query.partition ?? ""} onChange=${({ target }) => change({ partition: target.value })} /></label>
+    <label>Partition <input type="number" class="short" min="0" max=${partitions ? partitions - 1 : undefined} placeholder="all" value=${query.partition ?? ""} onChange=${({ target }) => change({ partition: target.value })} /></label>
     ${start === "offset" && html`<label>Offset <input type="number" class="middle" min="0" value=${query.offset ?? ""} onChange=${({ target }) => change({ offset: target.value })} /></label>`}
     ${start === "time" && html`<label>Time <input type="datetime-local" step="1" value=${query.since ? localTime(query.since) : ""} onChange=${({ target }) => change({ since: instant(target.value) })} /></label>`}
     <label>At most <select value=${query.limit ?? "50"} onChange=${({ target }) => change({ limit: target.value })}>
@@ -105,7 +105,7 @@ function Found({ name, status, page, query, exact, onWritten }) {
   const tab = { ...query, tab: "messages" };
   return html`
     <p class="hint" role="status">${countText(page, items, newest)}</p>
-    ${items.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Messages"><table class="messages">
+    ${items.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="List of messages"><table class="messages">
       <thead><tr><th scope="col" class="numeric">Partition</th><th scope="col" class="numeric">Offset</th><th scope="col">Time</th><th scope="col">Key</th><th scope="col">Value</th>
         ${flagged && html`<th scope="col">Visible</th>`}<th scope="col"><span class="sr">Details</span></th></tr></thead>
       <tbody>${items.map((each) => html`<${Message} key=${`${each.partition}/${each.offset}`} name=${name} status=${status} message=${each} text=${texts.get(each)} flagged=${flagged} onWritten=${onWritten} />`)}</tbody>
@@ -153,6 +153,8 @@ function Message({ name, status, message, text, flagged, onWritten }) {
 function Details({ name, status, message, onWritten }) {
   const { key, headers, schema, records, raw, error, truncated } = message;
   const [first] = records;
+  // A record of bytes is the value once more, in base64.
+  const asRecords = records.length > 0 && raw === null;
   const write = first === undefined || truncated.length ? null : writeAction(name, status, { onWritten, record: first, key });
   return html`<dl class="values">
       <div><dt>Size</dt><dd>${whole(message.size_bytes)} bytes</dd></div>
@@ -162,18 +164,29 @@ function Details({ name, status, message, onWritten }) {
       ${headers.map((each) => html`<div><dt><${Text} value=${visible(each.name)} /></dt><dd>${each.value === null ? "none" : html`<${Bytes} value=${each.value} />`}</dd></div>`)}
     </dl>
     ${error !== null && html`<p class="notice">It cannot be decoded: <bdi>${visible(error)}</bdi></p>`}
-    ${truncated.length > 0 && html`<p class="hint">Large values are cut. <a href=${href(["channels", name], { tab: "messages", start: "offset", partition: message.partition, offset: message.offset, limit: 1, uncommitted: status.ledger ? "1" : "" })}>Show this message alone</a></p>`}
-    ${message.record_count > records.length && html`<p class="hint">The first ${whole(records.length)} of ${whole(message.record_count)} records.</p>`}
-    ${records.length > 0 && html`<pre tabindex="0" dir="ltr">${records.map((each) => `${jsonText(each, 2)}\n`)}</pre>`}
-    ${raw !== null && html`<h3>Value, ${raw.encoding === "utf-8" ? "as text" : "in base64"}${raw.truncated ? ", its beginning" : ""}</h3><pre tabindex="0" dir="ltr">${lines(raw)}</pre>`}
+    ${truncated.length > 0 && html`<p class="hint">Large values are cut. <a href=${href(["channels", name], { tab: "messages", start: "offset", partition: message.partition, offset: message.offset, limit: 1, uncommitted: isUnknown(message.committed) ? "" : "1" })}>Show this message alone</a></p>`}
+    ${asRecords && message.record_count > records.length && html`<p class="hint">The first ${whole(records.length)} of ${whole(message.record_count)} records.</p>`}
+    ${asRecords && html`<pre tabindex="0" dir="ltr">${records.map((each) => `${jsonText(each, 2)}\n`)}</pre>`}
+    ${raw !== null && html`<p class="hint">Value, ${raw.encoding === "utf-8" ? "as text" : "in base64"}${raw.truncated ? ", its beginning" : ""}</p><pre tabindex="0" dir="ltr">${valueText(raw)}</pre>`}
     <div class="buttons start">
-      ${records.length > 0 && html`<${Copy} title=${records.length > 1 ? "Copy records" : "Copy record"} text=${() => jsonText(records.length > 1 ? records : first, 2)} />`}
+      ${raw !== null && html`<${Copy} title="Copy value" text=${() => raw.data} />`}
+      ${asRecords && html`<${Copy} title=${records.length > 1 ? "Copy records" : "Copy record"} text=${() => jsonText(records.length > 1 ? records : first, 2)} />`}
       <${Copy} title="Copy message" text=${() => jsonText(message, 2)} />
       ${write && html`<button disabled=${write.disabled} onClick=${write.onClick}>Change and write…</button>`}
     </div>`;
 }
 
-const lines = ({ data }) => data.split("\n").map(visible).join("\n");
+// A value's text, in lines if it is JSON.
+function valueText({ encoding, data, truncated }) {
+  if (encoding === "utf-8" && !truncated && /^\s*[[{]/.test(data)) {
+    try {
+      return jsonText(parseExact(data), 2);
+    } catch {
+      // Shown as it is.
+    }
+  }
+  return visible(data);
+}
 
 function Bytes({ value: { encoding, data, truncated } }) {
   return html`<${Text} value=${visible(data)} />${encoding === "base64" && html` <span class="hint">base64</span>`}${truncated && html` <span class="hint">cut</span>`}`;
