@@ -317,7 +317,7 @@ def test_close_and_delete_name_endpoints_and_unread_records(
         with channel.writer(group="load") as writer:
             writer.write([{"carrier": "UA", "delay": 0.0}] * 3)
             closing = command("channels", "close", name, "-y").out
-            assert closing.startswith(f"channel {name} is closing: writers are at work: load[0]")
+            assert closing.startswith(f"channel {name} is closing: it waits for writers: load[0]")
             command("channels", "delete", name, "-y").failed("in use by load[0]")
         waited = command("channels", "close", name, "-y", "--wait")
         assert (waited.status, waited.out) == (0, f"channel {name} is closed\n")

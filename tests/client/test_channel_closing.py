@@ -33,7 +33,7 @@ def test_a_closing_channel_is_written_and_read_to_its_end_and_then_closed(
     with channel.reader(group="delays") as reader:
         with channel.writer(group="load") as writer:
             writer.write(readings(50))
-            with pytest.raises(SluicewayTimeout, match=r"writers are at work: load\[0\]"):
+            with pytest.raises(SluicewayTimeout, match=r"it waits for writers: load\[0\]"):
                 channel.close(wait_s=0.1)
             assert channel.status.phase == "closing"
             with pytest.raises(ChannelClosed, match="is closing"):

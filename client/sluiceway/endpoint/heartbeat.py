@@ -301,7 +301,7 @@ class HeartbeatSession:
                         self.id,
                         self._sequence,
                         batch,
-                        also={} if answers else extra,
+                        extra={} if answers else extra,
                         timeout_s=max(1.0, self._interval_s),
                     )
                 )

@@ -57,9 +57,6 @@ class Rows:
         self.values: list[tuple[Any, ...]] = []
         self.size_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self.values)
-
 
 class RowBuffer:
     """Rows that are certain to convert and to fit into one message each.

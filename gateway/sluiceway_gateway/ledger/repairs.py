@@ -49,7 +49,7 @@ class Repairs:
         self._clock = clock
 
     def plan(self, name: str, *, uid: str) -> RepairPlan:
-        """Return what a repair gives up; changes nothing.
+        """Return the plan of a repair; changes nothing.
 
         Raises ChannelNotFound, UidMismatch, NoLedger, LedgerIntact and KafkaUnavailable.
         """
@@ -63,10 +63,10 @@ class Repairs:
             return plan_repair(ledger, open_batches, _lost_runs(tx, ledger))
 
     def repair(self, name: str, request: RepairRequest, *, uid: str, by: Principal) -> Repair:
-        """Give up what Kafka has lost, and let the channel go on; a repeat changes nothing.
+        """Give up the lost records, and end the halt; a repeat changes nothing.
 
         First the losses are stored, then the partitions are filled in Kafka, and then the ledger is
-        repaired. Raises what `plan` raises, RepairChanged and BeyondWatermark.
+        repaired. Raises the errors of `plan`, RepairChanged and BeyondWatermark.
         """
         with self._database.read() as tx:
             channel = require_ledger(name, channels_store.find(tx, name), uid)
@@ -80,7 +80,7 @@ class Repairs:
             was = self._hold(tx, channel)
             ledger = known_losses(was, ends)
             require_planned(ledger, request)
-            # The filled partitions would not show it any more.
+            # Filling the partitions hides the losses.
             store.save(tx, ledger, was=was, now=self._clock())
         missing = unfilled(ledger, ends)
         if missing:

@@ -60,7 +60,7 @@ from sluiceway_gateway.status.sample_store import (
 )
 
 _PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
-# Without `reached`: positions are shown as of the last sample.
+# Without `reached`: positions come from the last sample.
 _ENDPOINTS = (
     select(
         *(each for each in endpoints.c if each is not endpoints.c.reached), null().label("reached")
@@ -322,9 +322,9 @@ def _kind(state: str, health: str) -> str:
 def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int) -> Overview:
     """Return the channels with one of the prefixes that have endpoints or positions.
 
-    They have at most `max_groups` groups in all, where a channel without groups counts as one.
+    At most `max_groups` groups in total; a channel without groups counts as one.
     """
-    # The sampler samples exactly these, so no figure of another channel is up to date.
+    # The sampler samples only these, so figures of other channels would be outdated.
     in_use = (
         select(channels.c.uid, channels.c.name, func.count().over().label("total"))
         .where(
@@ -431,7 +431,7 @@ def ledgers_of(tx: ReadTransaction, uids: Collection[str]) -> dict[str, LedgerRo
 
 
 def committed_messages(tx: ReadTransaction, uids: Collection[str]) -> Mapping[str, int]:
-    """Return how many offsets the visible runs of these channels have."""
+    """Return the number of offsets in the visible runs of these channels."""
     runs = visible_runs.c
     length = func.sum(runs.end_offset - runs.first_offset)
     counted = select(runs.channel_uid, length.label("number")).group_by(runs.channel_uid)

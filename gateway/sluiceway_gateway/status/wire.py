@@ -243,9 +243,8 @@ def _partitions_json(
 def _has_record_per_message(channel: Channel, last: StoredSample) -> bool:
     """Whether every offset is a record.
 
-    Not in Arrow, whose messages are batches, nor in a compacted topic. An adopted topic may have
-    gaps, or messages that are not the channel's. In an exactly-once channel, some may be of no
-    committed batch.
+    False for Arrow, whose messages are batches, and for compacted topics. Adopted topics may have
+    gaps, or messages in other formats. In exactly-once channels, messages may be uncommitted.
     """
     ledger = last.sample.ledger
     if ledger is not None and not ledger.is_gapless(last.sample.starts):
@@ -292,12 +291,12 @@ class StatusChannel(BaseModel):
 
 
 class StatusPartition(BaseModel):
-    """The watermarks of a partition, and how far it is committed."""
+    """The watermarks of a partition, and its committed end."""
 
     partition: int
     start: int | None
     end: int | None
-    stable: int | None = Field(description="Readers read up to here; null if delivery has no say")
+    stable: int | None = Field(description="The end of what readers read; null for at_least_once")
     visible_end: int | None = Field(description="The end of the last committed record")
 
 
@@ -311,16 +310,16 @@ class StatusBatch(BaseModel):
 
 
 class StatusLedger(BaseModel):
-    """Commits of an exactly-once channel, and what holds its readers back."""
+    """Commits of an exactly-once channel, and the batches that hold readers back."""
 
     number: int = Field(description="Of the last batch that ended")
-    halted: str | None = Field(description="Why nothing may be read or written")
+    halted: str | None = Field(description="The reason of the halt")
     uncommitted_messages: int | None = Field(
         description="Messages in Kafka of open batches, failed attempts and foreign producers"
     )
     open_batches: int
     batches: list[StatusBatch] = Field(
-        description="Open batches, those first for which the most messages wait; at most 20"
+        description="At most 20 open batches, by number of waiting messages, highest first"
     )
 
 

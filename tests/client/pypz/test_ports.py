@@ -195,7 +195,7 @@ def test_a_pipeline_runs_from_its_first_resource_to_its_last(pipelines: Pipeline
     assert taken(reader_0, 2) == demo(1, 1) * 2
     for each in (reader, reader_0):
         each.commit_current_read_offset()
-        assert each.can_retrieve(), "writers are at work"
+        assert each.can_retrieve(), "it waits for writers"
     assert not reader._on_port_close(), "its replica is open"
     finished(writer_0, writer)
     for each in (reader, reader_0):

@@ -445,7 +445,7 @@ def test_a_repair_removes_lost_runs_and_lowers_no_end(channel: Channel) -> None:
     with pytest.raises(LedgerIntact):
         repair(channel, {0: 4}, {0: 9})
     channel.ledger = halt(channel.ledger, {0: 4})
-    with pytest.raises(RepairChanged, match="lost from 4 of partition 0, and the request names 5"):
+    with pytest.raises(RepairChanged, match="lost from 4 of partition 0, but the request has 5"):
         repair(channel, {0: 5}, {0: 9})
     with pytest.raises(BeyondWatermark, match="lacks 1 messages up to 9"):
         repair(channel, {0: 4}, {0: 8})

@@ -151,7 +151,7 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     # Kafka is away here.
     answer = dismiss(failed)
     assert (answer.status_code, code(answer)) == (503, "kafka_unavailable")
-    assert "The ends of the records of the endpoint" in answer.json()["detail"]
+    assert "The end offsets of the endpoint" in answer.json()["detail"]
     assert [each["id"] for each in flights.listed()] == [failed["id"]]
 
     told = flights.member(role="writer", group="told")

@@ -131,10 +131,10 @@ function ResetPreview({ plan }) {
 }
 
 // Write records by hand; `record` and `key` are those of a message that is written again.
-export function writeAction(name, { channel, ledger, partitions }, { onWritten, record, key }) {
+export function writeAction(name, { channel, partitions }, { onWritten, record, key }) {
   if (!may("write", name)) return null;
   const open = !["closing", "closed", "deleting", "provisioning"].includes(channel.phase);
-  const exact = ledger !== null;
+  const exact = channel.delivery === "exactly_once";
   return {
     title: "Write messages…",
     disabled: !open,
@@ -149,7 +149,7 @@ export function writeAction(name, { channel, ledger, partitions }, { onWritten, 
         fields: [
           { id: "records", label: "A record as JSON, or a list of them", type: "textarea", required: true, value: text },
           { id: "key", label: "Key of the messages (optional)", value: key?.encoding === "utf-8" ? key.data : "" },
-          { id: "partition", label: "Partition (optional)", type: "number", max: partitions.length - 1 },
+          { id: "partition", label: "Partition (optional)", type: "number", max: partitions.length ? partitions.length - 1 : undefined },
           ...(exact ? [{ id: "batch_key", label: "Key of the batch (optional): a repeat with it writes nothing" }] : []),
         ],
         run: async (values) => onWritten(await (await send(channelPath(name, "messages"), { method: "POST", body: writeBody(channel, values) })).json()),

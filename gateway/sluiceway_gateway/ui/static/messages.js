@@ -19,7 +19,7 @@ export function Messages({ name, status }) {
   const [again, setAgain] = useState(0);
   const [written, setWritten] = useState(null);
   const { query } = route.value;
-  const exact = status.ledger !== null;
+  const exact = status.channel.delivery === "exactly_once";
   const { path, hint } = requestOf(name, query, exact);
   const onWritten = (answer) => {
     setWritten(answer);
@@ -60,7 +60,7 @@ function Controls({ query, exact, partitions, onRefresh, write }) {
   }}>
     <label>Show <select value=${start} onChange=${({ target }) => change({ start: target.value })}>
       ${Object.entries(STARTS).map(([id, text]) => html`<option value=${id}>${text}</option>`)}</select></label>
-    <label>Partition <input type="number" class="short" min="0" max=${Math.max(0, partitions - 1)} placeholder="all" value=${query.partition ?? ""} onChange=${({ target }) => change({ partition: target.value })} /></label>
+    <label>Partition <input type="number" class="short" min="0" max=${partitions ? partitions - 1 : undefined} placeholder="all" value=${query.partition ?? ""} onChange=${({ target }) => change({ partition: target.value })} /></label>
     ${start === "offset" && html`<label>Offset <input type="number" class="middle" min="0" value=${query.offset ?? ""} onChange=${({ target }) => change({ offset: target.value })} /></label>`}
     ${start === "time" && html`<label>Time <input type="datetime-local" step="1" value=${query.since ? localTime(query.since) : ""} onChange=${({ target }) => change({ since: instant(target.value) })} /></label>`}
     <label>At most <select value=${query.limit ?? "50"} onChange=${({ target }) => change({ limit: target.value })}>
@@ -105,7 +105,7 @@ function Found({ name, status, page, query, exact, onWritten }) {
   const tab = { ...query, tab: "messages" };
   return html`
     <p class="hint" role="status">${countText(page, items, newest)}</p>
-    ${items.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="Messages"><table class="messages">
+    ${items.length > 0 && html`<div class="scroll" tabindex="0" role="region" aria-label="List of messages"><table class="messages">
       <thead><tr><th scope="col" class="numeric">Partition</th><th scope="col" class="numeric">Offset</th><th scope="col">Time</th><th scope="col">Key</th><th scope="col">Value</th>
         ${flagged && html`<th scope="col">Visible</th>`}<th scope="col"><span class="sr">Details</span></th></tr></thead>
       <tbody>${items.map((each) => html`<${Message} key=${`${each.partition}/${each.offset}`} name=${name} status=${status} message=${each} text=${texts.get(each)} flagged=${flagged} onWritten=${onWritten} />`)}</tbody>
@@ -119,11 +119,12 @@ function Found({ name, status, page, query, exact, onWritten }) {
 
 function countText(page, items, newest) {
   const { length } = page.items;
-  if (!length) return page.incomplete?.message ?? "There are no messages here.";
   const found = items.length === length ? whole(length) : `${whole(items.length)} of ${whole(length)}`;
-  const parts = [`${found} ${length === 1 ? "message" : "messages"}, ${newest ? "newest" : "oldest"} first.`];
+  const parts = [length ? `${found} ${length === 1 ? "message" : "messages"}, ${newest ? "newest" : "oldest"} first.` : "There are no messages here."];
   if (page.incomplete) parts.push(page.incomplete.message);
   if (page.partitions_left_out) parts.push(`${whole(page.partitions_left_out)} further partitions have messages: give one.`);
+  const away = page.partitions_unavailable;
+  if (away.length) parts.push(`Without ${away.length === 1 ? `partition ${away[0]}, whose leader does` : `${whole(away.length)} partitions, whose leaders do`} not answer.`);
   return parts.join(" ");
 }
 
@@ -164,10 +165,10 @@ function Details({ name, status, message, onWritten }) {
       ${headers.map((each) => html`<div><dt><${Text} value=${visible(each.name)} /></dt><dd>${each.value === null ? "none" : html`<${Bytes} value=${each.value} />`}</dd></div>`)}
     </dl>
     ${error !== null && html`<p class="notice">It cannot be decoded: <bdi>${visible(error)}</bdi></p>`}
-    ${truncated.length > 0 && html`<p class="hint">Large values are cut. <a href=${href(["channels", name], { tab: "messages", start: "offset", partition: message.partition, offset: message.offset, limit: 1, uncommitted: status.ledger ? "1" : "" })}>Show this message alone</a></p>`}
+    ${truncated.length > 0 && html`<p class="hint">Large values are cut. <a href=${href(["channels", name], { tab: "messages", start: "offset", partition: message.partition, offset: message.offset, limit: 1, uncommitted: isUnknown(message.committed) ? "" : "1" })}>Show this message alone</a></p>`}
     ${asRecords && message.record_count > records.length && html`<p class="hint">The first ${whole(records.length)} of ${whole(message.record_count)} records.</p>`}
     ${asRecords && html`<pre tabindex="0" dir="ltr">${records.map((each) => `${jsonText(each, 2)}\n`)}</pre>`}
-    ${raw !== null && html`<h3>Value, ${raw.encoding === "utf-8" ? "as text" : "in base64"}${raw.truncated ? ", its beginning" : ""}</h3><pre tabindex="0" dir="ltr">${valueText(raw)}</pre>`}
+    ${raw !== null && html`<p class="hint">Value, ${raw.encoding === "utf-8" ? "as text" : "in base64"}${raw.truncated ? ", its beginning" : ""}</p><pre tabindex="0" dir="ltr">${valueText(raw)}</pre>`}
     <div class="buttons start">
       ${raw !== null && html`<${Copy} title="Copy value" text=${() => raw.data} />`}
       ${asRecords && html`<${Copy} title=${records.length > 1 ? "Copy records" : "Copy record"} text=${() => jsonText(records.length > 1 ? records : first, 2)} />`}
