@@ -83,9 +83,6 @@ def run(progress: ReadProgress, log: dict[int, Any], stops: Sequence[int | None]
 def test_pages_show_each_visible_message_once_and_in_order(
     log: dict[int, Any], newest: bool, limit: int, stops: list[int | None]
 ) -> None:
-    if newest:
-        # What a round that was cut short has not read is newer; a further page only goes back.
-        stops = []
     start: StartPoint | None = StartPoint(
         newest_first=newest, bounds=dict.fromkeys(log, 5_001 if newest else 0)
     )

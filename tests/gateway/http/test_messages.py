@@ -198,6 +198,25 @@ def test_keys_headers_and_foreign_timestamps_are_shown(
     assert message["timestamp"] == "1970-01-01T00:00:00.001Z"
 
 
+def test_many_headers_and_long_keys_are_cut(
+    http: httpx.Client, gateway: Gateway, kafka: SharedKafka
+) -> None:
+    channel = channel_of(gateway, None, format="bytes")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    headers = [("n" * 500, "é".encode() * 20_000)] * 20 + [("h", b"")] * 200
+    for _ in range(20):
+        producer.produce(channel.status.topic.name, b"v", b"k" * 50_000, headers=headers)
+    producer.flush(30)
+    answer = http.get(f"/v1/channels/{channel.name}/messages")
+    assert len(answer.content) < 4 * 2**20
+    message = answer.json()["items"][0]
+    assert len(message["headers"]) == 100
+    first = message["headers"][0]["value"]
+    assert (first["size_bytes"], first["truncated"]) == (40_000, True)
+    assert set(first["data"]) == {"é"}
+    assert message["key"]["truncated"]
+
+
 def test_a_message_that_cannot_be_decoded_is_shown_raw_with_the_reason(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
