@@ -165,6 +165,7 @@ class MessagesBody(BaseModel):
     partitions_left_out: int = Field(
         description="With messages, but not read: there are too many; give `partition`"
     )
+    partitions_unavailable: list[int] = Field(description="Their leaders did not answer")
     incomplete: EndedBody | None
     next_cursor: str | None = Field(description="Goes on in this order; null at the end")
 
@@ -247,6 +248,7 @@ def page_json(page: MessagePage) -> dict[str, Any]:
         ],
         "partitions": [_partition_json(each) for each in page.partitions],
         "partitions_left_out": page.left_out,
+        "partitions_unavailable": page.unavailable,
         "incomplete": None
         if page.ended is None
         else {"reason": page.ended, "message": _ENDED[page.ended]},
