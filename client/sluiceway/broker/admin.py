@@ -215,7 +215,7 @@ class AdminRequests:
     def offset_limits(self, requests: Any) -> ListOffsetResponse:
         """Return an offset for each partition; `Broker.request_offset_limits` documents it."""
         topics: ByName[dict[int, OffsetPartitionResponse]] = ByName()
-        asked: dict[bytes, tuple[Connection, dict[int, int]]] = {}
+        requested: dict[bytes, tuple[Connection, dict[int, int]]] = {}
         for request in each_once(requests):
             topic = in_bytes(request.topic_name, "topic")
             when = request.offsets_before
@@ -230,9 +230,9 @@ class AdminRequests:
             except ProtocolClientError as refusal:
                 answers[request.partition_id] = _refused_offset(refusal)
             else:
-                _, times = asked.setdefault(topic, (connection, {}))
+                _, times = requested.setdefault(topic, (connection, {}))
                 times[request.partition_id] = when
-        for topic, (connection, times) in asked.items():
+        for topic, (connection, times) in requested.items():
             topics[topic] |= self._offsets(connection, times)
         return ListOffsetResponse(topics)
 

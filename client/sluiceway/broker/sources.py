@@ -237,7 +237,7 @@ class CommittedSource(Source):
             if each.next > stable_of(each.number):
                 begin = self._stream.begins([each.number])[each.number]
                 each.refusal = out_of_range(each.next, begin, stable_of(each.number))
-        self._note_ends()
+        self._update_ends()
         return found
 
     def drop(self, keys: Collection[tuple[str, int]]) -> None:
@@ -269,7 +269,7 @@ class CommittedSource(Source):
             begin = self._stream.begins([partition.number])[partition.number]
             end = max(begin, self.high_watermark(partition))
             partition.refusal = out_of_range(partition.next, begin, end)
-        self._note_ends()
+        self._update_ends()
         return bool(polled.messages)
 
     def high_watermark(self, partition: FetchedPartition) -> int:
@@ -283,7 +283,7 @@ class CommittedSource(Source):
     def _add(self, partitions: Mapping[tuple[str, int], FetchedPartition]) -> None:
         self._stream.add({key[1]: each.next for key, each in partitions.items()})
 
-    def _note_ends(self) -> None:
+    def _update_ends(self) -> None:
         for each in self._partitions.values():
             each.at_end = each.next >= self._visibility.runs.stable_of(each.number)
 

@@ -192,7 +192,7 @@ class Assignment:
         """Stop reading these partitions."""
         self.removals += bool(partitions)
         for channel, offsets in by_channel(self.fetcher.positions(partitions)).items():
-            self.members[channel].note(offsets)
+            self.members[channel].record_positions(offsets)
             self.members[channel].remove(offsets)
         self.fetcher.unassign(partitions)
 
@@ -200,13 +200,13 @@ class Assignment:
         """Continue a partition at another offset."""
         if offset < 0 and offset not in (OFFSET_BEGINNING, OFFSET_END):
             raise refused(INVALID_ARG, f"{offset} is not an offset to seek to")
-        self.note()
+        self.record_positions()
         self.fetcher.seek(partition, offset)
 
-    def note(self) -> None:
+    def record_positions(self) -> None:
         """Record the position of each partition, for commits and heartbeats."""
         for channel, offsets in by_channel(self.fetcher.positions(self.partitions)).items():
-            self.members[channel].note(offsets)
+            self.members[channel].record_positions(offsets)
 
     def committed(
         self, partitions: Collection[Partition], timeout_s: float

@@ -97,7 +97,7 @@ class ChannelProducer(WriterEndpoint):
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None or batches is not None:
-                self.note_delivery(error, message)
+                self.record_delivery(error, message)
             if error is None and only_errors:
                 return
             message.set_topic(name)
@@ -110,7 +110,7 @@ class ChannelProducer(WriterEndpoint):
         self.latest = weakref.ref(delivered)
         return delivered
 
-    def note_delivery(self, error: KafkaError | None, message: Message) -> None:
+    def record_delivery(self, error: KafkaError | None, message: Message) -> None:
         """Count a failed message, or record the offset of a batch's message."""
         if self.batches is None:
             if error is not None:

@@ -36,7 +36,7 @@ _LAST_PROBE_S: Final = 30.0
 _RETRY_S: Final = 0.25
 _LEAST_DETACH_S: Final = 2.0
 CLOSE_TIMEOUT_S: Final = 10.0
-_MAX_HANDED_OVER: Final = 1000
+_MAX_SENT: Final = 1000
 
 
 class ChannelProducers:
@@ -89,7 +89,7 @@ class ChannelProducers:
         Raises BufferError.
         """
         name = message.topic
-        self._queue.add(message, others=self.deliveries.handed_over)
+        self._queue.add(message, others=self.deliveries.in_librdkafka)
         self.by_name.pop(name, None)
         if name not in self._served:
             self._served.add(name)
@@ -183,7 +183,7 @@ class ChannelProducers:
         except SluicewayError as error:
             with self.lock:
                 if error.retriable:
-                    self._note_outage(name, kafka_error(error))
+                    self._report_outage(name, kafka_error(error))
                     self._changed.wait(_RETRY_S)
                     return
                 if self._settings.transactional_id is None:
@@ -211,7 +211,7 @@ class ChannelProducers:
         """Attach a channel if needed, and pass its messages to librdkafka; runs in a thread."""
         try:
             channel = self._attached.get(name) or self._attach(name)
-            while channel is not None and self._hand_over(name, channel):
+            while channel is not None and self._send_queued(name, channel):
                 pass
         except Exception as error:
             LOGGER.exception("the messages to %s have failed", name)
@@ -231,7 +231,7 @@ class ChannelProducers:
                 if not fault.retriable():
                     self._fail(name, fault)
                     return None
-                self._note_outage(name, fault)
+                self._report_outage(name, fault)
                 self._queue.expire()
                 if self._stopped or self._queue.first(name) is None:
                     self._served.discard(name)
@@ -265,7 +265,7 @@ class ChannelProducers:
             raise
         return channel
 
-    def _hand_over(self, name: str, channel: ChannelProducer) -> bool:
+    def _send_queued(self, name: str, channel: ChannelProducer) -> bool:
         """Pass messages to librdkafka; return False if none is left or it has to stop."""
         with self.lock:
             if self._switching or channel.held:
@@ -273,7 +273,7 @@ class ChannelProducers:
                 return True
             opens = unreported = False
             # Many per lock: if `produce` could add one for each, the queue would never be empty.
-            for _ in range(_MAX_HANDED_OVER):
+            for _ in range(_MAX_SENT):
                 message = None if self._stopped else self._queue.first(name)
                 if message is None:
                     # Messages of batches always use the queue, which a commit can pause.
@@ -313,7 +313,7 @@ class ChannelProducers:
         except SluicewayError as error:
             with self.lock:
                 if error.retriable:
-                    self._note_outage(name, kafka_error(error))
+                    self._report_outage(name, kafka_error(error))
                     self._changed.wait(_RETRY_S)
                 elif self._queue.remove(message):
                     self._refuse(channel, message, kafka_error(error))
@@ -385,7 +385,7 @@ class ChannelProducers:
             LOGGER.error("%d messages to %s are not delivered: %s", count, name, error.str())
         self._changed.notify_all()
 
-    def _note_outage(self, name: str, error: KafkaError) -> None:
+    def _report_outage(self, name: str, error: KafkaError) -> None:
         """Report an outage once, until a channel is attached; the caller holds `lock`."""
         self._queue.explain(name, error.str())
         if self._outage:
@@ -437,7 +437,7 @@ class ChannelProducers:
         """Count an undelivered message without a callback."""
         channel = self._attached.get(self._names.get(message.topic(), ""))
         if channel is not None and (error is not None or channel.batches is not None):
-            channel.note_delivery(error, message)
+            channel.record_delivery(error, message)
 
 
 def closed(*_: object, **__: object) -> None:

@@ -47,7 +47,7 @@ class CommittedMessages:
         self._buffer: deque[Message] = deque()
         # By partition, the next offset to return; paused partitions are not in the stream.
         self._next: dict[int, int] = {}
-        self._handed_out: set[int] = set()
+        self._returned: set[int] = set()
         self._paused: set[int] = set()
         # By partition, the end that an event has reported.
         self._reported: dict[int, int] = {}
@@ -71,13 +71,13 @@ class CommittedMessages:
             for partition in partitions:
                 self._next.pop(partition, None)
                 self._reported.pop(partition, None)
-            self._handed_out.difference_update(partitions)
+            self._returned.difference_update(partitions)
 
     def seek(self, partition: int, offset: int) -> None:
         """Continue a partition at an offset."""
         with self._lock:
             self._drop([partition])
-            self._handed_out.discard(partition)
+            self._returned.discard(partition)
             self._reported.pop(partition, None)
             self._move({partition: offset})
 
@@ -110,12 +110,12 @@ class CommittedMessages:
             for message in found:
                 if message.error() is None:
                     self._next[message.partition()] = message.offset() + 1
-                    self._handed_out.add(message.partition())
+                    self._returned.add(message.partition())
             return found
 
     def consumed(self, partition: int) -> int | None:
         """Return the offset after the last returned message, or None."""
-        return self._next.get(partition) if partition in self._handed_out else None
+        return self._next.get(partition) if partition in self._returned else None
 
     def watermarks(self, partition: int) -> tuple[int, int]:
         """Return the first offset of a partition, and the end of its readable messages."""

@@ -266,11 +266,11 @@ class Consumer:
         Raises KafkaException _TRANSPORT after `timeout` seconds without a response (negative: 30).
         """
         self._coordinator.require_open()
-        asked = partitions_of(partitions)
+        requested = partitions_of(partitions)
         with kafka_exceptions():
-            found = self._assignment.committed(asked, _seconds(timeout))
+            found = self._assignment.committed(requested, _seconds(timeout))
         stored = {(e.topic, e.partition): e for e in committed_partitions(found, {})}
-        return [stored.get(each, TopicPartition(*each, OFFSET_INVALID)) for each in asked]
+        return [stored.get(each, TopicPartition(*each, OFFSET_INVALID)) for each in requested]
 
     @_exclusive
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
@@ -278,10 +278,10 @@ class Consumer:
 
         Before the first message it is OFFSET_INVALID, or 0 as in HPE's client.
         """
-        asked = partitions_of(partitions)
-        found = self._fetcher.consumed(asked)
+        requested = partitions_of(partitions)
+        found = self._fetcher.consumed(requested)
         unknown = 0 if self._settings.hpe else OFFSET_INVALID
-        return topic_partitions({each: found.get(each, unknown) for each in asked})
+        return topic_partitions({each: found.get(each, unknown) for each in requested})
 
     def get_watermark_offsets(
         self,
@@ -299,8 +299,8 @@ class Consumer:
     ) -> list[TopicPartition]:
         """Return the first offset not older than each `offset`, which is a time in ms."""
         deadline_s = time.monotonic() + _seconds(timeout)
-        asked = self._existing(partitions, deadline_s)
-        return topic_partitions(self._fetcher.offsets_at(asked, left_s(deadline_s)))
+        requested = self._existing(partitions, deadline_s)
+        return topic_partitions(self._fetcher.offsets_at(requested, left_s(deadline_s)))
 
     def consumer_group_metadata(self) -> GroupMetadata:
         """Return the metadata for `Producer.send_offsets_to_transaction`.
@@ -371,7 +371,7 @@ class Consumer:
         if wanted is None:
             wanted = self._coordinator.consumed(self._assignment.partitions)
         self._assignment.require(wanted)
-        self._assignment.note()
+        self._assignment.record_positions()
         return wanted
 
     def _commit_with(
@@ -402,11 +402,11 @@ class Consumer:
     ) -> dict[Partition, int]:
         """Return partitions after a check that they exist. Raises KafkaException."""
         self._coordinator.require_open()
-        asked = partitions_of(partitions)
+        requested = partitions_of(partitions)
         with kafka_exceptions():
-            for each in asked:
+            for each in requested:
                 self._assignment.check(each, deadline_s)
-        return asked
+        return requested
 
     def _deadline(self, timeout: float | None) -> float:
         self._coordinator.require_open()

@@ -109,14 +109,14 @@ class ConsumerCoordinator:
                 self._commit_due_s = time.monotonic() + self._settings.auto_commit_s
                 uncommitted = self._uncommitted(self.assignment.partitions)
                 if self.committer.idle and uncommitted:
-                    self.assignment.note()
+                    self.assignment.record_positions()
                     # In the background: polls do not wait for the gateway.
                     self.committer.submit(uncommitted)
             self._deliver_reports()
             self._report_outage()
             if self.closed or self.assignment.in_callback:
                 return
-            self.assignment.note()
+            self.assignment.record_positions()
             if self.assignment.subscription or self._steps.active:
                 with kafka_exceptions():
                     self._steps.advance(self._rebalance, wait_s)
@@ -343,7 +343,7 @@ class ConsumerCoordinator:
         yield from self._flush()
         offsets = self._uncommitted(partitions) if self._settings.auto_commit else {}
         if offsets:
-            self.assignment.note()
+            self.assignment.record_positions()
             self.committer.submit(offsets)
             yield from self._flush()
 

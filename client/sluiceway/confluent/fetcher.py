@@ -119,7 +119,10 @@ class MessageFetcher:
 
     def poll(self, timeout_s: float) -> Message | None:
         """Return a message or an event, or None after `timeout_s`."""
-        if self._requests.waiting and (timeout_s := self._requests.give_way(timeout_s)) < 0:
+        if (
+            self._requests.waiting
+            and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
+        ):
             return None
         message = self._poll(timeout_s)
         if message is not None:
@@ -134,7 +137,10 @@ class MessageFetcher:
         consumer = self._consumer
         if consumer is None:
             return []
-        if self._requests.waiting and (timeout_s := self._requests.give_way(timeout_s)) < 0:
+        if (
+            self._requests.waiting
+            and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
+        ):
             return []
         if self._committed:
             messages = self._consume_all(limit, timeout_s)
@@ -211,25 +217,25 @@ class MessageFetcher:
 
     def consumed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset after the last returned message, for partitions with any."""
-        asked = [each for each in partitions if each in self.starts]
+        requested = [each for each in partitions if each in self.starts]
         committed: dict[Partition, int] = {}
         if self._committed:
-            for each in asked:
+            for each in requested:
                 own = self._committed.get(each[0])
                 if own is not None and (at := own.consumed(each[1])) is not None:
                     committed[each] = at
-            asked = [each for each in asked if each[0] not in self._committed]
-        if not asked or self._closed:
+            requested = [each for each in requested if each[0] not in self._committed]
+        if not requested or self._closed:
             return committed
-        found = self._consumer.position([self._place(each) for each in asked])
+        found = self._consumer.position([self._place(each) for each in requested])
         return committed | {
-            key: each.offset for key, each in zip(asked, found, strict=True) if each.offset >= 0
+            key: each.offset for key, each in zip(requested, found, strict=True) if each.offset >= 0
         }
 
     def positions(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the next offset of each partition."""
-        asked = {each: at for each in partitions if (at := self.starts.get(each)) is not None}
-        return asked | self.consumed(asked)
+        requested = {each: at for each in partitions if (at := self.starts.get(each)) is not None}
+        return requested | self.consumed(requested)
 
     def watermarks(
         self, partition: Partition, timeout_s: float, *, cached: bool
@@ -240,14 +246,14 @@ class MessageFetcher:
                 return self._committed[partition[0]].watermarks(partition[1])
         place = self._place(partition)
 
-        def ask(left_s: float) -> tuple[int, int] | None:
+        def request(left_s: float) -> tuple[int, int] | None:
             with self._requests:
                 found: tuple[int, int] | None = self._consumer.get_watermark_offsets(
                     place, timeout=left_s, cached=cached
                 )
             return found
 
-        return _with_retries(ask, timeout_s)
+        return _with_retries(request, timeout_s)
 
     def offsets_at(self, times: Mapping[Partition, int], timeout_s: float) -> dict[Partition, int]:
         """Return the first offset not older than each time (Unix, in ms)."""
@@ -258,17 +264,17 @@ class MessageFetcher:
                     own = self._committed[channel]
                     committed[channel, number] = own.offset_at(at, number)
         rest = {each: at for each, at in times.items() if each not in committed}
-        asked = [self._place(*each) for each in rest.items()]
+        requested = [self._place(*each) for each in rest.items()]
 
-        def ask(left_s: float) -> dict[Partition, int]:
+        def request(left_s: float) -> dict[Partition, int]:
             with self._requests:
-                found: list[Any] = self._consumer.offsets_for_times(asked, timeout=left_s)
+                found: list[Any] = self._consumer.offsets_for_times(requested, timeout=left_s)
             for each in found:
                 if each.error is not None:
                     raise KafkaException(each.error)
             return {key: each.offset for key, each in zip(rest, found, strict=True)}
 
-        return committed | (_with_retries(ask, timeout_s) if asked else {})
+        return committed | (_with_retries(request, timeout_s) if requested else {})
 
     def resolve(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return offsets as numbers, with the current OFFSET_BEGINNING and OFFSET_END."""
@@ -393,7 +399,7 @@ class _Requests:
         self._none = threading.Event()
         self._none.set()
 
-    def give_way(self, timeout_s: float) -> float:
+    def wait_for_requests(self, timeout_s: float) -> float:
         """Wait up to `timeout_s` for requests; return the remaining seconds, -1 after a timeout."""
         until_s = time.monotonic() + timeout_s
         return max(0.0, until_s - time.monotonic()) if self._none.wait(timeout_s) else -1.0

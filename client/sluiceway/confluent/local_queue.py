@@ -230,10 +230,10 @@ class Deliveries:
         self._report_due_s = 0.0
 
     def __len__(self) -> int:
-        return len(self.queue) + self.handed_over
+        return len(self.queue) + self.in_librdkafka
 
     @property
-    def handed_over(self) -> int:
+    def in_librdkafka(self) -> int:
         """Number of messages and reports in librdkafka's queues."""
         return sum(map(len, self.producers))
 

@@ -82,7 +82,7 @@ class ChannelMember(ABC):
         self._done += self._count(offsets)
         self.held = tuple(p for p in self.held if p not in offsets)
 
-    def note(self, offsets: Mapping[int, int]) -> None:
+    def record_positions(self, offsets: Mapping[int, int]) -> None:
         """Record the next offset of each partition, for commits and heartbeats.
 
         librdkafka serves one thread at a time, so heartbeats get the offsets of the last poll.
@@ -93,7 +93,7 @@ class ChannelMember(ABC):
             self.handle.record_cycle(self._progress[0])
 
     def progress(self) -> tuple[int, Mapping[int, Position]]:
-        """Return the number of returned messages and the positions, as of the last `note`."""
+        """Return the last recorded number of returned messages, and the positions."""
         return self._progress
 
     def _count(self, offsets: Mapping[int, int]) -> int:
@@ -101,7 +101,7 @@ class ChannelMember(ABC):
 
     @abstractmethod
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out, so may be committed."""
+        """Allow commits up to these offsets: the messages before them were returned."""
 
     @abstractmethod
     def commit(self, positions: Mapping[int, Position]) -> None:
@@ -159,7 +159,7 @@ class SubscribedConsumer(ChannelMember):
         self._commits.revoke(offsets)
 
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out, so may be committed."""
+        """Allow commits up to these offsets: the messages before them were returned."""
         self._commits.track_consumed(positions_at(offsets))
 
     def commit(self, positions: Mapping[int, Position]) -> None:
@@ -197,7 +197,7 @@ class ManualConsumer(ChannelMember):
             raise
 
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out, so may be committed."""
+        """Allow commits up to these offsets: the messages before them were returned."""
         for partition, at in offsets.items():
             self._furthest[partition] = max(at, self._furthest.get(partition, at))
 

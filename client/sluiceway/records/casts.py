@@ -54,7 +54,7 @@ _SOURCES: Final[dict[t.Kind, Callable[[pa.DataType], bool]]] = {
 }
 
 
-def _takes(leaf: t.Leaf, type_: pa.DataType) -> bool:
+def _accepts(leaf: t.Leaf, type_: pa.DataType) -> bool:
     match leaf:
         case t.Scalar(kind=kind):
             return _SOURCES[kind](type_)
@@ -111,7 +111,7 @@ def cast(array: pa.Array, type_: t.Type, path: str) -> pa.Array:
 
 
 def _leaves(array: pa.Array, leaf: t.Leaf, path: str) -> pa.Array:
-    if not _takes(leaf, array.type):
+    if not _accepts(leaf, array.type):
         raise _mismatch(path, array.type, leaf)
     target = arrow_type(leaf)
     if isinstance(leaf, t.Decimal) and types.is_integer(array.type):

@@ -102,7 +102,7 @@ def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: t.Scalar, path:
     kind = leaf.kind
     present = [value for value in values if value is not None]
     if kinds - {datetime, time}:
-        # pandas has a timestamp class of its own, with nanoseconds, and NaT.
+        # pandas has its own timestamp class, with nanoseconds, and NaT.
         finest = t.TICKS[kind] > t.TICKS[t.Kind.TIME]
         _refuse(
             values, leaf, path, lambda v: v != v or (getattr(v, "nanosecond", 0) and not finest)

@@ -117,11 +117,11 @@ class EndpointCalls:
         number: int,
         reports: Sequence[Mapping[str, Any]],
         *,
-        also: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
         timeout_s: float,
     ) -> HeartbeatReply:
-        """Report the state of a session's endpoints; `also` are further fields of the body."""
-        body = {"session": session, "beat": number, "endpoints": list(reports), **(also or {})}
+        """Report the state of a session's endpoints; `extra` has additional fields of the body."""
+        body = {"session": session, "beat": number, "endpoints": list(reports), **(extra or {})}
         return parse(HeartbeatReply, self._post("/v1/heartbeats", body, timeout_s=timeout_s))
 
     def endpoints(

@@ -108,7 +108,7 @@ class Fixed:
 
 @dataclass(frozen=True, kw_only=True)
 class Decimal:
-    """An exact number of at most `precision` digits, `scale` of them behind the point.
+    """An exact number of at most `precision` digits, `scale` of them after the point.
 
     Stored as bytes or `fixed`: the unscaled number in two's complement, big-endian.
     """

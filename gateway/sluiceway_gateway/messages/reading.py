@@ -58,6 +58,8 @@ class MessagePage:
     partitions: tuple[PartitionView, ...]
     left_out: int
     """Partitions with messages that were not read, because there are too many."""
+    unavailable: tuple[int, ...]
+    """Partitions whose leaders did not answer."""
     messages: tuple[ShownMessage, ...]
     following: StartPoint | None
     ended: Literal["time", "bytes"] | None
@@ -86,7 +88,8 @@ class MessageReads:
             versions = schemas_store.versions(tx, channel.uid)
         require_usable(channel, writes=False)
         partitions = require_same_topic(self._kafka, channel)
-        bounds = self._bounds(channel, _chosen(start, partitions))
+        chosen = _chosen(start, partitions)
+        bounds = self._bounds(channel, chosen)
         at, left_out = self._start(channel, start, bounds)
         newest = start.newest_first
         views = self._views(channel, bounds, at, newest=newest, uncommitted=uncommitted)
@@ -102,6 +105,7 @@ class MessageReads:
             newest_first=newest,
             partitions=tuple(views.values()),
             left_out=left_out,
+            unavailable=tuple(each for each in chosen if each not in bounds),
             messages=self._shown(channel, versions, progress.messages(), uncommitted=uncommitted),
             following=progress.following(),
             ended=progress.ended,
@@ -131,7 +135,8 @@ class MessageReads:
             _require_offset(start.partition, start.offset, bounds[start.partition])
             return {start.partition: start.offset}, 0
         if start.since is not None:
-            time_ms = round(start.since.timestamp() * 1000)
+            # Negative numbers have other meanings in Kafka.
+            time_ms = max(0, round(start.since.timestamp() * 1000))
             found = self._kafka.offsets_at(channel.topic.name, bounds, time_ms)
             at = {each: offset for each, offset in found.items() if offset >= 0}
         elif start.newest_first:

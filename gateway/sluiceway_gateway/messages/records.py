@@ -38,8 +38,7 @@ class MessageDecoder:
     def __init__(self, format_: Format, versions: Sequence[SchemaVersion]) -> None:
         self._format = format_
         self._versions = {each.id: each for each in versions}
-        self._schemas = {each.id: Schema.parse(each.definition) for each in versions}
-        self._decoders: dict[int | None, Decoder] = {}
+        self._decoders: dict[int, Decoder] = {}
 
     def decode(self, value: bytes | None) -> MessageContent:
         """Return what a value holds. Never raises because of the bytes."""
@@ -65,13 +64,15 @@ class MessageDecoder:
                 return None
 
     def _decoder(self, id_: int | None) -> Decoder:
-        target = id_ if id_ in self._schemas else max(self._schemas)
+        """Return the decoder for a schema; without one, that of the newest says what is wrong."""
+        target = id_ if id_ in self._versions else max(self._versions)
         if target not in self._decoders:
+            # Messages of bytes have no id, and any of the schemas may be theirs.
+            known = self._versions if self._format is Format.BYTES else {target}
+            schemas = {each: Schema.parse(self._versions[each].definition) for each in known}
             self._decoders[target] = Decoder(
-                str(self._format),
-                self._schemas[target],
-                self._schemas,
-                # Their ids are all that there are.
+                *(str(self._format), schemas[target], schemas),
+                # The channel's ids are all that there are.
                 look_up=lambda _ids: {},
             )
         return self._decoders[target]

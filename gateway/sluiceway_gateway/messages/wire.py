@@ -29,10 +29,12 @@ MAX_WRITTEN = 100
 """Records in a request."""
 _ANSWER_CHARACTERS = 4 * 1024 * 1024
 _MESSAGE_CHARACTERS = 1024 * 1024
-_RAW_SHARE = 16
+_KEY_SHARE, _HEADER_SHARE = 16, 64
+MAX_HEADERS, _HEADER_NAME = 100, 200
 _ENDED = {
-    "time": "The time of a request is over; next_cursor goes on.",
-    "bytes": "The messages are large, so there are fewer of them; next_cursor goes on.",
+    "time": "Kafka did not return all of them in time. next_cursor continues; a smaller limit, or "
+    "one partition, takes less time.",
+    "bytes": "The messages are large, so these are fewer. next_cursor continues.",
 }
 
 
@@ -123,7 +125,7 @@ class MessageBody(BaseModel):
         description="Whether a commit lists it; null on other channels than exactly-once"
     )
     key: BytesBody | None
-    headers: list[HeaderBody]
+    headers: list[HeaderBody] = Field(description=f"The first {MAX_HEADERS}")
     size_bytes: int
     schema_: MessageSchemaBody | None = Field(alias="schema", description="Of its id, if known")
     record_count: int
@@ -163,6 +165,7 @@ class MessagesBody(BaseModel):
     partitions_left_out: int = Field(
         description="With messages, but not read: there are too many; give `partition`"
     )
+    partitions_unavailable: list[int] = Field(description="Their leaders did not answer")
     incomplete: EndedBody | None
     next_cursor: str | None = Field(description="Goes on in this order; null at the end")
 
@@ -245,6 +248,7 @@ def page_json(page: MessagePage) -> dict[str, Any]:
         ],
         "partitions": [_partition_json(each) for each in page.partitions],
         "partitions_left_out": page.left_out,
+        "partitions_unavailable": page.unavailable,
         "incomplete": None
         if page.ended is None
         else {"reason": page.ended, "message": _ENDED[page.ended]},
@@ -284,7 +288,8 @@ def _message_json(shown: ShownMessage, format_: Format, characters: int) -> dict
     message, content = shown.message, shown.content
     records, truncated = shortened(list(content.records), characters)
     with_raw = content.error is not None or format_ is Format.BYTES
-    few = max(200, characters // _RAW_SHARE)
+    few = max(200, characters // _KEY_SHARE)
+    least = max(100, characters // _HEADER_SHARE)
     return {
         "partition": message.partition,
         "offset": message.offset,
@@ -293,7 +298,8 @@ def _message_json(shown: ShownMessage, format_: Format, characters: int) -> dict
         "committed": shown.committed,
         "key": _bytes_json(message.key, few),
         "headers": [
-            {"name": name, "value": _bytes_json(value, few)} for name, value in message.headers
+            {"name": name[:_HEADER_NAME], "value": _bytes_json(value, least)}
+            for name, value in message.headers[:MAX_HEADERS]
         ],
         "size_bytes": message.size_bytes,
         "schema": None

@@ -121,7 +121,7 @@ def test_a_producer_commits_by_time(
 def test_a_failed_message_commits_nothing_and_ends_the_producer(site: Facade, name: str) -> None:
     producer = site.producer(**{"message.max.bytes": 2000})
     producer.produce(name, b"small")
-    until(lambda: producer._deliveries.handed_over or producer.poll(0.05))
+    until(lambda: producer._deliveries.in_librdkafka or producer.poll(0.05))
     producer.produce(name, b"large" * 1000, on_delivery=lambda *_: None)
     error = abort_error(producer.flush, 30)
     assert error.code() != 0

@@ -119,11 +119,12 @@ function Found({ name, status, page, query, exact, onWritten }) {
 
 function countText(page, items, newest) {
   const { length } = page.items;
-  if (!length) return page.incomplete?.message ?? "There are no messages here.";
   const found = items.length === length ? whole(length) : `${whole(items.length)} of ${whole(length)}`;
-  const parts = [`${found} ${length === 1 ? "message" : "messages"}, ${newest ? "newest" : "oldest"} first.`];
+  const parts = [length ? `${found} ${length === 1 ? "message" : "messages"}, ${newest ? "newest" : "oldest"} first.` : "There are no messages here."];
   if (page.incomplete) parts.push(page.incomplete.message);
   if (page.partitions_left_out) parts.push(`${whole(page.partitions_left_out)} further partitions have messages: give one.`);
+  const away = page.partitions_unavailable;
+  if (away.length) parts.push(`Without ${away.length === 1 ? `partition ${away[0]}, whose leader does` : `${whole(away.length)} partitions, whose leaders do`} not answer.`);
   return parts.join(" ");
 }
 
