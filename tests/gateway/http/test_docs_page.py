@@ -171,7 +171,7 @@ def bodies(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
     }
 
 
-def test_every_body_has_an_example_that_the_gateway_takes(rig: Rig) -> None:
+def test_every_body_has_an_example_that_the_gateway_accepts(rig: Rig) -> None:
     found = bodies(rig.http.get("/openapi.json").json())
     assert found.keys() == EXAMPLES.keys()
     for name, (method, path, example) in found.items():
@@ -201,7 +201,7 @@ def test_the_error_page_lists_every_code_with_status_and_advice(shared_rig: Rig)
         assert escape(each.advice) in row[1]
 
 
-def test_pages_refer_only_to_what_exists(rig: Rig) -> None:
+def test_pages_refer_only_to_existing_targets(rig: Rig) -> None:
     for path in ("/", "/docs/errors"):
         answer = rig.http.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
