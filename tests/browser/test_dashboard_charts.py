@@ -90,7 +90,8 @@ def test_lines_are_interrupted_where_no_sample_was_taken(browser: Browser, fligh
     script = """
         const done = arguments[arguments.length - 1];
         const series = [{ values: [1, 2, 3, null] }];
-        import("./ui/charts.js").then(({ withGaps }) => done(withGaps([0, 60, 400, 410], 10, series)));
+        const times = [0, 60, 400, 410];
+        import("./ui/charts.js").then(({ withGaps }) => done(withGaps(times, 10, series)));
     """
     # Once a minute, as idle channels are sampled, is no gap.
     assert browser.driver.execute_async_script(script) == [
