@@ -226,7 +226,7 @@ def _after(event: threading.Event, module: str) -> Callable[..., None]:
     return signalling
 
 
-def test_tail_of_an_absent_channel_names_the_commands_that_list_and_create(
+def test_tail_of_a_missing_channel_names_the_commands_to_list_and_create(
     command: Command, name: str
 ) -> None:
     command("tail", name).failed(f"no channel {name!r}", f"sluiceway channels create {name}")
