@@ -1,8 +1,9 @@
 """The dashboard in Chromium: the first rows of 1,000 channels, and frames of a list of 5,000.
 
-A gateway in a process of its own on SQLite, without Kafka: the figures are of the page, its files
-and the list. `first_paint_ms` is from the navigation, with nothing cached, to the frame with the
-first rows; `transfer_kb` is what came over the network until then, compressed where it is.
+First measures the cost of 200 open dashboards for a gateway (`bench.watchers`). The page is
+measured with a gateway in a separate process on SQLite, without Kafka. `first_paint_ms` is the time
+from the navigation, with an empty cache, to the frame with the first rows; `transfer_kb` is the
+data received until then, compressed if the response is.
 """
 
 import json
@@ -17,6 +18,8 @@ from typing import Any
 import httpx
 from bench.measure import Reached, report
 from bench.service import Service, running
+from bench.watchers import CHANNELS, SECONDS, STREAMS, watched
+from bench.watchers import GOALS as WATCHERS
 from rich.progress import track
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service as Driver
@@ -24,9 +27,9 @@ from selenium.webdriver.chrome.service import Service as Driver
 SHOWN, MANY = 1_000, 5_000
 LOADS = 5
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
-GOALS = {"first_paint_ms": 1_000.0, "transfer_kb": 100.0, "longest_frame_ms": 50.0}
+GOALS = {"first_paint_ms": 1_000.0, "transfer_kb": 100.0, "longest_frame_ms": 50.0, **WATCHERS}
 
-#: Notes the time of the frame after the one that has rows.
+#: Records the time of the frame after the first one with rows.
 PAINTED = """
 new MutationObserver((_, observer) => {
   if (!document.querySelector("[data-row-link]")) return;
@@ -90,7 +93,7 @@ def fill(service: Service, first: int, end: int) -> None:
 
 
 def until(driver: webdriver.Chrome, script: str, seconds: float = 60) -> Any:
-    """Wait until the script returns something true, and return that."""
+    """Wait until the script returns a true value, and return it."""
     deadline_s = time.monotonic() + seconds
     while not (found := driver.execute_script(script)):
         assert time.monotonic() < deadline_s, script
@@ -99,7 +102,7 @@ def until(driver: webdriver.Chrome, script: str, seconds: float = 60) -> Any:
 
 
 def load(driver: webdriver.Chrome, url: str) -> tuple[float, float]:
-    """Load the page; return the time of its first rows in ms, and what was received in kB."""
+    """Load the page; return the time of its first rows in ms, and the received data in kB."""
     driver.get("about:blank")
     driver.get_log("performance")
     driver.get(url)
@@ -113,7 +116,8 @@ def load(driver: webdriver.Chrome, url: str) -> tuple[float, float]:
     return painted_ms, received / 1000
 
 
-def main() -> None:
+def page() -> dict[str, float]:
+    """Return the figures of the page."""
     with tempfile.TemporaryDirectory() as directory:
         url = f"sqlite:///{Path(directory) / 'gateway.db'}"
         with running(url, "127.0.0.1:1") as service, chromium() as driver:
@@ -124,22 +128,39 @@ def main() -> None:
             loads = [load(driver, f"{service.url}/#/?sort=name") for _ in range(LOADS)]
             fill(service, SHOWN, MANY)
             load(driver, f"{service.url}/#/?sort=name")
-            count = "return document.querySelector('table').getAttribute('aria-rowcount')"
-            until(driver, f"{count.replace('return ', 'return (')}) === '{MANY + 1}'")
+            count = "document.querySelector('table').getAttribute('aria-rowcount')"
+            until(driver, f"return {count} === '{MANY + 1}'")
             frames = [driver.execute_async_script(FRAMES) for _ in range(LOADS)]
-    values = {
+    return {
         "first_paint_ms": median(paint for paint, _ in loads),
         "transfer_kb": median(size for _, size in loads),
         "longest_frame_ms": median(frames),
     }
+
+
+def write(values: dict[str, float], cost: dict[str, float]) -> None:
+    """Print the figures of the page and of watchers, and write the results."""
+    values = {**values, **cost}
     report(
         "dashboard",
         {},
         {},
         title="Dashboard in Chromium",
-        settings={"channels": SHOWN, "rows": MANY, "loads": LOADS},
+        settings={
+            "channels": SHOWN,
+            "rows": MANY,
+            "loads": LOADS,
+            "streams": STREAMS,
+            "watched_channels": CHANNELS,
+            "seconds": SECONDS,
+            "watchers": {name: round(value, 3) for name, value in cost.items()},
+        },
         others={key: Reached(value=values[key], at_most=goal) for key, goal in GOALS.items()},
     )
+
+
+def main() -> None:
+    write(page(), watched())
 
 
 def until_ready(service: Service) -> None:

@@ -1,6 +1,6 @@
-"""A consumer of one's own on pykafka's Broker: requests, one by one, against a channel.
+"""A consumer on pykafka's Broker, which sends its requests one by one.
 
-Its group, its generations and its offsets are the gateway's; messages come from Kafka directly.
+The gateway keeps the group, its generations and its offsets; messages come directly from Kafka.
 
 SLUICEWAY_URL=http://127.0.0.1:8900 python examples/broker_calls.py
 """
@@ -29,31 +29,31 @@ def produce(broker: Broker) -> None:
     request = ProduceRequest(required_acks=-1)
     for number in range(6):
         request.add_message(Message(b"parcel %d" % number), TOPIC, number % 2)
-    told = broker.produce_messages(request).topics[TOPIC]
-    print({partition: (each.err, each.offset) for partition, each in told.items()})
+    results = broker.produce_messages(request).topics[TOPIC]
+    print({partition: (each.err, each.offset) for partition, each in results.items()})
 
 
 def consume(broker: Broker, member_id: bytes, generation: int, partitions: list[int]) -> None:
-    """Fetch what the group has not committed yet, and commit it."""
+    """Fetch and commit the group's uncommitted messages."""
     wanted = [PartitionOffsetFetchRequest(TOPIC, each) for each in partitions]
-    stands = broker.fetch_consumer_group_offsets(GROUP, wanted).topics[TOPIC]
-    requests = [PartitionFetchRequest(TOPIC, p, max(0, stands[p].offset)) for p in partitions]
-    everything = 6 * len(b"parcel 0")
-    fetched = broker.fetch_messages(requests, timeout=5000, min_bytes=everything).topics[TOPIC]
+    committed = broker.fetch_consumer_group_offsets(GROUP, wanted).topics[TOPIC]
+    requests = [PartitionFetchRequest(TOPIC, p, max(0, committed[p].offset)) for p in partitions]
+    total_bytes = 6 * len(b"parcel 0")
+    fetched = broker.fetch_messages(requests, timeout=5000, min_bytes=total_bytes).topics[TOPIC]
     commits = []
     for partition, found in sorted(fetched.items()):
         print(partition, [message.value.decode() for message in found.messages])
         following = found.messages[-1].offset + 1
         commits.append(PartitionOffsetCommitRequest(TOPIC, partition, following, 0, b""))
-    told = broker.commit_consumer_group_offsets(GROUP, generation, member_id, commits)
-    print("committed:", {p: each.err for p, each in told.topics[TOPIC].items()})
+    response = broker.commit_consumer_group_offsets(GROUP, generation, member_id, commits)
+    print("committed:", {p: each.err for p, each in response.topics[TOPIC].items()})
 
 
 def main() -> None:
     url = urlsplit(os.environ.get("SLUICEWAY_URL", "http://127.0.0.1:8900"))
     with Gateway() as gateway:
         gateway.channel(TOPIC.decode(), format="bytes", partitions=2)
-    # pykafka's order: an id, where it is, a handler, two timeouts.
+    # pykafka's order: id, host, port, handler, two timeouts.
     with Broker(0, url.hostname, url.port, None, 30_000, 10_000) as broker:
         produce(broker)
         metadata = broker.request_metadata([TOPIC])
@@ -68,12 +68,12 @@ def main() -> None:
         ((_, partitions),) = synced.member_assignment.partition_assignment
         consume(broker, joined.member_id, joined.generation_id, partitions)
         beat = broker.heartbeat("sorter", GROUP, joined.generation_id, joined.member_id)
-        print("may go on:", beat.error_code == 0)
+        print("may continue:", beat.error_code == 0)
         beat = broker.heartbeat("sorter", GROUP, joined.generation_id + 7, joined.member_id)
         print("with another generation:", ERROR_CODES[beat.error_code].__name__)
         broker.leave_group("sorter", GROUP, joined.member_id)
         beat = broker.heartbeat("sorter", GROUP, joined.generation_id, joined.member_id)
-        print("once it has left:", ERROR_CODES[beat.error_code].__name__)
+        print("after leaving:", ERROR_CODES[beat.error_code].__name__)
 
 
 if __name__ == "__main__":

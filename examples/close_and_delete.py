@@ -1,4 +1,4 @@
-"""A channel comes to its end: written to the last record, read, closed, and deleted.
+"""Closes a channel while it is written and read, and deletes it.
 
 SLUICEWAY_URL=http://127.0.0.1:8900 python examples/close_and_delete.py
 """
@@ -9,13 +9,13 @@ from datetime import timedelta
 from sluiceway import Gateway, Heartbeat
 from sluiceway.errors import ChannelClosed, Conflict, SluicewayTimeout
 
-# Beats tell who has finished.
+# A short interval, because heartbeats report finished writers.
 QUICK = Heartbeat(interval_ms=200)
 
 
 @dataclass
 class Sale:
-    """What one record of the channel looks like."""
+    """A record of the channel."""
 
     till: int
     cents: int
@@ -23,18 +23,18 @@ class Sale:
 
 def main() -> None:
     with Gateway() as gateway:
-        # If everybody forgets about it, it is closed after a week and removed after two.
+        # An unused channel is closed after a week and deleted after two.
         sales = gateway.channel(
             "todays-sales", schema=Sale, heartbeat=QUICK, idle=timedelta(days=7)
         )
         with sales.writer(group="tills") as tills:
             tills.write(Sale(till=number % 3, cents=100 + number) for number in range(99))
             sales.close()
-            print(f"closing, and asked to finish: {sales.status.phase}")
+            print(f"phase: {sales.status.phase}")
             try:
                 sales.writer()
             except ChannelClosed:
-                print("nobody else comes to write")
+                print("a new writer is refused")
             tills.write(Sale(till=0, cents=1))
 
         with sales.reader(group="books") as books:
@@ -50,7 +50,7 @@ def main() -> None:
                 print(f"not deleted: {error.code}")
             books.commit()
         sales.wait_until_closed()
-        print(f"{sales.status.phase}")
+        print(f"phase: {sales.status.phase}")
         sales.delete()
         print("deleted")
 

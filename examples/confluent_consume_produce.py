@@ -1,6 +1,6 @@
-"""Produces and consumes as confluent-kafka's own documentation shows it, on a channel.
+"""The consumer and producer of confluent-kafka's documentation, on a channel.
 
-But for the import, the address and the channel, which is made first, nothing is changed:
+Only the import, the address and the creation of the channel differ:
 
 SLUICEWAY_URL=http://127.0.0.1:8900 python examples/confluent_consume_produce.py
 """

@@ -1,9 +1,9 @@
-"""Three jobs hand orders on through ports, and two of them to each other until somebody says stop.
+"""Jobs that pass orders on through ports, two of them in a cycle.
 
-Two sources write to the channel `orders`; a port of the first job reads what both have written,
-after both have come. Its other port writes each order to `audit` and to `todo`. From `todo` the
-second job takes an order, and hands what is left of it back through `orders`: a cycle, which has
-no end of its own. It ends when `orders` is closed.
+Two sources write to the channel `orders`. An input port of the first job reads it after all writers
+have attached, and its output port writes each order to `audit` and to `todo`. The second job reads
+`todo`, and writes the orders back to `orders`. Such a cycle never ends by itself; it ends when
+`orders` is closed.
 
 SLUICEWAY_URL=http://127.0.0.1:8900 python examples/ports_and_cycle.py
 """
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from sluiceway import Channel, Gateway, Heartbeat, InputPort, OutputPort
 
 ENOUGH = 60
-# Beats tell who has finished, and that somebody should.
+# A short interval, because heartbeats report finished writers and requests to finish.
 QUICK = Heartbeat(interval_ms=200)
 
 
 @dataclass
 class Order:
-    """What goes round."""
+    """A record of the channels; `laps` counts its cycles."""
 
     id: int
     laps: int = 0
@@ -33,10 +33,10 @@ def source(orders: Channel, index: int) -> None:
 
 
 def distribute(orders: Channel, audit: Channel, todo: Channel) -> int:
-    """Write each order to both channels, until enough went round."""
+    """Write each order to both channels, and close `orders` after enough of them."""
     seen = 0
     with (
-        # Three writers: the two sources, and the job that hands orders back.
+        # Three writers: the two sources, and the job that returns orders.
         InputPort(orders, writers=3, all_open=True, open_timeout_s=60) as inlet,
         OutputPort([audit, todo], group="distributor") as outlet,
     ):
@@ -45,13 +45,13 @@ def distribute(orders: Channel, audit: Channel, todo: Channel) -> int:
             outlet.flush()
             seen += 1
             if seen == ENOUGH:
-                # Nobody else comes to write orders, and who writes is asked to finish.
+                # New writers are refused, and current ones are requested to finish.
                 orders.close()
     return seen
 
 
-def hand_back(todo: Channel, orders: Channel) -> int:
-    """Hand each order back, until that is wanted no more."""
+def return_orders(todo: Channel, orders: Channel) -> int:
+    """Write each order back to `orders`, until its writers are requested to finish."""
     handled = 0
     with (
         InputPort(todo, open_timeout_s=60) as inlet,
@@ -64,8 +64,7 @@ def hand_back(todo: Channel, orders: Channel) -> int:
                     outlet.write(record | {"laps": record["laps"] + 1})
                     outlet.flush()
             if outlet.finish_requested:
-                # The end goes round: the other job reads what is left, closes its port, and so
-                # this one comes to its end as well.
+                # Then the other job reads the rest and closes its port, which ends this job.
                 outlet.close()
     return handled
 
@@ -76,7 +75,7 @@ def main() -> None:
             gateway.channel(name, schema=Order, partitions=2, heartbeat=QUICK)
             for name in ("ported-orders", "ported-audit", "ported-todo")
         )
-        handling = jobs.submit(hand_back, todo, orders)
+        handling = jobs.submit(return_orders, todo, orders)
         distributing = jobs.submit(distribute, orders, audit, todo)
         for index in (0, 1):
             jobs.submit(source, orders, index).result()
@@ -84,9 +83,9 @@ def main() -> None:
         orders.wait_until_closed()
         with audit.reader() as reader:
             audited = list(reader)
-    print(f"enough orders went round: {distributed >= ENOUGH}")
-    print(f"each of them was audited and handled: {distributed == handled == len(audited)}")
-    print(f"of {len({record['id'] for record in audited})} orders")
+    print(f"enough orders were distributed: {distributed >= ENOUGH}")
+    print(f"each was audited and handled: {distributed == handled == len(audited)}")
+    print(f"distinct orders: {len({record['id'] for record in audited})}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A pipeline of pypz's whose records go through a channel of a gateway.
+"""The pipeline of pypz's documentation, on a channel of a gateway.
 
-It is written as pypz's own documentation shows it; but for the import and the address, which is the
-gateway's, nothing is different. Needs pypz (github.com/lazlowa/pypz-python, `pip install ./core`).
+Only the import and the address, which is the gateway's, differ. Needs pypz
+(github.com/lazlowa/pypz-python, `pip install ./core`).
 
 SLUICEWAY_URL=http://127.0.0.1:8900 python examples/pypz_port.py
 """
@@ -52,7 +52,7 @@ class DemoWriterOperator(Operator):
 
 
 class DemoReaderOperator(Operator):
-    """Prints what comes, until nothing comes any more."""
+    """Prints all records."""
 
     def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
         super().__init__(name, *args, **kwargs)
@@ -76,7 +76,7 @@ class DemoReaderOperator(Operator):
 
 
 class DemoPipeline(Pipeline):
-    """The writer feeds the reader."""
+    """Connects the writer to the reader."""
 
     def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
         super().__init__(name, *args, **kwargs)

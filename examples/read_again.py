@@ -1,7 +1,7 @@
-"""Reads a channel again: from an offset, from a time, from where another run stood.
+"""Reads a channel again from an offset, a time and a stored position.
 
-A place in a channel belongs to its topic. When the channel is deleted and made anew, what was
-noted in the old one is refused, and not taken for a place in the new one.
+A position is valid for one topic. After the channel is deleted and created again, a position in the
+old topic is refused.
 
 SLUICEWAY_URL=http://127.0.0.1:8900 python examples/read_again.py
 """
@@ -16,13 +16,13 @@ from sluiceway.errors import TopicGone
 
 @dataclass
 class Line:
-    """What one record of the channel looks like."""
+    """A record of the channel."""
 
     number: int
 
 
 def numbers(reader: ChannelReader) -> list[int]:
-    """Read to the end."""
+    """Read the numbers up to the end."""
     return [record["number"] for record in reader]
 
 
@@ -32,31 +32,31 @@ def main() -> None:
         with log.writer() as writer:
             writer.write(Line(number) for number in range(5))
             writer.flush()
-            # Kafka keeps times to the millisecond.
+            # Kafka's timestamps have milliseconds.
             time.sleep(0.002)
             noon = datetime.now(UTC)
             time.sleep(0.002)
             writer.write(Line(number) for number in range(5, 10))
 
         with log.reader(until="now") as reader:
-            print(f"all, in the order in which they were written: {numbers(reader)}")
+            print(f"all: {numbers(reader)}")
             reader.seek({0: 7})
             print(f"from offset 7: {numbers(reader)}")
             reader.seek_to_time(noon)
             print(f"from noon: {numbers(reader)}")
             reader.seek({0: 3})
             reader.read(2)
-            place = reader.position()
-        with log.reader(start=place, until="now") as another:
-            print(f"another goes on after 4: {numbers(another)}")
+            position = reader.position()
+        with log.reader(start=position, until="now") as another:
+            print(f"another reader continues after 4: {numbers(another)}")
 
         connection = log.connection("read")
         log.delete()
         gateway.channel("log-to-read-again", schema=Line)
         try:
-            ChannelReader(connection, until="now", start=place)
+            ChannelReader(connection, until="now", start=position)
         except TopicGone:
-            print("the place is in a log that is gone")
+            print("the position is in a deleted topic")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reads what is in the channel `readings`, in two parts: the second goes on where the first ended.
+"""Reads the channel `readings` with two readers; the second continues at the first one's position.
 
 SLUICEWAY_URL=http://127.0.0.1:8900 python examples/read_readings.py
 """
@@ -14,7 +14,7 @@ def main() -> None:
         channel = gateway.channel("readings")
         with channel.reader(until="now") as reader:
             seen.update(record["station"] for record in reader.read(100, timeout=10))
-            # To be stored with the results; it is valid to the record.
+            # Store this with the results; it is exact to the record.
             position = reader.position()
         with channel.reader(until="now", start=position) as reader:
             for record in reader:

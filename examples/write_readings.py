@@ -1,4 +1,4 @@
-"""Writes readings of a few stations into the channel `readings`, which it makes if it is absent.
+"""Writes readings of ten stations into the channel `readings`, and creates it if it is absent.
 
 SLUICEWAY_URL=http://127.0.0.1:8900 python examples/write_readings.py 1000
 """
@@ -13,7 +13,7 @@ from sluiceway import Gateway
 
 @dataclass
 class Reading:
-    """What one record of the channel looks like."""
+    """A record of the channel."""
 
     station: str
     at: datetime
@@ -22,7 +22,7 @@ class Reading:
 
 
 def readings(count: int) -> Iterator[Reading]:
-    """Give a reading a minute from each of ten stations."""
+    """Yield a reading per minute from each of ten stations."""
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for number in range(count):
         minute, station = divmod(number, 10)
@@ -36,7 +36,7 @@ def readings(count: int) -> Iterator[Reading]:
 def main(count: int) -> None:
     with Gateway() as gateway:
         channel = gateway.channel("readings", schema=Reading, partitions=4)
-        # Readings of one station stay in order, as they go to one partition.
+        # The key sends readings of one station to one partition, so they stay in order.
         with channel.writer(key="station") as writer:
             writer.write(readings(count))
     print(f"{count} readings written")

@@ -18,13 +18,13 @@ __all__ = ["FairLock", "ForkGuard"]
 _pid = os.getpid()
 
 
-def _note_pid() -> None:
+def _update_pid() -> None:
     global _pid
     _pid = os.getpid()
 
 
 # Guards are checked for every record, so a system call would dominate the cost.
-os.register_at_fork(after_in_child=_note_pid)
+os.register_at_fork(after_in_child=_update_pid)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class FairLock:
             self.release()
 
     def _withdraw(self, waiter: _Waiter) -> None:
-        """Leave the queue after an interrupt, or hand over a lock that was granted meanwhile."""
+        """Leave the queue after an interrupt, or pass on a lock that was granted meanwhile."""
         with self._guard:
             for queue in (self._urgent, self._ordinary):
                 if waiter in queue:

@@ -17,7 +17,7 @@ from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTi
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoint_models import Endpoint, Position
 from sluiceway.rest.transport import check_seconds
-from sluiceway.writer import ChannelWriter
+from sluiceway.writer import ChannelWriter, PreparedRecords
 
 __all__ = ["InputPort", "OutputPort"]
 
@@ -69,15 +69,15 @@ class OutputPort(ClosesOnExit):
             self.abort(error)
             raise
         # One of the writers with equal schemas validates for all of them, which have its index.
-        self._validators: list[ChannelWriter] = []
+        self._prepare: list[Callable[[Any], PreparedRecords]] = []
         self._targets: list[tuple[str, ChannelWriter, int]] = []
         known: dict[tuple[object, ...], int] = {}
         for name, writer in self._writers.items():
             connection = writer.connection
             rows = (writer.schema, connection.format, connection.max_message_bytes)
             if rows not in known:
-                known[rows] = len(self._validators)
-                self._validators.append(writer)
+                known[rows] = len(self._prepare)
+                self._prepare.append(writer.prepare)
             self._targets.append((name, writer, known[rows]))
 
     @property
@@ -117,9 +117,9 @@ class OutputPort(ClosesOnExit):
         """
         if not self._waited:
             self.wait()
-        if len(self._validators) > 1 and isinstance(records, Iterator):
+        if len(self._prepare) > 1 and isinstance(records, Iterator):
             records = list(records)
-        prepared = [validator.prepare(records) for validator in self._validators]
+        prepared = [prepare(records) for prepare in self._prepare]
         written = 0
         errors: dict[str, SluicewayError] = {}
         for name, writer, validator in self._targets:

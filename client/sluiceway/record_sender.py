@@ -132,6 +132,7 @@ class RecordSender:
         """
         if not isinstance(prepared, Rows):
             return self._write_batches(prepared)
+        count = len(prepared.values)
         buffered = self._rows.add(prepared)
         if not buffered:
             with self.turn:
@@ -143,11 +144,11 @@ class RecordSender:
                     self.require_open()
                     self._send_rows()
         else:
-            if buffered == len(prepared):
+            if buffered == count:
                 self._oldest_context = copy_context()
             if not self._lingering:
                 self._linger()
-        return len(prepared)
+        return count
 
     def start_round_robin_at(self, partition: int) -> None:
         """Send the next record without a key to this partition; the first is random by default."""

@@ -1,4 +1,4 @@
-"""Order-independent checksums: hashes of rows, to be summed up by Spark."""
+"""Order-independent checksums: hashes of rows, which Spark sums up."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql

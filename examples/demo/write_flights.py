@@ -21,7 +21,7 @@ SCHEMA = """
 
 
 def main(path: str) -> None:
-    """Write all flights, and print how many there were and the sum of their hashes."""
+    """Write all flights, and print their number and the sum of their hashes."""
     spark = SparkSession.builder.appName("write flights").getOrCreate()
     sluiceway.spark.register(spark)
 

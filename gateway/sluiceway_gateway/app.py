@@ -11,6 +11,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
 from sluiceway import __version__
+from sluiceway_gateway.audit import routes as audit_routes
+from sluiceway_gateway.audit.service import AuditTrail
+from sluiceway_gateway.auth import routes as auth_routes
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
@@ -21,6 +24,7 @@ from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
+from sluiceway_gateway.graph import routes as graph_routes
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.history import routes as history_routes
@@ -144,7 +148,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         ledgers=ledgers,
         ledger_reads=ledger_reads,
         message_reads=MessageReads(database, kafka),
-        message_writes=MessageWrites(kafka, channels, ledgers),
+        message_writes=MessageWrites(database, kafka, channels, ledgers, clock=clock),
         message_threads=BoundedThreads("for messages", running=4, waiting=16),
         registry=Registry(database),
         repairs=Repairs(database, kafka, notify=ledger_reads.notify, clock=clock),
@@ -152,6 +156,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         feed=StatusFeed(statuses, watch, fragments=fragments, clock=clock),
         rendered=ResponseCache(),
         fragments=fragments,
+        audit=AuditTrail(database),
         groups=GroupService(database, notify=watch.notify, clock=clock),
         watch=watch,
         metrics=metrics,
@@ -209,7 +214,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         status_routes,
         event_routes,
         history_routes,
+        graph_routes,
         groups_routes,
+        audit_routes,
+        auth_routes,
         registry_routes,
         cluster,
         health,

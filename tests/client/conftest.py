@@ -81,14 +81,14 @@ def channel(new_channel: Callable[..., Channel]) -> Channel:
 
 @pytest.fixture(scope="session")
 def site(gateway_url: str) -> Iterator[Facade]:
-    """The session's gateway, for code of confluent-kafka's shape."""
+    """The session's gateway, for code with confluent-kafka's interface."""
     with Gateway(gateway_url) as gateway:
         yield Facade(gateway_url, gateway)
 
 
 @pytest.fixture
 def consumer(site: Facade) -> Iterator[Callable[..., Consumer]]:
-    """Make a consumer that is closed at the end."""
+    """Create a consumer that is closed at the end."""
     made: list[Consumer] = []
 
     def make(**config: Any) -> Consumer:
@@ -102,6 +102,6 @@ def consumer(site: Facade) -> Iterator[Callable[..., Consumer]]:
 
 @pytest.fixture(scope="session")
 def broker(gateway_url: str) -> Iterator[Broker]:
-    """A Broker of pykafka's shape, one for all: each has clients of Kafka's of its own."""
+    """A shared Broker with pykafka's interface: each has its own Kafka clients."""
     with broker_at(gateway_url) as broker:
         yield broker

@@ -1,4 +1,4 @@
-"""A broker that is restarted with its data under running writers and readers."""
+"""A restart of a broker with its data during writes and reads."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_writers_and_readers_continue_after_a_broker_restart(
         writer.flush()
         for reader in (own, sharing):
             assert reader.read(10, timeout=60) == readings(10)
-        # A client that asked for offsets knows a leader epoch, and refuses lower ones later.
+        # A client that requested offsets knows a leader epoch, and later refuses lower ones.
         askers = (writer, own, sharing)
         assert [each.end_offsets() for each in askers] == [{0: 10}] * 3
         first.stop()

@@ -33,7 +33,7 @@ def test_a_closing_channel_is_written_and_read_to_its_end_and_then_closed(
     with channel.reader(group="delays") as reader:
         with channel.writer(group="load") as writer:
             writer.write(readings(50))
-            with pytest.raises(SluicewayTimeout, match=r"writers are at work: load\[0\]"):
+            with pytest.raises(SluicewayTimeout, match=r"it waits for writers: load\[0\]"):
                 channel.close(wait_s=0.1)
             assert channel.status.phase == "closing"
             with pytest.raises(ChannelClosed, match="is closing"):
@@ -65,7 +65,7 @@ def test_an_endless_reader_ends_when_its_channel_closes(channel: Channel) -> Non
         channel.wait_until_closed(10)
 
 
-def test_a_reset_gives_up_unread_records_of_a_group(channel: Channel) -> None:
+def test_a_reset_skips_unread_records_of_a_group(channel: Channel) -> None:
     write(channel, 10)
     with channel.reader(group="delays") as reader:
         reader.read(5, timeout=None)

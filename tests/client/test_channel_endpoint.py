@@ -1,4 +1,4 @@
-"""Counterparts: what writers and readers know of each other."""
+"""Counterparts: states and payloads that writers and readers exchange."""
 
 import queue
 import subprocess
@@ -29,14 +29,18 @@ def test_counterparts_receive_each_others_states_and_payloads(channel: Channel) 
         reader.on_status(words.put)
         assert until(lambda word: word == ()) == ()
         with channel.writer() as writer:
-            (heard,) = until(lambda word: len(word) == 1)
-            assert (heard.id, heard.role, heard.group) == (writer.endpoint_id, "writer", None)
+            (received,) = until(lambda word: len(word) == 1)
+            assert (received.id, received.role, received.group) == (
+                writer.endpoint_id,
+                "writer",
+                None,
+            )
             writer.payload = {"day": "2013-01-01", "rows": 5}
-            (heard,) = until(lambda word: word[0].payload is not None)
-            assert heard.payload == writer.payload == {"day": "2013-01-01", "rows": 5}
+            (received,) = until(lambda word: word[0].payload is not None)
+            assert received.payload == writer.payload == {"day": "2013-01-01", "rows": 5}
             writer.write(readings(5))
-        (heard,) = until(lambda word: word[0].state == "closed")
-        assert sum((heard.ends or {}).values()) == 5
+        (received,) = until(lambda word: word[0].state == "closed")
+        assert sum((received.ends or {}).values()) == 5
 
 
 def test_an_exception_in_a_callback_stops_nothing(
@@ -94,7 +98,7 @@ def test_a_wait_timeout_names_the_missing_endpoints(channel: Channel) -> None:
         )
         assert "readers: 0 of 2 opened (2 never attached)" in str(raised.value)
         with channel.writer():
-            # One has finished then, and not all.
+            # At that time only one has finished.
             pass
         with pytest.raises(SluicewayTimeout, match=r"load\[1\] is opened"):
             channel.wait_for(writers=1, state="closed", timeout_s=0.5)

@@ -46,7 +46,7 @@ class Writing(ABC):
     def write(self, events: list[Event], partitions: int) -> None:
         """Write events, and wait until Kafka has acknowledged them.
 
-        `partitions` is how many of the topic's partitions the writer's client knows.
+        `partitions` is the number of partitions that the writer's client knows.
         """
 
     def meet_partitions(self) -> None:
@@ -56,7 +56,7 @@ class Writing(ABC):
     @property
     @abstractmethod
     def producer(self) -> Any:
-        """The producer of librdkafka's."""
+        """librdkafka's producer."""
 
 
 class Native(Writing):

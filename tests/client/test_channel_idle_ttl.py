@@ -25,9 +25,9 @@ def test_the_idle_ttl_is_set_and_shown_and_removed(
         deadline_s,
         "no condition",
     )
-    told = channel.status.condition("Idle")
-    assert told is not None
-    assert "After 7 days without use it is closed" in told.message
+    reported = channel.status.condition("Idle")
+    assert reported is not None
+    assert "After 7 days without use it is closed" in reported.message
     channel.update(idle=2 * WEEK)
     assert channel.idle == 2 * WEEK
     channel.update(idle=timedelta(0))

@@ -22,7 +22,7 @@ def group() -> str:
 
 @pytest.fixture
 def tool(kafka: SharedKafka, group: str) -> Iterator[Consumer]:
-    """A client that reads the group's offsets without joining, as tools do."""
+    """A client that reads the group's offsets without joining, like Kafka's tools."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
@@ -48,18 +48,18 @@ def test_commits_show_in_kafkas_own_group_offsets(
             assert shown(tool, channel, until=4) == (4, 10)
         (row,) = described(kafka.bootstrap_servers, group)
         assert (row["GROUP"], row["TOPIC"]) == (group, channel.status.topic.name)
-        told = ("PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
-        assert [row[each] for each in told] == ["0", "4", "10", "6"]
+        reported = ("PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
+        assert [row[each] for each in reported] == ["0", "4", "10", "6"]
     channel.update(mirrored=False)
     assert not channel.refresh().mirrored
 
 
 def shown(tool: Consumer, channel: Channel, *, until: int) -> tuple[int, int]:
-    """Return the group's offset and the end of the topic, when it is there."""
+    """Return the group's offset and the end of the topic, once there is an offset."""
     place = TopicPartition(channel.status.topic.name, 0)
     deadline_s = time.monotonic() + 180
     while True:
-        # A new broker has no place for groups' offsets before the first is written.
+        # A new broker has no topic for groups' offsets before the first commit.
         with contextlib.suppress(KafkaException):
             (found,) = tool.committed([place], timeout=10)
             if found.offset == until:
@@ -71,7 +71,7 @@ _VERSION = "4.3.1"
 _JARS = JarSet(
     title=f"Kafka's tools {_VERSION}",
     name=f"kafka-tools-{_VERSION}",
-    # Its other dependencies come with the broker.
+    # The broker has its other dependencies.
     modules=(
         Module(
             organisation="org.apache.kafka",

@@ -12,7 +12,7 @@ from topics import DEFINITION, readings
 
 NewChannel = Callable[..., Channel]
 
-#: By the answer to the call itself or, if a beat was first, by the beat's.
+#: From the response to the call, or of an earlier heartbeat.
 GONE = (ChannelNotFound, Conflict, EndpointClosed)
 
 

@@ -1,4 +1,4 @@
-"""Channels with unions of several types: records written and read, and what cannot carry them."""
+"""Channels with unions of several types: records written and read, and refused uses."""
 
 import uuid
 from collections.abc import Callable
@@ -91,7 +91,7 @@ def test_old_records_are_read_with_a_wider_union(
             reader.read(1, timeout=20)
 
 
-def test_what_cannot_carry_a_union_says_so_when_it_is_opened(
+def test_readers_that_cannot_return_a_union_are_refused_when_opened(
     create: Callable[..., Channel],
 ) -> None:
     with pytest.raises(InvalidRequest, match="'shape' is a union of several types"):

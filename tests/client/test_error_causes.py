@@ -136,13 +136,13 @@ UNFIT: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("records", "told"), UNFIT.values(), ids=UNFIT)
-def test_the_cause_of_an_invalid_record_is_its_field_and_type(records: Any, told: str) -> None:
+@pytest.mark.parametrize(("records", "reported"), UNFIT.values(), ids=UNFIT)
+def test_the_cause_of_an_invalid_record_is_its_field_and_type(records: Any, reported: str) -> None:
     with pytest.raises(InvalidRecord) as raised:
         to_batches(records, Schema.of(SCHEMA))
     cause = cause_of(raised.value)
     assert cause.startswith("InvalidRecord: record ")
-    assert told in cause
+    assert reported in cause
     assert not shows(cause)
     assert cause_of(pickle.loads(pickle.dumps(raised.value))) == cause  # noqa: S301
 
@@ -153,7 +153,7 @@ def test_the_exception_in_the_job_shows_the_values() -> None:
         with pytest.raises(InvalidRecord) as raised:
             to_batches(records, Schema.of(SCHEMA))
         shown += [name] if shows(str(raised.value)) else []
-    # Floats and datetimes are written in another way there.
+    # Floats and datetimes have another text there.
     assert set(UNFIT) - set(shown) == {"no time zone", "float", "arrow float"}
 
 
@@ -243,7 +243,7 @@ def filled(channel: Channel, *values: bytes) -> None:
 
 
 def broken(channel: Channel) -> bytes:
-    """Return a message that is no record, with a secret where the reason would show it."""
+    """Return an invalid message with a secret in a part that the reason quotes."""
     if channel.format == "arrow":
         return SECRET.encode()
     body = bytearray(b"\0" + channel.connection("read").schema_id.to_bytes(4, "big"))
@@ -352,7 +352,7 @@ def test_causes_of_pykafka_brokers_contain_no_values(
 
 @pytest.fixture
 def make(gateway_url: str) -> Iterator[Callable[[str], Channel]]:
-    """Make a channel of a format."""
+    """Create a channel of a format."""
     with Gateway(gateway_url) as gateway:
 
         def made(format_: str) -> Channel:

@@ -96,7 +96,7 @@ CODES = {
     if isinstance(value, int) and name.lstrip("_").isupper()
 }
 GONE = {"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"}
-# Those with an underscore are librdkafka's own, the others are what Kafka's clients retry.
+# Codes with an underscore are librdkafka's own; Kafka's clients retry the others.
 RETRIABLE = named(
     """
     _ALL_BROKERS_DOWN _AUTHENTICATION _DESTROY_BROKER _INTR _ISR_INSUFF _MSG_TIMED_OUT _NODE_UPDATE
@@ -112,8 +112,8 @@ RETRIABLE = named(
     UNSTABLE_OFFSET_COMMIT
     """
 )
-# What librdkafka finds out by itself and the same call does not heal: misuse, what the other end
-# or the records are like, and events that are no errors.
+# librdkafka's own permanent codes: misuse, properties of the broker or the records, and events that
+# are not errors.
 LASTING = named(
     """
     _APPLICATION _ASSIGNMENT_LOST _ASSIGN_PARTITIONS _AUTO_OFFSET_RESET _BAD_COMPRESSION _BAD_MSG

@@ -24,7 +24,7 @@ TIMEOUT_S = 5
 
 
 class Fragile:
-    """A gateway that can be stopped and comes back with its address and its database."""
+    """A gateway that can be stopped and restarted with its address and its database."""
 
     def __init__(self, database: Path, kafka: SharedKafka) -> None:
         self._settings = Settings(
@@ -55,7 +55,7 @@ def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
     fragile: Fragile, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "sluiceway")
-    # The heartbeat timeout passes while the gateway is away; a commit waits longer: TIMEOUT_S.
+    # The heartbeat timeout passes during the outage; a commit waits longer, for TIMEOUT_S.
     heartbeat = Heartbeat(interval_ms=200, timeout_ms=3_000)
     with Gateway(fragile.url, timeout_s=TIMEOUT_S) as gateway:
         channel = gateway.channel(
@@ -93,9 +93,11 @@ def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
         for each in channel.endpoints():
             path = f"{fragile.url}/v1/channels/{channel.name}/endpoints/{each.id}"
             assert "lost" not in [event["health"] for event in httpx.get(path).json()["events"]]
-    told = [each.message for each in caplog.records if each.name == "sluiceway.endpoint.heartbeat"]
-    assert any("Reading and writing continue" in each for each in told)
-    assert any("accepts heartbeats again" in each for each in told)
+    reported = [
+        each.message for each in caplog.records if each.name == "sluiceway.endpoint.heartbeat"
+    ]
+    assert any("Reading and writing continue" in each for each in reported)
+    assert any("accepts heartbeats again" in each for each in reported)
 
 
 def test_a_reader_that_needs_the_gateway_to_end_raises_after_the_grace_period(

@@ -25,7 +25,7 @@ def write(channel: Channel, count: int, first: int = 0) -> None:
 def read_until(
     reader: ChannelReader, holds: Callable[[], object], seconds: float = 30
 ) -> list[dict[str, Any]]:
-    """Read, a record at a time, until it is so."""
+    """Read one record at a time until a condition is true."""
     deadline_s = time.monotonic() + seconds
     found: list[dict[str, Any]] = []
     while not holds():
@@ -64,7 +64,7 @@ def test_a_joining_member_gets_partitions_and_nothing_is_read_twice(
             second.commit()
         found += list(first)
     assert by_id(found) == readings(2000)
-    # On closing it lets go of all that it has.
+    # Closing releases all its partitions.
     assert revoked[1:] == [first.partitions]
     ends = channel.committed("d")
     with channel.reader(group="d", dynamic=True) as again:
@@ -97,7 +97,7 @@ def test_partitions_of_a_leaving_member_continue_at_its_commits(channel: Channel
 
 def test_a_silent_member_is_replaced(new_channel: NewChannel, gateway_url: str) -> None:
     channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=300, timeout_ms=1500))
-    # Another grace makes another session, with beats of its own.
+    # Another grace period creates another session, with its own heartbeats.
     with Gateway(gateway_url, control_grace_s=59) as elsewhere:
         silent = elsewhere.channel(channel.name).reader(group="d", dynamic=True, until=None)
         assert silent.partitions == (0, 1)
@@ -116,7 +116,7 @@ def test_a_member_that_does_not_release_partitions_is_awaited_then_starts_over(
     write(channel, 400)
     revoked: list[tuple[int, ...]] = []
     with channel.reader(group="d", dynamic=True, on_revoke=revoked.append) as slow:
-        # Before the other joins: a member that learns of it while reading releases at once.
+        # Before the other joins, because a member that is reading releases at once.
         slow.read(50, timeout=None)
         with channel.reader(group="d", dynamic=True) as other:
             others = read_until(other, lambda: other.partitions == (1, 3))
@@ -162,7 +162,7 @@ def test_reassigned_partitions_lose_nothing_with_start_latest(
     write(channel, 40)
     options: dict[str, Any] = {"group": "d", "dynamic": True, "start": "latest", "until": None}
     with channel.reader(**options) as first, channel.reader(**options) as second:
-        # The second began at this moment, and gets its partitions later.
+        # The second member started at this time, and gets its partitions later.
         write(channel, 40, 40)
         read_until(first, lambda: first.partitions == (0, 2))
         found = second.read(1, timeout=30)
@@ -200,7 +200,7 @@ def test_a_group_is_resized_while_it_runs(channel: Channel) -> None:
     found = old[0].read(10, timeout=None)
     old[0].commit()
     for each in old:
-        # So that there is something to commit, which others will read again.
+        # Uncommitted records, which others will read again.
         each.read(1, timeout=None)
     channel.resize("g", 3)
     for each in old:
@@ -227,8 +227,8 @@ def test_a_group_is_resized_while_it_runs(channel: Channel) -> None:
         ({"dynamic": True, "group": "d\ne"}, "the group name"),
         ({"dynamic": True, "group": "d", "partitions": [0]}, "exclude each other"),
         ({"dynamic": True, "group": "d", "start": {7: 0}}, "names 7"),
-        ({"group": "d", "on_revoke": print}, "of dynamic groups"),
-        ({"on_assign": print}, "of dynamic groups"),
+        ({"group": "d", "on_revoke": print}, "need a dynamic group"),
+        ({"on_assign": print}, "need a dynamic group"),
     ],
     ids=str,
 )

@@ -24,7 +24,7 @@ ELECTED = KafkaError.FENCED_LEADER_EPOCH
 
 
 class Elections:
-    """Fails `left` questions for offsets as a broker does that leads by another epoch."""
+    """Fails `left` requests for offsets like a broker with another leader epoch."""
 
     left: float = 0
     silent = False
@@ -46,7 +46,7 @@ class Elections:
 
 
 class OfConsumer:
-    """A consumer of librdkafka's that meets `left` elections."""
+    """A librdkafka consumer whose requests fail during `left` elections."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
@@ -80,7 +80,7 @@ def elections(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elections]:
 
 @pytest.fixture
 def leaderless(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Partitions that have no leader, as librdkafka sees it."""
+    """Partitions without a leader in librdkafka's metadata."""
     absent: set[int] = set()
     list_offsets, describe = AdminClient.list_offsets, AdminClient.describe_topics
 

@@ -1,4 +1,4 @@
-"""Channels and groups with the names that Kafka's users give them."""
+"""Names of channels and groups that are legal in Kafka."""
 
 import uuid
 from collections.abc import Callable

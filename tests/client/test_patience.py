@@ -1,4 +1,4 @@
-"""Members that are silent for longer than their patience, and what takes their places."""
+"""Members without heartbeats for longer than their patience, and their successors."""
 
 import subprocess
 import sys
@@ -78,7 +78,7 @@ def test_a_killed_member_is_replaced_after_its_own_patience(
     assert time.monotonic() - began_s < 30
 
 
-def test_writers_readers_and_ports_have_a_patience_of_their_own(new_channel: NewChannel) -> None:
+def test_writers_readers_and_ports_have_their_own_patience(new_channel: NewChannel) -> None:
     channel = new_channel(heartbeat=PATIENT)
     with (
         channel.writer(patience_s=5),
@@ -169,4 +169,4 @@ def test_session_timeout_and_heartbeat_interval_stay_within_the_channels_bounds(
         assert member.patience_s == patience_s
         one.close()
     (warning,) = (each for each in caplog.records if each.name == "sluiceway.confluent")
-    assert "session.timeout.ms is 45000, but the channel allows 9000" in warning.getMessage()
+    assert "session.timeout.ms is 45000, but the channel's limit is 9000" in warning.getMessage()

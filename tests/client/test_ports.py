@@ -270,7 +270,7 @@ def test_a_cycle_of_channels_ends_when_one_of_them_is_closed(new_channel: NewCha
                     if laps == 3:
                         there.close()
                 if outlet.finish_requested:
-                    # The end goes round: the other job has read all of it, and ends as well.
+                    # The other job has then read everything, and ends as well.
                     outlet.close()
         return laps
 

@@ -22,7 +22,7 @@ BOTH = pytest.mark.usefixtures("each_stream")
 
 @pytest.fixture
 def written(topics: Topics) -> Written:
-    """Make a channel of `count` readings, in arrow ten a message."""
+    """Create a channel of `count` readings, in arrow ten per message."""
 
     def write(
         format: str = "avro",  # noqa: A002
@@ -170,7 +170,7 @@ def test_lag_waits_for_no_fetch(written: Written) -> None:
     connection = written("avro", 3, partition=0)
     with ChannelReader(connection, until=None, config={"fetch.wait.max.ms": 20_000}) as reader:
         assert len(reader.read(3, timeout=None)) == 3
-        # From here on the broker holds an answer back, and answers nothing else before.
+        # From here on the broker delays one response, and all others after it.
         assert reader.read(1, timeout=0.5) == []
         asked_s = time.monotonic()
         assert sum(reader.lag().values()) == 0
@@ -178,7 +178,7 @@ def test_lag_waits_for_no_fetch(written: Written) -> None:
 
 
 @BOTH
-def test_transaction_markers_do_not_hold_up_the_end(topics: Topics, written: Written) -> None:
+def test_transaction_markers_do_not_delay_the_end(topics: Topics, written: Written) -> None:
     connection = written("avro", 3, partition=0)
     value = topics.messages(connection)[0][0].value()
     topics.produce_in_transaction(connection.topic_name, 0, [value, value])

@@ -75,7 +75,7 @@ def test_a_restarted_member_resumes_at_the_last_commit(
     with channel.reader(group="delays") as reader:
         done = reader.read(37, timeout=None)
         reader.commit()
-        # Handed out, and not committed.
+        # Returned, but not committed.
         reader.read(20, timeout=None)
         assert reader.position() != reader.committed()
     with channel.reader(group="delays", start="latest") as reader:
@@ -115,7 +115,7 @@ def test_groups_of_one_channel_are_independent(channel: Channel) -> None:
 
 
 def test_a_superseded_reader_is_fenced_when_it_commits(new_channel: NewChannel) -> None:
-    # No beat comes in between.
+    # There is no heartbeat in between.
     heartbeat = Heartbeat(interval_ms=60_000, timeout_ms=180_000)
     channel = written(new_channel(partitions=4, heartbeat=heartbeat))
     old = channel.reader(group="delays", until="now")
@@ -281,7 +281,7 @@ def test_a_reader_without_a_group_leaves_no_trace_and_commits_nothing(channel: C
     with channel.reader(until="now") as reader:
         assert channel.endpoints() == ()
         for use in (reader.commit, reader.committed):
-            with pytest.raises(OptionError, match=r"keep reader\.position"):
+            with pytest.raises(OptionError, match=r"store reader\.position"):
                 use()
         with pytest.raises(OptionError, match="give it a group"):
             reader.payload = {}

@@ -39,7 +39,7 @@ with ChannelReader(connection, until="now") as reader:
 
 @pytest.fixture
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each conversion into records had."""
+    """The number of rows of each conversion into records."""
     rows: list[int] = []
     real = completed_fetch.to_records
 
@@ -53,7 +53,7 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many messages each call of the decoder had."""
+    """The number of messages of each call of the decoder."""
     messages: list[int] = []
     real = Decoder.decode
 
@@ -66,7 +66,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def flags(topics: Topics, messages: int) -> Connection:
-    """Make a channel whose messages have about a megabyte, and eight million records each."""
+    """Create a channel with messages of about a megabyte and eight million records each."""
     connection = topics.connect("arrow", partitions=1, definition=FLAGS)
     column = pa.array(np.zeros(MILLIONS, np.bool_))
     batch = pa.RecordBatch.from_arrays([column], names=["up"])
@@ -80,9 +80,9 @@ def test_a_huge_message_takes_memory_only_for_the_records_read(
     topics: Topics,
 ) -> None:
     connection = flags(topics, 4)
-    told = {name: value for name, value in asdict(connection).items() if name != "schemas"}
+    reported = {name: value for name, value in asdict(connection).items() if name != "schemas"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(told)],
+        [sys.executable, "-c", PROGRAM, json.dumps(reported)],
         capture_output=True,
         text=True,
         check=False,
@@ -197,7 +197,7 @@ def test_seeks_from_a_corrupt_message_go_to_the_given_position(topics: Topics) -
 def _read_up_to_corrupt(
     reader: ChannelReader, found: list[dict[str, Any]]
 ) -> CorruptMessage | None:
-    """Read on, into `found`, until a message is corrupt or all is read."""
+    """Read into `found` until a corrupt message or the end."""
     try:
         while records := reader.read(7, timeout=None):
             found += records

@@ -112,7 +112,7 @@ def test_an_unknown_schema_during_an_outage_is_an_error_and_nothing_is_lost(
             raise answers.pop(0)
         return using(interleaved, OLD_VERSION, NEW_VERSION)
 
-    # This job began with a schema of its own, which no message has.
+    # This job started with its own schema, which no message has.
     own = using(interleaved, OLD_VERSION, SchemaVersion(id=5, version=0, definition=NEWER))
     with ChannelReader(own, until="now", refresh=refresh) as reader:
         with pytest.raises(GatewayUnavailable, match="away"):
@@ -158,7 +158,8 @@ def test_without_a_gateway_a_newer_schema_is_not_skipped(topics: Topics, each_fo
         assert reader.read(10, timeout=None) == readings(3)
         for _ in range(2):
             with pytest.raises(
-                SchemaMismatch, match="cannot be looked up: it may be that of a newer"
+                SchemaMismatch,
+                match="cannot be looked up without a gateway: it may belong to a newer",
             ):
                 reader.read(10, timeout=None)
         assert reader.corrupt_messages == 1

@@ -104,7 +104,7 @@ def test_a_failed_writer_is_named_after_its_records_are_read(brief: Channel) -> 
         for _ in range(2):
             with pytest.raises(WriterFailed, match=r"load\[0\] \(ZeroDivisionError\)"):
                 reader.read(1, timeout=60)
-        # Its job is started again, and does it right.
+        # Its job is restarted, and succeeds.
         write(brief, 50, 50, group="load", index=0, size=1)
         while not found[50:]:
             try:
@@ -205,7 +205,7 @@ def test_records_of_a_dismissed_writer_after_all_others_are_read(channel: Channe
     channel.dismiss(*(each.id for each in failed))
     writers = [each for each in channel.endpoints() if each.role == "writer"]
     assert [each.state for each in writers] == ["closed"] * 3
-    # Started again after all, it takes the place.
+    # A late restart takes the place.
     write(channel, 10, 110, group="load")
     assert by_id(list(channel.reader())) == readings(120)
 

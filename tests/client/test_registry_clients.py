@@ -1,4 +1,4 @@
-"""Clients of a schema registry, unchanged, on the messages of a channel."""
+"""Unmodified clients of schema registries on the messages of a channel."""
 
 import json
 import os

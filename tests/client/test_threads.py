@@ -235,22 +235,22 @@ def test_every_thread_gets_a_failed_delivery_with_correct_counts(
     writer = ChannelWriter(connection, batch_records=10)
     writer.write(readings(10))
     writer.flush()
-    heard: list[BaseException] = []
+    received: list[BaseException] = []
 
     def write(number: int) -> None:
         # Random digits do not compress below the topic's message limit.
         noise = random.Random(number).randbytes(4000).hex()  # noqa: S311
         try:
-            while len(heard) < 100:
+            while len(received) < 100:
                 writer.write([{"id": number, "station": noise, "celsius": 0.0}] * 10)
                 writer.flush()
         except (DeliveryFailed, EndpointClosed) as error:
-            heard.append(error)
+            received.append(error)
 
     in_threads(write, 8)
-    failures = [each for each in heard if isinstance(each, DeliveryFailed)]
+    failures = [each for each in received if isinstance(each, DeliveryFailed)]
     assert failures
-    assert len(heard) == 8
+    assert len(received) == 8
     assert {each.written_records for each in failures} == {10}
 
 

@@ -229,7 +229,7 @@ def test_a_write_larger_than_the_producers_queue_is_complete(topics: Topics) -> 
 def test_an_invalid_partition_sends_nothing(topics: Topics, each_format: str) -> None:
     connection = topics.connect(each_format)
     writer = ChannelWriter(connection, partitioner=lambda record, n: n if record["id"] else 0)
-    with writer, pytest.raises(OptionError, match="gave 3 for record 1"):
+    with writer, pytest.raises(OptionError, match="returned 3 for record 1"):
         writer.write(readings(10))
     assert read_back(connection) == []
 

@@ -33,7 +33,7 @@ def test_waiting_returns_when_every_group_has_committed_past_the_last_record(
             assert len(reader.read(20, timeout=None)) == 20
         delays.commit()
         writer.wait_acknowledged(["delays"], timeout_s=30)
-        with pytest.raises(SluicewayTimeout, match=r"the group 'maps': partition \d: nothing com"):
+        with pytest.raises(SluicewayTimeout, match=r"the group 'maps': partition \d: none of"):
             writer.wait_acknowledged(["delays", "maps"], timeout_s=0.2)
         acknowledged = pool.submit(writer.wait_acknowledged, ["delays", "maps"], timeout_s=60)
         maps.commit()

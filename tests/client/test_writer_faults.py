@@ -1,4 +1,4 @@
-"""Failed deliveries: they raise with all known facts, and end the writer."""
+"""Failed deliveries: the error names partition, cause and counts, and ends the writer."""
 
 import random
 from pathlib import Path
@@ -27,7 +27,7 @@ def noisy(number: int) -> dict[str, object]:
 def test_a_rejected_message_names_partition_and_cause_and_counts(
     topics: Topics, each_format: str
 ) -> None:
-    # The gateway believed in larger messages than the topic takes.
+    # The gateway had a larger message limit than the topic.
     connection = topics.connect(each_format, partitions=2, config={"max.message.bytes": "2000"})
     writer = ChannelWriter(connection, partitioner=lambda record, _: record["id"] % 2)
     writer.write(readings(10))
@@ -41,7 +41,7 @@ def test_a_rejected_message_names_partition_and_cause_and_counts(
     assert (failure.written_records, failure.failed_records) == (10, 1)
     assert count(connection) == 10
     for call in (lambda: writer.write(readings(1)), writer.flush):
-        with pytest.raises(EndpointClosed, match="failed before") as again:
+        with pytest.raises(EndpointClosed, match="this writer failed") as again:
             call()
         assert again.value.__cause__ is failure
     writer.close()
@@ -110,8 +110,8 @@ def test_a_topic_deleted_under_a_writer_fails_the_delivery(
     writer.write(readings(3))
     writer.flush()
     topics.delete(connection.topic_name)
-    # The broker learns of it after the controller. Each partition accepts messages until its log is
-    # put aside.
+    # The broker deletes it after the controller. Each partition accepts messages until its log is
+    # closed.
     until(lambda: not [*Path(kafka.log_dir).glob(f"{connection.topic_name}-?")])
     writer.write(readings(3))
     with pytest.raises(KafkaFailure) as raised:

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from reconciler_rig import Rig
+from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
@@ -116,6 +117,13 @@ def test_an_idle_channel_is_announced_closed_and_then_removed(
     assert owner.on(10).removed == 1
     owner.rig.run_once()
     assert owner.rig.find(owner.channel) is None
+    with owner.rig.database.read() as tx:
+        removed, closed, *_ = audit_store.page(tx, channel.name, before=None, limit=9)
+    assert [each.action for each in (closed, removed)] == ["close", "delete"]
+    assert {(each.by, each.token_id) for each in (closed, removed)} == {("gateway", None)}
+    assert closed.reason is not None
+    assert "closed: not used since" in closed.reason
+    assert closed.fields[0].new == "closed"
     assert owner.rig.topic(owner.channel) is None
 
 

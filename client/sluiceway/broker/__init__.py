@@ -1,4 +1,4 @@
-"""pykafka's Broker on channels: the same calls, to a gateway and to Kafka.
+"""pykafka's Broker on channels: the same interface, with a gateway's address.
 
 docs/coming-from.md lists every call, and the deliberate differences.
 """

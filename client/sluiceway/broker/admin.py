@@ -48,7 +48,7 @@ __all__ = [
 
 _PROTOCOL_TYPE = b"consumer"
 _NO_LEADER = -1
-_NO_LEADER_REASON = "the partition has no leader; ask again when its brokers are back"
+_NO_LEADER_REASON = "the partition has no leader; try again when its brokers are available"
 
 
 class GroupListing(NamedTuple):
@@ -124,7 +124,7 @@ class ApiVersionsResponse:
 
 
 class AdminRequests:
-    """Admin and metadata requests of one Broker; `gateway` goes into the brokers of its metadata.
+    """Admin and metadata requests of one Broker; the brokers of its metadata have its `gateway`.
 
     Refusals of admin requests are raised, as in pykafka.
     """
@@ -167,8 +167,8 @@ class AdminRequests:
         for each in list(requests):
             if each.replica_assignment:
                 raise OptionError(
-                    "replica_assignment is Kafka's to decide: leave it out, and set the number of "
-                    "replicas by replication_factor"
+                    "replica_assignment cannot be set, because Kafka assigns replicas: omit it, "
+                    "and set their number with replication_factor"
                 )
             spec: dict[str, Any] = {"format": "bytes", "partitions": each.num_partitions}
             if each.replication_factor > 0:
@@ -204,7 +204,7 @@ class AdminRequests:
             described[name] = _topic(name, cluster.topics[connection.topic_name])
             brokers |= self._brokers(cluster.brokers.values())
         if not brokers:
-            # Without a channel that leads to them, the gateway may name the brokers.
+            # Without a channel's connection to Kafka, request the brokers from the gateway.
             try:
                 cluster = self._control.cluster()
             except Forbidden:
@@ -215,7 +215,7 @@ class AdminRequests:
     def offset_limits(self, requests: Any) -> ListOffsetResponse:
         """Return an offset for each partition; `Broker.request_offset_limits` documents it."""
         topics: ByName[dict[int, OffsetPartitionResponse]] = ByName()
-        asked: dict[bytes, tuple[Connection, dict[int, int]]] = {}
+        requested: dict[bytes, tuple[Connection, dict[int, int]]] = {}
         for request in each_once(requests):
             topic = in_bytes(request.topic_name, "topic")
             when = request.offsets_before
@@ -230,9 +230,9 @@ class AdminRequests:
             except ProtocolClientError as refusal:
                 answers[request.partition_id] = _refused_offset(refusal)
             else:
-                _, times = asked.setdefault(topic, (connection, {}))
+                _, times = requested.setdefault(topic, (connection, {}))
                 times[request.partition_id] = when
-        for topic, (connection, times) in asked.items():
+        for topic, (connection, times) in requested.items():
             topics[topic] |= self._offsets(connection, times)
         return ListOffsetResponse(topics)
 
@@ -245,15 +245,15 @@ class AdminRequests:
         identity, timeout_s = self._handler.identity(connection), self._handler.timeout_s
         answers: dict[int, OffsetPartitionResponse] = {}
         try:
-            # Kafka's client answers for no partition at all if one has no leader.
+            # Kafka's client fails for all partitions if one has no leader.
             leaderless = identity.leaderless(timeout_s=timeout_s)
             led = {p: when for p, when in times.items() if p not in leaderless}
             found = identity.offsets(led, timeout_s=timeout_s, committed=False) if led else {}
-            # Without a message that is not older than the time, the answer is the end.
+            # Without a message that is not older, the result is the end.
             late = [partition for partition, offset in found.items() if offset < 0]
             found |= identity.ends(late, timeout_s=timeout_s) if late else {}
             if connection.delivery == "exactly_once":
-                # What is behind is not committed yet, or waits for a batch before it.
+                # Later messages are uncommitted, or held back by an open batch.
                 runs = self._handler.visibility(connection).runs
                 found |= {
                     p: min(offset, runs.stable_of(p))
@@ -318,7 +318,7 @@ def _topic(name: bytes, found: Any) -> TopicMetadata:
         return _refused_topic(name, partition_refusal(found.error, "describing the topic"))
     if not found.partitions:
         refusal = UnknownTopicOrPartition(
-            "Kafka does not have the channel's topic; ask the gateway for the channel's status"
+            "the channel's topic does not exist in Kafka; see the channel's status at the gateway"
         )
         return _refused_topic(name, refusal)
     return TopicMetadata(

@@ -1,4 +1,4 @@
-"""Broker: pykafka's requests, each for programs that keep offsets and groups themselves."""
+"""Broker: pykafka's requests, for programs that send Kafka's requests one by one."""
 
 import logging
 import threading
@@ -63,14 +63,13 @@ class _Requests:
 class Broker:
     """pykafka's Broker on channels: `host` and `port` are a gateway's, topics are channels.
 
-    Messages go to and come from Kafka directly, as bytes; in the format `avro` the first five name
-    the schema. The gateway keeps groups and offsets. Names are bytes or str, in responses bytes.
-
-    Refusals are codes in the response, with a reason; with `raise_errors` they are raised under
-    pykafka's names (`exceptions`). Calls raise SocketDisconnectedError if the gateway or Kafka
+    Messages go directly to and from Kafka, as bytes; in the format `avro` the first five bytes
+    identify the schema. The gateway keeps groups and offsets. Names are bytes or str, in responses
+    bytes. Refusals are codes in the response, with a reason; with `raise_errors` they are raised as
+    pykafka's exceptions (`exceptions`). Calls raise SocketDisconnectedError if the gateway or Kafka
     does not answer.
 
-    Leaving `with` closes it, which tells readers where its messages end.
+    Leaving `with` closes it, which reports the end offsets of its messages to readers.
     """
 
     def __init__(
@@ -96,10 +95,10 @@ class Broker:
     ) -> None:
         """Connect to the gateway at `host` and `port`, or at `url`.
 
-        `id_` is only returned by `id`. The timeouts bound each request, retries included. With
+        `id_` is only returned by `id`. The timeouts limit each request, including retries. With
         `ssl_config` the connection is HTTPS, and its `cafile` is trusted. The token defaults to
-        SLUICEWAY_TOKEN. `gateway` is for brokers of `request_metadata`. The others are ignored. If
-        the gateway does not answer, that is logged, and `connected` is False. Raises OptionError.
+        SLUICEWAY_TOKEN. `gateway` is for brokers of `request_metadata`. The others are ignored. An
+        unreachable gateway is logged, and `connected` is False. Raises OptionError.
         """
         del handler, buffer_size, source_host, source_port, broker_version, api_versions
         # Error reporters render the locals of frames.
@@ -137,9 +136,9 @@ class Broker:
         api_versions: Any = None,
         **more: Any,
     ) -> Self:
-        """Return a Broker for an entry of `request_metadata`, by the same gateway.
+        """Return a Broker for an entry of `request_metadata`, with the same gateway.
 
-        Metadata from elsewhere has the gateway's host and port.
+        Other metadata must have the gateway's host and port.
         """
         del handler, buffer_size, source_host, source_port, broker_version, api_versions
         more["token"] = Token.of(more.get("token"))
@@ -181,7 +180,7 @@ class Broker:
 
     @property
     def handler(self) -> RequestHandler | None:
-        """The connection for all requests but committed offsets; None: not connected."""
+        """The connection for requests other than committed offsets; None: not connected."""
         return None if self._requests is None else self._requests.handler
 
     @property
@@ -190,7 +189,7 @@ class Broker:
         return None if self._offsets is None else self._offsets.handler
 
     def _get_unique_req_handler(self, connection_id: object) -> RequestHandler | None:
-        """Return `handler` for any id: requests of several members do not wait for each other."""
+        """Return `handler` for any id, because requests of members do not block each other."""
         del connection_id
         return self.handler
 
@@ -211,7 +210,7 @@ class Broker:
             before.close()
 
     def connect_offsets_channel(self, attempts: int = 3) -> None:
-        """Connect for offsets, as their calls do by themselves; raises as `connect` does."""
+        """Connect for offsets, which their calls also do; raises the errors of `connect`."""
         handler = RequestHandler(self._address, timeout_s=self._offsets_timeout_s)
         handler.greet(attempts)
         with self._lock:
@@ -220,10 +219,10 @@ class Broker:
             before.handler.stop()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Report where the produced messages end, or that `error` ended them, and disconnect.
+        """Report the end offsets of the produced messages, or `error`, and disconnect.
 
-        May be repeated; a failure is raised again then, unless an `error` is given. Members leave
-        their groups by `leave_group`, or are lost without heartbeats.
+        A repeated call raises a failure again, unless an `error` is given. Members leave their
+        groups by `leave_group`, or become lost without heartbeats.
         """
         with self._lock:
             requests, self._requests = self._requests, None
@@ -262,10 +261,10 @@ class Broker:
     def fetch_messages(
         self, partition_requests: Iterable[Any], timeout: int = 30_000, min_bytes: int = 1
     ) -> FetchResponse:
-        """Return messages of partitions, from the offset that each request names.
+        """Return messages of partitions, from each request's offset on.
 
         Waits up to `timeout` milliseconds for `min_bytes` of keys and values, but not if a
-        partition is refused. Each partition gives up to `max_bytes`, and at least one message.
+        partition is refused. Each partition returns up to `max_bytes`, and at least one message.
         Codes: UnknownTopicOrPartition, OffsetOutOfRangeError, TopicAuthorizationFailed.
         """
         timeout_s = checked_count(timeout, "timeout") / 1000
@@ -278,7 +277,7 @@ class Broker:
     def produce_messages(self, produce_request: Any) -> ProduceResponse | None:
         """Write the messages of a ProduceRequest; return when all replicas have them.
 
-        With `required_acks=0` it does not wait, and returns None. A partition's messages are
+        With `required_acks=0` it returns None without waiting. A partition's messages are
         validated before any of them is sent. Codes: InvalidMessageError, MessageSizeTooLarge,
         UnknownTopicOrPartition, InvalidTopic for a closed channel, RequestTimedOut.
         """
@@ -287,7 +286,7 @@ class Broker:
             return None if answer is None else self._checked(answer)
 
     def request_offset_limits(self, partition_requests: Iterable[Any]) -> ListOffsetResponse:
-        """Return an offset for each partition: where it begins (-2), where it ends (-1).
+        """Return an offset for each partition: the beginning (-2) or the end (-1).
 
         For a time in milliseconds, the first offset that is not older, or the end.
         """
@@ -308,8 +307,8 @@ class Broker:
     ) -> OffsetCommitResponse:
         """Commit the next offsets to read, as a member of the group in its generation.
 
-        With the generation -1 and an empty id it commits without being a member, while the group
-        has none. The partitions of a channel are committed together. Codes: UnknownMemberId;
+        With the generation -1 and an empty id it commits without membership, if the group has no
+        members. The partitions of a channel are committed together. Codes: UnknownMemberId;
         RebalanceInProgress before the member has synced; IllegalGeneration, also if another
         consumer moved the offset of a group without members since this process fetched it;
         OffsetOutOfRangeError for offsets that this process has not fetched or that go back.
@@ -322,7 +321,7 @@ class Broker:
     def fetch_consumer_group_offsets(
         self, consumer_group: bytes | str, preqs: Iterable[Any]
     ) -> OffsetFetchResponse:
-        """Return a group's committed offsets, -1 where it has none."""
+        """Return a group's committed offsets, -1 without one."""
         with self._offset_request() as offsets:
             return self._checked(offsets.fetch(consumer_group, preqs))
 
@@ -334,7 +333,7 @@ class Broker:
         topic_name: bytes | str,
         membership_protocol: Any = None,
     ) -> JoinGroupResponse:
-        """Join a channel's group, with an empty id as a new member.
+        """Join a channel's group; an empty id joins as a new member.
 
         Returns at once. A member that joins again keeps its partitions until it syncs.
         """
@@ -352,10 +351,10 @@ class Broker:
         member_id: bytes | str,
         group_assignment: Iterable[Any] = (),
     ) -> SyncGroupResponse:
-        """Give up the member's partitions, and return those of the generation it joined.
+        """Release the member's partitions, and return those of the joined generation.
 
         The gateway assigns partitions; `group_assignment` is ignored. Partitions that another
-        member has not given up yet follow later: a heartbeat returns RebalanceInProgress then.
+        member has not released yet follow later: a heartbeat then returns RebalanceInProgress.
         """
         del connection_id
         with self._request() as requests:
@@ -370,9 +369,9 @@ class Broker:
         generation_id: int,
         member_id: bytes | str,
     ) -> HeartbeatResponse:
-        """Send a member's heartbeat; the code tells whether to join again.
+        """Send a member's heartbeat; RebalanceInProgress in the response means: join again.
 
-        Without one within the channel's heartbeat timeout, the member loses its partitions.
+        Without a heartbeat for the channel's heartbeat timeout, the member loses its partitions.
         """
         del connection_id
         with self._request() as requests:
@@ -383,7 +382,7 @@ class Broker:
     def leave_group(
         self, connection_id: object, consumer_group: bytes | str, member_id: bytes | str
     ) -> LeaveGroupResponse:
-        """Leave; the others share the member's partitions."""
+        """Leave the group; the other members get the partitions."""
         del connection_id
         with self._request() as requests:
             return self._checked(requests.groups.leave(consumer_group, member_id))
@@ -417,7 +416,7 @@ class Broker:
             requests.admin.delete_topics(topics, timeout_s)
 
     def fetch_api_versions(self) -> ApiVersionsResponse:
-        """Return the supported requests; each has the one version 0."""
+        """Return the supported requests, each with version 0 only."""
         self._online()
         return ApiVersionsResponse()
 
@@ -435,7 +434,7 @@ class Broker:
 
     @contextmanager
     def _offset_request(self) -> Iterator[OffsetRequests]:
-        # One thread connects; another one would close its connection.
+        # Only one thread may connect, or another one would close its connection.
         with self._connecting_offsets:
             handler = self.offsets_channel_handler
             if handler is None or not handler.running:

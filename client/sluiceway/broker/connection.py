@@ -33,7 +33,7 @@ __all__ = ["GatewayAddress", "RequestHandler", "SslConfig"]
 
 @dataclass(frozen=True)
 class SslConfig:
-    """The file with the certificates that are trusted; clients identify themselves by tokens."""
+    """The file of trusted certificates; clients are identified by tokens."""
 
     cafile: str | None = None
     certfile: str | None = None
@@ -64,12 +64,12 @@ class GatewayAddress:
         """Return the address of `url`, or else of this host and port. Raises OptionError."""
         if getattr(ssl_config, "certfile", None) is not None:
             raise OptionError(
-                "ssl_config has a certfile, but a gateway identifies clients by tokens: leave it "
-                "out, and give token=, or set SLUICEWAY_TOKEN"
+                "ssl_config has a certfile, but a gateway identifies clients by tokens: omit it, "
+                "and give token=, or set SLUICEWAY_TOKEN"
             )
         if url is None:
             if not isinstance(host, str) or not host:
-                raise OptionError(f"host is {host!r}; it takes the gateway's, and port its port")
+                raise OptionError(f"host is {host!r}; it takes the gateway's host, port its port")
             scheme = "http" if ssl_config is None else "https"
             url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         return cls(
@@ -80,7 +80,7 @@ class GatewayAddress:
         )
 
     def control(self, timeout_s: float) -> Control:
-        """Return a control plane with connections of its own."""
+        """Return a control plane with its own connections."""
         transport = Transport(self.url, token=self.token, ca=self.ca, timeout_s=timeout_s)
         return Control(transport, listener=self.listener)
 
@@ -101,7 +101,7 @@ class RequestHandler:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Do nothing: the handler runs from its creation on."""
+        """Do nothing: the constructor has started the handler."""
 
     def stop(self) -> None:
         """Close the connection. May be repeated."""
@@ -109,7 +109,7 @@ class RequestHandler:
         self.control.close()
 
     def greet(self, attempts: int) -> None:
-        """Check that the gateway answers; if it does not after `attempts`, stop and raise."""
+        """Check that the gateway answers; after `attempts` without an answer, stop and raise."""
         for left in reversed(range(max(1, attempts))):
             try:
                 with self.request():
@@ -123,7 +123,7 @@ class RequestHandler:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Note whether the gateway answers the request in the block.
+        """Record whether the gateway answers the request in the block.
 
         Raises SocketDisconnectedError if it does not.
         """
@@ -168,7 +168,7 @@ class RequestHandler:
         )
 
     def visibility(self, connection: Connection) -> Visibility:
-        """Return what may be seen of an exactly-once channel. Raises GatewayError, TopicGone."""
+        """Return the visibility of an exactly-once channel. Raises GatewayError, TopicGone."""
         found = visibility_of(self.control.ledger, connection, grace_s=self.control.grace_s)
         assert found is not None  # noqa: S101 - the channel is exactly_once
         return found
@@ -192,5 +192,5 @@ class RequestHandler:
             return known
         raise UnknownTopicOrPartition(
             f"the channel {known.channel_name!r} has the partitions 0 to {known.partitions - 1}, "
-            f"and not {partition}"
+            f"but not {partition}"
         )

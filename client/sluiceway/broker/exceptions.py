@@ -3,7 +3,7 @@
     SluicewayError
     └── KafkaException
         ├── SocketDisconnectedError        the gateway or Kafka does not answer, or it is closed
-        └── ProtocolClientError            the error of a code in a response
+        └── ProtocolClientError            an error code in a response
             ├── UnknownError, OffsetOutOfRangeError, InvalidMessageError, …
             └── one for each code in ERROR_CODES
 
@@ -66,7 +66,7 @@ __all__ = [
 
 
 class KafkaException(SluicewayError):
-    """Base of the exceptions that have pykafka's names."""
+    """Base of the exceptions with pykafka's names."""
 
     code = "broker_error"
 
@@ -79,26 +79,26 @@ class SocketDisconnectedError(KafkaException):
 
 
 class ProtocolClientError(KafkaException):
-    """The error of a code in a response; `ERROR_CODE` is the code."""
+    """An error code in a response; `ERROR_CODE` is the code."""
 
     code = "broker_refused"
     ERROR_CODE: ClassVar[int]
 
     def __init_subclass__(cls, error_code: int, *, retriable: bool = False) -> None:
-        """Set the codes; that of `LeaderNotAvailable`, say, is `broker_leader_not_available`."""
+        """Set the codes; `code` of `LeaderNotAvailable` is `broker_leader_not_available`."""
         words = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__.removesuffix("Error")).lower()
         cls.code = vars(cls).get("code", f"broker_{words}")
         cls.ERROR_CODE, cls.retriable = error_code, retriable
 
 
 class UnknownError(ProtocolClientError, error_code=-1):
-    """Refused for a reason without a Kafka error code; the message says which."""
+    """Refused for a reason without a Kafka error code; the message has the reason."""
 
     code = "broker_unknown_error"
 
 
 class OffsetOutOfRangeError(ProtocolClientError, error_code=1):
-    """The partition has no such offset, or a commit is past what was fetched or goes back."""
+    """The partition has no such offset, or a commit is past the fetched messages or goes back."""
 
 
 class InvalidMessageError(ProtocolClientError, error_code=2):
@@ -154,11 +154,11 @@ class IllegalGeneration(ProtocolClientError, error_code=22):
 
 
 class InconsistentGroupProtocol(ProtocolClientError, error_code=23):
-    """The group has members of another kind, with fixed places."""
+    """The group has members with fixed places."""
 
 
 class UnknownMemberId(ProtocolClientError, error_code=25):
-    """The group has no such member, or has it no longer; join with an empty id."""
+    """The group has no such member, or no longer; join with an empty id."""
 
 
 class InvalidSessionTimeout(ProtocolClientError, error_code=26):

@@ -1,7 +1,7 @@
 """Fetch requests: messages from given offsets.
 
-The client's fetch loop (`kafka/fetcher.py`) decodes one topic from positions that it keeps. Here
-each request names offsets, of partitions of any topics, and takes messages as they are.
+The client's fetch loop (`kafka/fetcher.py`) decodes one topic from its own positions. Here each
+request has offsets, for partitions of any topics, and messages are not decoded.
 """
 
 import threading
@@ -35,7 +35,7 @@ __all__ = ["FetchRequests"]
 _SLICE_S = 0.25
 _GATHER_TIMEOUT_S, _GATHER_SLICE_S = 0.1, 0.01
 _IDENTITY_MAX_AGE_S = 2.0
-"""How long a topic counts as unchanged, also while no messages arrive."""
+"""The interval of checks that a topic is unchanged."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class _Request:
 
 
 class FetchRequests:
-    """Fetch requests of one Broker, one at a time. Messages not asked for yet stay buffered."""
+    """Fetch requests of one Broker, one at a time. Messages beyond a request stay buffered."""
 
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
@@ -96,8 +96,8 @@ class FetchRequests:
             raise OptionError(f"offset and max_bytes are numbers: {asked!r}")
         if asked.offset < 0:
             raise OffsetOutOfRangeError(
-                f"{asked.offset} is not an offset; request_offset_limits returns where the "
-                "partition begins and ends"
+                f"{asked.offset} is not an offset; request_offset_limits returns the beginning "
+                "and the end of the partition"
             )
         self._verify(connection)
         return connection
@@ -114,7 +114,7 @@ class FetchRequests:
         self, requests: Collection[_Request], timeout_s: float, min_bytes: int
     ) -> list[FetchPartitionResponse]:
         deadline_s = time.monotonic() + timeout_s
-        # Kafka's first answer is waited for even if the request's own timeout is shorter.
+        # The wait for Kafka's first response may exceed the request's own timeout.
         answer_deadline_s = max(deadline_s, time.monotonic() + self._handler.timeout_s)
         try:
             clients = self._assign(requests)
@@ -134,7 +134,7 @@ class FetchRequests:
             if requests and not any(each.partition.answered for each in requests):
                 raise SocketDisconnectedError(
                     f"Kafka did not answer within {self._handler.timeout_s:g} s; fetch again when "
-                    "its brokers are back"
+                    "its brokers are available"
                 )
             return [_answer(each) for each in requests]
         except KafkaException as error:
@@ -155,7 +155,7 @@ class FetchRequests:
         return by_client.keys()
 
     def _client(self, connection: Connection) -> Source:
-        """Return the source of a channel: of its own, if it has to look for commits."""
+        """Return the source of a channel: its own, if the channel has commits."""
         key: Hashable
         handler = self._handler
         if connection.delivery == "exactly_once":
@@ -189,7 +189,7 @@ def _answer(request: _Request) -> FetchPartitionResponse:
 
 
 def _is_enough(requests: Collection[_Request], min_bytes: int) -> bool:
-    """Whether the requests can be answered without waiting for more."""
+    """Whether the requests can be answered without further waiting."""
     if not all(each.partition.answered for each in requests):
         return False
     if any(each.partition.refusal is not None for each in requests):
@@ -200,7 +200,7 @@ def _is_enough(requests: Collection[_Request], min_bytes: int) -> bool:
 
 
 def _gather(requests: Collection[_Request]) -> None:
-    """Poll for a moment more, for messages that are already on their way."""
+    """Poll briefly for messages in flight."""
     deadline_s = time.monotonic() + _GATHER_TIMEOUT_S
     for each in requests:
         partition, most = each.partition, each.asked.max_bytes

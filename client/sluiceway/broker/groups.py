@@ -37,9 +37,9 @@ __all__ = ["GroupRequests", "JoinedMember", "group_state", "joined_member"]
 
 @dataclass(kw_only=True)
 class JoinedMember:
-    """A member of a dynamic group. Its heartbeats and syncs are requests of the program's own.
+    """A member of a dynamic group, whose program sends the heartbeats and syncs.
 
-    It is not an EndpointHandle for that reason: nothing may send heartbeats in the background.
+    It is not an EndpointHandle, because nothing may send heartbeats in the background.
     """
 
     id: str
@@ -50,9 +50,9 @@ class JoinedMember:
     epoch: int
     session: str
     takes: frozenset[str] = frozenset()
-    """What heartbeats may carry beyond what every gateway accepts."""
+    """The optional fields of heartbeats that the gateway accepts."""
     joined: int = 0
-    """The generation that the last join returned."""
+    """The generation of the last join."""
     generation: int | None = None
     """The generation of its assignment; None: it has none."""
     partitions: tuple[int, ...] = ()
@@ -82,9 +82,9 @@ class JoinedMember:
 
 
 class GroupState:
-    """Group state that all Brokers of a process share.
+    """Group state shared by all Brokers of a process.
 
-    pykafka's consumers fetch by one Broker, and join groups and commit by another.
+    pykafka's consumers fetch with one Broker, and join groups and commit with another.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class GroupState:
             )
 
     def add_fetched(self, topic_id: str | None, partition: int, offset: int) -> None:
-        """Allow commits up to an offset, as the messages before it were fetched."""
+        """Allow commits up to an offset: the messages before it were fetched."""
         with self._lock:
             found = self._fetched.setdefault(topic_id, {})
             found[partition] = max(offset, found.get(partition, 0))
@@ -148,7 +148,7 @@ class GroupRequests:
                 return answer(member)
             except BaseException:
                 if not id_:
-                    # Nobody has its id; without this it would hold its partitions for a while.
+                    # Its id is lost, and until its timeout it would hold partitions.
                     with contextlib.suppress(SluicewayError):
                         self._detach(member)
                 raise
@@ -156,12 +156,12 @@ class GroupRequests:
         def answer(member: JoinedMember) -> JoinGroupResponse:
             if member.channel != topic_name:
                 raise InconsistentGroupProtocol(
-                    f"the member {member.id!r} joined for {member.channel!r} and not for "
+                    f"the member {member.id!r} joined for {member.channel!r}, not for "
                     f"{topic_name!r}: a group belongs to one channel; join with an empty id for "
                     "another"
                 )
             share = self._sync(member)
-            # A reset, or a rebalance that did not wait for it, may have taken its share.
+            # A reset, or a rebalance after its timeout, may have taken its partitions.
             member.joined, member.generation = share.generation, share.has
             ids = self._live_members(member)
             leader = ids[0] if ids else member.id
@@ -182,7 +182,7 @@ class GroupRequests:
     ) -> SyncGroupResponse:
         """Take the assignment of a generation."""
         checked_generation(generation)
-        # The gateway assigns the partitions, whatever a leader decided.
+        # The gateway assigns the partitions, and ignores the leader's assignment.
         list(assignment)
 
         def synced(member: JoinedMember) -> SyncGroupResponse:
@@ -200,11 +200,11 @@ class GroupRequests:
         return _answer(synced, SyncGroupResponse, group, member_id)
 
     def heartbeat(self, group: Any, generation: Any, member_id: Any) -> HeartbeatResponse:
-        """Send a heartbeat, and answer whether to join again."""
+        """Send a heartbeat; the response says whether to join again."""
         checked_generation(generation)
 
         def sent(member: JoinedMember) -> HeartbeatResponse:
-            current = self._beat(member)
+            current = self._send_heartbeat(member)
             if generation not in (member.generation, member.joined):
                 raise _stale(member, generation)
             if current != member.joined:
@@ -259,11 +259,11 @@ class GroupRequests:
         try:
             return self._calls.sync(member.channel, member.id, body)
         except StaleGeneration:
-            # It was lost; a heartbeat brings it back.
-            self._beat(member)
+            # A heartbeat revives a lost member.
+            self._send_heartbeat(member)
         return self._calls.sync(member.channel, member.id, body)
 
-    def _beat(self, member: JoinedMember) -> int | None:
+    def _send_heartbeat(self, member: JoinedMember) -> int | None:
         """Send a heartbeat, and return the group's generation."""
         member.heartbeats += 1
         state = "started" if member.started else "opened"
@@ -294,7 +294,7 @@ def _answer(
     attach: Callable[[], JoinedMember] | None = None,
     **fields: Any,
 ) -> R:
-    """Return what `call` returns for the member, or a refusal; forget a member that is unknown."""
+    """Return the result of `call` for the member, or a refusal; forget an unknown member."""
     name, id_ = in_text(group, "group"), in_text(id_, "member")
     try:
         member = joined_member(id_, name) if attach is None else attach()
@@ -332,7 +332,7 @@ def _unknown(id_: str, group: str, why: str) -> UnknownMemberId:
 def _stale(member: JoinedMember, generation: int) -> IllegalGeneration:
     return IllegalGeneration(
         f"the generation is {generation}, but the member {member.id!r} of the group "
-        f"{member.group!r} joined {member.joined}: join again"
+        f"{member.group!r} joined the generation {member.joined}: join again"
     )
 
 

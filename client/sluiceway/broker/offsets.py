@@ -1,4 +1,4 @@
-"""Offset requests: committed offsets of groups, of members and without membership."""
+"""Offset requests: commits and committed offsets, with and without membership."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +40,7 @@ class OffsetRequests:
     def commit(
         self, group: Any, generation: Any, consumer_id: Any, requests: Any
     ) -> OffsetCommitResponse:
-        """Commit, each channel's partitions together."""
+        """Commit, the partitions of each channel together."""
         name, id_ = in_text(group, "group"), in_text(consumer_id, "member")
         checked_generation(generation)
         by_topic: dict[bytes, dict[int, Any]] = {}
@@ -48,13 +48,13 @@ class OffsetRequests:
             topic = in_bytes(each.topic_name, "topic")
             by_topic.setdefault(topic, {})[each.partition_id] = each
         topics: ByName[dict[int, OffsetCommitPartitionResponse]] = ByName()
-        for topic, asked in by_topic.items():
-            answers = topics[topic] = dict.fromkeys(asked, OffsetCommitPartitionResponse(0))
+        for topic, requested in by_topic.items():
+            answers = topics[topic] = dict.fromkeys(requested, OffsetCommitPartitionResponse(0))
             refusals: dict[int, ProtocolClientError] = {}
             try:
-                self._commit(topic, asked, name, generation, id_, refusals)
+                self._commit(topic, requested, name, generation, id_, refusals)
             except SluicewayError as error:
-                refusals = dict.fromkeys(asked, group_refusal(error)) | refusals
+                refusals = dict.fromkeys(requested, group_refusal(error)) | refusals
             for partition, each in refusals.items():
                 answers[partition] = OffsetCommitPartitionResponse(each.ERROR_CODE).because(each)
             if refusals:
@@ -85,7 +85,7 @@ class OffsetRequests:
     def _commit(
         self,
         topic: bytes,
-        asked: Mapping[int, Any],
+        requested: Mapping[int, Any],
         group: str,
         generation: int,
         id_: str,
@@ -102,7 +102,7 @@ class OffsetRequests:
             topic_id, known = connection.topic_id, committer.known(self._calls)
         fetched = group_state().fetched(topic_id)
         positions = {}
-        for partition, each in asked.items():
+        for partition, each in requested.items():
             at = known.get(partition)
             furthest = max(fetched.get(partition, 0), at.offset if at else 0)
             try:
@@ -113,43 +113,42 @@ class OffsetRequests:
         if positions:
             committer.commit(self._calls, positions)
 
-    def _check(self, topic: bytes, asked: Any, furthest: int) -> None:
-        """Raise the refusal of a commit beyond `furthest`, or of no partition's offset."""
-        self.handler.locate(topic, asked.partition_id)
-        if type(asked.offset) is not int:
-            raise OptionError(f"offset is {asked.offset!r} in {asked!r}; it takes a number")
-        if asked.offset < 0:
-            raise OffsetOutOfRangeError(f"{asked.offset} is not an offset")
-        if asked.offset > furthest:
+    def _check(self, topic: bytes, request: Any, furthest: int) -> None:
+        """Raise the refusal of a commit past `furthest` or of an invalid offset."""
+        self.handler.locate(topic, request.partition_id)
+        if type(request.offset) is not int:
+            raise OptionError(f"offset is {request.offset!r} in {request!r}; it takes a number")
+        if request.offset < 0:
+            raise OffsetOutOfRangeError(f"{request.offset} is not an offset")
+        if request.offset > furthest:
             raise OffsetOutOfRangeError(
-                f"{asked.offset} is past what this process has fetched of the partition, which is "
-                f"up to {furthest}; fetch from there on first, or move the group with "
+                f"{request.offset} is past the messages that this process has fetched, which "
+                f"end at {furthest}; fetch the following ones first, or move the group with "
                 "channel.reset()"
             )
 
 
-def _metadata(asked: Any) -> str | None:
+def _metadata(request: Any) -> str | None:
     """Return the text to store with an offset. Raises OffsetMetadataTooLarge, OptionError."""
-    given = getattr(asked, "metadata", None)
+    given = getattr(request, "metadata", None)
     if not given:
         return None
     try:
         text = given if isinstance(given, str) else given.decode()
         text.encode()
     except (AttributeError, UnicodeError) as error:
-        raise OptionError(f"metadata is {given!r} in {asked!r}; it takes UTF-8 text") from error
+        raise OptionError(f"metadata is {given!r} in {request!r}; it takes UTF-8 text") from error
     if "\0" in text:
-        raise OptionError(f"metadata is {given!r} in {asked!r}; it takes text without NUL")
+        raise OptionError(f"metadata is {given!r} in {request!r}; it takes text without NUL")
     if len(text) > _MAX_METADATA:
         raise OffsetMetadataTooLarge(
-            f"the metadata have {len(text)} characters, and the gateway stores up to "
-            f"{_MAX_METADATA} with an offset; shorten them"
+            f"the metadata have {len(text)} characters; the limit is {_MAX_METADATA}. Shorten them"
         )
     return text
 
 
 def _committing_member(topic: bytes, group: str, generation: int, id_: str) -> JoinedMember:
-    """Return the member that may commit under this generation. Raises ProtocolClientError."""
+    """Return the member that may commit in this generation. Raises ProtocolClientError."""
     member = joined_member(id_, group)
     if topic != member.channel.encode():
         raise UnknownTopicOrPartition(

@@ -55,15 +55,15 @@ class _Part:
     connection: Connection
     writer: WriterEndpoint
     add_failure: Callable[[str], None] | None = None
-    """Counts a message that was not delivered, if nothing waits for its report."""
+    """Counts undelivered messages, if nothing waits for their reports."""
     pending: int = 0
     first_offset: int = -1
     refusal: ProtocolClientError | None = None
     offsets: ReportedOffsets | None = None
-    """Those of the messages of a batch. A report that is late belongs to an earlier batch."""
+    """The offsets of a batch's messages. A late report belongs to an earlier batch."""
 
     def on_delivery(self, error: Any, message: Any) -> None:
-        """Take a delivery report."""
+        """Process a delivery report."""
         self.pending -= 1
         if error is not None:
             refusal = partition_refusal(error, "a message")
@@ -78,15 +78,15 @@ class _Part:
 
 
 class ProduceRequests:
-    """Produce requests of one Broker. It is a writer of each channel from the first request on.
+    """Produce requests of one Broker, a writer of each channel from its first request on.
 
-    `close` reports where the messages end. A process that exits without it does so, too: as a
-    failed writer if an exception ended it.
+    `close` reports the end offsets. So does the exit of the process without `close`, as a failed
+    writer if an exception ended the process.
     """
 
     def __init__(self, handler: RequestHandler, address: GatewayAddress) -> None:
         self.handler = handler
-        # The writers outlast the handler: `Broker.connect` replaces it.
+        # The writers outlive the handler, which `Broker.connect` replaces.
         self._control = address.control(handler.timeout_s)
         self._guard = ForkGuard()
         self._lock = threading.Lock()
@@ -113,7 +113,7 @@ class ProduceRequests:
                     if not wait and part.writer.batches is not None:
                         raise OptionError(
                             f"required_acks is 0, but {topic.decode()!r} is an exactly-once "
-                            "channel, of which only acknowledged messages are committed: use -1"
+                            "channel, where only acknowledged messages can be committed: use -1"
                         )
                     parts.append((topic, part))
                     part.add_failure = None if wait else part.writer.add_failure
@@ -147,7 +147,7 @@ class ProduceRequests:
                 writer.close(error, timeout_s=timeout_s or self.handler.timeout_s)
             except SluicewayError as failure:
                 writer.handle.fail(failure)
-                # Without the topic, neither messages nor readers that wait for them are left.
+                # Without the topic, there are no messages and no readers that wait for them.
                 if not isinstance(failure, TopicGone):
                     failures.append(failure)
         self._control.close()
@@ -196,8 +196,8 @@ class ProduceRequests:
             size = len(each.value or b"") + len(each.partition_key or b"")
             if size > found.max_message_bytes:
                 part.refusal = MessageSizeTooLarge(
-                    f"message {index} takes {size:,} bytes, the channel takes "
-                    f"{found.max_message_bytes:,}; make it smaller, or raise the channel's "
+                    f"message {index} takes {size:,} bytes; the limit of the channel is "
+                    f"{found.max_message_bytes:,}. Make it smaller, or raise the channel's "
                     "max.message.bytes. Nothing was sent to this partition"
                 )
                 break
@@ -220,7 +220,7 @@ class ProduceRequests:
             _commit(each, own)
 
     def _open_batches(self, parts: Collection[_Part]) -> dict[MessageBatches, list[_Part]]:
-        """Open a batch for the parts of each exactly-once channel; refuse those that have none."""
+        """Open a batch for the parts of each exactly-once channel; refuse parts without one."""
         found: dict[MessageBatches, list[_Part]] = {}
         for part in parts:
             if part.writer.batches is not None and part.refusal is None:
@@ -229,7 +229,7 @@ class ProduceRequests:
         try:
             for batches, own in found.items():
                 try:
-                    # If it is not known whether the last one was committed, that comes first.
+                    # First resolve a last batch whose state is unknown.
                     batches.resolve()
                     batches.open()
                 except (CommitUnknown, Conflict) as error:
@@ -268,7 +268,8 @@ class ProduceRequests:
                 for part in parts:
                     if part.pending:
                         part.refusal = RequestTimedOut(
-                            "Kafka did not acknowledge in time; the messages may be written or not"
+                            "Kafka did not acknowledge in time; the messages may or may not be "
+                            "written"
                         )
                 return
 
@@ -294,7 +295,7 @@ def _close_all() -> None:
 
 
 def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> bool:
-    """Return whether librdkafka took the message; otherwise its partition is refused."""
+    """Return whether librdkafka accepted the message; otherwise refuse its partition."""
     named = {} if message.timestamp is None else {"timestamp": int(message.timestamp)}
     deadline_s = time.monotonic() + timeout_s
     topic, refreshed = part.connection.topic_name, False
@@ -310,14 +311,14 @@ def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> bool
             )
         except BufferError:
             if time.monotonic() > deadline_s:
-                part.refusal = RequestTimedOut("Kafka takes no more messages")
+                part.refusal = RequestTimedOut("the queue of Kafka's client is full")
                 return False
             producer.poll(_SLICE_S)
         except KafkaException as error:
             if error.args[0].code() != _UNKNOWN_PARTITION or refreshed:
                 part.refusal = partition_refusal(error.args[0], "a message")
                 return False
-            # The channel has grown; librdkafka looks for new partitions every few minutes only.
+            # The channel has grown; librdkafka detects new partitions only after minutes.
             refreshed = True
             with contextlib.suppress(KafkaException):
                 producer.list_topics(topic, timeout=timeout_s)
@@ -327,11 +328,11 @@ def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> bool
 
 
 def _commit(batches: MessageBatches, parts: Collection[_Part]) -> None:
-    """Commit what was sent to one channel, or refuse all of it."""
+    """Commit the parts of one channel, or refuse all of them."""
     failed = next((part.refusal for part in parts if part.refusal is not None), None)
     if failed is not None:
         batches.abort(failed)
-        reason = f"nothing of this request is visible in the channel, as one part failed: {failed}"
+        reason = f"no message of this request is visible, because one part failed: {failed}"
         _refuse(parts, type(failed)(reason))
         return
     try:
@@ -343,12 +344,12 @@ def _commit(batches: MessageBatches, parts: Collection[_Part]) -> None:
                 _refuse(parts, RequestTimedOut(reason))
     except CommitUnknown:
         reason = (
-            "the gateway did not answer the commit, so the messages may be visible or not: read "
-            "the channel's end before they are sent again"
+            "the gateway did not answer the commit, so the messages may or may not be visible: "
+            "read the end of the channel before you send them again"
         )
         _refuse(parts, RequestTimedOut(reason))
     except SluicewayError as error:
-        _refuse(parts, UnknownError(f"{error}. Nothing of this request is visible"))
+        _refuse(parts, UnknownError(f"{error}. No message of this request is visible"))
 
 
 def _refuse(parts: Collection[_Part], refusal: ProtocolClientError) -> None:

@@ -1,6 +1,6 @@
-"""Requests in pykafka's shapes.
+"""Requests in pykafka's form.
 
-pykafka has names in bytes. str works as well, in requests and to look up answers.
+pykafka's names are bytes. str works as well, in requests and for lookups in responses.
 """
 
 from collections import defaultdict
@@ -56,7 +56,7 @@ class PartitionOffsetRequest(NamedTuple):
 
 
 class PartitionOffsetCommitRequest(NamedTuple):
-    """The next offset to read of a partition; metadata have up to 4096 characters."""
+    """The next offset to read of a partition, with metadata of up to 4096 characters."""
 
     topic_name: Name
     partition_id: int
@@ -131,8 +131,8 @@ class MessageSet:
 class ProduceRequest:
     """Messages for partitions of topics.
 
-    Kafka has `timeout` milliseconds to acknowledge. All replicas acknowledge, whatever
-    `required_acks` is; with 0, `produce_messages` does not wait for that.
+    `timeout` limits the wait for Kafka's acknowledgement, in milliseconds. All replicas always
+    acknowledge; with `required_acks` 0, `produce_messages` does not wait for them.
     """
 
     def __init__(
@@ -204,8 +204,8 @@ def in_text(name: object, what: str) -> str:
         try:
             return bytes(name).decode()
         except UnicodeDecodeError as error:
-            raise OptionError(f"the name of a {what} is UTF-8; it is {name!r}") from error
-    raise OptionError(f"the name of a {what} is bytes or str; it is {name!r}")
+            raise OptionError(f"the name of a {what} must be UTF-8; it is {name!r}") from error
+    raise OptionError(f"the name of a {what} must be bytes or str; it is {name!r}")
 
 
 def in_bytes(name: object, what: str) -> bytes:
@@ -214,7 +214,7 @@ def in_bytes(name: object, what: str) -> bytes:
 
 
 class ByName(dict[bytes, V]):
-    """Answers by name: keys are bytes, and found by str as well."""
+    """Responses by name: keys are bytes, and lookups accept str as well."""
 
     def __missing__(self, name: object) -> V:
         if isinstance(name, str):

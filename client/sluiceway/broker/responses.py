@@ -1,8 +1,8 @@
-"""Responses in pykafka's shapes, with a `reason` beside each code.
+"""Responses in pykafka's form, with a `reason` beside each code.
 
-`err` and `error_code` are 0, or a code of `exceptions.ERROR_CODES`. `topics` has the answers by
-topic, in bytes or str, and partition. Answers for a partition, and the entries of metadata, are
-tuples of pykafka's fields in its order; what they have beyond that are attributes.
+`err` and `error_code` are 0, or a code of `exceptions.ERROR_CODES`. `topics` has the results by
+topic, in bytes or str, and partition. Results of a partition, and the entries of metadata, are
+tuples of pykafka's fields in its order; additional fields are attributes.
 """
 
 from abc import ABC, abstractmethod
@@ -52,12 +52,12 @@ class Response(ABC):
 
 
 class Reasoned:
-    """Mixin of answers that are tuples: the reason of a refusal, beside pykafka's fields."""
+    """Mixin of result tuples: the reason of a refusal, beside pykafka's fields."""
 
     reason = ""
 
     def because(self, refusal: object) -> Self:
-        """Return the answer itself, with the text of `refusal` as its reason."""
+        """Return the result itself, with the text of `refusal` as its reason."""
         self.reason = str(refusal)
         return self
 
@@ -68,7 +68,7 @@ class Reasoned:
 
 @dataclass(frozen=True)
 class PartitionResponses(Response):
-    """An answer for each partition."""
+    """A result for each partition."""
 
     topics: ByName[dict[int, Any]]
 
@@ -83,7 +83,7 @@ class PartitionResponses(Response):
 
 @dataclass(frozen=True)
 class GroupResponse(Response):
-    """An answer to a group request."""
+    """A response to a group request."""
 
     error_code: int = 0
     reason: str = field(default="", kw_only=True)
@@ -100,11 +100,11 @@ class FetchPartitionResponse(
         "FetchPartitionResponse", [("max_offset", int), ("messages", list[Message]), ("err", int)]
     ),
 ):
-    """Messages in order, and the end of the partition when they were fetched."""
+    """Messages in order, and the end of the partition at the time of the fetch."""
 
 
 class FetchResponse(PartitionResponses):
-    """The answer of `fetch_messages`: a FetchPartitionResponse for each partition."""
+    """The response of `fetch_messages`: a FetchPartitionResponse for each partition."""
 
     throttle_time: ClassVar[int] = 0
 
@@ -116,7 +116,7 @@ class ProducePartitionResponse(
 
 
 class ProduceResponse(PartitionResponses):
-    """The answer of `produce_messages`: a ProducePartitionResponse for each partition."""
+    """The response of `produce_messages`: a ProducePartitionResponse for each partition."""
 
 
 class OffsetPartitionResponse(
@@ -126,7 +126,7 @@ class OffsetPartitionResponse(
 
 
 class ListOffsetResponse(PartitionResponses):
-    """The answer of `request_offset_limits`: an OffsetPartitionResponse for each partition."""
+    """The response of `request_offset_limits`: an OffsetPartitionResponse for each partition."""
 
 
 class OffsetCommitPartitionResponse(
@@ -136,7 +136,7 @@ class OffsetCommitPartitionResponse(
 
 
 class OffsetCommitResponse(PartitionResponses):
-    """The answer of a commit: an OffsetCommitPartitionResponse for each partition."""
+    """The response of a commit: an OffsetCommitPartitionResponse for each partition."""
 
 
 class OffsetFetchPartitionResponse(
@@ -145,7 +145,7 @@ class OffsetFetchPartitionResponse(
         "OffsetFetchPartitionResponse", [("offset", int), ("metadata", bytes), ("err", int)]
     ),
 ):
-    """The next offset to read, with its metadata; -1 where nothing is committed."""
+    """The next offset to read, with its metadata; -1 without a commit."""
 
 
 class OffsetFetchResponse(PartitionResponses):
@@ -155,7 +155,7 @@ class OffsetFetchResponse(PartitionResponses):
 
 
 class BrokerMetadata(NamedTuple("BrokerMetadata", [("id", int), ("host", str), ("port", int)])):
-    """A Kafka broker as this client reaches it; `gateway` is the gateway that named it."""
+    """A Kafka broker with its address for this client; `gateway` is the source of the metadata."""
 
     rack: bytes | None = None
     gateway: Any = None
@@ -215,8 +215,8 @@ class MetadataResponse(Response):
 class JoinGroupResponse(GroupResponse):
     """The member's id and the group's generation.
 
-    The leader is the live member that joined first. Only its response has `members`: the metadata
-    of each, by id.
+    The leader is the live member that joined first. Only its response has `members`, their metadata
+    by id.
     """
 
     generation_id: int = -1

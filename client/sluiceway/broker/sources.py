@@ -29,21 +29,21 @@ from sluiceway.rest.models import Connection
 __all__ = ["CommittedSource", "FetchedPartition", "KafkaSource", "Source"]
 
 _MAX_MESSAGES = 1000
-"""How many messages are taken from librdkafka at once."""
+"""The most messages taken from librdkafka at once."""
 _MAX_BUFFER_BYTES = 16 << 20
-"""A partition with more in its buffer is dropped when others are asked for."""
+"""A partition with a larger buffer is dropped when other partitions are requested."""
 _WATERMARKS_TIMEOUT_S = 10.0
 _SLICE_S = 0.25
 
 
 @dataclass(eq=False)
 class FetchedPartition:
-    """A partition that is fetched, with the messages that no request has taken yet."""
+    """A fetched partition, with the messages that no request has taken yet."""
 
     connection: Connection
     number: int
     start: int
-    """The offset from which on messages are buffered."""
+    """The first offset to buffer."""
     next: int
     """The offset after the buffered messages."""
     messages: deque[tuple[int, int, Any]] = field(default_factory=deque)
@@ -131,7 +131,7 @@ class Source(ABC):
 
     @abstractmethod
     def high_watermark(self, partition: FetchedPartition) -> int:
-        """Return the end of a partition as known; -1 if it is not."""
+        """Return the last known end of a partition; -1 if unknown."""
 
     @abstractmethod
     def close(self) -> None:
@@ -143,7 +143,7 @@ class Source(ABC):
 
 
 class KafkaSource(Source):
-    """A Kafka consumer for the partitions that are reached by the same properties."""
+    """A Kafka consumer for partitions with the same connection properties."""
 
     def __init__(self, properties: MaskedProperties) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class KafkaSource(Source):
 
     def close(self) -> None:
         """Close the consumer."""
-        # librdkafka's threads do not exist in a forked process: closing would wait forever.
+        # A forked process lacks librdkafka's threads, so closing would wait forever.
         if not self._guard.forked:
             self._consumer.close()
 
@@ -205,8 +205,8 @@ class KafkaSource(Source):
             timeout_s=_WATERMARKS_TIMEOUT_S,
         )
         if low <= partition.next <= high:
-            # Stale error for an offset we already moved past. librdkafka stopped fetching, so
-            # assign the partition again.
+            # A stale error for an earlier offset. librdkafka has stopped fetching, so assign the
+            # partition again.
             self._consumer.incremental_unassign([place])
             self._consumer.incremental_assign([place])
             return
@@ -227,7 +227,7 @@ class CommittedSource(Source):
     ) -> Mapping[tuple[str, int], FetchedPartition]:
         """Fetch these partitions from these offsets; return their buffers.
 
-        Looks for commits if everything committed was taken. Raises GatewayError, TopicGone.
+        Requests new commits if all committed messages were taken. Raises GatewayError, TopicGone.
         """
         stable_of = self._visibility.runs.stable_of
         if any(offset >= stable_of(key[1]) for key, (_, offset) in offsets.items()):
@@ -237,7 +237,7 @@ class CommittedSource(Source):
             if each.next > stable_of(each.number):
                 begin = self._stream.begins([each.number])[each.number]
                 each.refusal = out_of_range(each.next, begin, stable_of(each.number))
-        self._note_ends()
+        self._update_ends()
         return found
 
     def drop(self, keys: Collection[tuple[str, int]]) -> None:
@@ -269,11 +269,11 @@ class CommittedSource(Source):
             begin = self._stream.begins([partition.number])[partition.number]
             end = max(begin, self.high_watermark(partition))
             partition.refusal = out_of_range(partition.next, begin, end)
-        self._note_ends()
+        self._update_ends()
         return bool(polled.messages)
 
     def high_watermark(self, partition: FetchedPartition) -> int:
-        """Return the end of what is committed, as far as it can be read."""
+        """Return the end of the readable committed messages."""
         return self._visibility.runs.stable_of(partition.number)
 
     def close(self) -> None:
@@ -283,7 +283,7 @@ class CommittedSource(Source):
     def _add(self, partitions: Mapping[tuple[str, int], FetchedPartition]) -> None:
         self._stream.add({key[1]: each.next for key, each in partitions.items()})
 
-    def _note_ends(self) -> None:
+    def _update_ends(self) -> None:
         for each in self._partitions.values():
             each.at_end = each.next >= self._visibility.runs.stable_of(each.number)
 
@@ -291,5 +291,5 @@ class CommittedSource(Source):
 def out_of_range(offset: int, begin: int, end: int) -> OffsetOutOfRangeError:
     """Return the refusal of an offset."""
     return OffsetOutOfRangeError(
-        f"the partition has no offset {offset}: it reaches from {begin} to {end}"
+        f"the partition has no offset {offset}: its range is {begin} to {end}"
     )

@@ -1,4 +1,4 @@
-"""Codecs: record batches to the values of Kafka messages, and back."""
+"""Codecs: conversion of record batches to the values of Kafka messages, and back."""
 
 from sluiceway.codecs.arrow import Envelope, Provenance
 from sluiceway.codecs.base import Codec, Corrupt, Decoded

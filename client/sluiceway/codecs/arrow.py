@@ -40,7 +40,7 @@ _HAS_PROVENANCE: Final = 1
 
 
 class InvalidEnvelope(ValueError):
-    """The value does not begin with an envelope of the format `arrow`; the text says why."""
+    """The value does not begin with an envelope of the format `arrow`; the text is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +98,8 @@ class Envelope:
         _, version, flags, zero, schema_id, records = _HEAD.unpack_from(value)
         if version != VERSION or flags & ~_HAS_PROVENANCE or zero:
             raise InvalidEnvelope(
-                f"its version {version} and flags {flags:#04x} are unknown to this client; it may "
-                "come from a newer one"
+                f"its version {version} and flags {flags:#04x} are unknown to this client; a newer "
+                "client may have written it"
             )
         if not flags:
             return cls(schema_id=schema_id, records=records)
@@ -119,7 +119,7 @@ _NODES, _BUFFERS, _COMPRESSION, _VARIADIC = 1, 2, 3, 4
 
 
 class InvalidBatch(ValueError):
-    """The bytes are not an acceptable record batch; the text says why."""
+    """The bytes are not an acceptable record batch; the text is the reason."""
 
 
 def _layout(type_: pa.DataType) -> tuple[int, int]:

@@ -4,9 +4,9 @@ A value is the byte 0, the schema id as four bytes (big-endian), and the record 
 form. pyruhvro encodes it if all types are tested with it, else fastavro.
 
 Messages may come from any source. pyruhvro decodes many at once, but leniently, so a message is
-accepted only if encoding its record again gives the same bytes. All others (corrupt, foreign, in a
-rarer form of Avro, or of a type that is not tested) are decoded one by one by the strict reader. So
-both ways accept the same messages and return the same values.
+accepted only if its decoded record encodes to the same bytes. All others (corrupt, foreign, in a
+rare form of Avro, or of an untested type) are decoded one by one by the strict reader. So both
+accept the same messages and return the same values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from sluiceway.schema import Schema
 from sluiceway.schema.avro import definition
 
 _FEW: Final = 8
-"""Up to so many messages are decoded one by one instead of being halved to find a bad one."""
+"""The most messages to decode one by one; more are halved to find a bad one."""
 
 
 class _NotDecodable(Exception):
@@ -51,7 +51,7 @@ class AvroCodec:
         self._parsed = fastavro.parse_schema(definition(record))
         self._prefix = struct.pack(">BI", 0, schema_id)
         self._columnar = ColumnarCodec(record, schema_id) if columnar.supports(record) else None
-        # A null item of one byte can stand for a wide record: the strict reader limits these.
+        # A null item of one byte can expand to a wide record; the strict reader limits these.
         self._bounded = expansion(record) <= BUDGET_PER_BYTE
 
     @property

@@ -1,7 +1,7 @@
 """Columnar Avro codec on pyruhvro, for the types that are tested with it.
 
-pyruhvro moves bytes and fixed under other types, whatever they contain: bytes as a string (Arrow's
-validation finds any that are not text), and fixed as a record of doubles and floats.
+pyruhvro gets bytes and fixed under other types: bytes as a string (Arrow's validation finds values
+that are not text), and fixed as a record of doubles and floats.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ except ImportError:  # no wheel for this platform
 _KINDS: Final = frozenset(
     {t.Kind.BOOLEAN, t.Kind.INT, t.Kind.LONG, t.Kind.FLOAT, t.Kind.DOUBLE, t.Kind.STRING}
 )
-"""The kinds for which tests compare pyruhvro with fastavro; it panics on others."""
+"""The kinds that are tested against fastavro; pyruhvro panics on others."""
 
 _MAX_FIXED_BYTES: Final = 64
 _NUMBERS: Final = ((8, t.Kind.DOUBLE, np.float64), (4, t.Kind.FLOAT, np.float32))
@@ -44,7 +44,7 @@ _runtime_owner: int | None = None
 
 
 def _stand_in(record: t.Record) -> t.Record:
-    """Return the physical `record` with the types under which pyruhvro moves its leaves."""
+    """Return the physical `record` with the leaf types that pyruhvro gets."""
 
     def convert(leaf: t.Leaf) -> t.Branch:
         if leaf == t.Scalar(kind=t.Kind.BYTES):
@@ -112,7 +112,7 @@ def supports(record: t.Record) -> bool:
 def usable() -> bool:
     """Return whether pyruhvro is installed and works in this process.
 
-    It encodes with threads, which a fork does not copy: in the child of a process that has encoded
+    It encodes with threads, which a fork does not copy: in a child of a process that has encoded
     before, it would wait for them forever.
     """
     return pyruhvro is not None and _runtime_owner in (None, os.getpid())

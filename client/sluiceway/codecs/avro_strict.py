@@ -1,7 +1,7 @@
 """Strict Avro decoder: validates each byte, and limits the memory of a message.
 
-It decides about the messages that the columnar codec does not reproduce, and gives users the reason
-why a message is corrupt.
+It decodes the messages that the columnar codec does not reproduce, and gives the reason why a
+message is corrupt.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ def _min_bytes(type_: t.Type) -> int:
 
 
 FREE_ITEMS: Final = 16
-"""The items, however wide and null, that any message may have beyond its limits."""
+"""The number of items, also wide or null ones, that any message may have beyond its limits."""
 
 
 class MalformedMessage(ValueError):
-    """The bytes are not a record of the schema; the text says where and why."""
+    """The bytes are not a record of the schema; the text has the field and the reason."""
 
 
 class _Cursor:

@@ -15,8 +15,8 @@ from sluiceway.schema import Schema
 class Corrupt:
     """A value without records; `index` is its index among the decoded values.
 
-    A `skippable` value is corrupt, or not a message of the channel. Any other one needs another
-    schema: to skip it would lose records.
+    A `skippable` value is corrupt, or not a message of the channel. Any other value needs another
+    schema, so a skip would lose its records.
     """
 
     index: int
@@ -28,7 +28,7 @@ class Corrupt:
 class Decoded:
     """Records in the order of their messages, and the values without records.
 
-    `counts` are the records in each value, 0 for a corrupt one; None: one each.
+    `counts` are the numbers of records in each value, 0 for a corrupt one; None: one each.
     """
 
     batches: list[pa.RecordBatch]
@@ -39,8 +39,8 @@ class Decoded:
 class Codec(Protocol):
     """Encoder and decoder for the messages of one schema.
 
-    `decoded_schema` is the schema of decoded batches: all fields, or those that were selected if
-    the format can leave out others.
+    `decoded_schema` is the schema of decoded batches: all fields, or the selected ones if the
+    format can skip others.
     """
 
     decoded_schema: Schema
@@ -58,13 +58,12 @@ class Codec(Protocol):
 
         Never raises because of the bytes: each value that is not exactly a message of this schema
         is listed in `corrupt`. Batches have the schema `decoded_schema.arrow`, contain only valid
-        records, and take memory in proportion to the values. The values of a field that is left
-        out are not checked.
+        records, and take memory in proportion to the values. Skipped fields are not checked.
         """
 
 
 RUN_BYTES: Final = 256 << 20
-"""The most bytes of messages that become one batch: Arrow's offsets end at 2 GiB."""
+"""The most bytes of messages in one batch: Arrow's offsets end at 2 GiB."""
 
 
 def runs(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Decoder: messages of several schemas as records of one; and the codec of each format.
+"""Decoder: converts messages of several schemas to records of one schema; codecs by format.
 
 Each message names its schema by an id. The messages of each id are decoded together and resolved to
 the target schema; then all records are put back into the order of their messages.
@@ -153,7 +153,7 @@ class _Unreadable:
 class Decoder:
     """Decoder for messages of any of a channel's schemas, to batches of the target schema.
 
-    `schemas` are the channel's, by id. `look_up` is called once for each unknown id of a message;
+    `schemas` are the channel's schemas by id. `look_up` is called once for each unknown id;
     without it, messages of unknown ids are not skippable. Raises OptionError for an unknown format.
     """
 
@@ -174,13 +174,13 @@ class Decoder:
         # For the reasons of messages without an id, which every codec rejects.
         self._fallback = codec(format, target, 0)
         self._schema_id = _schema_id_of(format, self._schemas)
-        # The id of all messages of the last call; None: several, or not known yet.
+        # The id of all messages of the last call; None: several, or unknown.
         self._usual_id: int | None = None
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode message values from any source into batches of the target schema.
 
-        The contract is that of `Codec.decode`. Raises what `look_up` raises, and may then be
+        The contract is that of `Codec.decode`. Raises the errors of `look_up`, and may then be
         called again.
         """
         decoded = self._decode_usual(values)
@@ -201,7 +201,7 @@ class Decoder:
         return merger.decoded(one_each=self._format != "arrow")
 
     def _decode_usual(self, values: Sequence[bytes | None]) -> Decoded | None:
-        """Decode `values` at once if all have the usual id, without a look at each id."""
+        """Decode `values` at once if all have the usual id, without reading each id first."""
         usual = self._usual_id
         if usual is None or not values:
             return None
@@ -255,19 +255,19 @@ class Decoder:
         schema = self._schemas.get(id_)
         if schema is None and self._look_up is None:
             return _Unreadable(
-                reason=f"its schema id {id_} is unknown to this reader, and without a gateway it "
-                "cannot be looked up: it may be that of a newer schema of the channel",
+                reason=f"its schema id {id_} is unknown to this reader, and cannot be looked up "
+                "without a gateway: it may belong to a newer schema of the channel",
                 skippable=False,
             )
         if schema is None:
             return _Unreadable(
-                reason=f"its schema id {id_} is not one of the channel's: its writer did not take "
+                reason=f"its schema id {id_} is not one of the channel's: its writer did not get "
                 "the id from the gateway",
                 skippable=True,
             )
         found: _Readable | _Unreadable
         try:
-            # At least one column, which has the number of records.
+            # At least one column, which gives the number of records.
             names = schema.arrow.names
             columns = [name for name in names if name in self._target.arrow.names] or names[:1]
             decoding = codec(self._format, schema, id_, columns)
@@ -288,7 +288,7 @@ def _schema_id_of(
     schemas: Mapping[int, Schema],
 ) -> Callable[[bytes | None], int | None]:
     if format == "bytes":
-        # Messages have no id; the channel's schemas differ only in whether tombstones are allowed.
+        # Messages have no id; the channel's schemas differ only in allowing tombstones.
         widest = max(schemas, key=lambda id_: (_nullable(schemas[id_]), id_), default=None)
         return lambda _value: widest
     return avro_schema_id if format == "avro" else arrow_schema_id
@@ -327,8 +327,8 @@ def corrupt_error(
         )
     error = SchemaMismatch(
         f"channel {channel!r}, partition {partition}, offset {offset}: {corrupt.reason}. It may be "
-        "a valid record, so it is never skipped: read on from there with a schema that can read "
-        "it, such as the channel's newest, or start behind it"
+        "a valid record, so it is never skipped: continue there with a schema that can read it, "
+        "such as the channel's newest, or start after it"
     )
     # The reason is about the schema only: the record was not decoded.
     error.message_is_public = True

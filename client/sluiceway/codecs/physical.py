@@ -1,8 +1,8 @@
-"""Logical types as the physical types of Avro, and back, in columns.
+"""Conversion between logical types and the physical types of Avro, in columns.
 
 Most logical types differ from their physical type only by name, in Avro and in Arrow alike: a date
 is an int, the text of a UUID a string. Such columns get another type without a copy. Decimals and
-enums are converted, whole columns at a time, wherever they are nested; other columns are untouched.
+enums, also nested ones, are converted a whole column at a time; other columns stay unchanged.
 
 No value raises an exception. A physical value without a logical one becomes a value that
 `sluiceway.records.validation` rejects.
@@ -119,7 +119,7 @@ def avro_form(record: t.Record) -> PhysicalForm:
     """Return the form in which Avro stores `record`: no logical types and no defaults.
 
     An enum is an int, the number of its symbol, unless it is a branch of a union. Each named type
-    has a name of its own.
+    has a unique name.
     """
     names = (f"r{number}" for number in count())
 

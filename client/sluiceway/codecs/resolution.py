@@ -1,4 +1,4 @@
-"""Avro schema resolution in columns: from batches of one schema to batches of another."""
+"""Avro schema resolution: converts batches of one schema to batches of another, in columns."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Resolution:
 
     @property
     def identical(self) -> bool:
-        """Whether batches stay as they are."""
+        """Whether batches stay unchanged."""
         return self._columns is None
 
     def sift(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Return the converted rows, and the reasons of the rows that cannot be converted.
 
-        The reasons are by position in `batch`, in order. The only such rows have bytes that are
-        read as a string and are not UTF-8.
+        The reasons are by position in `batch`, in order. Only rows with bytes that are read as a
+        string and are not UTF-8 fail.
         """
         if self._columns is None:
             return batch, {}
@@ -64,7 +64,7 @@ class Resolution:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _unresolvable(self, batch: pa.RecordBatch, start: int) -> list[tuple[int, str]]:
-        # A copy, as a slice would keep the values of other rows in its buffers.
+        # A copy, because a slice would keep the values of other rows in its buffers.
         batch = batch.take(pa.array(np.arange(batch.num_rows)))
         try:
             self._resolved(batch)
@@ -165,7 +165,7 @@ class _Branches:
 
 
 def _first_valid(arrays: list[pa.Array], length: int, type_: pa.DataType) -> pa.Array:
-    """Return the value that is not null of those at each position; at most one is."""
+    """Return the only value that is not null at each position, or null."""
     if not arrays:
         return pa.nulls(length, type_)
     if len(arrays) == 1:

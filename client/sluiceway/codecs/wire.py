@@ -86,8 +86,8 @@ class WireFormatValidator:
 
     A value of an `avro` channel must begin with the byte 0 and one of the channel's schema ids, a
     value of an `arrow` channel with an envelope that has such an id. A `bytes` channel accepts any
-    value. The rest of the value is left to the readers. `refresh` requests the connection again,
-    once for each unknown id.
+    value. The rest of the value is not checked. `refresh` requests the connection again, once for
+    each unknown id.
     """
 
     def __init__(self, connection: Connection, *, refresh: Callable[[], Connection]) -> None:
@@ -112,7 +112,7 @@ class WireFormatValidator:
         return id_ is not None and not self._is_remembered(id_)
 
     def error(self, value: bytes | None) -> str | None:
-        """Return why the channel does not accept this value, or None. Raises GatewayError."""
+        """Return the reason why the value is invalid, or None. Raises GatewayError."""
         if value is None:
             return None if self._tombstones else self._no_tombstone()
         if self._format == "bytes" or value[:_PREFIX_BYTES] in self._prefixes:
@@ -136,7 +136,7 @@ class WireFormatValidator:
         )
 
     def _is_remembered(self, id_: int) -> bool:
-        """Whether it is certain, without a request, that the id is one of the channel's or not."""
+        """Whether the id is known to belong to the channel or not, without a request."""
         prefix = _prefix(id_)
         return prefix is None or prefix in self._prefixes or id_ in self._unknown_ids
 

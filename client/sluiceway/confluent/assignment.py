@@ -1,4 +1,4 @@
-"""Assignment of a consumer: its partitions, by channel, and its endpoints there."""
+"""Assignment of a consumer: its partitions and endpoints by channel."""
 
 import contextlib
 import functools
@@ -56,7 +56,7 @@ class Assignment:
         self.members: dict[str, ChannelMember] = {}
         self.outage: SluicewayError | None = None
         self.removals = 0
-        """How often partitions were removed: what was read of them may be read by others."""
+        """Number of times that partitions were removed, so other members may read them."""
         self._closed = False
         self.in_callback = False
         self.assigning: frozenset[Partition] = frozenset()
@@ -81,7 +81,7 @@ class Assignment:
     def join(self) -> Steps[list[tuple[str, SluicewayError]]]:
         """Join subscribed channels; return new failures. `outage` is None if the gateway answers.
 
-        Exceptions of other kinds are raised, and the channel is tried again later.
+        Other exceptions are raised, and the channel is tried again later.
         """
         failures: list[tuple[str, SluicewayError]] = []
 
@@ -111,9 +111,9 @@ class Assignment:
     def starts(
         self, offsets: Mapping[Partition, int]
     ) -> tuple[dict[Partition, int], list[Message]]:
-        """Return where partitions of joined channels begin, and events for those without an offset.
+        """Return the start offsets of partitions, and events for those without one.
 
-        The order is: the given offset, the group's committed offset, auto.offset.reset.
+        In this order: the given offset, the group's committed offset, auto.offset.reset.
         """
         starts: dict[Partition, int] = {}
         events: list[Message] = []
@@ -124,11 +124,11 @@ class Assignment:
             if given >= 0 or given in (OFFSET_BEGINNING, OFFSET_END):
                 starts[partition] = given
             elif given not in (OFFSET_INVALID, OFFSET_STORED):
-                raise refused(INVALID_ARG, f"{given} is not an offset to begin at")
+                raise refused(INVALID_ARG, f"{given} is not a start offset")
             elif committed is not None:
                 starts[partition] = committed
             elif isinstance(member, SubscribedConsumer) and number >= member.initial_total:
-                # The channel has grown since the member joined: all of the partition is new.
+                # The partition was added after the member joined, so all of it is new.
                 starts[partition] = OFFSET_BEGINNING
             elif self._settings.reset in _RESET:
                 starts[partition] = _RESET[self._settings.reset]
@@ -172,7 +172,7 @@ class Assignment:
         return events
 
     def resolve(self, starts: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Return where partitions begin as numbers; asks Kafka. Raises KafkaException."""
+        """Request start offsets as numbers from Kafka. Raises KafkaException."""
         for partition in starts:
             self.fetcher.check(partition)
         return self.fetcher.resolve(starts)
@@ -185,33 +185,33 @@ class Assignment:
             self.members[channel].add(offsets)
 
     def suspend(self, partitions: Collection[Partition]) -> None:
-        """Hand out nothing of these partitions before they are removed."""
+        """Return no messages of these partitions until they are removed."""
         self.fetcher.pause([each for each in partitions if each in self.fetcher.starts])
 
     def remove(self, partitions: Collection[Partition]) -> None:
         """Stop reading these partitions."""
         self.removals += bool(partitions)
         for channel, offsets in by_channel(self.fetcher.positions(partitions)).items():
-            self.members[channel].note(offsets)
+            self.members[channel].record_positions(offsets)
             self.members[channel].remove(offsets)
         self.fetcher.unassign(partitions)
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Continue a partition at another offset."""
         if offset < 0 and offset not in (OFFSET_BEGINNING, OFFSET_END):
-            raise refused(INVALID_ARG, f"{offset} is not an offset to seek")
-        self.note()
+            raise refused(INVALID_ARG, f"{offset} is not an offset to seek to")
+        self.record_positions()
         self.fetcher.seek(partition, offset)
 
-    def note(self) -> None:
-        """Note the position of each partition, for commits and heartbeats."""
+    def record_positions(self) -> None:
+        """Record the position of each partition, for commits and heartbeats."""
         for channel, offsets in by_channel(self.fetcher.positions(self.partitions)).items():
-            self.members[channel].note(offsets)
+            self.members[channel].record_positions(offsets)
 
     def committed(
         self, partitions: Collection[Partition], timeout_s: float
     ) -> dict[Partition, Position]:
-        """Ask for the group's committed positions; none for unknown channels.
+        """Request the group's committed positions; none for unknown channels.
 
         Raises GatewayError.
         """
@@ -229,7 +229,7 @@ class Assignment:
         """Commit positions of one channel, all or none. Raises SluicewayError."""
         member = self.members.get(channel)
         if member is None:
-            raise EndpointClosed(f"this consumer has left the channel {channel!r} meanwhile")
+            raise EndpointClosed(f"this consumer has already left the channel {channel!r}")
         member.commit(positions)
 
     def require(self, partitions: Collection[Partition], code: int = STATE) -> None:
@@ -239,12 +239,12 @@ class Assignment:
             if member is None or number not in member.held:
                 raise refused(
                     code,
-                    f"partition {number} of {channel!r} is not assigned to this consumer; it "
-                    "commits what it reads",
+                    f"partition {number} of {channel!r} is not assigned to this consumer, which "
+                    "commits only its own partitions",
                 )
 
     def check(self, partition: Partition, deadline_s: float) -> None:
-        """Raise GatewayError or KafkaException unless there is such a partition."""
+        """Raise GatewayError or KafkaException unless the partition exists."""
         if partition[0] not in self.fetcher.connections:
             connection = self._control.connection(
                 partition[0], "read", timeout_s=left_s(deadline_s)
@@ -259,7 +259,7 @@ class Assignment:
         """Drop a channel and its partitions; the caller detaches the endpoint."""
         self.remove([at for at in self.partitions if at[0] == member.channel])
         del self.members[member.channel]
-        # If it cannot be detached now, that is no failure.
+        # A later detach by garbage collection is no failure.
         member.handle.mark_complete()
 
     def close(self) -> None:
@@ -274,7 +274,7 @@ class Assignment:
         return [each for name, each in self.members.items() if name not in busy]
 
     def _require_manual_consumer(self, channel: str, offsets: Mapping[int, int]) -> None:
-        """Have a manual consumer of a channel that knows the group's committed offsets."""
+        """Ensure a manual consumer of a channel with the group's committed offsets."""
         member = self.members.get(channel)
         if not isinstance(member, ManualConsumer):
             self._add_member(ManualConsumer(self._control, channel, self._settings.group))

@@ -1,4 +1,4 @@
-"""Background requests: steps of the polling thread, and requests that other threads wait for."""
+"""Background requests: steps in the polling thread, requests in other threads."""
 
 import logging
 import threading
@@ -14,16 +14,16 @@ R = TypeVar("R")
 Request: TypeAlias = Callable[[], object]
 """A call that waits for the gateway or for Kafka."""
 Steps: TypeAlias = Generator[Request, Any, R]
-"""Steps of the polling thread; each request that it yields gives it the result, or raises."""
+"""Steps of the polling thread: a generator that yields requests and gets results or errors."""
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
 _FRESH_S: Final = 0.05
-"""The longest wait for a request that a poll starts."""
+"""The longest wait of a poll for a request that it has started."""
 
 
 class _Pending:
-    """A request that a thread waits for. The thread ends with it."""
+    """A request in its own thread, which ends with it."""
 
     def __init__(self, request: Request, done: Callable[[], None]) -> None:
         self._request = request
@@ -38,7 +38,7 @@ class _Pending:
         return self._finished.wait(max(0.0, timeout_s))
 
     def resume(self, steps: Steps[Any]) -> Request:
-        """Give the steps the result, or raise the error there; return their next request."""
+        """Send the result or the error into the steps; return their next request."""
         if self._error is not None:
             return steps.throw(self._error)
         return steps.send(self._result)
@@ -53,9 +53,9 @@ class _Pending:
 
 
 class StepRunner:
-    """Runs steps one after the other, in the thread that calls it, and their requests in others.
+    """Runs steps in order in the calling thread, and their requests in other threads.
 
-    So polls never wait for an answer. `wakeup` is set when there is one. Not thread-safe.
+    So polls never wait for a response. `wakeup` is set when one arrives. Not thread-safe.
     """
 
     def __init__(self, *, wakeup: threading.Event) -> None:
@@ -69,10 +69,10 @@ class StepRunner:
         return self._steps is not None
 
     def advance(self, make: Callable[[], Steps[Any]], wait_s: float) -> None:
-        """Continue the steps that wait, or else start new ones, as far as there are answers.
+        """Continue waiting steps, or else start new ones, until a response is missing.
 
-        A request that is started here is waited for up to `wait_s`, and briefly: mostly, the
-        answer comes at once.
+        Waits up to `wait_s`, and only briefly, for a request started here: mostly, the response
+        arrives at once.
         """
         if self._steps is None:
             self._steps = make()
@@ -84,15 +84,15 @@ class StepRunner:
                 return
 
     def finish(self, steps: Steps[R], deadline_s: float) -> R:
-        """Run steps to their end here, and those that wait before; return their result.
+        """Run waiting steps, then these steps to their end; return the result.
 
-        Requests without an answer by `deadline_s` (monotonic) raise GatewayUnavailable in them.
+        Requests without a response by `deadline_s` (monotonic) raise GatewayUnavailable in them.
         """
         try:
             while self._continue(deadline_s):
                 pass
         except GatewayUnavailable as error:
-            LOGGER.warning("a rebalance is given up: %s", error)
+            LOGGER.warning("a rebalance was abandoned: %s", error)
         finally:
             result = _finish(steps, deadline_s)
         return result

@@ -1,4 +1,4 @@
-"""Channel of a Producer: its endpoint, validation, delivery callbacks, and commits of batches."""
+"""Channel producer: a Producer's endpoint, validation, callbacks and batches for one channel."""
 
 import collections
 import contextlib
@@ -29,10 +29,10 @@ def _nothing() -> None:
 
 
 class ChannelProducer(WriterEndpoint):
-    """A channel that is written to. Its fields are for `Producer.produce`, the hot path.
+    """One channel of a Producer. Its fields are for `Producer.produce`, the hot path.
 
-    `probe_s` limits the first request, which finds out whether the gateway answers. Of an
-    exactly-once channel, reports may be served by any thread: callbacks are added to `calls`.
+    `probe_s` limits the first request, which detects an outage of the gateway. For an exactly-once
+    channel, any thread may serve delivery reports, so callbacks are added to `calls`.
     """
 
     def __init__(
@@ -51,23 +51,23 @@ class ChannelProducer(WriterEndpoint):
             config=settings.kafka,
             owner=settings.transactional_id,
         )
-        # Readers need no replacement of a writer that fails before its first message.
+        # Readers ignore a writer that fails before its first message.
         self.handle.pristine = True
         self.topic = self.connection.topic_name
-        # While one thread has it, batches are neither opened nor ended, and nothing is produced.
+        # While a thread holds it, other threads neither open nor end batches, nor produce.
         self.held = False
         self.failure: SluicewayError | None = None
         self._calls = calls
         self._only_errors = settings.only_errors
         self.validates = not self.validator.accepts_any
-        # Keys go to these, also when the channel grows: so each key's messages stay in order.
-        # 0: librdkafka's partitioner chooses.
+        # Keys are hashed over this number, also after the channel grows, so each key's messages
+        # stay in order. 0: librdkafka's partitioner chooses.
         self.partitions = 0 if settings.partitioner_of_librdkafka else self.connection.partitions
-        # Also after the producer refuses further messages, `_send` takes those of the queue.
+        # `_send` is used for queued messages even after the producer refuses further ones.
         self.produce: Callable[..., None]
         self._send: Callable[..., None]
-        # The latest wrapper of a delivery callback. librdkafka holds it while messages are under
-        # way; a reference of ours would keep the callback's objects afterwards.
+        # The latest wrapper of a delivery callback, as a weak reference. librdkafka holds the
+        # wrapper while messages are in flight; a strong one would keep the callback's objects.
         self.latest: Callable[[], Any] = _nothing
 
     def may_refresh(self, value: Any) -> bool:
@@ -84,7 +84,7 @@ class ChannelProducer(WriterEndpoint):
     def wrapped(self, on_delivery: OnDelivery) -> OnDelivery:
         """Return a delivery callback that counts failures and sets the channel's name.
 
-        While messages are under way, the same callback as the latest one gets the same wrapper.
+        While messages are in flight, equal consecutive callbacks share one wrapper.
         """
         latest = self.latest()
         if latest is not None and latest.__wrapped__ == on_delivery:
@@ -97,7 +97,7 @@ class ChannelProducer(WriterEndpoint):
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None or batches is not None:
-                self.note_delivery(error, message)
+                self.record_delivery(error, message)
             if error is None and only_errors:
                 return
             message.set_topic(name)
@@ -110,8 +110,8 @@ class ChannelProducer(WriterEndpoint):
         self.latest = weakref.ref(delivered)
         return delivered
 
-    def note_delivery(self, error: KafkaError | None, message: Message) -> None:
-        """Count a failed message, and note the offset of one that belongs to a batch."""
+    def record_delivery(self, error: KafkaError | None, message: Message) -> None:
+        """Count a failed message, or record the offset of a batch's message."""
         if self.batches is None:
             if error is not None:
                 self.add_failure(reason_of(error))
@@ -121,11 +121,11 @@ class ChannelProducer(WriterEndpoint):
             self.batches.add_delivered(message.partition(), message.offset())
 
     def connect(self, produce: Callable[..., None]) -> None:
-        """Hand messages to this function of librdkafka's producer from now on."""
+        """Pass messages to this function of librdkafka's producer from now on."""
         self.produce = self._send = produce
 
     def send(self, message: PendingMessage) -> None:
-        """Hand a message of the local queue to librdkafka. Raises BufferError, KafkaException."""
+        """Pass a message of the local queue to librdkafka. Raises BufferError, KafkaException."""
         partition = message.partition
         if message.key is not None and partition == -1:
             partition = partition_of_key(message.key, self.partitions)
@@ -145,7 +145,7 @@ class ChannelProducer(WriterEndpoint):
 
 
 def reason_of(error: KafkaError) -> str:
-    """Return an error for the cause of a failed writer."""
+    """Return the text of an error for the cause of a failed writer."""
     return f"{error.name()}, {error.str()}"
 
 
@@ -178,8 +178,8 @@ class TransactionAborted(SluicewayError):
 class BatchCommits:
     """Opens and ends the batches of a producer's exactly-once channels.
 
-    One thread at a time holds a channel: then nothing of it is handed to librdkafka. Raises
-    SluicewayTimeout if another one holds it for too long.
+    One thread at a time holds a channel; meanwhile none of its messages are passed to librdkafka.
+    Raises SluicewayTimeout if another thread holds it for too long.
     """
 
     def __init__(
@@ -193,13 +193,13 @@ class BatchCommits:
         self._attached = attached
         self._transactional = transactional
         self.stopped = False
-        """Whether commits by time have ended."""
+        """Whether timed commits have ended."""
 
     def commit(self, timeout_s: float) -> None:
-        """Commit what was delivered to exactly-once channels. Raises SluicewayError.
+        """Commit the delivered messages of exactly-once channels. Raises SluicewayError.
 
-        After an error other than CommitUnknown, a channel's batch is aborted, and nothing more is
-        sent to it.
+        After an error other than CommitUnknown, a channel's batch is aborted, and no more messages
+        are sent to it.
         """
         deadline_s = time.monotonic() + timeout_s
         first: SluicewayError | None = None
@@ -214,7 +214,7 @@ class BatchCommits:
     def end(
         self, channel: ChannelProducer, timeout_s: float, positions: PositionAdvance | None = None
     ) -> None:
-        """Commit the batch of a channel once everything in it is reported.
+        """Commit the batch of a channel after all its delivery reports.
 
         Raises SluicewayTimeout, after which it may be repeated, and the errors of
         `MessageBatches.commit`.
@@ -237,7 +237,7 @@ class BatchCommits:
                 raise
 
     def open(self, channel: ChannelProducer, wanted: Callable[[], bool]) -> bool:
-        """Open a channel's next batch, if it is still `wanted` then; False if it has to wait.
+        """Open a channel's next batch if it is still `wanted`; False if it has to wait.
 
         Raises GatewayError, TopicGone.
         """
@@ -245,7 +245,7 @@ class BatchCommits:
         assert batches is not None  # noqa: S101 - the channel is exactly_once
         with self._holding(channel, _TIMEOUT_S):
             if batches.has_batch:
-                # It is not known whether it is committed; `flush` asks again.
+                # The state of the batch is unknown; `flush` resolves it.
                 return batches.is_open
             batches.open()
             with self._deliveries.lock:
@@ -259,9 +259,9 @@ class BatchCommits:
         return True
 
     def abort(self, channel: ChannelProducer, timeout_s: float) -> bool:
-        """Abort the batch of a transaction; False if it turns out to be committed.
+        """Abort the batch of a transaction; False if it was already committed.
 
-        Raises SluicewayTimeout while messages are on their way, and CommitUnknown.
+        Raises SluicewayTimeout while messages are in flight, and CommitUnknown.
         """
         batches = channel.batches
         if batches is None:
@@ -277,7 +277,7 @@ class BatchCommits:
 
     @contextlib.contextmanager
     def _holding(self, channel: ChannelProducer, timeout_s: float) -> Iterator[None]:
-        """Keep other threads from the batch of a channel. Raises SluicewayTimeout."""
+        """Exclude other threads from the batch of a channel. Raises SluicewayTimeout."""
         deadline_s = time.monotonic() + timeout_s
         with self._deliveries.lock:
             while channel.held:
@@ -303,7 +303,7 @@ class BatchCommits:
             self.poll_reports(SHORT_WAIT_S)
 
     def poll_reports(self, wait_s: float) -> None:
-        """Serve reports in this thread, unless callbacks of the caller's would run in it."""
+        """Serve reports in this thread, unless the caller's callbacks would run in it."""
         if all(each.batches is not None for each in self._attached.values()):
             for each in self._deliveries.producers:
                 each.poll(wait_s)
@@ -312,7 +312,7 @@ class BatchCommits:
                 self._deliveries.changed.wait(wait_s)
 
     def _commit_later(self, channel: ChannelProducer, batch: object) -> None:
-        """Commit a batch after a time, so that it does not hold readers back."""
+        """Commit a batch after a time, so it does not hold readers back."""
 
         def commit() -> None:
             batches = channel.batches
@@ -322,7 +322,7 @@ class BatchCommits:
                 self.end(channel, _TIMEOUT_S)
             except SluicewayError as error:
                 # The next flush raises it.
-                LOGGER.warning("a commit by time in %s failed: %s", channel.handle.channel, error)
+                LOGGER.warning("a timed commit in %s failed: %s", channel.handle.channel, error)
                 if batches.current is batch:
                     self._commit_later(channel, batch)
 
@@ -331,7 +331,7 @@ class BatchCommits:
         timer.start()
 
     def _require_whole(self, channel: ChannelProducer) -> None:
-        """Abort the batch, and raise, if a message of it never reached Kafka."""
+        """Abort the batch and raise if one of its messages never reached Kafka."""
         lost = self._deliveries.queue.failures.get(channel.handle.channel)
         if lost is not None and channel.failure is None:
             channel.failure = DeliveryLost(lost.str())
@@ -343,7 +343,7 @@ class BatchCommits:
     def unended(
         self, channel: ChannelProducer, failure: KafkaError | None
     ) -> SluicewayError | None:
-        """Return why a batch that is open at the end is aborted."""
+        """Return the reason to abort a batch that is open at the end, or None."""
         if channel.batches is None or not channel.batches.has_batch:
             return None
         if failure is not None:

@@ -29,24 +29,23 @@ __all__ = ["CLOSE_TIMEOUT_S", "ChannelProducers"]
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
-# The limits of the first request for a channel: an outage shows after the first one, and a gateway
-# that is merely slow answers within a later one.
+# Limits of the first request for a channel: the first one detects an outage soon, the later one
+# allows for a slow gateway.
 _FIRST_PROBE_S: Final = 1.0
 _LAST_PROBE_S: Final = 30.0
 _RETRY_S: Final = 0.25
 _LEAST_DETACH_S: Final = 2.0
 CLOSE_TIMEOUT_S: Final = 10.0
-_MAX_HANDED_OVER: Final = 1000
+_MAX_SENT: Final = 1000
 
 
 class ChannelProducers:
     """The channels of one Producer, and their librdkafka producer.
 
-    A channel is attached by a thread of its own. Until then its messages are in a local queue, so
-    that `produce` never waits; `by_name` has the channels whose messages go straight to librdkafka.
-
+    A channel is attached in its own thread. Until then its messages are in a local queue, so
+    `produce` never waits; `by_name` has the channels whose messages go directly to librdkafka.
     Until a message has a callback, librdkafka reports failures only, which takes a third of the
-    work; `reports_all` is set when it reports everything. Every failure is counted.
+    work; `reports_all` is set when it reports all deliveries. Every failure is counted.
     """
 
     def __init__(self, settings: ProducerSettings) -> None:
@@ -80,8 +79,8 @@ class ChannelProducers:
         if self._fork_guard.forked:
             raise refused(
                 STATE,
-                f"this producer was created by the process {self._fork_guard.pid} and sends "
-                "nothing from a process forked from it: create one here",
+                f"this producer was created by the process {self._fork_guard.pid} and cannot be "
+                "used in a process forked from it: create one here",
             )
 
     def add(self, message: PendingMessage) -> None:
@@ -90,7 +89,7 @@ class ChannelProducers:
         Raises BufferError.
         """
         name = message.topic
-        self._queue.add(message, others=self.deliveries.handed_over)
+        self._queue.add(message, others=self.deliveries.in_librdkafka)
         self.by_name.pop(name, None)
         if name not in self._served:
             self._served.add(name)
@@ -101,7 +100,7 @@ class ChannelProducers:
     def refuse_more(self) -> None:
         """Refuse further messages; the caller holds `lock`.
 
-        From here on no thread sends a message: between looking `produce` up and calling it, a
+        From here on no thread sends a message: between the lookup of `produce` and its call, a
         thread runs nothing that lets other threads run.
         """
         self._refuses = True
@@ -110,7 +109,7 @@ class ChannelProducers:
             channel.produce = closed
 
     def report(self) -> None:
-        """Let heartbeats report counts, unless another thread holds the lock."""
+        """Update the counts for heartbeats, unless another thread holds the lock."""
         if self.lock.acquire(blocking=False):
             try:
                 for channel in self._attached.values():
@@ -119,10 +118,10 @@ class ChannelProducers:
                 self.lock.release()
 
     def close(self, error: BaseException | None, *, timeout_s: float) -> KafkaError | None:
-        """Flush, and report the ends, or `error`; return the first failure.
+        """Flush, and report the end offsets, or `error`; return the first failure.
 
-        After `timeout_s` in which no message was delivered, the others fail. Raises the exception
-        of a callback after all of that.
+        After `timeout_s` without a delivery, the remaining messages fail. Raises the exception of a
+        callback after everything else.
         """
         self.commits.stopped = True
         failure, raised, idle_s = self.deliveries.flush_or_fail(timeout_s)
@@ -159,11 +158,11 @@ class ChannelProducers:
         return failure
 
     def close_abandoned(self) -> None:
-        """Close, for a producer that was not closed."""
+        """Close an abandoned producer."""
         try:
             failure = self.close(None, timeout_s=CLOSE_TIMEOUT_S)
             if failure is not None:
-                LOGGER.error("a producer that was not closed: %s", failure.str())
+                LOGGER.error("a producer was not closed: %s", failure.str())
         except Exception:
             LOGGER.exception("a callback failed at the end of a producer that was not closed")
 
@@ -172,19 +171,19 @@ class ChannelProducers:
         return self._attached.get(name)
 
     def purge(self, name: str) -> None:
-        """Fail the messages of a channel that wait in the local queue."""
+        """Fail the messages of a channel in the local queue."""
         with self.lock:
             self._queue.fail(name, KafkaError(PURGE_QUEUE))
             self._changed.notify_all()
 
     def _open_batch(self, name: str, channel: ChannelProducer) -> None:
-        """Open the next batch of a channel for the messages that wait."""
+        """Open the next batch of a channel for its queued messages."""
         try:
             opened = self.commits.open(channel, lambda: self._queue.first(name) is not None)
         except SluicewayError as error:
             with self.lock:
                 if error.retriable:
-                    self._note_outage(name, kafka_error(error))
+                    self._report_outage(name, kafka_error(error))
                     self._changed.wait(_RETRY_S)
                     return
                 if self._settings.transactional_id is None:
@@ -196,24 +195,23 @@ class ChannelProducers:
                 self._changed.wait(_RETRY_S)
 
     def _refusal(self, channel: ChannelProducer) -> KafkaError | None:
-        """Return why a channel takes no messages."""
+        """Return the reason why a channel accepts no messages, or None."""
         if channel.failure is not None:
             return kafka_error(channel.failure, fatal=True)
         if channel.batches is None and self._settings.transactional_id is not None:
             return KafkaError(
                 INVALID_ARG,
-                f"the channel {channel.handle.channel!r} has the delivery at_least_once, without "
-                "transactions: create one with delivery exactly_once, or leave transactional.id "
-                "out",
+                f"the channel {channel.handle.channel!r} has the delivery at_least_once, which has "
+                "no transactions: create one with delivery exactly_once, or omit transactional.id",
                 txn_requires_abort=True,
             )
         return None
 
     def _serve(self, name: str) -> None:
-        """Attach a channel if it is not, and hand its messages to librdkafka; in a thread."""
+        """Attach a channel if needed, and pass its messages to librdkafka; runs in a thread."""
         try:
             channel = self._attached.get(name) or self._attach(name)
-            while channel is not None and self._hand_over(name, channel):
+            while channel is not None and self._send_queued(name, channel):
                 pass
         except Exception as error:
             LOGGER.exception("the messages to %s have failed", name)
@@ -221,7 +219,7 @@ class ChannelProducers:
                 self._fail(name, KafkaError(FAIL, f"{type(error).__name__}: {error}"))
 
     def _attach(self, name: str) -> ChannelProducer | None:
-        """Attach, with retries while messages wait; None if the messages have failed."""
+        """Attach, with retries while messages are queued; None if the messages have failed."""
         probe_s = _FIRST_PROBE_S
         while True:
             try:
@@ -233,7 +231,7 @@ class ChannelProducers:
                 if not fault.retriable():
                     self._fail(name, fault)
                     return None
-                self._note_outage(name, fault)
+                self._report_outage(name, fault)
                 self._queue.expire()
                 if self._stopped or self._queue.first(name) is None:
                     self._served.discard(name)
@@ -251,7 +249,7 @@ class ChannelProducers:
         return None
 
     def _attached_once(self, name: str, probe_s: float) -> ChannelProducer:
-        """Return a channel, and have a librdkafka producer for it."""
+        """Return an attached channel with a librdkafka producer."""
         channel = ChannelProducer(self._settings, name, probe_s=probe_s, calls=self._queue.calls)
         try:
             with self.lock:
@@ -267,18 +265,18 @@ class ChannelProducers:
             raise
         return channel
 
-    def _hand_over(self, name: str, channel: ChannelProducer) -> bool:
-        """Hand messages over; return False if none is left, or it has to stop."""
+    def _send_queued(self, name: str, channel: ChannelProducer) -> bool:
+        """Pass messages to librdkafka; return False if none is left or it has to stop."""
         with self.lock:
             if self._switching or channel.held:
                 self._changed.wait(SHORT_WAIT_S)
                 return True
             opens = unreported = False
-            # Many at once: if `produce` could add one for each, the queue would never be empty.
-            for _ in range(_MAX_HANDED_OVER):
+            # Many per lock: if `produce` could add one for each, the queue would never be empty.
+            for _ in range(_MAX_SENT):
                 message = None if self._stopped else self._queue.first(name)
                 if message is None:
-                    # Those with batches go by the queue always, which a commit can hold back.
+                    # Messages of batches always use the queue, which a commit can pause.
                     direct = channel.batches is None and self._settings.transactional_id is None
                     if direct and not self._refuses:
                         self.by_name[name] = channel
@@ -309,19 +307,19 @@ class ChannelProducers:
         return True
 
     def _refresh(self, name: str, channel: ChannelProducer, message: PendingMessage) -> None:
-        """Ask the gateway whether the schema id of a message is one of the channel's."""
+        """Request the channel's schemas to check a message's schema id."""
         try:
             channel.validator.error(message.encoded_value)
         except SluicewayError as error:
             with self.lock:
                 if error.retriable:
-                    self._note_outage(name, kafka_error(error))
+                    self._report_outage(name, kafka_error(error))
                     self._changed.wait(_RETRY_S)
                 elif self._queue.remove(message):
                     self._refuse(channel, message, kafka_error(error))
 
     def _send(self, channel: ChannelProducer, message: PendingMessage) -> bool:
-        """Hand a message to librdkafka, or wait for room in its queue; the caller holds `lock`."""
+        """Pass a message to librdkafka, or wait for room in its queue; the caller holds `lock`."""
         error: KafkaError | None = None
         try:
             if channel.validates:
@@ -344,7 +342,7 @@ class ChannelProducers:
     def _refuse(self, channel: ChannelProducer, message: PendingMessage, error: KafkaError) -> None:
         """Report a message that was removed from the queue as refused; the caller holds `lock`.
 
-        Without a callback nobody learns of it before `close`, so its writer has failed.
+        Without a callback it is reported only by `close`, so its writer has failed.
         """
         if message.on_delivery is None:
             channel.records += 1
@@ -353,7 +351,7 @@ class ChannelProducers:
         self._changed.notify_all()
 
     def _report_all(self) -> None:
-        """Report all deliveries from now on, after messages under way."""
+        """Report all deliveries from now on, after the messages in flight."""
         with self._switch_lock:
             with self.lock:
                 if self._reports_delivered:
@@ -367,7 +365,7 @@ class ChannelProducers:
                     self._create(reports_all=True)
                     for channel in self._attached.values():
                         self._connect(channel)
-                # A message of a thread that was in `produce` meanwhile.
+                # Another thread may have been in `produce` meanwhile.
                 self._wait_until_empty(before)
             finally:
                 with self.lock:
@@ -387,20 +385,20 @@ class ChannelProducers:
             LOGGER.error("%d messages to %s are not delivered: %s", count, name, error.str())
         self._changed.notify_all()
 
-    def _note_outage(self, name: str, error: KafkaError) -> None:
+    def _report_outage(self, name: str, error: KafkaError) -> None:
         """Report an outage once, until a channel is attached; the caller holds `lock`."""
         self._queue.explain(name, error.str())
         if self._outage:
             return
         self._outage = True
-        LOGGER.warning("messages to %s wait: %s", name, error.str())
+        LOGGER.warning("messages to %s are delayed: %s", name, error.str())
         error_cb = self._settings.callbacks.get("error_cb")
         if error_cb is not None:
             self._queue.calls.append(lambda: error_cb(error))
             self._changed.notify_all()
 
     def _connect(self, channel: ChannelProducer) -> None:
-        """Have a channel use the current librdkafka producer; the caller holds `lock`."""
+        """Connect a channel to the current librdkafka producer; the caller holds `lock`."""
         channel.connect(self.deliveries.producers[-1].produce)
         if self._refuses:
             channel.produce = closed
@@ -429,17 +427,17 @@ class ChannelProducers:
             "delivery.report.only.error": not reports_all,
         }
         producer = create_client(Producer, config.over(own))
-        # With only errors wanted, callbacks need no other producer.
+        # If the caller wants errors only, callbacks need no other producer.
         self.reports_all = reports_all or settings.only_errors
         self._reports_delivered = reports_all
         self.deliveries.producers = (*self.deliveries.producers, producer)
         self._changed.notify_all()
 
     def _count(self, error: KafkaError | None, message: Message) -> None:
-        """Count a message without a callback that was not delivered."""
+        """Count an undelivered message without a callback."""
         channel = self._attached.get(self._names.get(message.topic(), ""))
         if channel is not None and (error is not None or channel.batches is not None):
-            channel.note_delivery(error, message)
+            channel.record_delivery(error, message)
 
 
 def closed(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""Committed messages of one exactly-once channel, as librdkafka's consumer would hand them out."""
+"""Committed messages of one exactly-once channel, in the form of librdkafka's consumer."""
 
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -23,10 +23,10 @@ _TIMEOUT_S: Final = 30.0
 
 
 class CommittedMessages:
-    """Assigned partitions of one channel: messages that are committed, in order, and events.
+    """Committed messages, in order, and events of one channel's assigned partitions.
 
-    Errors are events, as those of librdkafka; nothing is skipped by them. Requests for offsets
-    raise SluicewayError. Thread-safe.
+    Errors are events, as in librdkafka, and skip no message. Requests for offsets raise
+    SluicewayError. Thread-safe.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class CommittedMessages:
         self._stream = CommittedStream(stream, visibility)
         self._lock = FairLock()
         self._buffer: deque[Message] = deque()
-        # By partition: the next offset to hand out; the paused ones are not in the stream.
+        # By partition, the next offset to return; paused partitions are not in the stream.
         self._next: dict[int, int] = {}
-        self._handed_out: set[int] = set()
+        self._returned: set[int] = set()
         self._paused: set[int] = set()
         # By partition, the end that an event has reported.
         self._reported: dict[int, int] = {}
@@ -71,24 +71,24 @@ class CommittedMessages:
             for partition in partitions:
                 self._next.pop(partition, None)
                 self._reported.pop(partition, None)
-            self._handed_out.difference_update(partitions)
+            self._returned.difference_update(partitions)
 
     def seek(self, partition: int, offset: int) -> None:
         """Continue a partition at an offset."""
         with self._lock:
             self._drop([partition])
-            self._handed_out.discard(partition)
+            self._returned.discard(partition)
             self._reported.pop(partition, None)
             self._move({partition: offset})
 
     def pause(self, partitions: Collection[int]) -> None:
-        """Hand out nothing of these until `resume`."""
+        """Return no messages of these partitions until `resume`."""
         with self._lock:
             self._drop(partitions)
             self._paused.update(partitions)
 
     def resume(self, partitions: Collection[int]) -> None:
-        """Hand out messages of these again."""
+        """Return messages of these partitions again."""
         with self._lock:
             resumed = {p: self._next[p] for p in partitions if p in self._paused}
             self._paused.difference_update(resumed)
@@ -110,15 +110,15 @@ class CommittedMessages:
             for message in found:
                 if message.error() is None:
                     self._next[message.partition()] = message.offset() + 1
-                    self._handed_out.add(message.partition())
+                    self._returned.add(message.partition())
             return found
 
     def consumed(self, partition: int) -> int | None:
-        """Return the offset after the last message handed out, if there was one."""
-        return self._next.get(partition) if partition in self._handed_out else None
+        """Return the offset after the last returned message, or None."""
+        return self._next.get(partition) if partition in self._returned else None
 
     def watermarks(self, partition: int) -> tuple[int, int]:
-        """Return the first offset of a partition, and the end of what can be read."""
+        """Return the first offset of a partition, and the end of its readable messages."""
         found = self._stream.watermarks([partition])[partition]
         return found.begin, found.end
 
@@ -128,7 +128,7 @@ class CommittedMessages:
         return found if found < self._visibility.runs.stable_of(partition) else OFFSET_END
 
     def resolve(self, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Return offsets as numbers: OFFSET_BEGINNING and OFFSET_END as of now."""
+        """Return offsets as numbers, with the current OFFSET_BEGINNING and OFFSET_END."""
         found = dict(offsets)
         found |= self._stream.begins([p for p, at in offsets.items() if at == OFFSET_BEGINNING])
         ends = [p for p, at in offsets.items() if at == OFFSET_END]
@@ -186,7 +186,7 @@ class CommittedMessages:
         self._move(start)
 
     def _report_ends(self, reached: Mapping[int, int]) -> None:
-        """Add an event for each partition that has reached the end of what can be read."""
+        """Add an event for each partition that has reached the end of its readable messages."""
         if not self._eof:
             return
         for partition, offset in reached.items():

@@ -21,11 +21,11 @@ Report = tuple[KafkaError | None, list[TopicPartition]]
 
 
 class AsyncCommitter:
-    """Commits by `commit`, which takes offsets of one channel; calls of it never overlap.
+    """Commits with `commit`, for the offsets of one channel; its calls never overlap.
 
-    A thread runs while there are requests. Those that wait for it are committed together, the
-    highest offset of each partition. Every request gets its own report; `reports` are handed out
-    by polls, which `wakeup` wakes.
+    A thread runs while there are requests. Waiting requests are committed together, with the
+    highest offset of each partition. Every request gets its own report; polls, which `wakeup`
+    wakes, deliver `reports`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class AsyncCommitter:
         self._changed = threading.Condition()
         self._waiting: list[dict[Partition, Position]] = []
         self.idle = True
-        """Whether no commit waits or is under way."""
+        """Whether no commit is waiting or running."""
         self.reports: collections.deque[Report] = collections.deque()
 
     def commit(self, offsets: Mapping[Partition, Position]) -> dict[str, SluicewayError]:
@@ -56,7 +56,8 @@ class AsyncCommitter:
         with self._changed:
             self._waiting.append(dict(offsets))
             if self.idle:
-                # Ends with its work: a thread that waits would keep an abandoned consumer alive.
+                # The thread ends with its work: a waiting one would keep an abandoned consumer
+                # alive.
                 threading.Thread(target=self._run, name="sluiceway-commit", daemon=True).start()
                 self.idle = False
 
@@ -69,7 +70,7 @@ class AsyncCommitter:
         self._add_report(first, committed_partitions(offsets, errors))
 
     def flush(self) -> None:
-        """Wait until no commit waits or is under way."""
+        """Wait until no commit is waiting or running."""
         with self._changed:
             self._changed.wait_for(lambda: self.idle)
 
@@ -97,9 +98,9 @@ class AsyncCommitter:
             together |= {key: max(at, together.get(key, at)) for key, at in each.items()}
         failures = self.commit(together)
         # Commit one by one to find the request that failed, unless the gateway is unavailable.
-        away = all(isinstance(each, GatewayUnavailable) for each in failures.values())
+        unavailable = all(isinstance(each, GatewayUnavailable) for each in failures.values())
         for each in requests:
-            self.report(each, failures if away or len(requests) == 1 else self.commit(each))
+            self.report(each, failures if unavailable or len(requests) == 1 else self.commit(each))
 
     def _add_report(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
         self.reports.append((error, offsets))
@@ -107,7 +108,7 @@ class AsyncCommitter:
 
 
 class CommittedPartition(TopicPartition):  # type: ignore[misc]
-    """A partition of a commit. confluent-kafka's own class cannot be given an error."""
+    """A partition of a commit. confluent-kafka's own class cannot hold an error."""
 
     error: KafkaError | None = None
 

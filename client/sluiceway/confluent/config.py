@@ -1,4 +1,4 @@
-"""Configuration of consumers and producers by librdkafka's names."""
+"""Configuration of consumers and producers with librdkafka's names."""
 
 import difflib
 import functools
@@ -46,7 +46,7 @@ _UNCHECKED: Final = frozenset({"debug", "log_level", "statistics.interval.ms"})
 
 
 class ChannelControl(Control):
-    """The control plane for facades; with `creates`, a channel that is missing is created."""
+    """The control plane for facades; with `creates`, a missing channel is created."""
 
     def __init__(self, transport: Transport, *, listener: str | None, creates: bool) -> None:
         super().__init__(transport, listener=listener)
@@ -68,13 +68,13 @@ class ChannelControl(Control):
         except Conflict as error:
             if error.code != "precondition_failed":
                 raise
-        # It was created meanwhile.
+        # Another program created it meanwhile.
         return super().channel(name, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """Settings of both. `hpe`: behave like HPE's client where it differs from confluent-kafka."""
+    """Settings of both clients. `hpe`: behave like HPE's client where they differ."""
 
     control: Control
     hpe: bool
@@ -113,7 +113,7 @@ class ConsumerSettings(Common):
             patience_ms = min(max(_MIN_PATIENCE_MS, self.patience_ms), channel.timeout_ms)
             if patience_ms < self.patience_ms:
                 LOGGER.warning(
-                    "session.timeout.ms is %d, but the channel allows %d at most, which is taken; "
+                    "session.timeout.ms is %d, but the channel's limit is %d, which is used; "
                     "`sluiceway channels update --patience` raises it",
                     *(self.patience_ms, patience_ms),
                 )
@@ -146,7 +146,7 @@ class ProducerSettings(Common):
 
 
 class _Properties(MaskedProperties):
-    """The properties that are not read yet; reading one removes it."""
+    """Properties that are not read yet; reading one removes it."""
 
     @classmethod
     def of(cls, config: object, named: Mapping[str, Any]) -> "_Properties":
@@ -157,7 +157,7 @@ class _Properties(MaskedProperties):
         if not isinstance(topic, Mapping):
             raise _wrong("default.topic.config", topic, "a dict")
         merged = MaskedProperties(topic).over(given)
-        # As for librdkafka, None is the default.
+        # As in librdkafka, None means the default.
         return cls({name: merged[name] for name in merged if merged[name] is not None})
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -283,7 +283,7 @@ def _transactional_id(value: object) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def partition_of_key(key: str | bytes, partitions: int) -> int:
-    """Return the partition of a key; -1, which leaves it to librdkafka, without `partitions`.
+    """Return the partition of a key; with 0 `partitions` -1, so librdkafka chooses.
 
     Hashing takes longer than sending, so results are cached.
     """
@@ -309,7 +309,7 @@ def _refuse(given: _Properties) -> None:
         if str(value).lower() not in values:
             raise refused(
                 INVALID_ARG,
-                f"{name} is {value!r}: it is always {values[0]}, {reason}; leave it out",
+                f"{name} is {value!r}: it is always {values[0]}, {reason}; omit it",
             )
 
 
@@ -341,7 +341,7 @@ def _common(
 
 
 def _require_valid(given: MaskedProperties) -> None:
-    """Raise KafkaException for a value that librdkafka refuses, with its own text."""
+    """Raise KafkaException with librdkafka's own text for a value that it refuses."""
     # Credentials are complete only together with the gateway's properties.
     checked = {
         name: given[name]
@@ -364,8 +364,8 @@ def _control(given: _Properties) -> Control:
         url = url or value
         if value is not None and not str(value).startswith(("http://", "https://")):
             raise OptionError(
-                f"{name} is {value!r}; it takes the gateway's address, as http://127.0.0.1:8900. "
-                "Kafka's address comes from the gateway"
+                f"{name} is {value!r}; it takes the gateway's address, such as http://127.0.0.1:8900."
+                " Kafka's address comes from the gateway"
             )
     token, ca = Token.of(given.pop("sluiceway.token", None)), given.pop("sluiceway.ca", None)
     listener = given.pop("sluiceway.listener", None) or os.environ.get("SLUICEWAY_LISTENER")

@@ -34,7 +34,7 @@ __all__ = ["Consumer"]
 
 _SLICE_S = 0.1
 _TIMEOUT_S = 30.0
-"""For requests to the gateway without a timeout of the caller's."""
+"""The default timeout of requests to the gateway."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -61,13 +61,13 @@ class Consumer:
     lists them, and every method.
 
     Raises KafkaException with librdkafka's codes, TypeError for arguments of another type, and
-    RuntimeError once it is closed. Thread-safe: of threads that poll, each message goes to one.
+    RuntimeError once it is closed. Thread-safe: each message goes to one of the polling threads.
     """
 
     def __init__(self, config: object = None, /, **named: Any) -> None:
         self._settings = consumer_settings(config, named)
         self._coordinator = ConsumerCoordinator(self._settings, self)
-        # For polls, which look at them before each message.
+        # Polls check these before each message.
         self._wakeup = self._coordinator.wakeup
         self._events = self._coordinator.events
         self._assignment = self._coordinator.assignment
@@ -107,7 +107,7 @@ class Consumer:
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these partitions only, from their offsets or else the group's committed ones.
 
-        In `on_assign`, it sets the offsets at which the new partitions begin.
+        Inside `on_assign`, it sets the start offsets of the new partitions.
         """
         wanted = partitions_of(partitions)
         if self._assignment.in_callback:
@@ -130,7 +130,7 @@ class Consumer:
             return
         wanted, present = partitions_of(partitions), self._assignment.manual_partitions
         for channel, partition in wanted.keys() & set(present):
-            raise refused(CONFLICT, f"partition {partition} of {channel!r} is assigned already")
+            raise refused(CONFLICT, f"partition {partition} of {channel!r} is already assigned")
         self._coordinator.assign_manually(wanted, keep=present)
 
     @_exclusive
@@ -153,7 +153,7 @@ class Consumer:
         Events have a `Message.error()`.
         """
         if time.monotonic() < self._wakeup.due_s and not self._events:
-            # The hot path: fetched messages are handed out before anything else.
+            # The hot path: return fetched messages before anything else.
             message = self._fetcher.poll(0)
             if message is not None:
                 return message
@@ -181,7 +181,7 @@ class Consumer:
         deadline_s = self._deadline(timeout)
         found: list[Message] = []
         while True:
-            # Hand out what is taken before it is committed, or its partition revoked.
+            # Return the messages before a rebalance commits them or revokes their partition.
             if found and self._coordinator.rebalancing:
                 return found
             if not found and time.monotonic() >= self._wakeup.due_s:
@@ -203,12 +203,12 @@ class Consumer:
         asynchronous: bool = True,
         **named: Any,
     ) -> list[TopicPartition] | None:
-        """Commit past `message`, or `offsets`, or all that was handed out.
+        """Commit past `message`, or `offsets`, or all returned messages.
 
         `asynchronous` (or `**{"async": True}`) returns None at once, and `poll` calls `on_commit`.
         Otherwise it returns the committed offsets, and raises _NO_OFFSET if nothing was read. Other
-        codes of KafkaException: OFFSET_OUT_OF_RANGE past what was read, ILLEGAL_GENERATION and
-        UNKNOWN_MEMBER_ID.
+        codes of KafkaException: OFFSET_OUT_OF_RANGE past the returned messages, ILLEGAL_GENERATION
+        and UNKNOWN_MEMBER_ID.
         """
         asynchronous = named.pop("async", asynchronous)
         if named:
@@ -221,7 +221,7 @@ class Consumer:
             return None
         if not wanted:
             raise refused(NO_OFFSET, "nothing to commit: no assigned partition was read yet")
-        # Without the lock: others poll while it waits for the gateway.
+        # Without the lock, so other threads can poll meanwhile.
         committer.flush()
         failures = committer.commit(wanted)
         if failures:
@@ -234,7 +234,7 @@ class Consumer:
     ) -> None:
         """Store offsets for the next commit, with `enable.auto.offset.store` false."""
         if self._settings.auto_store:
-            raise refused(INVALID_ARG, "enable.auto.offset.store is true: it is stored already")
+            raise refused(INVALID_ARG, "enable.auto.offset.store is true: it is already stored")
         wanted = _requested(message, offsets)
         if wanted is None:
             raise TypeError("expected either message or offsets")
@@ -250,38 +250,38 @@ class Consumer:
 
     @_exclusive
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`."""
+        """Return no messages of these partitions until `resume`."""
         self._fetcher.pause(list(partitions_of(partitions)))
 
     @_exclusive
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Hand out messages of paused partitions again."""
+        """Return messages of paused partitions again."""
         self._fetcher.resume(list(partitions_of(partitions)))
 
     def committed(
         self, partitions: Sequence[TopicPartition], timeout: float = -1
     ) -> list[TopicPartition]:
-        """Return the group's committed offsets; OFFSET_INVALID where there is none.
+        """Return the group's committed offsets; OFFSET_INVALID without one.
 
-        Raises KafkaException _TRANSPORT without an answer after `timeout` seconds (negative: 30).
+        Raises KafkaException _TRANSPORT after `timeout` seconds without a response (negative: 30).
         """
         self._coordinator.require_open()
-        asked = partitions_of(partitions)
+        requested = partitions_of(partitions)
         with kafka_exceptions():
-            found = self._assignment.committed(asked, _seconds(timeout))
+            found = self._assignment.committed(requested, _seconds(timeout))
         stored = {(e.topic, e.partition): e for e in committed_partitions(found, {})}
-        return [stored.get(each, TopicPartition(*each, OFFSET_INVALID)) for each in asked]
+        return [stored.get(each, TopicPartition(*each, OFFSET_INVALID)) for each in requested]
 
     @_exclusive
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Return the offset after the last message handed out.
+        """Return the offset after the last returned message.
 
-        Before the first it is OFFSET_INVALID, or 0 as in HPE's client.
+        Before the first message it is OFFSET_INVALID, or 0 as in HPE's client.
         """
-        asked = partitions_of(partitions)
-        found = self._fetcher.consumed(asked)
+        requested = partitions_of(partitions)
+        found = self._fetcher.consumed(requested)
         unknown = 0 if self._settings.hpe else OFFSET_INVALID
-        return topic_partitions({each: found.get(each, unknown) for each in asked})
+        return topic_partitions({each: found.get(each, unknown) for each in requested})
 
     def get_watermark_offsets(
         self,
@@ -299,20 +299,20 @@ class Consumer:
     ) -> list[TopicPartition]:
         """Return the first offset not older than each `offset`, which is a time in ms."""
         deadline_s = time.monotonic() + _seconds(timeout)
-        asked = self._existing(partitions, deadline_s)
-        return topic_partitions(self._fetcher.offsets_at(asked, left_s(deadline_s)))
+        requested = self._existing(partitions, deadline_s)
+        return topic_partitions(self._fetcher.offsets_at(requested, left_s(deadline_s)))
 
     def consumer_group_metadata(self) -> GroupMetadata:
-        """Return what `Producer.send_offsets_to_transaction` needs of this consumer.
+        """Return the metadata for `Producer.send_offsets_to_transaction`.
 
-        Raises KafkaException _STATE with automatic commits, which would go ahead of transactions.
+        Raises KafkaException _STATE with automatic commits, which would precede transactions.
         """
         self._coordinator.require_open()
         if self._settings.auto_commit:
             raise refused(
                 STATE,
-                "enable.auto.commit is true: commits would go ahead of the transaction, and its "
-                "messages be lost when it is aborted. Set it to false",
+                "enable.auto.commit is true: offsets would be committed before the transaction, "
+                "and its messages lost if it is aborted. Set it to false",
             )
         return GroupMetadata(
             self._settings.control.ledger.identity,
@@ -339,10 +339,10 @@ class Consumer:
         return next((each.handle.id for each in self._assignment.members.values()), None)
 
     def close(self) -> None:
-        """Commit if that is automatic, leave the group, and disconnect. May be repeated.
+        """Commit if commits are automatic, leave the group, and disconnect. May be repeated.
 
         It takes 10 s at most. Every step is tried; the exception of a callback or of the gateway is
-        raised afterwards. A gateway that does not answer is logged.
+        raised afterwards. An unreachable gateway is logged.
         """
         self._coordinator.wait_for_callback()
         with self._coordinator.lock:
@@ -371,7 +371,7 @@ class Consumer:
         if wanted is None:
             wanted = self._coordinator.consumed(self._assignment.partitions)
         self._assignment.require(wanted)
-        self._assignment.note()
+        self._assignment.record_positions()
         return wanted
 
     def _commit_with(
@@ -379,7 +379,7 @@ class Consumer:
         offsets: Sequence[TopicPartition],
         send: Callable[[PositionAdvance | None], None] | None,
     ) -> None:
-        """Commit offsets by the request of a transaction, or alone if it has none."""
+        """Commit offsets with a transaction's `send`, or alone without it."""
         wanted = self._to_commit(None, offsets)
         self._coordinator.committer.flush()
         if not wanted and send is not None:
@@ -389,8 +389,8 @@ class Consumer:
             if not isinstance(member, SubscribedConsumer):
                 raise refused(
                     STATE,
-                    f"the partitions of {channel!r} were assigned by hand: a transaction commits "
-                    "offsets of a group's member, so subscribe to the channel",
+                    f"the partitions of {channel!r} were assigned with assign(): a transaction "
+                    "commits offsets of a group's member, so subscribe to the channel",
                 )
             if send is None:
                 member.commit(positions)
@@ -400,13 +400,13 @@ class Consumer:
     def _existing(
         self, partitions: Sequence[TopicPartition], deadline_s: float
     ) -> dict[Partition, int]:
-        """Return partitions, assigned or not. Raises KafkaException if one does not exist."""
+        """Return partitions after a check that they exist. Raises KafkaException."""
         self._coordinator.require_open()
-        asked = partitions_of(partitions)
+        requested = partitions_of(partitions)
         with kafka_exceptions():
-            for each in asked:
+            for each in requested:
                 self._assignment.check(each, deadline_s)
-        return asked
+        return requested
 
     def _deadline(self, timeout: float | None) -> float:
         self._coordinator.require_open()
@@ -414,14 +414,14 @@ class Consumer:
 
 
 def _seconds(timeout: float) -> float:
-    """Return a caller's timeout; a negative one stands for the default."""
+    """Return a caller's timeout; a negative one means the default."""
     return _TIMEOUT_S if timeout < 0 else timeout
 
 
 def _requested(
     message: Message | None, offsets: Sequence[TopicPartition] | None
 ) -> dict[Partition, Position] | None:
-    """Return the offsets that a caller names to be committed; None if none are named."""
+    """Return the offsets that a caller wants to commit; None without any."""
     if message is not None and offsets is not None:
         raise ValueError("message and offsets are mutually exclusive")
     if message is not None:

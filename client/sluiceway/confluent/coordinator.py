@@ -31,11 +31,11 @@ OnPartitions = Callable[[Any, list[TopicPartition]], object]
 
 _SERVE_INTERVAL_S = 0.5
 _LEAVE_TIMEOUT_S = 10.0
-"""How long closing and leaving a group may take in all."""
+"""The time limit of closing and of leaving a group."""
 
 
 class WakeupEvent(threading.Event):
-    """Wakes a poll that waits. `due_s` (monotonic) is when a poll serves in any case.
+    """Wakes a waiting poll. `due_s` (monotonic) is the time of the next `serve` without an event.
 
     A poll compares one number per message: `due_s` is 0 while the event is set.
     """
@@ -59,16 +59,16 @@ class WakeupEvent(threading.Event):
 
 
 class ConsumerCoordinator:
-    """Keeps one consumer's membership and commits up to date; `consumer` goes to its callbacks.
+    """Maintains one consumer's membership and commits; callbacks get `consumer`.
 
-    Threads that share a consumer poll side by side. For everything else a thread holds `lock`, but
-    not while callbacks run: what they call may come from other threads. `serve`, which polls call,
-    takes the next steps; requests to the gateway run in threads of their own meanwhile.
+    Threads that share a consumer may poll at the same time. For everything else a thread holds
+    `lock`, but not while callbacks run: these may call the consumer from other threads. Polls call
+    `serve`, which takes the next steps; requests to the gateway run in other threads.
     """
 
     def __init__(self, settings: ConsumerSettings, consumer: object) -> None:
         self._settings = settings
-        # Held weakly: an abandoned consumer is collected at once, and leaves its group.
+        # A weak reference, so an abandoned consumer is collected at once and leaves its group.
         self._consumer = weakref.ref(consumer)
         self._fork_guard = ForkGuard()
         self.lock = FairLock()
@@ -91,51 +91,51 @@ class ConsumerCoordinator:
 
     @property
     def rebalancing(self) -> bool:
-        """Whether others may wait for partitions, so that messages are to be handed out first."""
+        """Whether others may wait for partitions, so polled messages must be returned first."""
         if self._steps.active:
             return True
         return any(each.share.rebalance_due for each in self.assignment.group_members)
 
     def serve(self, wait_s: float) -> None:
-        """Commit, call back and rebalance as far as due; wait `wait_s` at most, and briefly."""
+        """Commit, run callbacks and rebalance as due; wait `wait_s` at most, and briefly."""
         self.require_open()
         with self.lock:
             self.require_open()
             self.wakeup.postpone(time.monotonic() + _SERVE_INTERVAL_S)
             if self.assignment.in_callback:
-                # A poll within a callback; the serve that called it continues afterwards.
+                # A poll within a callback; the outer `serve` continues afterwards.
                 return
             if self._settings.auto_commit and time.monotonic() >= self._commit_due_s:
                 self._commit_due_s = time.monotonic() + self._settings.auto_commit_s
                 uncommitted = self._uncommitted(self.assignment.partitions)
                 if self.committer.idle and uncommitted:
-                    self.assignment.note()
+                    self.assignment.record_positions()
                     # In the background: polls do not wait for the gateway.
                     self.committer.submit(uncommitted)
             self._deliver_reports()
             self._report_outage()
             if self.closed or self.assignment.in_callback:
                 return
-            self.assignment.note()
+            self.assignment.record_positions()
             if self.assignment.subscription or self._steps.active:
                 with kafka_exceptions():
                     self._steps.advance(self._rebalance, wait_s)
 
     def next_event(self) -> Message | None:
-        """Take the next event to hand out."""
+        """Return and remove the next event."""
         try:
             return self.events.popleft()
         except IndexError:
             return None
 
     def unsubscribe(self, deadline_s: float | None = None) -> None:
-        """Leave the group at all channels, without waiting longer than until the deadline."""
+        """Leave the group at all channels; wait until the deadline at most."""
         self._require_no_callback()
         deadline_s = _leave_deadline_s() if deadline_s is None else deadline_s
         self.assignment.subscription.replace(())
         with contextlib.ExitStack() as stack:
             stack.callback(self.callbacks.clear)
-            # First those that the steps in progress may add.
+            # Also channels that the steps in progress add.
             stack.callback(self._leave_all, deadline_s)
             stack.callback(self._finish, _nothing(), deadline_s)
 
@@ -165,7 +165,7 @@ class ConsumerCoordinator:
             self.assign_manually({}, deadline_s=deadline_s)
 
     def consumed(self, partitions: Collection[Partition]) -> dict[Partition, Position]:
-        """Return what a commit without arguments commits of these partitions."""
+        """Return the positions that a commit without arguments would commit."""
         if self._settings.auto_store:
             found = self.assignment.fetcher.consumed(partitions)
             return {each: Position(offset=at) for each, at in found.items()}
@@ -175,18 +175,18 @@ class ConsumerCoordinator:
     def close(self) -> None:
         """Commit if automatic, leave the group, and disconnect, in `_LEAVE_TIMEOUT_S` at most.
 
-        Every step is tried; the exception of a callback or of the gateway is raised afterwards. A
-        gateway that does not answer is only logged: it gets the rest when it is back.
+        Every step is tried; the exception of a callback or of the gateway is raised afterwards. An
+        unreachable gateway is only logged, and gets the rest when it answers again.
         """
         if self.closed:
             return
         if self._fork_guard.forked:
-            # librdkafka's threads do not exist here: closing would wait forever.
+            # A forked process lacks librdkafka's threads, so closing would wait forever.
             self.closed = True
             return
         self._require_no_callback()
         deadline_s = _leave_deadline_s()
-        # Callbacks run in reverse order.
+        # The stack runs in reverse order.
         with contextlib.ExitStack() as stack:
             stack.callback(self.assignment.close)
             stack.callback(self._end)
@@ -196,7 +196,7 @@ class ConsumerCoordinator:
             stack.callback(self.unsubscribe, deadline_s)
 
     def wait_for_callback(self) -> None:
-        """Wait for a callback that another thread runs; holding the lock would keep it."""
+        """Wait for a callback in another thread, without holding the lock that it needs."""
         if self.assignment.in_callback and self._calling != threading.get_ident():
             self._called.wait(_LEAVE_TIMEOUT_S)
 
@@ -216,7 +216,7 @@ class ConsumerCoordinator:
             self._steps.finish(steps, deadline_s)
 
     def _rebalance(self) -> Steps[None]:
-        """Join new channels, give up revoked partitions, and take assigned ones."""
+        """Join new channels, release revoked partitions, and take assigned ones."""
         assignment = self.assignment
         for each in assignment.group_members:
             if not assignment.subscription.includes(each.channel):
@@ -232,7 +232,7 @@ class ConsumerCoordinator:
                 yield from self._follow(member)
 
     def _follow(self, member: SubscribedConsumer) -> Steps[None]:
-        """Follow the gateway's assignment."""
+        """Apply the gateway's assignment."""
         share, assignment = member.share, self.assignment
         if share.rebalance_due:
             lost = yield share.find_revoked
@@ -254,7 +254,7 @@ class ConsumerCoordinator:
             try:
                 self._call("assign", partitions, assigning=True)
             finally:
-                # Also where `on_assign` raises, as in librdkafka.
+                # Also if `on_assign` raises, as in librdkafka.
                 started = assignment.started
                 assignment.add({each: at for each, at in starts.items() if each not in started})
                 member.held = tuple(sorted({*member.held, *new}))
@@ -263,11 +263,11 @@ class ConsumerCoordinator:
     def _revoke(
         self, member: SubscribedConsumer, lost: Collection[int], callback: str
     ) -> Steps[BaseException | None]:
-        """Give up partitions after commits and callback; return what the callback raised."""
+        """Release partitions after commits and callback; return the callback's exception."""
         partitions = dict.fromkeys(((member.channel, p) for p in lost), OFFSET_INVALID)
         if not partitions:
             return None
-        # Nothing is handed out any more that the commit would not cover.
+        # From here on, no message is returned that the commit would not cover.
         self.assignment.suspend(partitions)
         yield from self._commit_uncommitted(partitions)
         failure: BaseException | None = None
@@ -283,7 +283,7 @@ class ConsumerCoordinator:
         return failure
 
     def _lose(self, member: SubscribedConsumer, error: SluicewayError) -> Steps[None]:
-        """End a membership that the gateway has ended; its channel is not joined again."""
+        """Close a membership that the gateway has ended, and do not join its channel again."""
         static = self._settings.instance is not None
         event = Message(topic=member.channel, error=kafka_error(error, fatal=True, static=static))
         failure = yield from self._revoke(member, member.held, "lost")
@@ -311,7 +311,7 @@ class ConsumerCoordinator:
         self.assignment.forget(member)
 
         def end() -> None:
-            # A commit that arrived after the end would be refused.
+            # A commit after the end would be refused.
             self.committer.flush()
             member.handle.detach()
 
@@ -319,7 +319,7 @@ class ConsumerCoordinator:
             yield end
         except GatewayUnavailable as error:
             LOGGER.warning(
-                "%s is left when the gateway is back, or once it is found lost: %s",
+                "%s leaves when the gateway answers again, or when it is lost: %s",
                 member.handle.name,
                 error,
             )
@@ -330,25 +330,25 @@ class ConsumerCoordinator:
                 yield from self._detach(each)
 
     def _flush(self) -> Steps[None]:
-        """Wait for the commits under way."""
+        """Wait for pending commits."""
         if self.committer.idle:
             return
         try:
             yield self.committer.flush
         except GatewayUnavailable as error:
-            LOGGER.warning("commits have no answer yet, and may not be stored: %s", error)
+            LOGGER.warning("commits have no response yet, and may not be stored: %s", error)
 
     def _commit_uncommitted(self, partitions: Collection[Partition]) -> Steps[None]:
-        """Commit partitions that are given up, if commits are automatic, and report it."""
+        """Commit released partitions if commits are automatic, and report the commit."""
         yield from self._flush()
         offsets = self._uncommitted(partitions) if self._settings.auto_commit else {}
         if offsets:
-            self.assignment.note()
+            self.assignment.record_positions()
             self.committer.submit(offsets)
             yield from self._flush()
 
     def _report_outage(self) -> None:
-        """Call `error_cb` once when the gateway stops to answer."""
+        """Call `error_cb` once when the gateway stops answering."""
         sessions = (each.handle.session for each in self.assignment.members.values())
         found = (self.assignment.outage, *(each.interruption for each in sessions))
         error = next((each for each in found if isinstance(each, GatewayUnavailable)), None)
@@ -363,11 +363,11 @@ class ConsumerCoordinator:
             LOGGER.warning("the gateway does not answer, and there is no error_cb: %s", error)
 
     def _uncommitted(self, partitions: Collection[Partition]) -> dict[Partition, Position]:
-        """Return the offsets handed out of these partitions and not committed yet."""
+        """Return the uncommitted offsets of these partitions."""
         wanted = {}
         for (channel, number), at in self.consumed(partitions).items():
             committed = self.assignment.members[channel].committed(number)
-            # After a seek back, nothing is committed until reading has passed the committed offset.
+            # After a seek back, nothing is committed until reading passes the committed offset.
             if committed is None or committed < at.offset:
                 wanted[channel, number] = at
         return wanted
@@ -382,7 +382,7 @@ class ConsumerCoordinator:
         self._calling, self._called = threading.get_ident(), threading.Event()
         try:
             if callback is not None:
-                # AIOConsumer's callbacks call from other threads.
+                # AIOConsumer's callbacks call the consumer from other threads.
                 with self.lock.released():
                     callback(self._consumer(), topic_partitions(partitions))
         finally:
@@ -401,7 +401,7 @@ class ConsumerCoordinator:
                 LOGGER.warning("a commit failed, and there is no on_commit: %s", error.str())
 
     def _end(self) -> None:
-        """Leave the channels that could not be left in order, and close."""
+        """Leave the remaining channels, and close."""
         self.closed = True
         self.wakeup.set()
         self.finalizer.detach()
@@ -409,7 +409,7 @@ class ConsumerCoordinator:
 
     def _require_no_callback(self) -> None:
         if self.assignment.in_callback:
-            raise refused(STATE, "a callback of this consumer runs: do this when poll returns")
+            raise refused(STATE, "a callback of this consumer runs: call this after poll returns")
 
 
 def _leave_deadline_s() -> float:

@@ -75,7 +75,7 @@ _BY_CLASS: Final[tuple[tuple[type[SluicewayError], int], ...]] = (
 
 
 def kafka_error(error: SluicewayError, *, fatal: bool = False, static: bool = False) -> KafkaError:
-    """Return `error` with Kafka's code and its own message; `static`: of a static member."""
+    """Return `error` with Kafka's code and its own message; `static`: for a static member."""
     code = _BY_CODE.get(error.code) if isinstance(error, Conflict | ChannelNotFound) else None
     if static and isinstance(error, Fenced):
         code = KafkaError.FENCED_INSTANCE_ID

@@ -1,8 +1,8 @@
-"""Message fetcher: librdkafka's messages under the names of their channels.
+"""Message fetcher: librdkafka's messages with the names of their channels.
 
-The client's fetch loop (`kafka/fetcher.py`) decodes records of one channel. A Consumer hands out
-librdkafka's own messages of any number of channels, and librdkafka keeps its position in each
-partition, so there is nothing to buffer here.
+The client's fetch loop (`kafka/fetcher.py`) decodes records of one channel. A Consumer returns
+librdkafka's own messages of any number of channels, and librdkafka keeps the positions, so nothing
+is buffered here.
 """
 
 import collections
@@ -49,9 +49,9 @@ _SLICE_S: Final = 0.02
 
 
 class MessageFetcher:
-    """Fetches partitions of channels from given offsets; groups and commits are not its concern.
+    """Fetches partitions of channels from given offsets, without groups and commits.
 
-    `starts` has the assigned partitions and the offsets at which they began.
+    `starts` has the start offsets of the assigned partitions.
     """
 
     def __init__(
@@ -68,25 +68,25 @@ class MessageFetcher:
         self._kafka: Mapping[str, str] | None = None
         self.connections: dict[str, Connection] = {}
         self._names: dict[str, str] = {}
-        # The channel's name if there is one channel; and the most frequent call.
+        # The channel's name if there is only one, and the most frequent call.
         self._only_name: str | None = None
         self._poll: Callable[[float], Message | None] = _no_message
-        # By channel, those that are exactly-once: what the consumer gives is not all committed.
+        # Exactly-once channels by name: librdkafka's consumer would also return uncommitted ones.
         self._committed: dict[str, CommittedMessages] = {}
         self._turn = 0
         self._closed = False
         self._requests = _Requests()
-        # Threads that look at a partition do not hold the consumer's lock.
+        # Threads that read the watermarks of a partition do not hold the consumer's lock.
         self._lock = threading.Lock()
         self.starts: dict[Partition, int] = {}
 
     @property
     def ready(self) -> bool:
-        """Whether there is a channel to poll."""
+        """Whether there are channels to poll."""
         return self._consumer is not None
 
     def add_channel(self, connection: Connection, visibility: Visibility | None) -> None:
-        """Add a channel, from any thread; of an exactly-once one with what may be seen of it.
+        """Add a channel, an exactly-once one with its visibility; thread-safe.
 
         Raises KafkaException _CONFLICT if its Kafka properties differ.
         """
@@ -119,7 +119,10 @@ class MessageFetcher:
 
     def poll(self, timeout_s: float) -> Message | None:
         """Return a message or an event, or None after `timeout_s`."""
-        if self._requests.waiting and (timeout_s := self._requests.give_way(timeout_s)) < 0:
+        if (
+            self._requests.waiting
+            and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
+        ):
             return None
         message = self._poll(timeout_s)
         if message is not None:
@@ -134,7 +137,10 @@ class MessageFetcher:
         consumer = self._consumer
         if consumer is None:
             return []
-        if self._requests.waiting and (timeout_s := self._requests.give_way(timeout_s)) < 0:
+        if (
+            self._requests.waiting
+            and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
+        ):
             return []
         if self._committed:
             messages = self._consume_all(limit, timeout_s)
@@ -146,7 +152,7 @@ class MessageFetcher:
         if self._only_name is not None:
             names: Iterable[str] = itertools.repeat(self._only_name)
         else:
-            # An event without a topic may be given the empty name.
+            # Events without a topic get an empty name.
             topics = [message.topic() or "" for message in messages]
             names = [self._names.get(topic, topic) for topic in topics]
         # The hot loop: one call per message, without bytecode.
@@ -177,7 +183,7 @@ class MessageFetcher:
             places = [self._place(each) for each in known if each[0] not in self._committed]
             if places:
                 self._consumer.incremental_unassign(places)
-                # A pause would last until the partition is assigned again.
+                # Otherwise a pause would also apply to the partition's next assignment.
                 self._consumer.resume(places)
         for each in known:
             del self.starts[each]
@@ -194,7 +200,7 @@ class MessageFetcher:
         self.starts[partition] = start
 
     def pause(self, partitions: Collection[Partition]) -> None:
-        """Hand out nothing of these until `resume`."""
+        """Return no messages of these partitions until `resume`."""
         places = self._assigned(partitions)
         for own, numbers in self._of_committed(partitions):
             own.pause(numbers)
@@ -202,7 +208,7 @@ class MessageFetcher:
             self._consumer.pause(places)
 
     def resume(self, partitions: Collection[Partition]) -> None:
-        """Hand out messages of these again."""
+        """Return messages of these partitions again."""
         places = self._assigned(partitions)
         for own, numbers in self._of_committed(partitions):
             own.resume(numbers)
@@ -210,26 +216,26 @@ class MessageFetcher:
             self._consumer.resume(places)
 
     def consumed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the offset after the last message handed out, of partitions with any."""
-        asked = [each for each in partitions if each in self.starts]
+        """Return the offset after the last returned message, for partitions with any."""
+        requested = [each for each in partitions if each in self.starts]
         committed: dict[Partition, int] = {}
         if self._committed:
-            for each in asked:
+            for each in requested:
                 own = self._committed.get(each[0])
                 if own is not None and (at := own.consumed(each[1])) is not None:
                     committed[each] = at
-            asked = [each for each in asked if each[0] not in self._committed]
-        if not asked or self._closed:
+            requested = [each for each in requested if each[0] not in self._committed]
+        if not requested or self._closed:
             return committed
-        found = self._consumer.position([self._place(each) for each in asked])
+        found = self._consumer.position([self._place(each) for each in requested])
         return committed | {
-            key: each.offset for key, each in zip(asked, found, strict=True) if each.offset >= 0
+            key: each.offset for key, each in zip(requested, found, strict=True) if each.offset >= 0
         }
 
     def positions(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the next offset to hand out of each partition."""
-        asked = {each: at for each in partitions if (at := self.starts.get(each)) is not None}
-        return asked | self.consumed(asked)
+        """Return the next offset of each partition."""
+        requested = {each: at for each in partitions if (at := self.starts.get(each)) is not None}
+        return requested | self.consumed(requested)
 
     def watermarks(
         self, partition: Partition, timeout_s: float, *, cached: bool
@@ -240,14 +246,14 @@ class MessageFetcher:
                 return self._committed[partition[0]].watermarks(partition[1])
         place = self._place(partition)
 
-        def ask(left_s: float) -> tuple[int, int] | None:
+        def request(left_s: float) -> tuple[int, int] | None:
             with self._requests:
                 found: tuple[int, int] | None = self._consumer.get_watermark_offsets(
                     place, timeout=left_s, cached=cached
                 )
             return found
 
-        return _with_retries(ask, timeout_s)
+        return _with_retries(request, timeout_s)
 
     def offsets_at(self, times: Mapping[Partition, int], timeout_s: float) -> dict[Partition, int]:
         """Return the first offset not older than each time (Unix, in ms)."""
@@ -258,21 +264,21 @@ class MessageFetcher:
                     own = self._committed[channel]
                     committed[channel, number] = own.offset_at(at, number)
         rest = {each: at for each, at in times.items() if each not in committed}
-        asked = [self._place(*each) for each in rest.items()]
+        requested = [self._place(*each) for each in rest.items()]
 
-        def ask(left_s: float) -> dict[Partition, int]:
+        def request(left_s: float) -> dict[Partition, int]:
             with self._requests:
-                found: list[Any] = self._consumer.offsets_for_times(asked, timeout=left_s)
+                found: list[Any] = self._consumer.offsets_for_times(requested, timeout=left_s)
             for each in found:
                 if each.error is not None:
                     raise KafkaException(each.error)
             return {key: each.offset for key, each in zip(rest, found, strict=True)}
 
-        return committed | (_with_retries(ask, timeout_s) if asked else {})
+        return committed | (_with_retries(request, timeout_s) if requested else {})
 
     def resolve(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Return offsets as numbers: OFFSET_BEGINNING and OFFSET_END as of now."""
-        # ListOffsets takes both of them in the place of a time.
+        """Return offsets as numbers, with the current OFFSET_BEGINNING and OFFSET_END."""
+        # ListOffsets accepts both in place of a time.
         logical = {each: at for each, at in offsets.items() if at in (OFFSET_BEGINNING, OFFSET_END)}
         found: dict[Partition, int] = {}
         for channel, own in self._committed.items():
@@ -285,7 +291,7 @@ class MessageFetcher:
     def check(self, partition: Partition, timeout_s: float = _METADATA_TIMEOUT_S) -> None:
         """Raise KafkaException _UNKNOWN_PARTITION if the channel has no such partition.
 
-        Also tells librdkafka about partitions that are new.
+        Also makes librdkafka aware of new partitions.
         """
         channel, number = partition
         connection = self.connections[channel]
@@ -303,15 +309,15 @@ class MessageFetcher:
                 return
         raise refused(
             UNKNOWN_PARTITION,
-            f"the channel {channel!r} has {connection.partitions} partitions, and no {number}",
+            f"the channel {channel!r} has {connection.partitions} partitions, but no {number}",
         )
 
     def close(self) -> None:
         """Disconnect from Kafka. May be repeated."""
         if not self._closed:
             self._closed = True
-            # librdkafka crashes if one thread closes it while another is in a call. So the last
-            # reference closes it, which is held by that call.
+            # librdkafka crashes if one thread closes it during another thread's call. So it is
+            # closed by the release of the last reference, which that call holds.
             self._consumer, self._poll = None, _no_message
             for own in self._committed.values():
                 own.close()
@@ -334,7 +340,7 @@ class MessageFetcher:
                 yield own, numbers
 
     def _sources(self) -> list[Any]:
-        """Return what is polled, beginning with another one each time."""
+        """Return the sources to poll, in rotating order."""
         sources: list[Any] = [each for each in self._committed.values() if each.assigned]
         if any(channel not in self._committed for channel, _ in self.starts):
             sources.append(self._consumer)
@@ -347,7 +353,7 @@ class MessageFetcher:
         deadline_s = time.monotonic() + timeout_s
         consumer, sources = self._consumer, self._sources()
         if consumer not in sources and consumer is not None:
-            # librdkafka's callbacks.
+            # Runs librdkafka's callbacks.
             event = consumer.poll(0)
             if event is not None:
                 return event
@@ -381,10 +387,10 @@ class MessageFetcher:
 
 
 class _Requests:
-    """Requests that go before polls.
+    """Precedence of requests over polls; enter it for a request.
 
-    confluent-kafka runs one call of a consumer at a time, whichever comes next: threads that poll
-    all the time could keep a request waiting for ever. Enter it for a request.
+    confluent-kafka runs one call of a consumer at a time, in any order, so threads that poll all
+    the time could delay a request forever.
     """
 
     def __init__(self) -> None:
@@ -393,8 +399,8 @@ class _Requests:
         self._none = threading.Event()
         self._none.set()
 
-    def give_way(self, timeout_s: float) -> float:
-        """Wait up to `timeout_s` until there is none; return the seconds left, or -1 after it."""
+    def wait_for_requests(self, timeout_s: float) -> float:
+        """Wait up to `timeout_s` for requests; return the remaining seconds, -1 after a timeout."""
         until_s = time.monotonic() + timeout_s
         return max(0.0, until_s - time.monotonic()) if self._none.wait(timeout_s) else -1.0
 
@@ -416,7 +422,7 @@ def _no_message(timeout_s: float) -> None:
 
 
 def _with_retries(call: Callable[[float], T], timeout_s: float) -> T:
-    """Retry `call`, which is given the seconds that are left; -1 if the timeout is negative."""
+    """Retry `call`, which gets the remaining seconds, or -1 if the timeout is negative."""
     if timeout_s < 0:
         return with_retries(lambda _: call(-1), timeout_s=math.inf)
     return with_retries(call, timeout_s=timeout_s)

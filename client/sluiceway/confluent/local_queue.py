@@ -1,4 +1,4 @@
-"""Queues of a Producer: messages whose channel is not attached yet, deliveries, callbacks."""
+"""Local queue of a Producer: messages of channels that are not attached yet, and callbacks."""
 
 import collections
 import threading
@@ -22,7 +22,7 @@ __all__ = [
 
 OnDelivery = Callable[[KafkaError | None, Message], object]
 
-# As librdkafka counts a message.
+# librdkafka's own overhead of a message.
 _OVERHEAD_BYTES: Final = 96
 
 
@@ -30,7 +30,7 @@ _CONTENT: Final = (str, bytes, type(None))
 
 
 class PendingMessage(NamedTuple):
-    """A message that waits for its channel until `due_s` of the monotonic clock."""
+    """A message that waits for its channel until `due_s` (monotonic)."""
 
     topic: str
     value: str | bytes | None
@@ -80,10 +80,10 @@ class PendingMessage(NamedTuple):
 
 
 class LocalQueue:
-    """Messages in order, by channel, bounded together with those in librdkafka's queue.
+    """Messages in order, by channel; the limits include librdkafka's queue.
 
     Not thread-safe: callers hold the lock of `ChannelProducers`; only `calls` may be read and
-    emptied from any thread. A message that fails becomes a call, which counts until it is made.
+    emptied by any thread. A failed message becomes a call, which counts until it is made.
     """
 
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
@@ -95,10 +95,10 @@ class LocalQueue:
         self.waiting = 0
         self.calls: collections.deque[Callable[[], object]] = collections.deque()
         self.lost = 0
-        """Failed messages without a delivery callback, so that nobody was told."""
+        """The number of failed messages without a delivery callback."""
         self.lost_error: KafkaError | None = None
         self.failures: dict[str, KafkaError] = {}
-        """By channel, why a message never reached Kafka."""
+        """By channel, the reason why a message never reached Kafka."""
 
     def __len__(self) -> int:
         return self.waiting + len(self.calls)
@@ -126,7 +126,7 @@ class LocalQueue:
         return found is not None and found[0].on_delivery is not None
 
     def remove(self, message: PendingMessage) -> bool:
-        """Remove the oldest message of its channel, which it was; False if it is gone."""
+        """Remove a message that was the oldest of its channel; False if it is gone."""
         found = self._by_channel.get(message.topic)
         if not found or found[0] is not message:
             return False
@@ -134,7 +134,7 @@ class LocalQueue:
         return True
 
     def explain(self, channel: str, cause: str) -> None:
-        """Note why the messages of a channel wait."""
+        """Record the reason why the messages of a channel wait."""
         self._causes[channel] = cause
 
     def expire(self) -> None:
@@ -144,7 +144,7 @@ class LocalQueue:
             self._expire(channel, now_s)
 
     def fail(self, channel: str, error: KafkaError) -> int:
-        """Fail the messages of a channel; return how many."""
+        """Fail the messages of a channel, and return their number."""
         count = 0
         found = self._by_channel.get(channel)
         while found:
@@ -153,7 +153,7 @@ class LocalQueue:
         return count
 
     def purge(self, error: KafkaError | None = None) -> None:
-        """Fail all messages; without an `error` because the user wants it."""
+        """Fail all messages; without an `error`, as purged by the user."""
         purged = error or KafkaError(PURGE_QUEUE)
         lost, lost_error = self.lost, self.lost_error
         for channel in list(self._by_channel):
@@ -162,7 +162,7 @@ class LocalQueue:
             self.lost, self.lost_error = lost, lost_error
 
     def report(self, message: PendingMessage, error: KafkaError) -> None:
-        """Have `poll` call the delivery callback of a message that failed."""
+        """Queue the delivery callback of a failed message for `poll`."""
         self.failures.setdefault(message.topic, error)
         if message.on_delivery is None:
             self.lost += 1
@@ -214,31 +214,31 @@ _SLICE_S: Final = 0.1
 
 
 class Deliveries:
-    """The local queue and librdkafka's producers; waits for what is in both.
+    """The local queue and librdkafka's producers, with waits for both.
 
-    `lock` guards the queue, `changed` tells of its changes. `report` lets heartbeats report
-    counts.
+    `lock` guards the queue, `changed` signals its changes. `report` updates the counts for
+    heartbeats.
     """
 
     def __init__(self, queue: LocalQueue, report: Callable[[], None]) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.queue = queue
-        # The current one is the last; another thread may be in a call of one that was replaced.
+        # The last one is current; another thread may still be in a call of a replaced one.
         self.producers: tuple[Any, ...] = ()
         self._report = report
         self._report_due_s = 0.0
 
     def __len__(self) -> int:
-        return len(self.queue) + self.handed_over
+        return len(self.queue) + self.in_librdkafka
 
     @property
-    def handed_over(self) -> int:
+    def in_librdkafka(self) -> int:
         """Number of messages and reports in librdkafka's queues."""
         return sum(map(len, self.producers))
 
     def poll(self, timeout_s: float) -> int:
-        """Call callbacks for up to `timeout_s`; return how many were called."""
+        """Call callbacks for up to `timeout_s`, and return their number."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             called = self._call()
@@ -251,14 +251,14 @@ class Deliveries:
                 called += producers[-1].poll(wait_s)
                 called += self._call() if self.queue.calls else 0
             else:
-                # Without a message, as in confluent-kafka, a thread that only polls waits.
+                # As in confluent-kafka, a poll without messages waits.
                 self._wait(wait_s)
                 called += self._call() if self.queue.calls else 0
             if called or left_s <= 0:
                 return called
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until nothing is under way, calling callbacks; return how many messages are."""
+        """Wait until all messages are delivered, and call callbacks; return the number left."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._call()
@@ -281,9 +281,9 @@ class Deliveries:
             each.purge(in_queue=in_queue, in_flight=in_flight, blocking=blocking)
 
     def flush_or_fail(self, timeout_s: float) -> tuple[KafkaError | None, Exception | None, float]:
-        """Flush, and fail what is left once no message was delivered for `timeout_s`.
+        """Flush; after `timeout_s` without a delivery, fail the remaining messages.
 
-        Return the error, the exception of a callback, and how long nothing was delivered.
+        Returns the error, the exception of a callback, and the seconds without a delivery.
         """
         raised: Exception | None = None
         failure: KafkaError | None = None
@@ -306,8 +306,8 @@ class Deliveries:
         if left:
             failure = KafkaError(
                 TIMED_OUT,
-                f"{left} messages were not delivered: nothing was for {timeout_s:g} s before "
-                "close() gave up. They have failed, and their delivery callbacks were called",
+                f"{left} messages failed: close() stopped after {timeout_s:g} s without a "
+                "delivery. Their delivery callbacks were called",
             )
             with self.lock:
                 self.queue.purge(
@@ -325,7 +325,7 @@ class Deliveries:
         return failure, raised, time.monotonic() - moved_s if left else 0.0
 
     def _call(self) -> int:
-        """Call the callbacks of failed messages; return how many. Reports counts, too."""
+        """Call the callbacks of failed messages, return their number, and report counts."""
         now_s = time.monotonic()
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + 1

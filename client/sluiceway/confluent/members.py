@@ -29,7 +29,7 @@ _ASSIGN_TIMEOUT_S = 10.0
 class ChannelMember(ABC):
     """An endpoint of a channel that commits for a group; `held` are its partitions.
 
-    Offsets mean that messages are done as a whole: librdkafka hands out messages, not records.
+    Offsets are of whole messages, because librdkafka returns messages, not records.
     """
 
     _commits: OffsetCommitter | StandaloneCommitter
@@ -73,7 +73,7 @@ class ChannelMember(ABC):
         return self.handle.channel
 
     def add(self, offsets: Mapping[int, int]) -> None:
-        """Add partitions with the offsets at which they begin."""
+        """Add partitions with their start offsets."""
         self.held = tuple(sorted({*self.held, *offsets}))
         self._starts |= offsets
 
@@ -82,10 +82,10 @@ class ChannelMember(ABC):
         self._done += self._count(offsets)
         self.held = tuple(p for p in self.held if p not in offsets)
 
-    def note(self, offsets: Mapping[int, int]) -> None:
-        """Note the next offset of each partition, for commits and heartbeats.
+    def record_positions(self, offsets: Mapping[int, int]) -> None:
+        """Record the next offset of each partition, for commits and heartbeats.
 
-        librdkafka serves one thread at a time, so heartbeats get what the last poll noted.
+        librdkafka serves one thread at a time, so heartbeats get the offsets of the last poll.
         """
         self.track_consumed(offsets)
         self._progress = (self._done + self._count(offsets), positions_at(offsets))
@@ -93,7 +93,7 @@ class ChannelMember(ABC):
             self.handle.record_cycle(self._progress[0])
 
     def progress(self) -> tuple[int, Mapping[int, Position]]:
-        """Return the number of messages handed out and the positions, as noted last."""
+        """Return the last recorded number of returned messages, and the positions."""
         return self._progress
 
     def _count(self, offsets: Mapping[int, int]) -> int:
@@ -101,14 +101,14 @@ class ChannelMember(ABC):
 
     @abstractmethod
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out, so may be committed."""
+        """Allow commits up to these offsets: the messages before them were returned."""
 
     @abstractmethod
     def commit(self, positions: Mapping[int, Position]) -> None:
         """Commit positions, all or none; from any thread, one at a time. Raises SluicewayError."""
 
     def committed(self, partition: int) -> int | None:
-        """Return the committed offset as last seen, without asking."""
+        """Return the last seen committed offset, without a request."""
         found = self._commits.last_known(partition)
         return None if found is None else found.offset
 
@@ -116,7 +116,7 @@ class ChannelMember(ABC):
 class SubscribedConsumer(ChannelMember):
     """A member of a dynamic group, whose partitions the gateway assigns.
 
-    `wakeup` is set by every heartbeat's answer.
+    `wakeup` is set by the response to every heartbeat.
     """
 
     _commits: OffsetCommitter
@@ -149,7 +149,7 @@ class SubscribedConsumer(ChannelMember):
         self._commits.assign({}, committed)
 
     def add(self, offsets: Mapping[int, int]) -> None:
-        """Add partitions with the offsets at which they begin."""
+        """Add partitions with their start offsets."""
         super().add(offsets)
         self._commits.assign(positions_at(offsets), {})
 
@@ -159,7 +159,7 @@ class SubscribedConsumer(ChannelMember):
         self._commits.revoke(offsets)
 
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out, so may be committed."""
+        """Allow commits up to these offsets: the messages before them were returned."""
         self._commits.track_consumed(positions_at(offsets))
 
     def commit(self, positions: Mapping[int, Position]) -> None:
@@ -175,7 +175,7 @@ class SubscribedConsumer(ChannelMember):
         positions: Mapping[int, Position],
         send: Callable[[PositionAdvance | None], None],
     ) -> None:
-        """Commit positions by a request of the caller, for transactions."""
+        """Commit positions by the caller's `send`, for transactions."""
         self._commits.commit_with(send, dict, positions)
 
 
@@ -197,7 +197,7 @@ class ManualConsumer(ChannelMember):
             raise
 
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
-        """Note that messages before these offsets were handed out, so may be committed."""
+        """Allow commits up to these offsets: the messages before them were returned."""
         for partition, at in offsets.items():
             self._furthest[partition] = max(at, self._furthest.get(partition, at))
 
@@ -208,13 +208,13 @@ class ManualConsumer(ChannelMember):
             furthest = self._furthest.get(partition, 0)
             if at.offset > furthest:
                 raise CommitBeyondRead(
-                    f"partition {partition}: offset {at.offset} is past what was handed out, "
-                    f"which is up to {furthest}; nothing was committed"
+                    f"partition {partition}: offset {at.offset} is past the returned messages, "
+                    f"which end at {furthest}; nothing was committed"
                 )
         self._commits.commit(self.handle.calls, positions)
 
     def learn(self, partitions: Collection[int]) -> None:
-        """Ask for the group's committed offsets of partitions that are assigned again."""
+        """Request the group's committed offsets of partitions that are assigned again."""
         self._commits.fetch(self.handle.calls, partitions)
 
 
@@ -251,7 +251,7 @@ class Subscription:
         self._retry_s, self._reported = {}, {}
 
     def includes(self, channel: str) -> bool:
-        """Whether it has a channel."""
+        """Whether it contains a channel."""
         found = (each.match(channel) for each in self._regexes.values())
         return channel in self._names or any(found)
 
@@ -260,14 +260,14 @@ class Subscription:
         self._retry_s[channel] = math.inf
 
     def due(self, joined: Collection[str]) -> list[str]:
-        """Return the names and regexes to look up now, and not again at once."""
+        """Return the names and regexes to look up now, and schedule their next lookup."""
         now_s = time.monotonic()
         found = [n for n in self._names if n not in joined and now_s >= self._retry_s.get(n, 0.0)]
         self._retry_s |= dict.fromkeys(found, now_s + _RETRY_S)
         return found
 
     def look_up(self, name: str) -> list[str]:
-        """Ask for the channel of this name, or those of this regex. Raises GatewayError."""
+        """Request the channel of this name, or those of this regex. Raises GatewayError."""
         regex = self._regexes.get(name)
         if regex is None:
             self._control.channel(name, timeout_s=_LOOKUP_TIMEOUT_S)
@@ -276,11 +276,11 @@ class Subscription:
         return [each.name for each in found if regex.match(each.name)]
 
     def excludes(self, channel: str) -> bool:
-        """Whether a channel is not to be joined again."""
+        """Whether a channel must not be joined again."""
         return self._retry_s.get(channel) == math.inf
 
     def is_new(self, name: str, error: SluicewayError | None) -> bool:
-        """Note the outcome for a name; return whether it is an error that was not reported yet."""
+        """Record the outcome for a name; return whether it is a new error."""
         if error is None:
             self._reported.pop(name, None)
             return False

@@ -1,4 +1,4 @@
-"""Cluster metadata of confluent-kafka's shape, with channels in place of topics."""
+"""Cluster metadata in confluent-kafka's form, with channels in place of topics."""
 
 import time
 from typing import Any, Final

@@ -31,15 +31,15 @@ class Producer:
     are the messages' bytes: any bytes in channels of the format `bytes`, in other formats bytes
     with the channel's header. The producer is a writer of each channel from its first message
     until it is closed: native readers that read until writers have finished wait for it. A producer
-    that is not closed is closed when it is garbage collected, or at exit.
+    that is not closed is closed when it is garbage-collected, or at exit.
 
-    On exactly-once channels nothing is visible before it is committed: by `flush`, by `close`, and
-    every 5 s. With `transactional.id` it is committed by transactions.
+    On exactly-once channels, messages are invisible until they are committed: by `flush`, by
+    `close`, and every 5 s. With `transactional.id`, transactions commit them.
 
-    No call waits for the gateway but `flush`, `close`, `list_topics` and those of transactions.
+    Only `flush`, `close`, `list_topics` and the calls of transactions wait for the gateway.
     Messages wait in a queue until their channel is attached, for `message.timeout.ms` at most;
-    `error_cb` gets an outage of the gateway once. What attaching finds out, such as a channel that
-    does not exist, is the error of these messages.
+    `error_cb` is called once per outage of the gateway. Errors of attaching, such as an unknown
+    channel, are the errors of these messages.
 
     Raises KafkaException with librdkafka's codes, BufferError when its queue is full, and
     RuntimeError once it is closed.
@@ -99,7 +99,7 @@ class Producer:
             channel.require_valid(value)
         if key is not None and partition == -1:
             partition = partition_of_key(key, channel.partitions)
-        # The hot path: without keywords, and without new objects that are tracked by the collector.
+        # The hot path: no keywords, and no new objects for the garbage collector.
         if on_delivery is not None and not self._channels.reports_all:
             self._queue(topic, value, key, partition, on_delivery, timestamp, headers, forced=True)
             return
@@ -124,7 +124,7 @@ class Producer:
         callback: OnDelivery | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> int:
-        """Send messages, dicts of value, key, partition and callback; return how many it took.
+        """Send messages, dicts of value, key, partition and callback; return the accepted number.
 
         The others get their error as `_error`. Raises TypeError for a wrong dict, and sends none.
         """
@@ -156,16 +156,16 @@ class Producer:
         return taken
 
     def poll(self, timeout: float = -1) -> int:
-        """Call delivery callbacks for up to `timeout` seconds; return how many were called."""
+        """Call delivery callbacks for up to `timeout` seconds, and return their number."""
         self._require_open()
         return self._deliveries.poll(_limit_s(timeout))
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until all messages are delivered, or have failed; return how many are left.
+        """Wait until all messages are delivered or have failed; return the number left.
 
-        If none is left, those of exactly-once channels are committed, of each channel all or none;
-        within a transaction they are not. Raises KafkaException if nothing was committed, and
-        retriable if that is not known: flush again.
+        If none is left, those of exactly-once channels are committed, per channel all or none, but
+        not within a transaction. Raises KafkaException if nothing was committed; it is retriable if
+        the outcome is unknown: flush again.
         """
         self._require_open()
         deadline_s = time.monotonic() + min(_limit_s(timeout), _LONGEST_S)
@@ -176,10 +176,10 @@ class Producer:
         return left
 
     def init_transactions(self, timeout: float = -1) -> None:
-        """Get ready for transactions; needs `transactional.id`.
+        """Prepare for transactions; needs `transactional.id`.
 
-        Other producers with that id are fenced by the first message of a transaction, in its
-        channel. Raises KafkaException.
+        The first message of a transaction fences other producers with this id in its channel.
+        Raises KafkaException.
         """
         self._require_transactions().init(_limit_s(timeout))
 
@@ -192,7 +192,7 @@ class Producer:
     ) -> None:
         """Commit a consumer's offsets with the transaction.
 
-        `group_metadata` is that of `Consumer.consumer_group_metadata`, of a consumer in this
+        `group_metadata` is the result of `Consumer.consumer_group_metadata` of a consumer in this
         process that is subscribed to the channel. Raises KafkaException.
         """
         del timeout
@@ -201,8 +201,8 @@ class Producer:
     def commit_transaction(self, timeout: float = -1) -> None:
         """Commit the transaction: its messages and offsets, all or none.
 
-        Raises KafkaException: `retriable()` if it has to be called again, as the outcome is not
-        known; `txn_requires_abort()` if nothing was committed; `fatal()` for a fenced producer.
+        Raises KafkaException: `retriable()` if the outcome is unknown and it must be called again;
+        `txn_requires_abort()` if nothing was committed; `fatal()` for a fenced producer.
         """
         self._require_transactions().commit(_limit_s(timeout))
 
@@ -234,13 +234,13 @@ class Producer:
         return found
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Flush, and report to the gateway where the messages end. May be repeated.
+        """Flush, and report the end offsets to the gateway. May be repeated.
 
-        Once no message was delivered for `timeout` seconds, it gives up: the messages that are left
-        have failed, which their callbacks get. If messages failed, the writer has failed. Raises
-        KafkaException then, if messages without a callback failed before their channel was
-        attached, and if the gateway does not answer; again if it is repeated. Raises the exception
-        of a callback after everything else.
+        After `timeout` seconds without a delivery, the remaining messages fail, with callbacks. If
+        messages failed, the writer has failed. Raises KafkaException in this case, if messages
+        without a callback failed before their channel was attached, and if the gateway does not
+        answer; a repeated call raises it again. Raises the exception of a callback after everything
+        else.
         """
         if self._failure is not None:
             raise KafkaException(self._failure)
@@ -251,7 +251,7 @@ class Producer:
         return True
 
     def __len__(self) -> int:
-        """Return how many messages and delivery reports are under way."""
+        """Return the number of undelivered messages and unserved delivery reports."""
         return len(self._deliveries)
 
     def __bool__(self) -> bool:
@@ -295,7 +295,7 @@ class Producer:
         *,
         forced: bool,
     ) -> None:
-        """Queue a message until its channel is ready, also if it is when `forced`.
+        """Queue a message until its channel is ready; `forced`: also if it is ready.
 
         Raises TypeError, BufferError.
         """
@@ -318,7 +318,7 @@ class Producer:
         with self._channels.lock:
             if self._closed:
                 raise RuntimeError("Producer has been closed")
-            # Otherwise each message would go by the queue that the previous one has just left.
+            # If it has become ready, messages must not queue behind each other any more.
             if forced or topic not in self._by_name:
                 if self._transactions is None:
                     self._channels.add(message)
@@ -328,7 +328,7 @@ class Producer:
         self.produce(topic, value, key, partition, None, on_delivery, timestamp, headers)
 
     def _check_early(self, topic: str, value: Any) -> None:
-        """Raise for an invalid value of an exactly-once channel, where it would end the batch."""
+        """Raise for an invalid value of an exactly-once channel, which would fail the batch."""
         channel = self._channels.attached(topic)
         if channel is None or channel.batches is None or not channel.validates:
             return
@@ -355,7 +355,7 @@ class Producer:
         channel.produce(channel.topic, value, key, partition, **named)
 
     def _refuse_tombstone(self, topic: str, key: Any, on_delivery: OnDelivery | None) -> None:
-        error = KafkaError(INVALID_ARG, "HPE's client sends no message without a value")
+        error = KafkaError(INVALID_ARG, "HPE's client does not send messages without a value")
         if on_delivery is not None:
             message = Message(topic=topic, key=key, error=error)
             self._deliveries.queue.calls.append(partial(on_delivery, error, message))

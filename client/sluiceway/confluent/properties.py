@@ -1,4 +1,4 @@
-"""librdkafka's properties: passed on, ignored, settled, or refused, with the reason.
+"""librdkafka's properties: passed on, ignored, fixed, or refused, with the reason.
 
 Names and defaults are those of librdkafka's CONFIGURATION.md. tests/client/confluent/test_config.py
 compares this table with the installed librdkafka.
@@ -53,7 +53,7 @@ PASSED: Final = frozenset(
         "topic.metadata.refresh.sparse",
     }
 )
-"""Passed on as they are, besides the lists that native writers and readers have."""
+"""Passed on unchanged, besides the lists of native writers and readers."""
 
 _PASSED_BY_PRODUCERS: Final = frozenset(
     {
@@ -154,10 +154,10 @@ SETTLED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "request.required.acks": (("all", "-1"), "so that no message is lost"),
     "enable.idempotence": (("true", "1"), "so that no message is lost, doubled or reordered"),
     "queuing.strategy": (("fifo",), "so that messages stay in order"),
-    "enable.ssl.certificate.verification": (("true", "1"), "so that brokers are who they claim"),
+    "enable.ssl.certificate.verification": (("true", "1"), "so that brokers are authenticated"),
     "offset.store.method": (("broker", "none"), "as the gateway stores offsets"),
 }
-"""Values that are accepted, of which the first is the one that applies; and why."""
+"""Accepted values, of which the first one applies, and the reason."""
 
 _OF_PRODUCERS: Final = frozenset(
     {"acks", "request.required.acks", "enable.idempotence", "queuing.strategy"}
@@ -253,9 +253,9 @@ REFUSED: Final[Mapping[str, str]] = {
 _PRODUCERS: Final = PRODUCER | _PASSED_BY_PRODUCERS | _READ_BY_PRODUCERS
 _CONSUMERS: Final = CONSUMER | _READ_BY_CONSUMERS
 PRODUCER_ONLY: Final = _PRODUCERS | _OF_PRODUCERS | _IGNORED_BY_PRODUCERS.keys()
-"""Without meaning for a consumer."""
+"""Meaningless for a consumer."""
 CONSUMER_ONLY: Final = _CONSUMERS | {"offset.store.method"} | _IGNORED_BY_CONSUMERS.keys()
-"""Without meaning for a producer."""
+"""Meaningless for a producer."""
 KNOWN: Final = (
     CONNECTION
     | PASSED
@@ -269,4 +269,4 @@ KNOWN: Final = (
 """All names."""
 
 PASSED_BY_PRODUCERS: Final = PASSED | _PASSED_BY_PRODUCERS
-"""Passed on to librdkafka by producers, besides the lists that native writers have."""
+"""Passed on to librdkafka by producers, besides the list of native writers."""

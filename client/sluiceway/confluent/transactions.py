@@ -20,7 +20,7 @@ from sluiceway.rest.ledger_models import PositionAdvance
 __all__ = ["GroupMetadata", "Transactions"]
 
 _TIMEOUT_S: Final = 60.0
-"""Of calls without a timeout of the caller's; all of them may be repeated."""
+"""The default timeout of calls; all of them may be repeated."""
 _FENCED_CODES: Final = ("batch_fenced", "fenced")
 
 CommitWith = Callable[
@@ -29,9 +29,9 @@ CommitWith = Callable[
 
 
 class GroupMetadata:
-    """What a transaction needs of a consumer in this process, to commit its offsets.
+    """The part of a consumer in this process that a transaction needs to commit its offsets.
 
-    `removals` tells how often partitions were taken from the consumer.
+    `removals` returns the number of times that the consumer lost partitions.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class _State(enum.Enum):
 
 
 class Transactions:
-    """The transactions of one producer. Each writes to one channel and reads from one at most.
+    """The transactions of one producer. Each writes to one channel and reads from at most one.
 
-    Used by one thread at a time, as librdkafka's; messages may come from several.
+    As in librdkafka, one thread at a time may use it; several threads may add messages.
     """
 
     def __init__(self, channels: ChannelProducers, settings: ProducerSettings) -> None:
@@ -62,8 +62,8 @@ class Transactions:
         self._produced = 0
         self._offsets: dict[tuple[str, int], TopicPartition] = {}
         self._group: GroupMetadata | None = None
-        # The consumer of the last transaction, and how often it had lost partitions at the begin
-        # of this one: what it has read since is not its own to commit if it lost some.
+        # The consumer of the last transaction, and its number of lost partitions at the begin of
+        # this one. After further losses, its offsets must not be committed.
         self._last_group: GroupMetadata | None = None
         self._removals = 0
 
@@ -94,9 +94,9 @@ class Transactions:
         if self._topic not in (None, message.topic):
             raise refused(
                 INVALID_ARG,
-                f"this transaction writes to {self._topic!r}, and cannot write to "
-                f"{message.topic!r} as well: a commit is of one channel. Use a producer and a "
-                "transaction for each",
+                f"this transaction writes to {self._topic!r}, so it cannot write to "
+                f"{message.topic!r}: a transaction has one channel. Use a producer and a "
+                "transaction for each channel",
             )
         self._channels.add(message)
         self._topic = message.topic
@@ -117,7 +117,7 @@ class Transactions:
             raise refused(
                 INVALID_ARG,
                 f"offsets of several channels: {', '.join(sorted(channels))}. A transaction "
-                "commits those of one; consume each channel in transactions of its own",
+                "commits the offsets of one; use separate transactions for each channel",
             )
         last = self._last_group
         if last is None or last.commit_with != group.commit_with:
@@ -172,16 +172,16 @@ class Transactions:
         if committed:
             raise refused(
                 STATE,
-                "the transaction was committed: only the answer of the gateway was missing. Go on "
-                "behind it",
+                "the transaction was committed: only the gateway's response was missing. Continue "
+                "after it",
             )
 
     def _require_assignment(self, group: GroupMetadata) -> None:
         if group.removals() != self._removals:
             raise refused(
                 KafkaError.ILLEGAL_GENERATION,
-                "partitions were taken from the consumer within the transaction, and what was read "
-                "of them goes to others: abort it, and continue at the committed offsets",
+                "partitions of the consumer were revoked during the transaction, and other members "
+                "read their messages: abort it, and continue at the committed offsets",
             )
 
     def _deliver(self, deadline_s: float) -> None:
@@ -191,7 +191,7 @@ class Transactions:
             raise KafkaException(KafkaError(TIMED_OUT, text, retriable=True))
 
     def _complete_channel(self) -> ChannelProducer | None:
-        """Return the channel that was written to. Raises if messages of it are missing."""
+        """Return the transaction's channel. Raises if messages are missing."""
         if self._topic is None:
             return None
         channel = self._channels.attached(self._topic)
@@ -200,14 +200,14 @@ class Transactions:
             taken = 0 if batches is None else batches.admitted
             text = (
                 f"{self._produced - taken} of {self._produced} messages of this transaction have "
-                "failed, as their delivery reports say; nothing is committed: abort it"
+                "failed (see their delivery reports); nothing is committed: abort it"
             )
             raise KafkaException(KafkaError(STATE, text, txn_requires_abort=True))
         return channel
 
     def _require(self, state: _State) -> None:
         if self._state is not state:
-            raise refused(STATE, f"this is not the turn of it: call {self._state.value} first")
+            raise refused(STATE, f"wrong state for this call: call {self._state.value} first")
 
     def _clear(self) -> None:
         self._topic, self._produced = None, 0
@@ -215,7 +215,7 @@ class Transactions:
 
 
 def _failure(error: SluicewayError) -> KafkaError:
-    """Return the error of a transaction, with what it asks of the caller."""
+    """Return the error of a transaction, with the flag for the required reaction."""
     if isinstance(error, CommitUnknown | SluicewayTimeout):
         return KafkaError(TIMED_OUT, str(error), retriable=True)
     if isinstance(error, Conflict) and error.code in _FENCED_CODES:

@@ -77,7 +77,7 @@ class EndpointHandle:
     ) -> None:
         """Attach, and wait for new partitions if the group makes the channel grow.
 
-        `patience_s` and `interval_s` are a heartbeat timeout and interval of its own, within the
+        `patience_s` and `interval_s` are its own heartbeat timeout and interval, within the
         channel's. Raises OptionError, Conflict, ChannelClosed, ChannelNotFound, and
         ChannelNotReady after `timeout_s`.
         """

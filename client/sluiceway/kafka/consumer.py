@@ -96,7 +96,7 @@ class PartitionStream(Protocol):
 class MessageStream(ABC):
     """Messages of one topic's partitions, assigned by hand and without a consumer group.
 
-    The caller keeps the offsets. An `OwnStream` has a consumer of its own, a `SharedStream`
+    The caller keeps the offsets. An `OwnStream` has its own consumer, a `SharedStream`
     shares one. Offsets are listed by the admin client of the process: a consumer's own
     connections are busy waiting for messages.
     """
@@ -125,7 +125,7 @@ class MessageStream(ABC):
 
     @abstractmethod
     def assign(self, offsets: Mapping[int, int]) -> None:
-        """Read these partitions from these offsets, and drop what was fetched before."""
+        """Read these partitions from these offsets, and drop fetched messages."""
 
     @abstractmethod
     def add(self, offsets: Mapping[int, int]) -> bool:
@@ -226,7 +226,7 @@ class MessageStream(ABC):
 
 
 class OwnStream(MessageStream):
-    """A stream with a consumer of its own."""
+    """A stream with its own consumer."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
     from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter   # pypz's ports run them
     from sluiceway.pypz.ports import KafkaChannelInputPort, KafkaChannelOutputPort
 
-The classes need no pypz. If it is installed, they are registered as its ChannelReader and
+The classes do not need pypz. If it is installed, they are registered as its ChannelReader and
 ChannelWriter, and use its classes of statuses and messages.
 """
 

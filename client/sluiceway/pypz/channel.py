@@ -36,28 +36,28 @@ StatusCallback = Callable[[list[ChannelStatusMessage]], object]
 
 
 class OperatorFailed(SluicewayError):
-    """The cause of an endpoint whose port has sent the status Error; it is never raised."""
+    """The cause of an endpoint whose port sent the status Error; it is never raised."""
 
     code = "operator_failed"
     message_is_public = True
 
 
 class ChannelBase(ABC, Generic[E]):
-    """A channel of one port (`context`), which drives it: created, opened, started, and so on.
+    """A channel of one port (`context`), which calls its lifecycle methods.
 
     Methods named `invoke_…` return whether they are done; call them again until they are.
-    `executor` runs the status loop, and is not shut down here. With `silent_mode=True` it has no
-    endpoint: it sends nothing, and leaves no trace.
+    `executor` runs the status loop, and is not shut down here. With `silent_mode=True` the channel
+    has no endpoint and sends nothing.
     """
 
     DefaultStatusThreadIntervalInMs = 2000
     """Interval of the status loop, and of heartbeats in channels that are created here."""
     ControlLoopExceptionTimeoutInMs = 60_000
-    """How long the gateway may be unavailable."""
+    """The longest tolerated outage of the gateway."""
     StatusConsumerTimeoutInMs = 1000
-    """How long a status update waits for the gateway."""
+    """The timeout of a status update."""
     MetricsBufferLength = 10
-    """The number of calls that averages are taken over."""
+    """The number of calls for averages."""
     ParamKeyLogLevel = "logLevel"
     ParamKeyMetricsEnabled = "metricsEnabled"
 
@@ -101,11 +101,11 @@ class ChannelBase(ABC, Generic[E]):
 
     @abstractmethod
     def _create_resources(self) -> bool:
-        """Create the channel if that is up to this side; return whether it is done."""
+        """Create the channel if this side has to; return whether it is done."""
 
     @abstractmethod
     def _delete_resources(self) -> bool:
-        """Delete the channel if that is up to this side; return whether it is done."""
+        """Delete the channel if this side has to; return whether it is done."""
 
     @abstractmethod
     def _open(self) -> bool:
@@ -120,7 +120,7 @@ class ChannelBase(ABC, Generic[E]):
         return self._unique_name
 
     def get_location(self) -> str | None:
-        """Return the gateway's address as it was set."""
+        """Return the configured address of the gateway."""
         return self._resources.location
 
     def get_context(self) -> Any:
@@ -140,11 +140,11 @@ class ChannelBase(ABC, Generic[E]):
         return self._channel_opened
 
     def is_channel_started(self) -> bool:
-        """Whether it was started, and not stopped since."""
+        """Whether it is started, and not stopped since then."""
         return self._channel_started
 
     def is_channel_stopped(self) -> bool:
-        """Whether it was stopped, and not started since."""
+        """Whether it is stopped, and not started since then."""
         return self._channel_stopped
 
     def is_resource_created(self) -> bool:
@@ -156,7 +156,7 @@ class ChannelBase(ABC, Generic[E]):
         return self._resources_deleted
 
     def set_location(self, channel_location: str) -> None:
-        """Set the gateway's address; without one, or with "", it is SLUICEWAY_URL's."""
+        """Set the gateway's address; without one, or with "", SLUICEWAY_URL is used."""
         self._resources.location = channel_location
 
     def start_channel(self, send_status_message: bool = True) -> None:
@@ -172,7 +172,7 @@ class ChannelBase(ABC, Generic[E]):
             self.invoke_sync_send_status_message(ChannelStatus.Stopped)
 
     def can_close(self) -> bool:
-        """Whether the other side does not need this channel any more."""
+        """Whether the other side no longer needs this channel."""
         return not self.is_any_connected_channel_healthy_and_not_closed()
 
     def invoke_resource_creation(self) -> bool:
@@ -183,7 +183,7 @@ class ChannelBase(ABC, Generic[E]):
     def invoke_resource_deletion(self) -> bool:
         """Delete the channel; False: it has live endpoints.
 
-        A channel with unread records is kept, which is logged; the result is True then, too.
+        A channel with unread records is kept, which is logged; the result is then also True.
         """
         self._resources_deleted = self._delete_resources()
         return self._resources_deleted
@@ -207,8 +207,8 @@ class ChannelBase(ABC, Generic[E]):
     def invoke_close_channel(self) -> bool:
         """Stop the channel if it runs, and close it; False: call again.
 
-        Delivery failures are raised after it is closed. Then, and after the status Error was sent,
-        the endpoint ends as failed.
+        Delivery failures are raised after it is closed. The endpoint fails in this case, and after
+        the status Error.
         """
         if not self._channel_opened and self._channel is None:
             return True
@@ -219,7 +219,7 @@ class ChannelBase(ABC, Generic[E]):
             if self._channel_started and not self._channel_stopped:
                 self.stop_channel()
         except SluicewayError as error:
-            self._logger.exception("not stopped as it should be")
+            self._logger.exception("the channel was not stopped properly")
             self.stop_channel(False)
             failure = error
         try:
@@ -261,14 +261,14 @@ class ChannelBase(ABC, Generic[E]):
             self._handle.session.wake()
 
     def invoke_sync_status_update(self) -> None:
-        """Ask for the states of the other side, and call the callbacks with what is new."""
+        """Request the states of the other side, and call the callbacks with new messages."""
         if self._handle is not None:
             with suppress(EndpointClosed, Fenced):
                 self._handle.heartbeat_now(self.StatusConsumerTimeoutInMs / 1000)
         self._update_reported(self._unreported_peers())
 
     def on_status_message_received(self, callback: StatusCallback) -> None:
-        """Call `callback` with the list of new messages at each update, also an empty one."""
+        """Call `callback` with the list of new messages at each update; it may be empty."""
         self._callbacks.add(callback)
 
     def on_new_channel_status_monitor(self, status_monitor: ChannelStatusMonitor) -> None:
@@ -277,8 +277,8 @@ class ChannelBase(ABC, Generic[E]):
     def on_status_message_send(self) -> None:
         """Put the averages into `_health_check_payload`, with `metricsEnabled`.
 
-        Called before the payload is sent. The payload has the number of records in any case, from
-        the first record on.
+        Called before the payload is sent. From the first record on, the payload always has the
+        number of records.
         """
         if self._metrics_enabled:
             kind = "Read" if self._role == "reader" else "Output"
@@ -325,13 +325,13 @@ class ChannelBase(ABC, Generic[E]):
         return self._peers.any_healthy()
 
     def _configure(self, configuration: Mapping[str, Any]) -> None:
-        """Take the settings of the reader or writer."""
+        """Apply the settings of the reader or writer."""
 
     def _may_close(self) -> bool:
         return True
 
     def _unreported_peers(self) -> Iterable[Endpoint]:
-        """Return endpoints that heartbeats do not report."""
+        """Request the endpoints that heartbeats do not report."""
         return ()
 
     @property
@@ -350,7 +350,7 @@ class ChannelBase(ABC, Generic[E]):
         return self._endpoint
 
     def _endpoints(self, role: Role) -> Sequence[Endpoint]:
-        """Ask for the endpoints of a role."""
+        """Request the endpoints of a role."""
         if self._channel is None:
             return ()
         try:
@@ -368,7 +368,7 @@ class ChannelBase(ABC, Generic[E]):
         self._update_reported()
 
     def _catch_up(self) -> None:
-        """Take what heartbeats have reported since the last update."""
+        """Process the states from heartbeats since the last update."""
         if self._counterparts is not self._updated_with:
             self._update_reported()
 
@@ -395,7 +395,7 @@ class ChannelBase(ABC, Generic[E]):
         return True
 
     def _release(self) -> None:
-        """Forget what was open."""
+        """Release the open reader or writer."""
         self._channel_opened = False
         self._endpoint = self._handle = self._channel = None
         if self._loop is not None:

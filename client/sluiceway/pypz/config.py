@@ -73,7 +73,7 @@ class ReaderSettings:
     kafka: Mapping[str, object] = field(default_factory=dict)
 
     def patience_s(self, heartbeat_timeout_ms: int) -> float | None:
-        """Return how long the reader may be silent, within its channel's bounds; None: as long."""
+        """Return the reader's patience within its channel's bounds; None: the channel's timeout."""
         if self.session_timeout_ms is None:
             return None
         return min(max(_MIN_PATIENCE_MS, self.session_timeout_ms), heartbeat_timeout_ms) / 1000
@@ -130,8 +130,8 @@ def _check_keys(configuration: Mapping[str, Any], warn: Callable[[str], object])
     for key in configuration:
         if key in _WITHOUT_EFFECT:
             warn(
-                f"channelConfig: {key!r} has no effect: the gateway sets how Kafka is reached and "
-                "how records are kept safe"
+                f"channelConfig: {key!r} has no effect: the gateway determines the connection to "
+                "Kafka and the guarantees"
             )
         elif key not in _KNOWN:
             close = difflib.get_close_matches(str(key), _KNOWN, n=1)
@@ -140,9 +140,9 @@ def _check_keys(configuration: Mapping[str, Any], warn: Callable[[str], object])
 
 
 class ChannelLogger:
-    """A channel's logger, on top of its port's. pypz's loggers take a stack of names.
+    """A channel's logger, on top of its port's logger. pypz's loggers take a stack of names.
 
-    For a logger of Python's, the names precede the message.
+    With a logger of Python's `logging`, the names precede the message.
     """
 
     def __init__(self, logger: Any, *context_stack: str) -> None:
@@ -180,7 +180,7 @@ class ChannelLogger:
         self._log("error", f"{text}: {traceback.format_exc()}", ())
 
     def _log(self, level: str, event: str, args: tuple[Any, ...]) -> None:
-        # pypz's loggers differ in how they take arguments, so the message is formatted here.
+        # pypz's loggers accept arguments in different ways, so the message is formatted here.
         text = event % args if args else event
         taking = getattr(self._logger, f"_{level}", None)
         if callable(taking):
@@ -211,13 +211,13 @@ _LONGEST = 180
 def channel_name(name: str) -> str:
     """Return the channel's name at the gateway: the same if it is valid there.
 
-    Others (with spaces, say) get a hash of the whole name as suffix, to stay distinct.
+    Other names, such as those with spaces, get a hash of the whole name as suffix to stay distinct.
     """
     return name if _CHANNEL.fullmatch(name) else _hashed(name)
 
 
 def group_name(name: str) -> str:
-    """Return the group's name at the gateway, likewise; groups may have any printable text."""
+    """Return the group's name at the gateway, likewise; group names may be any printable text."""
     return name if _GROUP.fullmatch(name) else _hashed(name)
 
 

@@ -1,4 +1,4 @@
-"""Peers of a pypz channel: the endpoints of the other side, as the gateway reports them."""
+"""Peers of a pypz channel: the endpoints of the other side."""
 
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -31,13 +31,13 @@ _AFTER_ERROR = ("Opened", "Started")
 
 
 class ChannelStatusMonitor:
-    """One channel of the other side: its state by its own messages, its health by the gateway.
+    """One channel of the other side: state from its messages, health from the gateway.
 
-    The gateway counts heartbeats on a monotonic clock; the timestamps here are for display.
+    The gateway uses a monotonic clock; the timestamps here are for display.
     """
 
     ValidPatienceTimeInMs = 120_000
-    """Time without heartbeats until an endpoint is lost, for channels created by this side."""
+    """The heartbeat timeout of channels created by this side."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ChannelStatusMonitor:
         self.status_update_callback = callback
 
     def update(self, message: ChannelStatusMessage) -> None:
-        """Take a message. Only Opened and Started end the state Error."""
+        """Process a message. Only Opened and Started may follow the state Error."""
         if message.get_channel_unique_name() != self.get_channel_unique_name():
             raise AttributeError(
                 f"a message of {message.get_channel_unique_name()} does not belong to "
@@ -123,19 +123,19 @@ class ChannelStatusMonitor:
             self.status_update_callback(message)
 
     def set_health(self, *, healthy: bool) -> None:
-        """Set the health by the gateway's report."""
+        """Set the health that the gateway reported."""
         self._healthy = healthy
 
 
 class _Peer:
-    """A place on the other side, and the messages received of its current endpoint."""
+    """A place on the other side, and the received messages of its current endpoint."""
 
     def __init__(self, monitor: ChannelStatusMonitor) -> None:
         self.monitor = monitor
         self.reset("")
 
     def reset(self, id_: str) -> None:
-        """Begin with another endpoint in the same place."""
+        """Start with another endpoint in the same place."""
         self.id = id_
         self.number = 0
         self.state: OwnChannelStatus | None = None
@@ -159,14 +159,14 @@ class Peers:
         self._on_new = on_new
         self._peers: dict[Hashable, _Peer] = {}
         self.monitors: tuple[ChannelStatusMonitor, ...] = ()
-        """The monitors of all places; replaced when there is a new one."""
+        """The monitors of all places; replaced when a place is added."""
 
     def any_healthy(self, matches: Filter = lambda _: True) -> bool:
-        """Whether a healthy one matches."""
+        """Whether a healthy monitor matches."""
         return any(each.is_channel_healthy() and matches(each) for each in self.monitors)
 
     def update(self, endpoints: Iterable[Endpoint]) -> list[ChannelStatusMessage]:
-        """Take reported endpoints; return what is new as messages, in order for each endpoint."""
+        """Process endpoints; return their new messages, in order for each endpoint."""
         return [message for each in endpoints for message in self._update(each)]
 
     def _update(self, endpoint: Endpoint) -> list[ChannelStatusMessage]:
@@ -215,23 +215,23 @@ class Peers:
             self._on_new(monitor)
         if peer.id != endpoint.id:
             peer.reset(endpoint.id)
-        # The first heartbeat, which has the full name, comes after the endpoint is listed.
+        # The first heartbeat, which has the full name, may follow after the endpoint is listed.
         peer.monitor.channel_context_name, peer.monitor.channel_group_name = context, group
         return peer
 
 
 def _context_of(endpoint: Endpoint) -> str:
-    """Name an endpoint without a pypz payload: a native one, or one before its first heartbeat."""
+    """Name an endpoint without a pypz payload: native, or before its first heartbeat."""
     alone = endpoint.group is not None and endpoint.size == 1
     return endpoint.title or (str(endpoint.group) if alone else endpoint.place)
 
 
 class FailedWriters:
-    """Decides how to go on when no writer of a channel is live and not all have finished.
+    """Policy for a channel without live writers of which not all have finished.
 
-    pypz starts readers and writers together, each writer in a place of its own. So a writer that
-    failed is waited for by `LostWriterPolicy`, also if it ended before this reader was opened, or
-    wrote nothing; the latter is no error, but its successor may still write.
+    pypz starts readers and writers together, each writer in its own place. So the reader waits for
+    the successor of a failed writer by `LostWriterPolicy`, also if the writer ended before this
+    reader was opened, or wrote nothing. The latter is no error, but its successor may still write.
     """
 
     def __init__(
@@ -248,11 +248,11 @@ class FailedWriters:
         )
 
     def observe(self, endpoints: Iterable[Endpoint]) -> None:
-        """Note which writers are live."""
+        """Record which writers are live."""
         self._policy.observe(endpoints)
 
     def check(self, endpoints: Iterable[Endpoint]) -> tuple[bool, CounterpartError | None]:
-        """Return whether to wait for a successor, and else the error, if there is one."""
+        """Return whether to wait for a successor, and if not, the error or None."""
         writers = [each for each in endpoints if each.role == "writer"]
         self.observe(writers)
         if any(each.lives for each in writers):

@@ -1,4 +1,4 @@
-"""pypz's ports on channels of a gateway. This module is apart because it needs pypz."""
+"""pypz's ports on channels of a gateway; the only module that needs pypz."""
 
 from typing import Any
 

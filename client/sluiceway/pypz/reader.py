@@ -1,4 +1,4 @@
-"""KafkaChannelReader: pypz's channel reader, whose offsets count records."""
+"""KafkaChannelReader: pypz's channel reader, with record counts as offsets."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ __all__ = ["KafkaChannelReader", "OffsetHistory"]
 
 
 _MAX_ACKNOWLEDGED = 100
-"""With more partitions, an acknowledgement has no positions: they would not fit."""
+"""With more partitions, an acknowledgement has no positions, which would not fit."""
 _CLOSE_TIMEOUT_S = 60.0
 _MAX_RUNS = 10_000
 
@@ -46,9 +46,9 @@ class _Run:
 class OffsetHistory:
     """Positions of a reader by the number of records read, until they are committed.
 
-    In one partition without gaps, every count has its position. With several partitions, or gaps,
-    only the counts at the ends of calls have; others get the last position before, so a commit
-    never covers a record that was not read.
+    In one partition without gaps, every count has a position. With several partitions, or gaps,
+    only the counts at the ends of calls have one; others are rounded down to it, so a commit never
+    covers a record that was not read.
     """
 
     def __init__(self, count: int, positions: Mapping[int, Position]) -> None:
@@ -59,7 +59,7 @@ class OffsetHistory:
     def add(self, records: int, positions: Mapping[int, Position]) -> None:
         """Add records that were read, up to these positions."""
         if not records:
-            # Only offsets without records lay in between.
+            # Only offsets without records are in between.
             self.current = dict(positions)
             return
         moved = [p for p in positions if positions[p] != self.current.get(p)]
@@ -77,7 +77,7 @@ class OffsetHistory:
         self.current = dict(positions)
 
     def at(self, count: int) -> Mapping[int, Position] | None:
-        """Return the positions after `count` records, or the last known ones before."""
+        """Return the positions after `count` records, or the last known ones before that."""
         if count >= self.count:
             return self.current
         for run in reversed(self._runs):
@@ -108,9 +108,9 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
     """
 
     InitialDataConsumerTimeoutInMs = 10_000
-    """How long the first call waits for a record, in milliseconds."""
+    """The timeout of the first call, in milliseconds."""
     DataConsumerTimeoutInMs = 5000
-    """How long later calls wait."""
+    """The timeout of later calls, in milliseconds."""
     NotInitialized = -9999
     """The offset before one is set."""
 
@@ -134,7 +134,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         self._starts: dict[int, Position] = {}
 
     def acknowledge_input(self) -> None:
-        """Tell the writers that everything read so far is processed."""
+        """Acknowledge all records read so far to the writers."""
         at: dict[str, int] = {}
         if self._endpoint is not None and len(self._endpoint.partitions) <= _MAX_ACKNOWLEDGED:
             at = {str(p): position.offset for p, position in self._endpoint.position().items()}
@@ -143,13 +143,13 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
     def has_records(self) -> bool:
         """Whether there are records to read, or to wait for.
 
-        If everything is read and a writer failed or was lost, its successor is waited for up to
-        the channel's heartbeat timeout; then WriterFailed or WriterLost is raised, unless the
-        writer wrote nothing. With `onLostWriter` in the configuration, the wait is unlimited
-        ("wait"), or there is none ("go_on"), and neither error.
+        If everything is read and a writer failed or was lost, it waits for a successor up to the
+        channel's heartbeat timeout, then raises WriterFailed or WriterLost, unless the writer wrote
+        nothing. With `onLostWriter` "wait" the wait is unlimited, with "go_on" there is none;
+        neither raises these errors.
         """
         reader = self._opened()
-        # First: writers that have ended by now wrote nothing after the ends asked for next.
+        # Before the end offsets: writers that have ended now write nothing after these.
         waits, fault = False, None
         if self._failed_writers is not None:
             waits, fault = self._failed_writers.check(self._counterparts)
@@ -168,14 +168,14 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         return waits
 
     def get_consumer_lag(self) -> int:
-        """Return the number of offsets up to the ends of the partitions read here."""
+        """Return the number of offsets up to the ends of this reader's partitions."""
         reader = self._opened()
         self._known_ends = reader.end_offsets()
         positions = reader.position()
         return sum(max(0, end - positions[p].offset) for p, end in self._known_ends.items())
 
     def can_close(self) -> bool:
-        """Whether it may be closed: a principal's only after those of its replicas."""
+        """Whether it may be closed; a principal's reader only after those of its replicas."""
         group = self._context.get_group_name()
         if not self._context.is_principal() or group is None:
             return True
@@ -202,7 +202,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         OffsetOutOfRange, TopicGone and KafkaUnavailable; none of them loses a record.
         """
         if self._endpoint is None:
-            # An invalid schema is reported before the channel that is not open.
+            # An invalid schema is reported before a channel that is not open.
             _ = self._resources.schema
         reader, limit = self._opened(), self._settings.max_poll_records
         self._known_history()
@@ -210,7 +210,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if timeout_ms is None:
             timeout_ms = self.InitialDataConsumerTimeoutInMs
             self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
-        # News of writers does not end the wait: their records may be under way.
+        # Changes of writers do not end the wait: their records may be in flight.
         failure, self._read_failure = self._read_failure, None
         if failure is not None:
             raise failure
@@ -219,7 +219,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             try:
                 records += reader.read(limit - 1, timeout=0)
             except SluicewayError as error:
-                # The record before it is handed out first.
+                # Return the record before it first.
                 self._read_failure = error
         self._catch_up()
         self._metrics.record_cycle(self._read_record_count)
@@ -240,10 +240,10 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         return self._read_record_offset
 
     def set_initial_record_offset(self, initial_record_offset: int) -> None:
-        """Continue reading at this offset, and count from there.
+        """Continue reading at this offset, and count from it.
 
         Raises OffsetOutOfRange, and OptionError if the reader has several partitions, where one
-        number is no position.
+        offset is ambiguous.
         """
         if self._endpoint is not None:
             self._history = self._seek(self._endpoint, initial_record_offset)
@@ -252,7 +252,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         self._read_record_offset = initial_record_offset
 
     def set_initial_record_offset_auto(self) -> None:
-        """Continue at the group's committed positions, or else where this reader began."""
+        """Continue at the group's committed positions, else at this reader's start."""
         reader = self._opened()
         committed = {} if self._silent_mode else reader.committed()
         positions = self._starts | {p: at for p, at in committed.items() if p in self._starts}
@@ -266,7 +266,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
     ) -> None:
         """Commit the records up to this offset, counted from the initial offset.
 
-        Without compensation it is the offset itself. Raises CommitBeyondRead (a ValueError) for
+        Without compensation, `offset` is absolute. Raises CommitBeyondRead (a ValueError) for
         records that were not read, and Conflict `goes_back` below the last commit.
         """
         reader = self._opened()
@@ -293,7 +293,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             history.forget(wanted)
 
     def invoke_commit_current_read_offset(self) -> None:
-        """Commit everything that was read."""
+        """Commit all records that were read."""
         reader = self._opened()
         history = self._known_history()
         reader.commit()
@@ -301,7 +301,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         history.forget(self._read_record_offset)
 
     def _known_history(self) -> OffsetHistory:
-        """Return the history, which begins at the committed offset unless one was set."""
+        """Return the history, which begins at the set offset, else at the committed one."""
         if self._history is None:
             self.set_initial_record_offset_auto()
         assert self._history is not None  # noqa: S101 - set just now
@@ -321,7 +321,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         return OffsetHistory(offset, reader.position())
 
     def _read_new_partitions(self, reader: ChannelReader) -> bool:
-        """Read partitions that the channel has got since; return whether there are any."""
+        """Read added partitions; return whether there are any."""
         new = reader.discover_partitions()
         if new:
             self._starts |= {p: Position(offset=0) for p in new}
@@ -376,14 +376,14 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         return True
 
     def _begin(self, reader: ChannelReader) -> None:
-        """Use an open reader; an offset that was set before applies to it."""
+        """Use an open reader, and apply an offset that was set before."""
         self._endpoint = reader
         self._starts = reader.position()
         if self._read_record_offset != self.NotInitialized:
             self._history = self._seek(reader, self._read_record_offset)
 
     def _may_close(self) -> bool:
-        """Whether the other members of the group have left; the principal leaves last."""
+        """Whether the other members have left the group; the principal leaves last."""
         if self._silent_mode or not self._context.is_principal():
             return True
         return not any(each.lives for each in self._other_members())
@@ -408,7 +408,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         return self._other_members() if self._context.is_principal() else ()
 
     def _other_members(self) -> Sequence[Endpoint]:
-        """Ask for the other members of the group; heartbeats report writers only."""
+        """Request the other members of the group, as heartbeats report writers only."""
         if self._endpoint is None or int(self._context.get_group_size()) <= 1:
             return ()
         own_id = self._endpoint.endpoint_id

@@ -1,4 +1,4 @@
-"""Resources of a pypz channel: the gateway, and the channel there."""
+"""Resources of a pypz channel: the gateway and the channel."""
 
 import os
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def _installed(name: str, *modules: str) -> type[Exception]:
     return Exception
 
 
-# avro defines it in avro.schema up to 1.10, which pypz asks for, and in avro.errors from 1.11 on.
+# avro defines it in avro.schema up to 1.10, which pypz requires, and in avro.errors from 1.11 on.
 _AvroError: Any = _installed("SchemaParseException", "avro.schema", "avro.errors")
 
 
@@ -125,7 +125,7 @@ class Resources:
         """Delete the channel; False while it has live endpoints.
 
         A channel with uncommitted records is kept, which is logged: a reader may stop early
-        without an error. With `unread` it is deleted nevertheless.
+        without an error. With `unread` it is deleted anyway.
         """
         channel = next((each for each in self.gateway.channels() if each.name == self.name), None)
         if channel is None:
@@ -141,14 +141,14 @@ class Resources:
                 raise
             self._logger.warning(
                 f"the channel {self.name!r} is kept with its records, and a later run continues at "
-                f"the last commit. {error} To have it deleted here, set deleteUnread=True in "
+                f"the last commit. {error} To delete it after a run, set deleteUnread=True in "
                 "channelConfig; to delete it now, run "
                 f"`sluiceway channels delete --force {self.name}`"
             )
         return True
 
     def writable_channel(self) -> Channel:
-        """Return the channel with the port's schema, which becomes a version of the channel's.
+        """Return the channel with the port's schema, registered as a version of the channel's.
 
         Raises ChannelNotFound until the reader has created it, and Conflict `schema_incompatible`.
         """
@@ -159,7 +159,7 @@ class Resources:
         return channel
 
     def readable_channel(self) -> Channel:
-        """Return the channel with the port's schema, which must read all versions.
+        """Return the channel with the port's schema, which must be able to read all versions.
 
         Raises ChannelNotFound until the principal has created it, and SchemaMismatch.
         """
@@ -179,7 +179,7 @@ class Resources:
         return self.location or None
 
     def _is_being_deleted(self) -> bool:
-        """Whether the channel is being deleted, so that its name becomes free."""
+        """Whether the channel is being deleted, after which its name is free."""
         return any(
             each.name == self.name and each.status.phase == "deleting"
             for each in self.gateway.channels()

@@ -28,7 +28,7 @@ __all__ = [
 LOGGER = logging.getLogger("sluiceway.pypz")
 
 NameSeparator = "@"
-"""Between a channel's name and the full name of the port that reads or writes it."""
+"""Separator between a channel's name and the full name of its port."""
 
 
 class OwnChannelStatus(Enum):
@@ -47,8 +47,7 @@ class OwnChannelStatus(Enum):
 class OwnStatusMessage:
     """A status of one side of a channel, with pypz's fields.
 
-    `timestamp` is in milliseconds of Unix time: when the message was created or received here.
-    It is for display only.
+    `timestamp` is the Unix time of creation or receipt in milliseconds, for display only.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class OwnStatusMessage:
         return json.dumps(vars(self) | {"status": self.status.value})
 
 
-# User code gets pypz's own classes where it is installed, so comparisons with them hold.
+# With pypz installed, user code gets pypz's own classes, so comparisons with them work.
 if TYPE_CHECKING:
     ChannelStatus = OwnChannelStatus
     ChannelStatusMessage = OwnStatusMessage
@@ -116,7 +115,7 @@ class StatusPayload:
         self._health: Mapping[str, Any] | None = None
 
     def add(self, status: OwnChannelStatus, payload: Any) -> dict[str, Any]:
-        """Return the payload with this status as well; the oldest make room for it."""
+        """Return the payload with this status added; the oldest statuses are dropped."""
         with self._lock:
             self._number += 1
             message = (self._number, status.name, payload)
@@ -141,7 +140,7 @@ class StatusPayload:
                     "health": self._health,
                 }
             }
-            # Values that are not JSON, or too large, are refused where the payload is set.
+            # Values that are not JSON, or too large, are refused when the payload is set.
             size = len(json.dumps(document, default=str, ensure_ascii=False).encode())
             if size <= _MAX_BYTES or len(self._messages) < 2:
                 return document
@@ -207,7 +206,7 @@ class StatusLoop:
             threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def end(self) -> None:
-        """End the loop, and wait a moment for the call under way."""
+        """End the loop, and wait briefly for a running call."""
         self._ended.set()
         unstarted = self._future is not None and self._future.cancel()
         if not unstarted and self._thread is not threading.current_thread():
@@ -222,13 +221,13 @@ class StatusLoop:
             try:
                 turn()
             except Exception:
-                LOGGER.exception("a status of %s was not sent; the next one is", self._name)
+                LOGGER.exception("a status of %s was not sent; the loop continues", self._name)
             del turn
         self._left.set()
 
 
 def cycle_figures(metrics: EndpointMetrics, kind: str) -> dict[str, float]:
-    """Return a channel's figures by pypz's names, 0 before the second call; `kind` is of these."""
+    """Return a channel's figures by pypz's names with `kind`; 0 before the second call."""
     averages = metrics.cycles.averages()
     names = (
         f"averageTimePer{kind}CycleMs",

@@ -24,8 +24,8 @@ _NUMBERS: Final = (t.Kind.INT, t.Kind.LONG, t.Kind.FLOAT, t.Kind.DOUBLE)
 def completion(record: t.Record) -> Completion:
     """Return a function that completes a record, and the records within it.
 
-    A missing field without a default is None if its type admits null; True and False are 1 and 0
-    in a field of numbers. Everything else stays as it is, to be refused if it is invalid.
+    A missing field without a default is None if its type allows null; True and False are 1 and 0
+    in a field of numbers. Everything else stays unchanged, and is refused later if it is invalid.
     """
     nullable = [f for f in record.fields if isinstance(f.type, t.Nullable) and f.default is None]
     absent = dict.fromkeys(field.name for field in nullable)
@@ -48,7 +48,7 @@ def completion(record: t.Record) -> Completion:
 
 
 def _completion(type_: t.Type) -> Completion | None:
-    """Return the completion of a type's values; None where there is nothing to complete."""
+    """Return the completion of a type's values; None if there is nothing to complete."""
     match type_:
         case t.Nullable(item=item):
             return _completion(item)
@@ -66,7 +66,7 @@ def _completion(type_: t.Type) -> Completion | None:
 
 
 def _one_of(branches: tuple[t.Branch, ...]) -> Completion | None:
-    """Return the completion of a union's values, as far as their type decides the branch."""
+    """Return the completion of a union's values whose type determines the branch."""
     dicts: list[t.Branch] = [branch for branch in branches if isinstance(branch, t.Map | t.Record)]
     certain = t.Array if t.Scalar(kind=t.Kind.BOOLEAN) in branches else t.Scalar | t.Array
     decided: list[t.Branch] = [branch for branch in branches if isinstance(branch, certain)]
@@ -118,10 +118,10 @@ class NoRecordList(OptionError, TypeError):
 class KafkaChannelWriter(ChannelBase[ChannelWriter]):
     """Writes to the channel of one input port; an output port has one writer for each.
 
-    Its group is the port's full name: a port that is started again takes the place of the former
-    one, which is fenced. Records go round the partitions one by one, from the first. They are
-    idempotent and acknowledged by all replicas; a delivery failure is raised by the next call, at
-    the latest by closing.
+    Its group is the port's full name: a restarted port takes the place of its predecessor, which is
+    fenced. Records go round robin over the partitions, from the first one. The producer is
+    idempotent, and all replicas acknowledge; the next call raises a delivery failure, at the latest
+    the one that closes the channel.
     """
 
     _role = "writer"
@@ -141,13 +141,13 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         return self._written_record_count
 
     def can_close(self) -> bool:
-        """Return True: it may always be closed."""
+        """Return True: a writer may always be closed."""
         return True
 
     def is_all_connected_input_channels_acknowledged(self) -> bool:
-        """Whether every healthy reader has acknowledged all that was written.
+        """Whether every healthy reader has acknowledged all written records.
 
-        An acknowledgement that was under way while records were written does not cover them.
+        An acknowledgement in flight during a write does not cover its records.
         """
         readers = [each for each in self._peers.monitors if each.is_channel_healthy()]
         if any(ChannelStatus.Acknowledged not in each.status_update_map for each in readers):
@@ -155,7 +155,7 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         if self._ends is None and self._written_record_count:
             writer = self._opened()
             writer.flush()
-            # On an exactly-once channel, what is behind its last commit may never be visible.
+            # On an exactly-once channel, records after the last commit may never be visible.
             exactly_once = writer.connection.delivery == "exactly_once"
             self._ends = dict(writer.batches.ends) if exactly_once else writer.end_offsets()
         ends = self._ends or {}
@@ -168,8 +168,8 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
     def invoke_write_records(self, records: list[Any]) -> None:
         """Write a list of records, all or none.
 
-        As in pypz, a missing field whose type admits null is None, and True is 1 in a field of
-        numbers. A default in the schema comes before None.
+        As in pypz, a missing field whose type allows null is None, and True is 1 in a field of
+        numbers. A default in the schema takes precedence over None.
 
         Raises NoRecordList (a TypeError), InvalidRecordValue (a ValueError), SchemaParseException,
         DeliveryFailed, EndpointClosed and Fenced.
@@ -199,10 +199,10 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         super().stop_channel(send_status_message)
 
     def _prepared(self, writer: ChannelWriter, records: list[Any]) -> PreparedRecords:
-        """Validate records; those that only pypz accepts are completed.
+        """Validate records; complete those that only pypz accepts.
 
-        Once there was such a list, the later ones are completed at once: the port's code leaves
-        out fields, and finding that out costs more than completing.
+        After the first such list, all lists are completed at once: the port's code omits fields,
+        and a failed validation costs more than the completion.
         """
         if self._complete is None:
             try:

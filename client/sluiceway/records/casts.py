@@ -54,7 +54,7 @@ _SOURCES: Final[dict[t.Kind, Callable[[pa.DataType], bool]]] = {
 }
 
 
-def _takes(leaf: t.Leaf, type_: pa.DataType) -> bool:
+def _accepts(leaf: t.Leaf, type_: pa.DataType) -> bool:
     match leaf:
         case t.Scalar(kind=kind):
             return _SOURCES[kind](type_)
@@ -111,7 +111,7 @@ def cast(array: pa.Array, type_: t.Type, path: str) -> pa.Array:
 
 
 def _leaves(array: pa.Array, leaf: t.Leaf, path: str) -> pa.Array:
-    if not _takes(leaf, array.type):
+    if not _accepts(leaf, array.type):
         raise _mismatch(path, array.type, leaf)
     target = arrow_type(leaf)
     if isinstance(leaf, t.Decimal) and types.is_integer(array.type):
@@ -136,7 +136,7 @@ def _leaves(array: pa.Array, leaf: t.Leaf, path: str) -> pa.Array:
 
 
 def _uuids(array: pa.Array, leaf: t.Uuid, path: str) -> pa.Array:
-    """Convert text to bytes or bytes to text, as `leaf` is stored."""
+    """Convert text to bytes or bytes to text, the storage type of `leaf`."""
     target = arrow_type(leaf)
     if _is_text(array.type) is _is_text(target):
         return array.cast(target)
@@ -149,9 +149,9 @@ def _uuids(array: pa.Array, leaf: t.Uuid, path: str) -> pa.Array:
 
 
 def _find_failure(array: pa.Array, target: pa.DataType) -> tuple[int, str]:
-    """Return the position of a value that cannot be cast to `target`, and why.
+    """Return the position of a value that cannot be cast to `target`, and the reason.
 
-    Raises ArrayOverflow if each value can be cast, and only all of them are too large.
+    Raises ArrayOverflow if each value can be cast, but together they are too large.
     """
     begin, end = 0, len(array)
     while end - begin > 1:

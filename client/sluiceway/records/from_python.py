@@ -85,7 +85,7 @@ def _converted(values: Sequence[Any], leaf: t.Leaf, path: str) -> pa.Array:
 
 
 def _uuids(values: Sequence[Any], kinds: set[type], leaf: t.Uuid, path: str) -> Sequence[Any]:
-    """Return `values` as text or bytes, as `leaf` is stored."""
+    """Return `values` as text or bytes, the storage type of `leaf`."""
     if str in kinds or kinds - {UUID}:
         matches = re.compile(t.UUID_TEXT).fullmatch
         _refuse(values, leaf, path, lambda v: isinstance(v, str) and not matches(v))
@@ -102,7 +102,7 @@ def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: t.Scalar, path:
     kind = leaf.kind
     present = [value for value in values if value is not None]
     if kinds - {datetime, time}:
-        # pandas has a timestamp class of its own, with nanoseconds, and NaT.
+        # pandas has its own timestamp class, with nanoseconds, and NaT.
         finest = t.TICKS[kind] > t.TICKS[t.Kind.TIME]
         _refuse(
             values, leaf, path, lambda v: v != v or (getattr(v, "nanosecond", 0) and not finest)
@@ -148,7 +148,7 @@ def _refuse(
 
 
 _ROWS: Final = 16_384
-"""The rows of a batch: few enough for the processor's caches."""
+"""The rows of a batch, which fit into the processor's caches."""
 
 
 def row_batches(rows: Sequence[Any], schema: Schema) -> list[pa.RecordBatch]:
@@ -281,7 +281,7 @@ def column(values: Sequence[Any], type_: t.Type, path: str) -> pa.Array:
 def columns(rows: Sequence[Any], kinds: set[type], record: t.Record, path: str) -> list[pa.Array]:
     """Convert `rows`, which have the types `kinds`, to one array for each field of `record`.
 
-    Raises as `column` does, with positions in `rows`.
+    Raises the errors of `column`, with positions in `rows`.
     """
     found = field_values(rows, kinds, record, path)
     return [

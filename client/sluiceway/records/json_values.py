@@ -51,7 +51,7 @@ def json_value(value: Any) -> Any:
 def records_from_json(records: Iterable[Mapping[str, Any]], schema: Schema) -> list[dict[str, Any]]:
     """Return the records of JSON objects, for `to_batches`, which checks everything else.
 
-    A value of a union of several types is the value alone if its branch has a JSON type of its own,
+    A value of a union of several types is the value alone if its branch has its own JSON type,
     or an object with the branch's name, as in Avro's JSON encoding. Raises InvalidRecord for a text
     that is not of the field's type.
     """

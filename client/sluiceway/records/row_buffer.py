@@ -1,4 +1,4 @@
-"""Row buffer: single records, checked one at a time and converted to Arrow columns together."""
+"""Row buffer: checks single records one at a time, and converts them to Arrow columns together."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sluiceway.schema.defaults import default_to_python
 __all__ = ["FULL", "RowBuffer", "Rows"]
 
 FULL: Final = 1_000
-"""Enough rows to convert them at the speed of columns."""
+"""The number of rows at which columnar conversion reaches its speed."""
 _MAX_BYTES: Final = 1_000_000
 _MAX_GIVEN: Final = 16
-"""Longer lists are converted to columns faster than they are checked row by row."""
+"""Longer lists are faster to convert to columns than to check row by row."""
 _VALUE_BYTES: Final = 16
 """An upper bound of the encoded size of a value without text or bytes, or of a length."""
 _MAX_KIND_SETS: Final = 1_000
@@ -47,8 +47,8 @@ _Check = Callable[[Any], int]
 class Rows:
     """Records that `RowBuffer.check` has accepted.
 
-    `values` has a tuple for each, in the order of the schema's fields; `size_bytes` is a bound of
-    the encoded size of all.
+    `values` has a tuple for each, in the order of the schema's fields; `size_bytes` is an upper
+    bound of their encoded size.
     """
 
     __slots__ = ("size_bytes", "values")
@@ -57,17 +57,13 @@ class Rows:
         self.values: list[tuple[Any, ...]] = []
         self.size_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self.values)
-
 
 class RowBuffer:
-    """Rows that are certain to convert, and to fit into a message each.
+    """Rows that are certain to convert and to fit into one message each.
 
-    `check` accepts the usual types of values, which it can decide without conversion. Anything
-    else (a subclass, a NumPy scalar, a text for a UUID, a value that does not fit) is left to
-    `to_batches`, which converts it or explains what is wrong. So a record that is accepted cannot
-    be refused later.
+    `check` accepts common types of values, which it can validate without conversion. Anything else
+    (a subclass, a NumPy scalar, a text for a UUID, a value that does not fit) is left to
+    `to_batches`, which converts it or raises. So an accepted record cannot be refused later.
 
     Thread-safe. Rows are drained in the order in which they were added.
     """
@@ -129,10 +125,10 @@ class RowBuffer:
         return rows
 
     def add(self, rows: Rows) -> int:
-        """Append rows that `check` has returned, and return how many there are now.
+        """Append rows that `check` has returned, and return the number of buffered rows.
 
-        Returns 0 if the buffer is closed, and at least the number at which to drain it once their
-        size requires that.
+        Returns 0 if the buffer is closed, and at least FULL if the size of the rows requires a
+        drain.
         """
         with self._lock:
             if self._closed:
@@ -143,7 +139,7 @@ class RowBuffer:
             return len(self._rows) if self._size_bytes < _MAX_BYTES else FULL
 
     def close(self) -> None:
-        """Accept no more rows; those that are there can still be drained."""
+        """Accept no more rows; buffered ones can still be drained."""
         with self._lock:
             self._closed = True
 
@@ -211,7 +207,7 @@ class RowBuffer:
         return True
 
     def _learn(self, kinds: tuple[type, ...]) -> bool:
-        """Whether the fields take values of these types; remembered if so."""
+        """Whether the fields accept values of these types; remembered if so."""
         if not all(map(frozenset.__contains__, self._allowed, kinds)):
             return False
         if len(self._known_kinds) < _MAX_KIND_SETS:
@@ -251,7 +247,7 @@ _KINDS: Final[dict[t.Kind, type]] = {
 
 
 def _allowed(type_: t.Type) -> frozenset[type]:
-    """Return the types of values that a field may take without conversion."""
+    """Return the types of values that a field accepts without conversion."""
     match _present(type_):
         case t.Scalar(kind=kind):
             kinds = {_KINDS[kind]}
@@ -273,20 +269,20 @@ def _allowed(type_: t.Type) -> frozenset[type]:
 
 
 def _certain_branches(union: t.Union) -> dict[type, t.Branch]:
-    """Return the branch that takes values of a type, if their type decides that."""
+    """Return the branch by type of value, where the type determines it."""
     found: dict[type, t.Branch] = {}
     kinds = {kind for branch in union.branches for kind in _allowed(branch)}
     for kind in kinds - {tuple}:  # a tuple may name a branch
         first, *others = candidates(kind, union)
         branch = union.branches[first]
-        # If there are several, the first one that fits takes a value, except for records.
+        # With several branches, the first one that fits takes a value, except for records.
         if kind in _allowed(branch) and not (others and isinstance(branch, t.Map | t.Record)):
             found[kind] = branch
     return found
 
 
 def _check(type_: t.Present) -> _Check | None:
-    """Return the check of the values of an allowed type; None where every value fits."""
+    """Return the check of values of an allowed type; None if every value fits."""
     match type_:
         case t.Scalar(kind=kind):
             return _scalar_check(kind)
@@ -356,7 +352,7 @@ def _text_bytes(value: str) -> int:
 
 def _timestamp_check(kind: t.Kind) -> _Check:
     step = _MICROSECONDS // min(t.TICKS[kind], _MICROSECONDS)
-    # Inside the range of every time zone's local time; years near its ends are converted first.
+    # Inside the range in every time zone; years near the limits are converted first.
     first, last = (1700, 2200) if t.TICKS[kind] > _MICROSECONDS else (2, 9998)
     zones = (timezone, ZoneInfo) if kind in t.INSTANTS else (type(None),)
 

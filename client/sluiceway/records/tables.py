@@ -51,8 +51,8 @@ def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
 def with_valid_offsets(array: pa.Array) -> pa.Array:
     """Return `array` with the offset 0 in every empty text, list and map array within.
 
-    Java's Arrow, and so Spark, leaves out the only offset of an empty array. Arrow's C interface
-    does not know the sizes of buffers, and would read it from the memory behind.
+    Java's Arrow, and so Spark, omits the only offset of an empty array. Arrow's C interface does
+    not know the sizes of buffers, and would read the offset from adjacent memory.
     """
     if not _lacks_offsets(array):
         return array
@@ -134,7 +134,7 @@ def _check_names(names: Sequence[str], schema: Schema) -> None:
             known = ", ".join(list(fields)[:20])
             raise SchemaMismatch(f"the schema has no field {name!r}: drop the column ({known})")
         if list(names).count(name) > 1:
-            raise SchemaMismatch(f"the column {name!r} is there twice: drop or rename one")
+            raise SchemaMismatch(f"the column {name!r} exists twice: drop or rename one")
     for field in schema.record.fields:
         if field.default is None and field.name not in names:
             raise SchemaMismatch(
@@ -165,14 +165,14 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
 
 
 def _column(batch: pa.RecordBatch | pa.Table, names: Collection[str], field: Field) -> pa.Array:
-    """Return the column of `field`, or its defaults; `names` are those of the columns."""
+    """Return the column of `field`, or its defaults; `names` are the column names."""
     if field.name not in names:
         default = default_to_python(json.loads(field.default or "null"), field.type)
         return column([default] * batch.num_rows, field.type, field.name)
     if path := find_union(Record(name=field.name, fields=(field,))):
         raise SchemaMismatch(
             f"the field {path!r} is a union of several types, which tables and dataframes do not "
-            "have: write records, such as dicts, instead"
+            "support: write records, such as dicts, instead"
         )
     array = batch.column(field.name)
     if isinstance(array, pa.ChunkedArray):

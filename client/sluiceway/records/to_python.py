@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import lru_cache
 from itertools import pairwise
@@ -34,19 +35,31 @@ _DAY_US: Final = 86_400_000_000
 _MICROSECONDS: Final = (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1)
 
 
-def to_records(batch: pa.RecordBatch, *, with_branches: bool = False) -> list[dict[str, Any]]:
+@dataclass(frozen=True, kw_only=True)
+class _Form:
+    """How values are converted that Python has several forms for, or none."""
+
+    with_branches: bool
+    out_of_range_as_text: bool
+
+
+def to_records(
+    batch: pa.RecordBatch, *, with_branches: bool = False, out_of_range_as_text: bool = False
+) -> list[dict[str, Any]]:
     """Convert each row of `batch` to a dict.
 
     Timestamps become aware datetimes in UTC, local timestamps naive ones, maps and records dicts,
     arrays lists, enums their symbols. Raises ValueOutOfRange with the field for a date or time
-    outside of the years 1 to 9999 or between two microseconds; `batches()` returns these.
+    outside of the years 1 to 9999 or between two microseconds; `batches()` returns these. With
+    `out_of_range_as_text`, the dates or times of its column are texts in ISO 8601 instead.
 
     A value of a union of several types is the value alone, or `with_branches` a tuple of the
     branch's name and the value.
     """
+    form = _Form(with_branches=with_branches, out_of_range_as_text=out_of_range_as_text)
     fields = zip(batch.columns, batch.schema, strict=True)
     with gc_paused():
-        columns = [_values(c, field, field.name, with_branches) for c, field in fields]
+        columns = [_values(c, field, field.name, form) for c, field in fields]
         return _dicts(batch.schema.names, columns)
 
 
@@ -66,10 +79,10 @@ def _builder(names: tuple[str, ...]) -> Callable[[list[list[Any]]], list[dict[st
     return built
 
 
-def _values(array: pa.Array, field: pa.Field, path: str, with_branches: bool) -> list[Any]:
+def _values(array: pa.Array, field: pa.Field, path: str, form: _Form) -> list[Any]:
     type_ = array.type
     if field.metadata and (names := union_branches(field)) is not None:
-        return _branch_values(array, field, names, path, with_branches)
+        return _branch_values(array, field, names, path, form)
     if field.metadata and isinstance(leaf := type_in_metadata(field, field.name), Uuid):
         make = UUID if leaf.fixed is None else _uuid_of_bytes
         return [value and make(value) for value in array.to_pylist()]
@@ -77,15 +90,15 @@ def _values(array: pa.Array, field: pa.Field, path: str, with_branches: bool) ->
         objects: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
         return objects
     if not array.null_count:
-        return _present(array, field.type, path, with_branches)
+        return _present(array, field.type, path, form)
     if _is_flat(type_):
         filled = array.fill_null(pa.scalar(0).cast(type_))
-        filled = _present(filled, field.type, path, with_branches)
+        filled = _present(filled, field.type, path, form)
         for place in np.flatnonzero(array.is_null()).tolist():
             filled[place] = None
         return filled
     places = np.flatnonzero(array.is_valid())
-    present = _present(array.take(pa.array(places)), field.type, path, with_branches)
+    present = _present(array.take(pa.array(places)), field.type, path, form)
     values: list[Any] = [None] * len(array)
     for place, value in zip(places.tolist(), present, strict=True):
         values[place] = value
@@ -93,16 +106,16 @@ def _values(array: pa.Array, field: pa.Field, path: str, with_branches: bool) ->
 
 
 def _branch_values(
-    array: pa.Array, field: pa.Field, names: list[str], path: str, with_branches: bool
+    array: pa.Array, field: pa.Field, names: list[str], path: str, form: _Form
 ) -> list[Any]:
     """Convert the values of a union; see `UNION` for their form."""
     values: list[Any] = [None] * len(array)
     # `flatten` makes all branches null below a null.
     for name, child, member in zip(names, array.flatten(), field.type, strict=True):
         places = np.flatnonzero(child.is_valid())
-        found = _values(child.take(pa.array(places)), member, path, with_branches)
+        found = _values(child.take(pa.array(places)), member, path, form)
         for place, value in zip(places.tolist(), found, strict=True):
-            values[place] = (name, value) if with_branches else value
+            values[place] = (name, value) if form.with_branches else value
     return values
 
 
@@ -115,32 +128,48 @@ def _uuid_of_bytes(value: bytes) -> UUID:
     return UUID(bytes=value)
 
 
-def _present(array: pa.Array, type_: pa.DataType, path: str, with_branches: bool) -> list[Any]:
+def _present(array: pa.Array, type_: pa.DataType, path: str, form: _Form) -> list[Any]:
     """Convert an array without nulls."""
     if types.is_date32(type_):
-        days = array.view(pa.int32()).to_numpy()
-        _check_range(days, _DAYS, path)
-        return days.astype("M8[D]").tolist()  # type: ignore[no-any-return]
+        return _in_range(array, form, lambda: _dates(array, path))
     if types.is_timestamp(type_):
-        return _instants(_microseconds(array, type_, path), type_.tz is not None)
+        aware = type_.tz is not None
+        return _in_range(array, form, lambda: _instants(_microseconds(array, type_, path), aware))
     if types.is_struct(type_):
         members = list(type_)
         columns = [
-            _values(array.field(number), member, join_path(path, member.name), with_branches)
+            _values(array.field(number), member, join_path(path, member.name), form)
             for number, member in enumerate(members)
         ]
         return _dicts([member.name for member in members], columns)
     if types.is_list(type_):
         offsets, (items,) = list_contents(array)
-        values = _values(items, type_.value_field, f"{path}[]", with_branches)
+        values = _values(items, type_.value_field, f"{path}[]", form)
         return _cut(values, offsets.tolist())
     if types.is_map(type_):
         offsets, (keys, items) = list_contents(array)
-        names = _values(keys, type_.key_field, path, with_branches)
-        values = _values(items, type_.item_field, f"{path}{{}}", with_branches)
+        names = _values(keys, type_.key_field, path, form)
+        values = _values(items, type_.item_field, f"{path}{{}}", form)
         entries = list(zip(names, values, strict=True))
         return list(map(dict, _cut(entries, offsets.tolist())))
     return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def _in_range(array: pa.Array, form: _Form, convert: Callable[[], list[Any]]) -> list[Any]:
+    """Return the converted values, or all as text if one is out of range and the form has that."""
+    try:
+        return convert()
+    except ValueOutOfRange:
+        if not form.out_of_range_as_text:
+            raise
+    texts: list[str] = array.cast(pa.string()).to_pylist()
+    return [text.replace(" ", "T").replace("Z", "+00:00") for text in texts]
+
+
+def _dates(array: pa.Array, path: str) -> list[Any]:
+    days = array.view(pa.int32()).to_numpy()
+    _check_range(days, _DAYS, path)
+    return days.astype("M8[D]").tolist()  # type: ignore[no-any-return]
 
 
 def _microseconds(array: pa.Array, type_: pa.DataType, path: str) -> Any:
@@ -180,11 +209,11 @@ def _cut(values: list[Any], bounds: list[int]) -> list[list[Any]]:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause the garbage collector while the block creates thousands of objects that all stay.
+    """Pause the garbage collector while the block creates thousands of objects that stay alive.
 
-    The collector runs after every 700 new objects, and over all objects after every quarter more.
-    Without the pause, reading records as dicts has 0.78 of its speed (`bench/python.py`). For
-    short blocks: the collector is paused for the whole process.
+    The collector runs after every 700 new objects, and over all objects after each growth by a
+    quarter. Without the pause, reading records as dicts has 0.78 of its speed (`bench/python.py`).
+    For short blocks only: the collector is paused for the whole process.
     """
     if not gc.isenabled():
         yield

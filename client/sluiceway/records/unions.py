@@ -1,9 +1,9 @@
-"""Choice of the branch of a union for a Python value.
+"""Union branches: the branch for a Python value.
 
-A value takes the branch of its own type: an int in `["double", "long"]` is a long. If there is
-none, it takes one that represents it exactly, such as a double for an int. A dataclass instance
-takes the record of its class's name; a dict the record whose fields it has. A tuple of a branch's
-name and a value names the branch.
+A value takes the branch of its own type: an int in `["double", "long"]` is a long. Without one, it
+takes a branch that represents it exactly, such as a double for an int. A dataclass instance takes
+the record with its class's name, a dict the record with its fields. A tuple of a branch name and a
+value selects the branch.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ def candidates(kind: type, union: t.Union) -> list[int]:
 def assign(values: Sequence[Any], union: t.Union, path: str, convert: _Convert) -> Assignment:
     """Assign `values`, except None, to the branches of `union`.
 
-    `convert` is called where several branches may take a value. Values with only one possible
-    branch are left to the caller's conversion. Raises ValueMismatch for a value that fits no
-    branch, or several records.
+    `convert` is called if several branches may take a value. The caller converts values with only
+    one possible branch. Raises ValueMismatch for a value that fits no branch, or several records.
     """
     found: Assignment = [([], []) for _ in union.branches]
     named = {t.branch_name(branch): number for number, branch in enumerate(union.branches)}

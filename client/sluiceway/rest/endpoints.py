@@ -61,8 +61,11 @@ class EndpointCalls:
         membership: Membership | None,
         title: str | None = None,
         heartbeat: Mapping[str, int] | None = None,
+        spark: Mapping[str, str] | None = None,
     ) -> AttachResult:
         """Attach an endpoint instance to the channel; `title` describes it to people.
+
+        `spark` has the `application`, `query` and `ui` of a Spark job, as far as they are known.
 
         `heartbeat` has its own `timeout_ms` or `interval_ms`, or both.
         """
@@ -79,6 +82,8 @@ class EndpointCalls:
             body["title"] = title
         if heartbeat:
             body["heartbeat"] = dict(heartbeat)
+        if spark:
+            body["spark"] = dict(spark)
         params = {"listener": self._listener} if self._listener else None
         response = self._post(f"{channel_path(channel)}/endpoints", body, params=params)
         return parse(AttachResult, response)
@@ -112,11 +117,11 @@ class EndpointCalls:
         number: int,
         reports: Sequence[Mapping[str, Any]],
         *,
-        also: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
         timeout_s: float,
     ) -> HeartbeatReply:
-        """Report the state of a session's endpoints; `also` are further fields of the body."""
-        body = {"session": session, "beat": number, "endpoints": list(reports), **(also or {})}
+        """Report the state of a session's endpoints; `extra` has additional fields of the body."""
+        body = {"session": session, "beat": number, "endpoints": list(reports), **(extra or {})}
         return parse(HeartbeatReply, self._post("/v1/heartbeats", body, timeout_s=timeout_s))
 
     def endpoints(

@@ -46,7 +46,7 @@ class StatusProblem:
     reason: str | None
 
     def __str__(self) -> str:
-        """Return what is wrong, where and why, in one line."""
+        """Return the problem, its location and its cause in one line."""
         template = _PROBLEMS.get(self.code, "{code}" if self.role is None else "{place}: {code}")
         what = template.format(
             code=self.code,

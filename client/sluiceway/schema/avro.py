@@ -1,4 +1,4 @@
-"""Avro JSON: parses schemas, rejects types that a channel cannot carry, renders canonical JSON."""
+"""Avro JSON: parses schemas, rejects unsupported types, renders canonical JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HINTS: Final = {
 def parse_leaf(source: Mapping[str, Any], name: str, path: str) -> t.Leaf:
     """Parse a fixed, an enum or a logical type; `name` is the full name of the first two.
 
-    Raises InvalidSchema, or UnsupportedType for a type that no channel carries.
+    Raises InvalidSchema, or UnsupportedType.
     """
     inner: object = source["type"]
     logical: Any = source.get("logicalType")
@@ -52,7 +52,7 @@ def parse_leaf(source: Mapping[str, Any], name: str, path: str) -> t.Leaf:
 def decimal(
     precision: object, scale: object, path: str, *, fixed: t.Fixed | None = None
 ) -> t.Decimal:
-    """Return a decimal type, stored in `fixed` if given. Raises as `parse_leaf` does."""
+    """Return a decimal type, stored in `fixed` if given. Raises the errors of `parse_leaf`."""
     if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision != 0:
         raise t.invalid_schema(
             path,
@@ -75,7 +75,7 @@ def decimal(
 
 
 def fixed(name: str, size: object, path: str) -> t.Fixed:
-    """Return the type of exactly `size` bytes. Raises as `parse_leaf` does."""
+    """Return the type of exactly `size` bytes. Raises the errors of `parse_leaf`."""
     if type(size) is not int or size < 1:
         # With a size of 0, a message of a few bytes could have millions of items.
         raise t.invalid_schema(path, f"the fixed {name!r} needs a size of at least 1 byte")
@@ -89,7 +89,7 @@ def fixed(name: str, size: object, path: str) -> t.Fixed:
 
 
 def enum(name: str, symbols: object, default: object, path: str) -> t.Enum:
-    """Return the enum of `symbols`. Raises as `parse_leaf` does."""
+    """Return the enum of `symbols`. Raises the errors of `parse_leaf`."""
     if not isinstance(symbols, list | tuple) or not symbols:
         raise t.invalid_schema(path, f"the enum {name!r} needs a list of symbols, not empty")
     known: set[str] = set()
@@ -126,8 +126,7 @@ def parse(source: str | Mapping[str, Any]) -> t.Record:
     """Parse an Avro record schema, given as JSON text or as the object.
 
     Documentation, aliases and unknown attributes are dropped: they affect neither bytes nor
-    values. Raises InvalidSchema, or UnsupportedType for types that a channel cannot carry, with
-    the path of the field.
+    values. Raises InvalidSchema or UnsupportedType, with the path of the field.
     """
     definition = _loaded(source) if isinstance(source, str) else source
     if not isinstance(definition, Mapping):
@@ -156,7 +155,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 class _Parser:
-    """One parse of a definition: the named types, and the size of the schema so far."""
+    """The state of one parse: the named types, and the size of the schema so far."""
 
     def __init__(self) -> None:
         self.named: dict[str, t.Record | t.Leaf | None] = {}  # None: being parsed
@@ -288,7 +287,7 @@ def _full_name(source: Mapping[str, Any], path: str, namespace: str) -> str:
         if not t.NAME.fullmatch(part):
             raise t.invalid_schema(path, t.name_advice(part))
     if namespace and "." not in full:
-        # Rendered again, its name would be taken for one of the enclosing namespace.
+        # Its rendered name would be read as a name in the enclosing namespace.
         raise t.invalid_schema(
             path, f"give the {source['type']} {full!r} a namespace, as its parent has one"
         )
@@ -298,8 +297,8 @@ def _full_name(source: Mapping[str, Any], path: str, namespace: str) -> str:
 def definition(type_: t.Type, named: set[str] | None = None) -> Any:
     """Return the Avro JSON of `type_`: an object, for some types a list or a name.
 
-    Names are full names. A named type is spelled out at its first use, and named after that;
-    `named` are those of earlier uses.
+    Names are full names. A named type is defined at its first use, and then referenced by name;
+    `named` are the types that are already defined.
     """
     named = set() if named is None else named
     match type_:

@@ -3,14 +3,14 @@
 The rules are those of Avro 1.12 ("Schema Resolution"), with two additions:
 
 - A nullable type can only be read as a nullable type. Avro would fail at the first null.
-- A logical type can only be read as itself. Avro leaves undefined what a date read as an int is,
-  and would take milliseconds for microseconds.
+- A logical type can only be read as itself. Avro leaves a date read as an int undefined, and would
+  read milliseconds as microseconds.
 
 Names of records, enums and fixed are ignored, as the path of a type identifies it. Only in a union
 of several types, branches with names are matched by them, without the namespace.
 
-A value of a union is read as the reader's branch of the same type, if there is one, else as the
-first one that can read it. So a new branch does not change the type of other branches' values.
+A value of a union is read as the reader's branch of the same type, else as the first branch that
+can read it. So a new branch does not change the type of other branches' values.
 """
 
 from __future__ import annotations
@@ -127,13 +127,13 @@ PROMOTIONS: Final = {
     t.Kind.STRING: (t.Kind.BYTES,),
     t.Kind.BYTES: (t.Kind.STRING,),
 }
-"""The kinds that values may be read as, besides their own."""
+"""The kinds as which values may be read, besides their own."""
 
 
 def incompatibilities(reader: Schema, writer: Schema) -> tuple[str, ...]:
-    """Return why `reader` cannot read the records of `writer`, with the field and a remedy each.
+    """Return the reasons why `reader` cannot read records of `writer`, with field and remedy.
 
-    If there are none, only bytes read as a string may still fail: those that are not UTF-8.
+    Without a reason, only bytes that are read as a string may still fail, if they are not UTF-8.
     """
     return tuple(_broken(reader.record, writer.record, ""))
 
@@ -178,24 +178,24 @@ def _broken(reader: t.Type, writer: t.Type, path: str) -> list[str]:
 
 
 def branches_of(type_: t.Type) -> tuple[t.Branch, ...]:
-    """Return the branches of a union, or the one type of a field; null is left out."""
+    """Return the branches of a union, or the one type of a field, without null."""
     present = type_.item if isinstance(type_, t.Nullable) else type_
     return present.branches if isinstance(present, t.Union) else (present,)
 
 
 def matching_branch(reader: t.Type, written: t.Branch, path: str) -> int:
-    """Return the number of the branch, of those of `reader`, as which `written` is read."""
+    """Return the number of the branch of `reader` that reads `written`."""
     number, reasons = _match(reader, written, path)
     assert number is not None and not reasons, reasons  # noqa: S101, PT018 - they are compatible
     return number
 
 
 def _match(reader: t.Type, written: t.Branch, path: str) -> tuple[int | None, list[str]]:
-    """Return the branch of `reader` as which `written` is read, or why there is none."""
+    """Return the branch of `reader` that reads `written`, or the reasons why there is none."""
     branches = branches_of(reader)
     if not isinstance(reader, t.Union):
         return 0, _broken(branches[0], written, path)
-    # The branch of the same name is tried first, and explains best what is wrong.
+    # The branch of the same name is tried first, and has the best explanation.
     distances = [_name_distance(branch, written) for branch in branches]
     order = sorted(range(len(branches)), key=distances.__getitem__)
     reasons: list[str] = []
@@ -251,5 +251,5 @@ def _broken_fields(reader: t.Record, writer: t.Record, path: str) -> list[str]:
 def _advice(writer: t.Type) -> str:
     if isinstance(writer, t.Scalar) and (kinds := PROMOTIONS.get(writer.kind)):
         others = " or ".join(kind.value for kind in kinds)
-        return f"leave its type as it is, make it {others}, or use a new name for the new type"
-    return "leave its type as it is, or use a new name for the new type"
+        return f"keep its type, make it {others}, or use a new name for the new type"
+    return "keep its type, or use a new name for the new type"

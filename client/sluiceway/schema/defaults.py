@@ -32,7 +32,7 @@ _FLOAT_MAX: Final = 3.4028234663852886e38
 
 
 class _InvalidLiteral(ValueError):
-    """The JSON value is not one of its type; the text says why."""
+    """The JSON value does not fit its type; the text is the reason."""
 
 
 def _normal_literal(value: object, leaf: t.Leaf) -> object:
@@ -160,7 +160,7 @@ def _is_aware(value: Any, kind: type[time] | type[datetime]) -> bool | None:
 
 
 def _ticks(length: timedelta, kind: t.Kind) -> object:
-    """Return the ticks of `length`, or text, which is rejected, if it is between two ticks."""
+    """Return the ticks of `length`, or a text, which is rejected, if it is between two ticks."""
     microseconds = length // timedelta(microseconds=1)
     ticks, between = divmod(microseconds * t.TICKS[kind], t.TICKS[t.Kind.TIME])
     return str(length) if between else ticks
@@ -216,7 +216,7 @@ def _normal_record(value: object, fields: tuple[Any, ...], path: str) -> object:
             whole[field.name] = json.loads(field.default)
         else:
             where = t.join_path(path, field.name)
-            raise _bad_default(where, "the default leaves this field out")
+            raise _bad_default(where, "the default lacks this field")
     return whole
 
 
@@ -232,7 +232,7 @@ def default_text(value: object, type_: t.Type, path: str) -> str:
 def default_from_python(value: Any, type_: t.Type) -> object:
     """Return the JSON default of a Python value; the inverse of `default_to_python`.
 
-    Values of other types are returned as they are, to be rejected by `default_text`.
+    Values of other types are returned unchanged, and rejected by `default_text`.
     """
     match type_:
         case t.Nullable(item=item):

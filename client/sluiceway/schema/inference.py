@@ -34,7 +34,7 @@ _WORDS: Final[dict[object, frozenset[t.Kind]]] = {
     time: frozenset({t.Kind.TIME_MILLIS}),
     datetime: t.INSTANTS | t.LOCALS,
 }
-"""The words that `Annotated[..., "int"]` may have, by annotation."""
+"""The valid words of `Annotated[..., "int"]`, by annotation."""
 
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,9})(?:, ?(\d{1,9}))?\)")
 _FIXED: Final = re.compile(r"fixed\((\d{1,9})\)")
@@ -98,7 +98,7 @@ class _DataclassParser:
         return name
 
     def type(self, hint: object, path: str, name: str, depth: int) -> t.Type:
-        """Parse an annotation; `name` is for a type without a name of its own."""
+        """Parse an annotation; `name` is for a type without its own name."""
         hint, words = _unwrapped(hint)
         if get_origin(hint) not in (Union, types.UnionType):
             return self.present(hint, words, path, name, depth)
@@ -180,7 +180,7 @@ def _field(member: dataclasses.Field[Any], type_: t.Type, path: str) -> t.Field:
 
 
 def _with_default_first(type_: t.Type, value: object) -> t.Type:
-    """Order the branches of a union as Avro wants them: that of the default first."""
+    """Order the branches of a union as Avro requires: the branch of the default first."""
     match type_:
         case t.Nullable(item=t.Union() as union):
             last = len(union.branches)
@@ -227,7 +227,7 @@ _HINTS: Final = (
     ("interval month", "write its length as a number, such as months in an int"),
     ("interval", "write its length as a number, such as seconds in a long"),
     ("variant", 'write it as JSON text, as in to_json(col("{}"))'),
-    ("udt", "select the fields of its storage into columns of their own"),
+    ("udt", "select the fields of its storage into separate columns"),
     ("decimal", "cast it to one whose scale lies between 0 and the precision"),
     ("time", "cast it to time(6), which holds microseconds"),
 )

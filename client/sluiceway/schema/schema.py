@@ -60,7 +60,7 @@ class Schema:
 
             return cls(from_arrow(source))
         raise InvalidSchema(
-            f"{type(source).__name__} cannot be made into a schema: give a dataclass, a "
+            f"{type(source).__name__} is not a schema: give a dataclass, a "
             "pyarrow.Schema, a StructType, or an Avro record schema as a dict or JSON text"
         )
 
@@ -105,8 +105,8 @@ class Schema:
     def differences(self, other: Schema) -> tuple[str, ...]:
         """Return the differences between this schema and `other`, one message each.
 
-        Names of records, the order of a union's branches and defaults do not count, as they do not
-        affect the values. The order of fields does, as it is that of the bytes.
+        Names of records, the order of a union's branches and defaults are ignored, because they do
+        not affect the values. The order of fields matters, because it is the order of the bytes.
         """
         return tuple(differences(self.record, other.record))
 

@@ -1,4 +1,4 @@
-"""The types that a channel can carry, and their limits.
+"""The types of records, and their limits.
 
 A schema is a tree of these nodes with a `Record` at the root. Avro JSON, Arrow schemas, Spark's
 StructTypes and dataclasses are parsed into this form.
@@ -24,10 +24,10 @@ MAX_FIXED_BYTES: Final = 1024
 """The longest fixed: in Arrow, even a null of one byte takes that much memory."""
 
 MAX_DIGITS: Final = 76
-"""The most digits of a decimal: those of Arrow's widest."""
+"""The most digits of a decimal, the limit of Arrow's widest type."""
 
 MAX_BRANCHES: Final = 64
-"""The most types of a union: comparing two unions takes the product of theirs."""
+"""The most types of a union: a comparison of two unions compares each pair of types."""
 
 UUID_TEXT: Final = "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"
 """The regular expression of a UUID's text."""
@@ -108,7 +108,7 @@ class Fixed:
 
 @dataclass(frozen=True, kw_only=True)
 class Decimal:
-    """An exact number of at most `precision` digits, `scale` of them behind the point.
+    """An exact number of at most `precision` digits, `scale` of them after the point.
 
     Stored as bytes or `fixed`: the unscaled number in two's complement, big-endian.
     """
@@ -158,7 +158,7 @@ class Map:
 
 @dataclass(frozen=True, kw_only=True)
 class Union:
-    """A value of one of several types: an Avro union without null, which is left to `Nullable`.
+    """A value of one of several types: an Avro union without null, which is a `Nullable`.
 
     No two branches have the same `branch_name`.
     """
@@ -216,9 +216,9 @@ def own_name(type_: Branch) -> str | None:
 
 
 def branch_name(type_: Branch) -> str:
-    """Return the name of a branch in its union, as Avro's JSON encoding has it.
+    """Return the name of a branch in its union, as in Avro's JSON encoding.
 
-    It is the full name of a named type, and else the name of the physical type.
+    It is the full name of a named type, else the name of the physical type.
     """
     match type_:
         case Scalar(kind=kind):
@@ -279,8 +279,8 @@ def map_leaves(
 ) -> Record:
     """Return `record` with converted leaves, without defaults, and with records renamed.
 
-    Enums that are branches of a union are only renamed: as numbers they could not be told apart
-    from another branch.
+    Enums that are branches of a union are only renamed: numbers would be ambiguous with other
+    branches.
     """
 
     def mapped(type_: Type) -> Type:
@@ -329,7 +329,7 @@ def invalid_schema(path: str, problem: str) -> InvalidSchema:
 
 
 def join_path(path: str, name: str) -> str:
-    """Give the path of the field `name` of the record at `path`."""
+    """Return the path of the field `name` of the record at `path`."""
     return f"{path}.{name}" if path else name
 
 
@@ -358,7 +358,7 @@ NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def name_advice(name: str) -> str:
-    """Return that `name` is not an Avro name, and suggest a similar one."""
+    """Return a message that `name` is not an Avro name, with a similar valid name."""
     better = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_") or "field"
     better = f"_{better}" if better[0].isdigit() else better
     return (
@@ -373,5 +373,5 @@ def checked_field(path: str, name: str, taken: Container[str]) -> str:
     if not NAME.fullmatch(name):
         raise invalid_schema(where, name_advice(name))
     if name in taken:
-        raise invalid_schema(where, "is there twice; rename one of the two")
+        raise invalid_schema(where, "exists twice; rename one of the two")
     return where

@@ -13,7 +13,7 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.spark.endpoints import Job, control, heartbeat_session
-from sluiceway.spark.queries import Queries, active_jobs, is_stopped
+from sluiceway.spark.queries import Queries, active_jobs, is_stopped, ui_address
 from sluiceway.tracing import carrier
 
 __all__ = ["Application"]
@@ -78,6 +78,7 @@ class Application:
             session=self.session.id,
             title=f"{name} ({id_})"[:200],
             application=name,
+            ui=ui_address(self._spark),
             renews=self.queries.is_listening and active_jobs(self._spark) is not None,
             # Spark Connect has another session class.
             remote=not isinstance(self._spark, SparkSession),

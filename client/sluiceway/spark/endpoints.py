@@ -32,6 +32,8 @@ LOGGER = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 5.0
 _GRACE_S: Final = 60.0
 _MAX_CAUSE_CHARACTERS: Final = 1000
+_MAX_NAME_CHARACTERS: Final = 200
+_MAX_UI_CHARACTERS: Final = 500
 
 
 def control(gateway_url: str) -> Control:
@@ -57,12 +59,25 @@ class Job:
     session: str
     title: str
     application: str | None = None
+    query: str | None = None
+    """The name of a streaming query, or its id."""
+    ui: str | None = None
+    """The address of the application's UI, if it has one."""
     renews: bool = False
     """Whether the session is in Spark's driver, and so renews the batches of running jobs."""
     remote: bool = False
     """True for Spark Connect, where a write in `foreachBatch` is not recognizable."""
     trace: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The current trace at registration of the data source, to which batch jobs belong."""
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """The application, query and UI, as far as they are known."""
+        names = {"application": self.application, "query": self.query}
+        facts = {key: name[:_MAX_NAME_CHARACTERS] for key, name in names.items() if name}
+        if self.ui and len(self.ui) <= _MAX_UI_CHARACTERS:
+            facts["ui"] = self.ui
+        return facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +104,7 @@ class EndpointSpec:
             role=self.role,
             membership=None if group is None else Membership(group=group, index=0, size=1),
             title=self.job.title,
+            spark=self.job.facts,
         )
 
 

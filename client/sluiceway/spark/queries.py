@@ -80,6 +80,9 @@ class Queries(StreamingQueryListener):
 
     def __init__(self, spark: SparkSession, session: HeartbeatSession, control: Control) -> None:
         self._spark = spark
+        # Read once: Spark may have ended when a query's end is reported.
+        self._application: str | None = spark.conf.get("spark.app.name", None)
+        self._ui = ui_address(spark)
         self._session = session
         self._control = control
         self._lock = threading.Lock()
@@ -232,7 +235,13 @@ class Queries(StreamingQueryListener):
 
     def _update_endpoints(self, run: _QueryRun) -> None:
         self._find_sink(run)
-        job = Job(session=self._session.id, title=run.title)
+        job = Job(
+            session=self._session.id,
+            title=run.title,
+            application=self._application,
+            query=run.name or run.id,
+            ui=self._ui,
+        )
         found: dict[EndpointSpec, tuple[int, Mapping[int, int]]] = {}
         progress = run.progress or _last_progress(run.query) or {}
         for number, source in enumerate(progress.get("sources", ())):
@@ -311,6 +320,19 @@ def active_jobs(spark: SparkSession) -> Sequence[int] | None:
     except Exception:
         LOGGER.debug("Spark's driver is not in this process, or has ended", exc_info=True)
         return None
+
+
+def ui_address(spark: SparkSession) -> str | None:
+    """Return the address of the application's UI.
+
+    None if it has no UI, over Spark Connect, and once the JVM of Spark's driver has ended.
+    """
+    try:
+        address = spark.sparkContext.uiWebUrl
+    except Exception:
+        LOGGER.debug("Spark's driver is not in this process, or has ended", exc_info=True)
+        return None
+    return address if address and address.startswith(("http://", "https://")) else None
 
 
 # PySpark's public interface does not provide the following facts. They are read from private

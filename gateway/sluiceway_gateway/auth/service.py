@@ -168,6 +168,12 @@ class Tokens:
                 found[each] = Unauthenticated(detail)
         return found
 
+    def of(self, principal: Principal) -> Token | None:
+        """Return the token of a principal; None without tokens. Raises Unauthenticated."""
+        with self._database.read() as tx:
+            self.require_valid(tx, principal)
+            return auth_store.of_ids(tx, [principal.id]).get(principal.id)
+
     def require_valid(self, tx: ReadTransaction, principal: Principal) -> None:
         """Raise Unauthenticated if the principal is no longer valid."""
         for error in self.refusals(tx, [principal]).values():

@@ -97,6 +97,7 @@ def put_channel(
         change,
         schema=schema,
         uid=body.metadata.uid,
+        by=principal,
         precondition=precondition,
         request=request_of(
             None if dry_run else idempotency_key,
@@ -187,6 +188,7 @@ def close_channel(
     answer = gateway.channels.close(
         name,
         uid=body.uid,
+        by=principal,
         force=body.force,
         precondition=precondition,
         request=request_of(
@@ -233,6 +235,7 @@ def delete_channel(
     answer = gateway.channels.delete(
         name,
         uid=uid,
+        by=principal,
         keep_topic=topic == "keep",
         force=force,
         precondition=precondition,

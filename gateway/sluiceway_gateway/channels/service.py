@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from sluiceway.schema import Schema
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, audited, fields_of, given_fields
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import (
@@ -129,6 +131,7 @@ class Channels:
         *,
         schema: Schema | None,
         uid: str | None,
+        by: Principal,
         precondition: Precondition,
         request: Request | None,
         render: Render,
@@ -156,6 +159,13 @@ class Channels:
                     now=self._clock(),
                 )
                 if channel is not None:
+                    entry = audited(
+                        *(channel, AuditedAction.CREATE),
+                        by=by,
+                        at=channel.created_at,
+                        new=given_fields(channel),
+                    )
+                    audit_store.add(tx, entry)
                     return channel, True
                 # The name or the topic was taken concurrently.
                 channel = channels_store.hold(tx, name)
@@ -171,7 +181,7 @@ class Channels:
             following = changed(channel, change, version)
             if following is not channel:
                 record_use(tx, channel.uid, self._clock(), interval=timedelta(0))
-            return self._save(tx, channel, following), False
+            return self._save(tx, channel, following, AuditedAction.UPDATE, by=by), False
 
         return self._once(request, act, render, dry_run=dry_run)
 
@@ -180,6 +190,7 @@ class Channels:
         name: str,
         *,
         uid: str,
+        by: Principal,
         keep_topic: bool,
         force: bool,
         precondition: Precondition,
@@ -206,7 +217,7 @@ class Channels:
                     tx, channel, keeps_topic=keep_topic, bounds=bounds, if_empty=if_empty
                 )
             following = deleted(channel, keep_topic=keep_topic, now=self._clock())
-            return self._save(tx, channel, following), False
+            return self._save(tx, channel, following, AuditedAction.DELETE, by=by), False
 
         return self._once(request, act, render, dry_run=dry_run)
 
@@ -215,6 +226,7 @@ class Channels:
         name: str,
         *,
         uid: str,
+        by: Principal,
         force: bool,
         precondition: Precondition,
         request: Request | None,
@@ -233,7 +245,7 @@ class Channels:
             if following is not channel:
                 # Wakes readers that wait for further writers.
                 endpoints_store.revise(tx, [channel.uid])
-            return self._save(tx, channel, following), False
+            return self._save(tx, channel, following, AuditedAction.CLOSE, by=by), False
 
         return self._once(request, act, render)
 
@@ -329,7 +341,15 @@ class Channels:
             schemas_store.assign(tx, channel_uid=channel.uid, version=version)
         return version
 
-    def _save(self, tx: WriteTransaction, was: Channel, channel: Channel) -> Channel:
+    def _save(
+        self,
+        tx: WriteTransaction,
+        was: Channel,
+        channel: Channel,
+        action: AuditedAction,
+        *,
+        by: Principal,
+    ) -> Channel:
         if channel is was:
             return channel
         moves = channel.phase is not was.phase
@@ -338,4 +358,12 @@ class Channels:
             raise ConcurrentChange(
                 f"The channel {was.name!r} was changed at the same time; send the request again."
             )
+        entry = audited(
+            *(channel, action),
+            by=by,
+            at=self._clock(),
+            old=fields_of(was),
+            new=fields_of(channel),
+        )
+        audit_store.add(tx, entry)
         return channel

@@ -13,6 +13,7 @@ from sqlalchemy import (
     text,
 )
 
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
     MAX_HEARTBEAT_TIMEOUT_MS,
@@ -56,6 +57,8 @@ sessions = Table(
     Column("client", Text, nullable=False),
     # Label of the token that started it; NULL if the gateway had no tokens.
     Column("owner", Text),
+    # Time of the newest accepted heartbeat, for people.
+    Column("beat_at", UtcTime),
     CheckConstraint("beat >= 0", name="beat"),
 )
 
@@ -120,6 +123,8 @@ endpoints = Table(
     Column("own_timeout_ms", Integer),
     # Name of a member of a dynamic group, kept over restarts.
     Column("static_id", Word),
+    # Application, query and UI of a Spark job.
+    Column("spark", OptionalDocument),
     CheckConstraint(one_of("role", Role), name="role"),
     CheckConstraint(one_of("mode", Mode), name="mode"),
     CheckConstraint(one_of("state", State), name="state"),
@@ -376,7 +381,29 @@ requests = Table(
     Index(None, "created_at"),
 )
 
+# Without a foreign key: entries outlive their channels.
+audit_entries = Table(
+    "audit_entries",
+    metadata,
+    Column("seq", Serial, primary_key=True, autoincrement=True),
+    Column("channel", Word, nullable=False),
+    Column("channel_uid", Word, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    # Label of the token.
+    Column("by", Text, nullable=False),
+    Column("token_id", Word),
+    Column("action", Word, nullable=False),
+    Column("target", Text),
+    Column("reason", Text),
+    Column("fields", Document, nullable=False),
+    Column("omitted", Integer, nullable=False),
+    CheckConstraint(one_of("action", AuditedAction), name="action"),
+    Index("ix_audit_entries_channel", "channel", "seq"),
+    sqlite_autoincrement=True,
+)
+
 __all__ = [
+    "audit_entries",
     "batch_owners",
     "batches",
     "channel_schemas",

@@ -1,4 +1,4 @@
-"""Attach batch: many requests in one transaction, each with its own outcome."""
+"""Attach batch: many requests in one transaction, each with a separate result."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ from sluiceway_gateway.schemas import store as schemas_store
 
 @dataclass(frozen=True, kw_only=True)
 class Attached:
-    """An attached endpoint, and what it needs to begin."""
+    """An attached endpoint, with its partitions, positions and channel."""
 
     endpoint: Endpoint
     created: bool
@@ -83,7 +83,7 @@ class _Candidate:
     existing: Endpoint | None
     """The endpoint that an earlier, equal request attached."""
     place: Place
-    """Its index is chosen later if the request names none."""
+    """Without an index until `_join`, if the request has none."""
     partitions: range
     heartbeat: Heartbeat | None = None
 
@@ -94,7 +94,7 @@ class _Candidate:
 
     @property
     def static_key(self) -> StaticKey:
-        """The key of its static id; without one, a key that nothing has."""
+        """The key of its static id; without one, a key that matches no endpoint."""
         return self.channel.uid, self.spec.group, self.spec.static_id or ""
 
     @property
@@ -109,9 +109,9 @@ class _Candidate:
 class AttachBatch:
     """Requests that share a transaction.
 
-    All checks of a request precede its first write, so an error of one leaves the others as they
-    are. Rows are locked in the order sessions, channels, endpoints, each sorted by id. Without
-    `wait`, locked channels and endpoints are skipped, and their requests have no outcome.
+    All checks of a request precede its first write, so an error of one does not affect the others.
+    Rows are locked in the order sessions, channels, endpoints, each sorted by id. Without `wait`,
+    locked channels and endpoints are skipped, and their requests have no outcome.
     """
 
     tx: WriteTransaction
@@ -207,7 +207,7 @@ class AttachBatch:
         return candidates
 
     def _lock(self, candidates: Sequence[_Candidate]) -> None:
-        """Lock the endpoints that would be superseded: none of them commits from here on."""
+        """Lock the endpoints that would be superseded, so that they can no longer commit."""
         new = [each for each in candidates if each.existing is None]
         self._groups = groups_store.find_all(self.tx, {each.group for each in new})
         for each in new:
@@ -246,10 +246,10 @@ class AttachBatch:
         }
 
     def _outcasts(self, group: RoleGroup) -> list[Endpoint]:
-        """Return the members that a changed group has no place for.
+        """Return the members that a group loses by a change of size or mode.
 
-        Finished ones keep their places: their ends still count. Lost members of a dynamic group
-        do not return to a group of another kind.
+        Finished ones keep their places, because their ends still count. Lost members of a dynamic
+        group cannot return to a group with another mode.
         """
         members = self._members.get(group, [])
         if any(each.lives for each in members):
@@ -269,7 +269,7 @@ class AttachBatch:
         group, place = group.with_member(previous.place.index if previous else spec.index)
         occupant = self._occupants.get((candidate.channel.uid, place))
         if occupant is None and previous is not None and previous.may_return:
-            # It was lost, so it has no place, and must not return.
+            # It was lost and has no place; it must not return.
             occupant = previous
         replaces = occupant is not None and occupant.lives
         if (
@@ -278,8 +278,8 @@ class AttachBatch:
             and (group.size or 0) + self._added[key] >= MAX_GROUP_SIZE
         ):
             raise GroupSize(
-                f"The group {group.name!r} has {MAX_GROUP_SIZE:,} members, the most that a group "
-                "can have."
+                f"The group {group.name!r} has the maximum of {MAX_GROUP_SIZE:,} members. Close "
+                "some of them, or use another group."
             )
         gone = [*outcasts, *([] if occupant is None else [occupant])]
         if not self.wait and any(each.id not in self._locked for each in gone):
@@ -300,7 +300,7 @@ class AttachBatch:
         return endpoint
 
     def _supersede(self, before: Endpoint, successor: Endpoint, reason: str, *, by: str) -> None:
-        # With `wait`, all but pruned endpoints are locked.
+        # With `wait`, all endpoints that still exist are locked.
         if before.id in self._locked and before.id not in self._superseded:
             before = self._locked[before.id]
             self._superseded[before.id] = before, superseded(before, by=reason, now=self.now)
@@ -400,6 +400,7 @@ def _new_endpoint(candidate: _Candidate, group: Group, place: Place, *, now: dat
         title=spec.title,
         heartbeat=candidate.heartbeat,
         static_id=spec.static_id,
+        spark=spec.spark,
         epoch=group.epoch,
         generation=group.generation,
         attached_at=now,

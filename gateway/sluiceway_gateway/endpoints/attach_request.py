@@ -1,10 +1,18 @@
-"""Attach request: the requested endpoint, and whose request it is."""
+"""Attach request: the requested endpoint and its principal."""
 
 from dataclasses import dataclass
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel, Heartbeat
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, own_heartbeat
+from sluiceway_gateway.endpoints.model import (
+    ANONYMOUS,
+    Endpoint,
+    Mode,
+    Place,
+    Role,
+    SparkJob,
+    own_heartbeat,
+)
 from sluiceway_gateway.errors import EndpointIdReused
 from sluiceway_gateway.groups.model import GroupConfig
 
@@ -26,15 +34,16 @@ class AttachSpec:
     mode: Mode = Mode.SHARED
     title: str | None = None
     features: frozenset[str] = frozenset()
-    """What the client can do, such as exactly-once delivery."""
+    """Features of the client, such as exactly-once delivery."""
     interval_ms: int | None = None
     timeout_ms: int | None = None
-    """Its own heartbeat interval and timeout; None: as the channel has it."""
+    """Its own heartbeat interval and timeout; None for the channel's."""
     static_id: str | None = None
+    spark: SparkJob | None = None
 
     @property
     def config(self) -> GroupConfig:
-        """The group that it wants to be a member of."""
+        """The requested mode and size of its group."""
         return GroupConfig(mode=self.mode, size=self.size, dynamic=self.is_dynamic)
 
     @property
@@ -59,7 +68,7 @@ class AttachRequest:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Identity of the place: one transaction takes one request for it."""
+        """Identity of the place: a batch has at most one request for it."""
         spec = self.spec
         place: object = spec.id if spec.index is None else spec.index
         if spec.static_id is not None:

@@ -22,7 +22,7 @@ EndpointChange = tuple[Endpoint, Endpoint]
 
 
 def is_visible(before: Endpoint, after: Endpoint) -> bool:
-    """Whether others see a difference."""
+    """Whether the difference is visible to others."""
     return _differ(before, after, _VISIBLE)
 
 
@@ -35,10 +35,10 @@ def save_changes(
     cause: str | None = None,
     health_cause: str | None = None,
 ) -> bool:
-    """Save endpoints and all that follows from it; return whether others see a difference.
+    """Save endpoints, their groups, history and revisions; return whether a change is visible.
 
-    Channels and endpoints are locked. The history gives `health_cause` for changes of health, and
-    else `cause`.
+    Channels and endpoints are locked. The cause in the history is `health_cause` for changes of
+    health, and `cause` for all others.
     """
     endpoints_store.save(tx, changes)
     rebalance(tx, changes, now=now)
@@ -118,7 +118,7 @@ def events_of_endpoint(tx: ReadTransaction, endpoint_id: str, *, limit: int) -> 
 def events_of_group(
     tx: ReadTransaction, channel_uid: str, group: str, *, limit: int
 ) -> list[Event]:
-    """Return the last events of a group that are about no single endpoint, the oldest first."""
+    """Return the last events of the group itself, not of its endpoints, oldest first."""
     key = {"channel_uid": channel_uid, "group_name": group}
     return _events(tx.execute(_OF_GROUP, key | {"at_most": limit}))
 

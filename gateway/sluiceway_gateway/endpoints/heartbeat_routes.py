@@ -45,7 +45,7 @@ router = APIRouter(prefix="/v1", tags=["endpoints"], route_class=GatewayRoute)
 
 
 class TaskReportBody(RequestModel):
-    """The state of an attempt at a task, which is a part of an endpoint's work."""
+    """The state of an attempt at a task of an endpoint."""
 
     endpoint: Uid
     epoch: int | None = Field(
@@ -60,7 +60,7 @@ class TaskReportBody(RequestModel):
         default=None,
         ge=1,
         le=INT64_MAX,
-        description="Number of tasks of the work; a reader of which so many are done is closed",
+        description="Number of tasks of the endpoint; a reader is closed when so many are done",
     )
 
 
@@ -113,7 +113,7 @@ class HeartbeatPost(RequestModel):
     """The body of `POST /v1/heartbeats`."""
 
     session: Uid
-    beat: int = Field(ge=1, le=INT64_MAX, description="Counts up; an old number changes nothing")
+    beat: int = Field(ge=1, le=INT64_MAX, description="Ascending; an old number changes nothing")
     endpoints: Annotated[
         list[EndpointReportBody],
         Field(max_length=MAX_ENDPOINTS),
@@ -121,7 +121,7 @@ class HeartbeatPost(RequestModel):
     ]
     tasks: Annotated[
         list[TaskReportBody],
-        Field(max_length=MAX_TASKS, description="Parts of the work of endpoints, of any session"),
+        Field(max_length=MAX_TASKS, description="Tasks of endpoints of any session"),
         AfterValidator(_unique_attempts),
     ] = Field(default_factory=list)
     keeps: bool = Field(
@@ -140,7 +140,7 @@ class HeartbeatPost(RequestModel):
 
 
 class EndpointReplyBody(BaseModel):
-    """The answer to an endpoint's report."""
+    """The response to an endpoint's report."""
 
     id: str
     status: Literal["ok", "fenced", "gone", "refused"]
@@ -170,7 +170,7 @@ class KeptEndpoint(BaseModel):
 
 
 class HeartbeatAnswer(BaseModel):
-    """The answer to a heartbeat."""
+    """The response to a heartbeat."""
 
     next_ms: int
     beat: int = Field(description="The newest number that counted; the next one has to be higher")
@@ -195,7 +195,7 @@ def beat(
     gateway: Gateway,
     user_agent: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """Take the reports of all endpoints of a client's process, and return their counterparts.
+    """Save the reports of all endpoints of a client's process, and return their counterparts.
 
     An error of one endpoint is in its reply, and does not affect the others.
     """
@@ -209,7 +209,7 @@ def beat(
         client=user_agent[:CLIENT_LENGTH],
     )
     if body.renews:
-        # In transactions of their own: they lock ledgers.
+        # In separate transactions, because they lock ledgers.
         gateway.ledgers.renew_running(body.renews, principal)
     answer = _result_json(result)
     if body.tasks:

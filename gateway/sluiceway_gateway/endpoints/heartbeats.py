@@ -1,7 +1,7 @@
 """Heartbeats: the state of all endpoints of a session in one request.
 
-Tasks run in processes of their own, whose heartbeats carry their reports. The endpoint that they
-work for stays alive by the heartbeats of the session that attached it.
+Tasks run in other processes, whose heartbeats carry their reports. Their endpoint stays alive by
+the heartbeats of the session that attached it.
 """
 
 from collections import defaultdict
@@ -38,8 +38,8 @@ from sluiceway_gateway.endpoints.service import DetachSpec, detach_endpoint
 from sluiceway_gateway.endpoints.session_store import EndpointContext, Opening
 from sluiceway_gateway.errors import Fenced, Forbidden, IllegalTransition, MembersOpen
 
-_RECOVERED = "its session beats again"
-_UNKNOWN = "it was never attached, or its channel is gone."
+_RECOVERED = "its session sends heartbeats again"
+_UNKNOWN = "it was never attached, or its channel was deleted."
 Side = tuple[str, Role]
 """A channel's uid and a role."""
 
@@ -54,9 +54,9 @@ class EndpointReport:
     counters: Mapping[str, float]
     payload: Mapping[str, Any] | None
     listens: bool
-    """Whether the reply is to list its counterparts."""
+    """Whether the reply lists its counterparts."""
     seen: int | None
-    """The revision of the counterparts that it has."""
+    """The revision of the counterparts that the client knows."""
     reached: Reached | None = None
     """The next offset by partition, committed or not; None: unchanged."""
 
@@ -67,14 +67,14 @@ class TaskReport:
 
     attempt: Attempt
     parts: int | None
-    """The number of tasks of the endpoint's work, if known."""
+    """The number of tasks of the endpoint, if known."""
     epoch: int | None = None
     """The epoch of the endpoint; None if the client does not send it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointReply:
-    """The answer to an endpoint's report."""
+    """The response to an endpoint's report."""
 
     id: str
     status: Literal["ok", "fenced", "gone", "refused"]
@@ -86,12 +86,12 @@ class EndpointReply:
     generation: int | None = None
     """The generation of its group before this heartbeat."""
     counterparts: Side | None = None
-    """Their key in the answer's `sides`; None if nothing changed."""
+    """Their key in the result's `sides`; None if nothing changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReply:
-    """The answer to the tasks of an endpoint; unless `ok`, it takes no more reports."""
+    """The response to the tasks of an endpoint; unless `ok`, further reports are refused."""
 
     endpoint: str
     status: Literal["ok", "closed", "fenced", "gone", "refused"]
@@ -100,7 +100,7 @@ class TaskReply:
 
 @dataclass(frozen=True, kw_only=True)
 class HeartbeatResult:
-    """The answer to a heartbeat."""
+    """The response to a heartbeat."""
 
     next_ms: int
     """The time to wait before the next heartbeat."""
@@ -115,7 +115,7 @@ class HeartbeatResult:
 
 
 class HeartbeatService:
-    """Takes the heartbeats of clients' sessions."""
+    """Processes the heartbeats of clients' sessions."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class HeartbeatService:
         keeps: bool = False,
         client: str = "",
     ) -> HeartbeatResult:
-        """Save the reports if the heartbeat is the session's newest, and answer each in any case.
+        """Save the reports if the heartbeat is the session's newest, and reply to each.
 
         Errors of single endpoints are in their replies. With `keeps`, the heartbeat counts for
         all endpoints of the session, and the result lists them. Raises Unauthenticated, Forbidden
@@ -169,18 +169,18 @@ class HeartbeatService:
 
 @dataclass(frozen=True, kw_only=True)
 class _Evaluated:
-    """A report, compared with the endpoint's row."""
+    """A report, and its effect on the endpoint's row."""
 
     report: EndpointReport
     context: EndpointContext | None
     status: Literal["ok", "fenced", "gone", "refused"]
     reason: str | None = None
     after: Endpoint | None = None
-    """The endpoint from now on; None if the report does not count."""
+    """The endpoint after the report; None if the report does not count."""
 
     @property
     def change(self) -> EndpointChange | None:
-        """The change, if others see it."""
+        """The change, if it is visible to others."""
         if self.context is None or self.after is None or self.after is self.context.endpoint:
             return None
         change = (self.context.endpoint, self.after)
@@ -208,15 +208,17 @@ class _Heartbeat:
     _kept: tuple[EndpointContext, ...] = ()
 
     def run(self, number: int, *, keeps: bool, client: str) -> HeartbeatResult:
-        """Lock the session, then channels and endpoints if others see a change; save it all."""
+        """Lock the session and, for visible changes, channels and endpoints; save the reports."""
         tx, principal = self.tx, self.principal
         self._worked = session_store.endpoint_context(tx, list(self.tasks))
         if self._worked:
-            # A process that runs tasks attaches nothing itself.
+            # A process that only runs tasks has no endpoints.
             owner = principal.subject
             opening = Opening(session=self.session, client=client, owner=owner)
             session_store.begin(tx, [opening], now=self.now)
-        self._counts, newest = session_store.beat(tx, self.session, number, principal=principal)
+        self._counts, newest = session_store.beat(
+            tx, self.session, number, principal=principal, now=self.now
+        )
         sessions = {each.endpoint.session for each in self._worked.values()}
         self._owners = session_store.owners(tx, sessions)
         if keeps:
@@ -225,7 +227,7 @@ class _Heartbeat:
         others = self._other_endpoints()
         evaluated = self._evaluate()
         if others or any(each.change for each in evaluated):
-            # Evaluate again, with rows that do not change until the transaction ends.
+            # Evaluate again with locked rows.
             named = [each.context.endpoint for each in evaluated if each.context]
             hold_channels(tx, {each.channel_uid for each in (*named, *others)})
             endpoints_store.hold(tx, [each.id for each in (*named, *others)])
@@ -259,7 +261,7 @@ class _Heartbeat:
         return self.principal.may(_action(context.endpoint), context.channel)
 
     def _other_endpoints(self) -> list[Endpoint]:
-        """Return the endpoints without a report that may change."""
+        """Return endpoints without a report that this heartbeat may change."""
         if not self._counts:
             return []
         found = [each.endpoint for each in self._kept]
@@ -311,7 +313,7 @@ class _Heartbeat:
         )
 
     def _save_tasks(self, others: Sequence[Endpoint]) -> tuple[TaskReply, ...]:
-        """Save the reports of tasks, and that the session's endpoints are healthy again."""
+        """Save the reports of tasks, and the regained health of the session's endpoints."""
         locked = endpoints_store.hold(self.tx, [each.id for each in others])
         replies: list[TaskReply] = []
         changes: list[EndpointChange] = []
@@ -329,7 +331,7 @@ class _Heartbeat:
             (each, returned(each))
             for each in locked.values()
             if each.health is not Health.HEALTHY and each.id not in self._worked
-            # Another may have taken its place since it was read.
+            # It may have been superseded since it was read.
             if not each.superseded or each.may_return
         ]
         self._save(changes)
@@ -385,7 +387,7 @@ class _Heartbeat:
         try:
             detach_endpoint(self.tx, endpoint, spec, by=self.principal.id, now=self.now)
         except MembersOpen:
-            # The first of a group closes last: by a later report, or by a detach.
+            # Member 0 closes last: by a later report, or by a detach.
             return False
         return True
 
@@ -417,7 +419,7 @@ def _replies(evaluated: Sequence[_Evaluated]) -> tuple[EndpointReply, ...]:
 
 
 def _is_unchanged(endpoint: Endpoint, after: Endpoint, report: EndpointReport) -> bool:
-    """Whether a report changes nothing that others see, like almost all reports."""
+    """Whether a report has no visible change, like almost all reports."""
     return (
         after is endpoint
         and endpoint.health is Health.HEALTHY
@@ -427,7 +429,7 @@ def _is_unchanged(endpoint: Endpoint, after: Endpoint, report: EndpointReport) -
 
 
 def _is_done(endpoint: Endpoint, reports: Sequence[TaskReport]) -> bool:
-    """Whether it is a reader whose tasks are all done: only its tasks can report its end."""
+    """Whether it is a reader whose tasks are all done. Only tasks can report its end."""
     parts = max((each.parts or 0 for each in reports), default=0)
     return endpoint.place.role is Role.READER and parts > 0 and are_done(endpoint.counters, parts)
 

@@ -1,9 +1,9 @@
 """Liveness: suspect and lost endpoints, by counted heartbeats and a monotonic clock.
 
-The reaper keeps in memory since when, by its own monotonic clock, it has seen no higher heartbeat
-number of a session, and no newer share of a member. After a gap of its own it starts anew, so that
-neither an outage of the gateway nor a change of the leader makes an endpoint lost. No wall clock
-is read.
+The reaper remembers, by its own monotonic clock, the time of the last change of each session's
+heartbeat number and of each member's share. After a gap between its own passes it restarts the
+measurement, so neither an outage of the gateway nor a change of the leader makes an endpoint lost.
+It reads no wall clock.
 """
 
 import math
@@ -50,7 +50,7 @@ class RebalanceTimeout:
         self._seen: dict[str, _Unsynced] = {}
 
     def release(self, found: Sequence[StaleShare], now_s: float, *, late_ms: float) -> int:
-        """Release overdue shares of those found, `late_ms` after the scan was due; return how many.
+        """Release overdue shares, and return their number; `late_ms` is the delay of the scan.
 
         Raises DatabaseUnavailable.
         """
@@ -81,7 +81,7 @@ class RebalanceTimeout:
                 if each.lives and each.share and each.generation == overdue[each.id].generation
             ]
             groups_store.release_shares(tx, [each.id for each in slow])
-            cause = "its partitions were given to others: it did not release them in time"
+            cause = "its partitions were reassigned, because it did not release them in time"
             add_events(tx, [event(each, by="gateway", at=now, cause=cause) for each in slow])
             endpoints_store.revise(tx, {each.channel_uid for each in slow})
         for each in slow:
@@ -93,22 +93,22 @@ _log = structlog.get_logger(__name__)
 
 #: Longest pause between two scans.
 _PAUSE_S = 1.0
-#: Pause before Kafka is asked again for end offsets that it did not return.
+#: Pause before another request to Kafka for missing end offsets.
 _RETRY_S = 30.0
-#: About how many endpoints one query reads and one transaction writes.
+#: Approximate number of endpoints that one query reads and one transaction writes.
 _AT_ONCE = 250
 #: Endpoints evaluated in one pass; others wait for the next pass.
 _PASS = 10_000
-#: Scans that tell how long one usually takes.
+#: Recent scans from which the usual duration is computed.
 _USUAL = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReapCounts:
-    """Endpoints that one pass evaluated; `pause_s` is how long to wait before the next."""
+    """Endpoints that one pass evaluated; `pause_s` is the time until the next pass."""
 
     judged: int = 0
-    """Endpoints of sessions that have been silent long enough."""
+    """Endpoints of sessions whose silence was long enough for an evaluation."""
     suspect: int = 0
     lost: int = 0
     overdue: int = 0
@@ -118,7 +118,7 @@ class ReapCounts:
 
 @dataclass(kw_only=True)
 class _Silence:
-    """The silence of a session. Mutable, as there is one for each session."""
+    """The silence of a session. Mutable for speed, because there is one per session."""
 
     beat: int
     endpoints: int
@@ -126,7 +126,7 @@ class _Silence:
     timeout_ms: int
     since_s: float
     due_s: float
-    """The time to evaluate its endpoints; their health does not change before."""
+    """The time at which its endpoints are evaluated; their health does not change before."""
 
 
 class Reaper:
@@ -141,11 +141,11 @@ class Reaper:
         self._due_s: float | None = None
         self._scans_s: deque[float] = deque(maxlen=_USUAL)
         self._stalled_s = 0.0
-        """How long the process may have been stopped in this pass, without heartbeats."""
+        """Time for which the process may have been stopped in this pass."""
         self._rebalance_timeout = RebalanceTimeout(database=database, clock=clock)
 
     def run_once(self) -> ReapCounts:
-        """Scan all sessions once, and save endpoints whose health got worse.
+        """Scan all sessions once, and save endpoints with worse health.
 
         Raises DatabaseUnavailable.
         """
@@ -161,7 +161,7 @@ class Reaper:
             if silence.due_s <= now_s
         )
         scan_s = self._monotonic() - now_s
-        # A scan takes about as long as those before.
+        # Assume that a scan takes as long as recent ones.
         self._stalled_s = max(0.0, scan_s - max(self._scans_s, default=scan_s))
         self._scans_s.append(scan_s)
         evaluated, saved = self._evaluate([session for _, session in due], now_s)
@@ -170,7 +170,7 @@ class Reaper:
         pause_s = min([_PAUSE_S, *(each.interval_ms / 2000 for each in sessions)])
         if evaluated >= _PASS:
             pause_s = 0.0
-        # The duration of a pass is no lateness, but a stopped process is.
+        # The duration of a pass does not count as delay, unless the process was stopped.
         self._due_s = self._monotonic() - self._stalled_s + pause_s
         return ReapCounts(
             judged=evaluated,
@@ -182,13 +182,13 @@ class Reaper:
 
     @contextmanager
     def _step(self) -> Iterator[None]:
-        """Measure a short step: if it takes long, the process may have been stopped."""
+        """Measure a short step. If it takes long, the process may have been stopped."""
         began_s = self._monotonic()
         yield
         self._stalled_s = max(self._stalled_s, self._monotonic() - began_s)
 
     def _silence(self, session: SessionBeat, now_s: float, late_ms: float) -> _Silence:
-        """Return the silence of a session, which an attach ends like a heartbeat."""
+        """Return the silence of a session. An attach ends it like a heartbeat."""
         before = self._silences.get(session.session)
         first_ms = min(3 * session.interval_ms, session.timeout_ms)
         if (
@@ -252,7 +252,7 @@ class Reaper:
             changed = self._write({each.endpoint: (each, health) for each, health in some})
             saved += changed
             for endpoint in {each.endpoint for each, _ in some} - {each.id for each in changed}:
-                # It changed since the scan.
+                # Changed since the scan.
                 again_s[worse[endpoint][0].session] = now_s
         for session, at_s in again_s.items():
             self._silences[session].due_s = at_s
@@ -294,14 +294,14 @@ class Reaper:
 def _worse(endpoint: Endpoint, health: Health, now: datetime) -> Endpoint:
     """Return the endpoint with this health; a lost member of a dynamic group loses its place."""
     if health is Health.LOST and endpoint.is_dynamic and endpoint.lives:
-        # Pruning goes by this time; the member may return until then.
+        # Used for pruning; until then the member can return.
         return replace(endpoint, health=health, superseded=True, changed_at=now)
     return replace(endpoint, health=health)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndCounts:
-    """Lost writers that one pass handled; `pause_s` is how long to wait before the next."""
+    """Lost writers that one pass handled; `pause_s` is the time until the next pass."""
 
     noted: int = 0
     """Writers whose topics' ends were saved."""
@@ -311,7 +311,7 @@ class EndCounts:
 class LostEnds:
     """Saves the end offsets of the topics of lost writers.
 
-    A loop of its own, as it waits for Kafka, and the reaper must not.
+    Separate from the reaper, which must not wait for Kafka.
     """
 
     def __init__(
@@ -348,7 +348,7 @@ class LostEnds:
         try:
             bounds = self._topics.watermarks_of({each.topic: each.partitions for each in writers})
         except KafkaUnavailable as error:
-            _log.warning("kafka is away", reason=str(error), lost_writers=len(writers))
+            _log.warning("kafka is unavailable", reason=str(error), lost_writers=len(writers))
             return 0
         noted: list[LostWriter] = []
         with self._database.write() as tx:

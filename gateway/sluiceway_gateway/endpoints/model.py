@@ -46,9 +46,9 @@ class State(StrEnum):
     STARTED = "started"
     """It reads or writes records."""
     STOPPED = "stopped"
-    """It stopped, and keeps its place until the other members are done."""
+    """It stopped, and keeps its place until the other members have closed."""
     CLOSED = "closed"
-    """It finished, for good."""
+    """It finished; final."""
     ERROR = "error"
     """It failed, and may open again."""
 
@@ -63,7 +63,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 """The transition table. A heartbeat reports only the latest state, so states may be skipped."""
 
 OPEN = frozenset({State.OPENED, State.STARTED, State.STOPPED})
-"""States of endpoints at work."""
+"""States in which an endpoint reads or writes."""
 
 
 def may_become(state: State, following: State) -> bool:
@@ -72,7 +72,7 @@ def may_become(state: State, following: State) -> bool:
 
 
 class Health(StrEnum):
-    """Judgement of the gateway, by the heartbeats of the endpoint's session."""
+    """Health of an endpoint, set by the gateway from the heartbeats of its session."""
 
     HEALTHY = "healthy"
     SUSPECT = "suspect"
@@ -82,7 +82,7 @@ class Health(StrEnum):
 
 
 class TaskState(StrEnum):
-    """State of an attempt at a task, which is a part of an endpoint's work."""
+    """State of an attempt at a task of an endpoint."""
 
     RUNNING = "running"
     DONE = "done"
@@ -101,7 +101,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """The partitions of a member of a dynamic group: every `size`-th, from `index` on."""
+    """Every `size`-th partition from `index` on: the assignment in a dynamic group."""
 
     index: int
     size: int
@@ -110,13 +110,24 @@ class Share:
         return partition % self.size == self.index
 
     def of(self, partitions: int) -> range:
-        """Return its partitions, of so many in the channel."""
+        """Return its partitions, on a channel with `partitions` partitions."""
         return range(self.index, partitions, self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
+class SparkJob:
+    """A batch job or a query of a Spark application. None is unknown, or does not apply."""
+
+    application: str | None = None
+    query: str | None = None
+    """The name of a streaming query, or its id."""
+    ui: str | None = None
+    """The address of the application's UI, as its driver reports it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """One instance; the client makes its `id`, which never gets another place."""
+    """One instance; the client generates its `id`, which never gets another place."""
 
     id: str
     channel_uid: str
@@ -132,7 +143,7 @@ class Endpoint:
     state: State = State.OPENED
     health: Health = Health.HEALTHY
     superseded: bool = False
-    """It has no place: another took it, it was removed, or it was lost (see `may_return`)."""
+    """Whether it has no place: it was superseded, removed, or lost (see `may_return`)."""
     cause: str | None = None
     """The reported reason of its state."""
     attached_at: datetime
@@ -141,22 +152,24 @@ class Endpoint:
     payload: Mapping[str, Any] | None = None
     """JSON for its counterparts."""
     ends: Mapping[int, int] | None = None
-    """By partition, the offset after the last record of this instance and those before it in its
-    place. None for a failed writer: it may have written more than it reported."""
+    """By partition, the offset after the last record of this and earlier instances of the place.
+    None for a failed writer: it may have written more than it reported."""
     lost_at: Mapping[int, int] | None = None
     """The topic's end offsets when it was found lost."""
     commits: int = 0
     """The number of its last valid commit."""
     title: str | None = None
-    """A description for people."""
+    """A description for users."""
     share: Share | None = None
-    """In a dynamic group, the share that it took last, if it still has it."""
+    """In a dynamic group, its last share; None after a release."""
     fenced_by: str | None = None
-    """A clause that says what took its place; None for a lost member of a dynamic group."""
+    """The cause, as a clause; None for a lost member of a dynamic group."""
     heartbeat: Heartbeat | None = None
-    """Its own interval and timeout; None: the channel's."""
+    """Its own interval and timeout; None for the channel's."""
     static_id: str | None = None
     """In a dynamic group, the name that the member keeps over restarts."""
+    spark: SparkJob | None = None
+    """The Spark job whose endpoint it is."""
 
     @property
     def lives(self) -> bool:
@@ -170,9 +183,9 @@ class Endpoint:
 
     @property
     def may_return(self) -> bool:
-        """Whether its next heartbeat gives its place back: a lost member of a dynamic group.
+        """Whether it is a lost member of a dynamic group, which its next heartbeat brings back.
 
-        Nothing took the place of such a member.
+        No other endpoint took its place.
         """
         lost = self.superseded and self.health is Health.LOST
         return lost and self.is_dynamic and self.fenced_by is None
@@ -183,21 +196,21 @@ class Endpoint:
         return self.state is State.CLOSED
 
     def heartbeat_in(self, channel: Heartbeat) -> Heartbeat:
-        """Return the interval and timeout that apply: its own, unless the channel's end sooner."""
+        """Return the effective interval and timeout: its own, limited by the channel's."""
         own = self.heartbeat
         return channel if own is None or own.timeout_ms > channel.timeout_ms else own
 
     @property
     def where(self) -> str:
-        """Its place, for messages."""
+        """Description of its place, for messages."""
         if self.place.group == ANONYMOUS:
             return f"a {self.place.role} without a group"
         return f"the {self.place.role} {self.place.index} of the group {self.place.group!r}"
 
     def require(self, *, epoch: int | None = None) -> None:
-        """Raise Fenced if it lost its place to something, or has another epoch."""
+        """Raise Fenced if it lost its place, or has another epoch."""
         if self.superseded and not self.may_return:
-            by = self.fenced_by or "another instance took that place, or it was removed"
+            by = self.fenced_by or "another instance took its place, or it was removed"
             raise Fenced(
                 f"The endpoint {self.id} was {self.where}; {by}. Stop this instance, and do not "
                 "attach it again."
@@ -210,7 +223,7 @@ class Endpoint:
 
 
 def moved(endpoint: Endpoint, state: State, *, cause: str | None = None, now: datetime) -> Endpoint:
-    """Return the endpoint in `state`, or itself if it is; raises IllegalTransition."""
+    """Return the endpoint in `state`; itself if unchanged. Raises IllegalTransition."""
     if endpoint.state is state:
         return endpoint
     if not may_become(endpoint.state, state):
@@ -228,7 +241,7 @@ def returned(endpoint: Endpoint) -> Endpoint:
 
 
 def superseded(endpoint: Endpoint, *, by: str, now: datetime) -> Endpoint:
-    """Return the endpoint without its place; `by` is a clause that says what took the place."""
+    """Return the endpoint without its place; `by` is the cause, as a clause."""
     return replace(endpoint, superseded=True, fenced_by=by, changed_at=now)
 
 
@@ -245,9 +258,9 @@ def merged_ends(
 
 
 def reported_ends(endpoint: Endpoint) -> Mapping[int, int] | None:
-    """Return the ends of a writer's records; empty: it wrote none; None: they are unknown.
+    """Return the ends of a writer's records: empty if it wrote none, None if unknown.
 
-    A writer that is open or lost may write more than it reported.
+    An open or lost writer may write more than it reported.
     """
     if endpoint.state is State.CLOSED:
         return endpoint.ends or {}
@@ -269,9 +282,9 @@ def reached_of(given: Mapping[str, Sequence[int]] | None) -> Reached | None:
 def own_heartbeat(
     channel: Heartbeat, *, interval_ms: int | None, timeout_ms: int | None
 ) -> Heartbeat | None:
-    """Return the heartbeat of an endpoint that requests these times; None for the channel's.
+    """Return the heartbeat for the requested times; None for the channel's.
 
-    The interval follows the timeout: a sixth of it, at most the channel's. Raises
+    By default the interval is a sixth of the timeout, at most the channel's. Raises
     PatienceOutOfBounds.
     """
     if interval_ms is None and timeout_ms is None:
@@ -295,9 +308,9 @@ def own_heartbeat(
 
 
 def next_health(health: Health, *, silent_ms: float, interval_ms: int, timeout_ms: int) -> Health:
-    """Return the health of an endpoint whose session sent no heartbeat for so long.
+    """Return the health after `silent_ms` without a heartbeat of the session.
 
-    It never gets better here: only a heartbeat makes an endpoint healthy.
+    It never improves here: only a heartbeat makes an endpoint healthy.
     """
     if health is Health.LOST or silent_ms >= timeout_ms:
         return Health.LOST
@@ -305,14 +318,14 @@ def next_health(health: Health, *, silent_ms: float, interval_ms: int, timeout_m
 
 
 def worse_after_ms(*, silent_ms: float, interval_ms: int, timeout_ms: int) -> int | None:
-    """Return the silence after which the health gets worse next; None if it does not."""
+    """Return the silence after which the health gets worse; None for the worst health."""
     steps = (3 * interval_ms, timeout_ms)
     return min((each for each in steps if each > silent_ms), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """A line of a channel's history, about an endpoint or, without one, about a group."""
+    """A line of a channel's history, for an endpoint or a group."""
 
     channel_uid: str
     at: datetime
@@ -339,7 +352,7 @@ def event(endpoint: Endpoint, *, by: str, at: datetime, cause: str | None) -> Ev
     )
 
 
-#: Most sums of an endpoint, whatever its tasks count.
+#: Maximum number of sums of an endpoint.
 MAX_SUMS = 64
 
 
@@ -350,14 +363,14 @@ class Attempt:
     endpoint: str
     task: str
     number: int
-    """The later of two attempts at a task has the higher number."""
+    """Later attempts at a task have higher numbers."""
     state: TaskState
     counters: Mapping[str, float]
     reached: Reached | None
 
 
 def representative(attempts: Sequence[Attempt]) -> Attempt | None:
-    """Return the attempt that counts for its task: a finished one, else the latest."""
+    """Return the attempt that counts for its task: a done one, else the latest."""
     done = [each for each in attempts if each.state is TaskState.DONE]
     return max(done or attempts, key=lambda each: each.number, default=None)
 
@@ -372,7 +385,7 @@ def recounted(
 ) -> dict[str, float]:
     """Return an endpoint's sums after the attempt `after` replaced `before` for its task.
 
-    Besides the counters of tasks, the sums have the number of tasks in each state:
+    In addition to the counters of tasks, the sums have the number of tasks in each state:
     `tasks_running`, `tasks_done`, `tasks_failed`.
     """
     new = dict(sums)
@@ -384,7 +397,7 @@ def recounted(
 
 
 def are_done(sums: Mapping[str, float], parts: int) -> bool:
-    """Whether so many tasks are done."""
+    """Whether `parts` tasks are done."""
     return sums.get(_count_of(TaskState.DONE), 0) >= parts
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Table, delete, exists, or_, select
 
+from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, WriteTransaction
@@ -23,6 +24,8 @@ class PruneCounts:
     """Rows that one pass deleted; `pause_s` is 0 while there may be more."""
 
     events: int = 0
+    audited: int = 0
+    """Entries of the audit trail."""
     endpoints: int = 0
     sessions: int = 0
     requests: int = 0
@@ -42,17 +45,21 @@ class Pruner:
         now = self._clock()
         before = now - self._retention
         events = self._deleted(_delete_events, before)
+        audited = self._deleted(audit_store.delete_old, before)
         superseded = self._deleted(_delete_superseded, before)
         readers = self._deleted(_delete_departed_readers, before)
-        # After their endpoints.
+        # After the endpoints that refer to them.
         idle = self._deleted(_delete_idle_sessions, before)
         answers = self._deleted(idempotency.forget, now - idempotency.REMEMBERED_FOR)
         return PruneCounts(
             events=events,
+            audited=audited,
             endpoints=superseded + readers,
             sessions=idle,
             requests=answers,
-            pause_s=0.0 if _ROWS in (events, superseded, readers, idle, answers) else _PAUSE_S,
+            pause_s=0.0
+            if _ROWS in (events, audited, superseded, readers, idle, answers)
+            else _PAUSE_S,
         )
 
     def _deleted(self, delete_some: Callable[..., int], before: datetime) -> int:
@@ -61,7 +68,7 @@ class Pruner:
 
 
 def _delete_events(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
-    # Looks at `limit` rows only: the time of an event rises with its number, roughly.
+    # Reads `limit` rows only, because times are roughly in the order of numbers.
     oldest = select(endpoint_events.c.seq).order_by(endpoint_events.c.seq).limit(limit)
     where = [endpoint_events.c.seq.in_(oldest), endpoint_events.c.at < before]
     return tx.execute(delete(endpoint_events).where(*where)).rowcount
@@ -70,8 +77,8 @@ def _delete_events(tx: WriteTransaction, *, before: datetime, limit: int) -> int
 def _delete_superseded(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
     """Delete superseded endpoints.
 
-    A writer of a group stays until a later instance in its place has closed: until then, its
-    unknown ends count.
+    A writer of a group stays until a later instance in its place has closed, because its unknown
+    ends count until then.
     """
     after = endpoints.alias("after")
     finished = exists().where(
@@ -93,7 +100,7 @@ def _delete_superseded(tx: WriteTransaction, *, before: datetime, limit: int) ->
 def _delete_departed_readers(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
     """Delete readers without a group that closed, failed or were lost.
 
-    They have no place that another could take, and no positions.
+    They have no place for a successor, and no positions.
     """
     departed = or_(
         endpoints.c.state.in_([str(State.CLOSED), str(State.ERROR)]),
@@ -121,10 +128,10 @@ def _delete(
     where: Sequence[ColumnElement[bool]],
     limit: int,
 ) -> int:
-    # Locked rows are in use now; a later pass finds them.
+    # Skips rows in use; a later pass deletes them.
     chosen = select(key).where(*where).order_by(key).limit(limit)
     found = tx.execute(chosen.with_for_update(skip_locked=True)).scalars().all()
     if not found:
         return 0
-    # The conditions again: a row may have changed before it was locked.
+    # Repeats the conditions, because a row may have changed before it was locked.
     return tx.execute(delete(table).where(key.in_(found), *where)).rowcount

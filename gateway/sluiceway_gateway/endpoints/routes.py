@@ -12,7 +12,15 @@ from sluiceway_gateway.channels.routes import Listener, connection_text
 from sluiceway_gateway.channels.wire import Uid
 from sluiceway_gateway.endpoints.attach_batch import Attached
 from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State, offsets_of, reached_of
+from sluiceway_gateway.endpoints.model import (
+    ANONYMOUS,
+    Mode,
+    Role,
+    SparkJob,
+    State,
+    offsets_of,
+    reached_of,
+)
 from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
@@ -69,11 +77,11 @@ async def attach(
     listener: Listener = None,
     user_agent: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """Attach an instance, and return what it needs to begin.
+    """Attach an instance, and return its place, partitions, positions and connection.
 
     The previous instance in its place is fenced. A shared group that is larger than the channel
-    grows it: 409 `channel_not_ready` until the partitions are there. Members of a dynamic group
-    get an index, and have no partitions until they sync.
+    adds partitions: 409 `channel_not_ready` until they exist. Members of a dynamic group get an
+    index, and have no partitions until they sync.
     """
     gateway.settings.listeners.reached_by(listener)
     heartbeat = body.heartbeat or AttachHeartbeat()
@@ -91,6 +99,7 @@ async def attach(
         interval_ms=heartbeat.interval_ms,
         timeout_ms=heartbeat.timeout_ms,
         static_id=body.static_id,
+        spark=None if body.spark is None else SparkJob(**body.spark.model_dump()),
     )
     request = AttachRequest(channel=name, channel_uid=body.uid, spec=spec, principal=principal)
     attached = await asyncio.wrap_future(gateway.attach.submit(request))
@@ -110,7 +119,7 @@ async def attach(
     summary="List a channel's endpoints",
     response_model=EndpointList,
     response_description="A page",
-    responses=problems(404, also={304: {"description": "None of them has changed"}}),
+    responses=problems(404, also={304: {"description": "The list has not changed"}}),
 )
 async def list_endpoints(
     name: Name,
@@ -184,7 +193,7 @@ def detach(
 ) -> Response:
     """Close an endpoint for good, or fail it.
 
-    The first of a group closes last: 409 `members_open` while another member is open.
+    Member 0 of a group closes last: 409 `members_open` while another member is open.
     """
     spec = DetachSpec(
         epoch=body.epoch,
@@ -201,9 +210,9 @@ def detach(
 @router.delete(
     "/{id}",
     operation_id="dismiss_endpoint",
-    summary="Take an endpoint's place away",
+    summary="Dismiss an endpoint",
     response_model=EndpointBody,
-    response_description="It is gone",
+    response_description="It is dismissed",
     responses=problems(404, 409),
 )
 def remove_endpoint(
@@ -213,10 +222,10 @@ def remove_endpoint(
     principal: Manager,
     gateway: Gateway,
 ) -> Response:
-    """Remove an endpoint from its place; all its later requests are refused as fenced.
+    """Remove an endpoint from its place, and fence it.
 
     For failed or lost endpoints without a successor. The records of a writer stay readable: for
-    readers, it finished with all that is in the channel now.
+    readers, it has finished at the current end of the channel.
     """
     channel, endpoint = gateway.endpoints.remove(name, id, uid=uid, principal=principal)
     return json_response(endpoint_json(channel, endpoint))

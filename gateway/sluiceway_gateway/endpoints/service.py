@@ -6,6 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, audited
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
@@ -56,7 +58,7 @@ class DetachSpec:
     """The last report of an endpoint."""
 
     epoch: int | None
-    """None if unknown: of tasks whose client does not send it."""
+    """None if unknown: tasks of older clients do not send it."""
     state: State
     cause: str | None = None
     ends: Mapping[int, int] | None = None
@@ -109,7 +111,7 @@ class Endpoints:
         """Close or fail an endpoint; a repeated request changes nothing.
 
         Raises ChannelNotFound, UidMismatch, EndpointNotFound, Fenced, IllegalTransition,
-        Forbidden, and MembersOpen for the first of a group while another member is alive.
+        Forbidden, and MembersOpen for member 0 of a group while another member is alive.
         """
         with self._database.write() as tx:
             now = self._clock()
@@ -118,7 +120,7 @@ class Endpoints:
             reads = endpoint.place.role is Role.READER
             principal.require(Action.READ if reads else Action.WRITE, name)
             if reads and spec.ends is not None:
-                message = "readers have no ends; leave it out"
+                message = "readers have no end offsets; leave it out"
                 raise InvalidRequest.malformed([Violation(pointer="/ends", message=message)])
             session_store.require_own(tx, endpoint.session, principal)
             detached = detach_endpoint(tx, endpoint, spec, by=principal.id, now=now)
@@ -129,10 +131,10 @@ class Endpoints:
     def remove(
         self, name: str, endpoint_id: str, *, uid: str, principal: Principal
     ) -> tuple[Channel, Endpoint]:
-        """Take away an endpoint's place; all its later requests are refused as fenced.
+        """Remove an endpoint from its place, and fence it.
 
-        The records of a writer stay readable: a closed stand-in takes its place, with the ends
-        that the writer reported or else with the topic's current ends. Raises ChannelNotFound,
+        The records of a writer stay readable: a closed stand-in takes its place, with the reported
+        ends of the writer or, without any, the topic's current ends. Raises ChannelNotFound,
         UidMismatch, EndpointNotFound, and KafkaUnavailable if those ends are needed.
         """
         topic_ends = self._topic_ends(name, endpoint_id, uid)
@@ -148,11 +150,21 @@ class Endpoints:
             save_changes(tx, changes, by=principal.id, now=now, cause="removed")
             if endpoint.place.role is Role.WRITER:
                 _insert_stand_in(tx, endpoint, topic_ends, by=principal.id, now=now)
+            place = f"{endpoint.place.role} {endpoint.place.group}[{endpoint.place.index}]"
+            entry = audited(
+                *(channel, AuditedAction.DISMISS_ENDPOINT),
+                by=principal,
+                at=now,
+                target=endpoint.id,
+                old={place: f"{endpoint.state}, {endpoint.health}"},
+                new={place: "dismissed"},
+            )
+            audit_store.add(tx, entry)
         self._notify()
         return channel, removed
 
     def _topic_ends(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
-        """Return the topic's ends if a writer's are unknown; called outside of transactions."""
+        """Return the topic's ends if the writer's are unknown. Call outside of transactions."""
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), uid)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
@@ -160,13 +172,13 @@ class Endpoints:
         if reads or endpoint.superseded or reported_ends(endpoint) is not None:
             return None
         if channel.phase is Phase.FAILED:
-            # The topic is gone, with all records.
+            # The topic was deleted, with all records.
             return {}
         found = require_watermarks(
             self._topics,
             channel.topic.name,
             channel.topic.partitions or 0,
-            unknown=f"The ends of the records of the endpoint {endpoint_id} are unknown now.",
+            unknown=f"The end offsets of the endpoint {endpoint_id} are unknown.",
         )
         return {partition: each.end_offset for partition, each in found.items()}
 
@@ -221,7 +233,7 @@ def detach_endpoint(
 ) -> Endpoint:
     """Close or fail an endpoint; the transaction holds its channel and the endpoint.
 
-    Returns the endpoint itself if it is in that state already. Raises MembersOpen, Fenced and
+    Returns the endpoint itself if unchanged. Raises MembersOpen, Fenced and
     IllegalTransition.
     """
     endpoint.require(epoch=spec.epoch)
@@ -231,7 +243,7 @@ def detach_endpoint(
     if detached.state is State.CLOSED:
         _require_last(tx, endpoint)
     ends = _ends_of_place(tx, endpoint, detached.state, spec.ends)
-    # The sums of its tasks stay beside its own counters.
+    # Keeps the sums of its tasks.
     counters = {**endpoint.counters, **(spec.counters or {})}
     session_store.delete_attempts(tx, endpoint.id)
     detached = replace(returned(detached), ends=ends, counters=counters)
@@ -244,10 +256,10 @@ def detach_endpoint(
 def _ends_of_place(
     tx: WriteTransaction, endpoint: Endpoint, state: State, reported: Mapping[int, int] | None
 ) -> Mapping[int, int] | None:
-    """Return the ends of the records of the endpoint's place; None: unknown, or no records.
+    """Return the ends of the records of the endpoint's place; None if unknown, or for a reader.
 
-    For a failed endpoint, an empty `reported` means that it wrote nothing, so that the ends are
-    those of its predecessor if they are known; None means that its records may end anywhere.
+    For a failed endpoint, an empty `reported` means that it wrote nothing, so the ends are its
+    predecessor's, if known; None means that they are unknown.
     """
     grouped = endpoint.place.role is Role.WRITER and endpoint.place.group != ANONYMOUS
     if state is State.ERROR:
@@ -268,7 +280,7 @@ def _insert_stand_in(
     by: str,
     now: datetime,
 ) -> None:
-    """Put a closed instance in the place of a removed writer, if that wrote records."""
+    """Insert a closed instance in the place of a removed writer that wrote records."""
     ends = reported_ends(writer)
     if ends is None:
         ends = topic_ends
@@ -307,14 +319,14 @@ def hold_endpoint(tx: WriteTransaction, channel: Channel, endpoint_id: str) -> E
 
 
 def require_endpoint(channel: Channel, endpoint_id: str, endpoint: Endpoint | None) -> Endpoint:
-    """Return the endpoint, if it is one of the channel; raises EndpointNotFound."""
+    """Return an endpoint of the channel; raises EndpointNotFound."""
     if endpoint is None or endpoint.channel_uid != channel.uid:
         raise EndpointNotFound(f"The channel {channel.name!r} has no endpoint {endpoint_id}.")
     return endpoint
 
 
 def _require_last(tx: WriteTransaction, endpoint: Endpoint) -> None:
-    """Raise MembersOpen for the first of a group while another member is alive."""
+    """Raise MembersOpen for member 0 of a group while another member is alive."""
     place = endpoint.place
     if place.group == ANONYMOUS or endpoint.is_dynamic or place.index != 0:
         return
@@ -322,13 +334,13 @@ def _require_last(tx: WriteTransaction, endpoint: Endpoint) -> None:
     others = [str(each.place.index) for each in members if each.lives and each.id != endpoint.id]
     if others:
         raise MembersOpen(
-            f"The first of the group {place.group!r} closes last, and these members are open: "
+            f"Member 0 of the group {place.group!r} closes last, and these members are open: "
             f"{', '.join(others[:20])}{', …' if len(others) > 20 else ''}. Send the request again "
             "after they have closed or are lost."
         )
 
 
-#: Requests in one transaction, which holds up others.
+#: Maximum requests in one transaction; later requests wait for it.
 _BATCH_SIZE = 200
 #: Threads for requests that wait for a row lock.
 _WAITING_THREADS = 8
@@ -337,8 +349,8 @@ _WAITING_THREADS = 8
 class AttachService:
     """Attaches endpoints to the channels of one database.
 
-    Requests that arrive together share a transaction. One that needs a row which another
-    transaction holds is retried alone, so it does not hold up the others.
+    Requests that arrive together share a transaction. A request for a locked row is retried alone,
+    so that it does not delay the others.
     """
 
     def __init__(
@@ -369,7 +381,7 @@ class AttachService:
     def submit(self, request: AttachRequest) -> "Future[Attached]":
         """Attach an endpoint, with an epoch above all others of its group.
 
-        A repeated request changes nothing, however late. The future raises Unauthenticated,
+        A repeated or delayed request changes nothing. The future raises Unauthenticated,
         Forbidden, ChannelNotFound, UidMismatch, ChannelNotReady (also while the channel grows
         with the group), ChannelClosed, Fenced, EndpointIdReused, GroupSize, GroupMode,
         GroupLargerThanPinned and TopicChanged.
@@ -385,7 +397,7 @@ class AttachService:
         except DatabaseUnavailable:
             raise
         except Exception:
-            # A value that the database refuses fails the transaction: find the request it is in.
+            # A value that the database refuses fails the transaction: retry each request alone.
             outcomes = [None] * len(requests)
         return [
             outcome or self._waiting.submit(self._attach_one, request)

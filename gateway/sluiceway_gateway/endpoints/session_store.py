@@ -1,4 +1,4 @@
-"""Storage of sessions, their endpoints as heartbeats and the reaper read them, and attempts."""
+"""Storage of sessions and attempts; endpoints as heartbeats and the reaper read them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ from sluiceway_gateway.errors import InvalidRequest, Violation
 from sluiceway_gateway.groups.store import of_its_group
 
 MAX_BEATS_AHEAD = 1_000_000_000
-"""How far a heartbeat's number may be ahead of the last one: years of heartbeats."""
+"""Maximum gap between the numbers of two heartbeats: years of heartbeats."""
 
 _BEAT = PreparedDml(
     update(sessions)
@@ -56,7 +56,11 @@ _BEAT = PreparedDml(
         sessions.c.beat >= bindparam("least"),
         or_(sessions.c.owner.is_(None), sessions.c.owner == bindparam("by")),
     )
-    .values(beat=bindparam("number"), owner=func.coalesce(sessions.c.owner, bindparam("by")))
+    .values(
+        beat=bindparam("number"),
+        beat_at=bindparam("now"),
+        owner=func.coalesce(sessions.c.owner, bindparam("by")),
+    )
 )
 _FOUND = PreparedSelect(
     select(sessions.c.id, sessions.c.beat, sessions.c.owner).where(
@@ -90,9 +94,9 @@ _BEGIN = by_dialect(_begin)
 
 
 def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -> None:
-    """Insert sessions that are new, and lock all, so that none is pruned.
+    """Insert new sessions, and lock all of them against pruning.
 
-    A session of another owner stays as it is.
+    A session of another owner is not changed.
     """
     rows = {
         each.session: {
@@ -101,6 +105,7 @@ def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -
             "started_at": now,
             "client": each.client,
             "owner": each.owner,
+            "beat_at": None,
         }
         for each in openings
     }
@@ -118,19 +123,20 @@ def require_own(tx: ReadTransaction, session: str, principal: Principal) -> None
 
 
 def beat(
-    tx: WriteTransaction, session: str, number: int, *, principal: Principal
+    tx: WriteTransaction, session: str, number: int, *, principal: Principal, now: datetime
 ) -> tuple[bool, int]:
     """Lock the session and save the heartbeat's number, if it is above the last one.
 
-    Returns whether it is, and the highest number; a heartbeat of an unknown session does not
-    count. Raises Forbidden for a session of another owner, and InvalidRequest for a number far
-    ahead.
+    Returns whether the number was saved, and the highest number; a heartbeat of an unknown session
+    does not count. Raises Forbidden for a session of another owner, and InvalidRequest for a number
+    far ahead.
     """
     row = {
         "session": session,
         "number": number,
         "least": number - MAX_BEATS_AHEAD,
         "by": principal.subject,
+        "now": now,
     }
     if tx.run_each(_BEAT, [row]) == 1:
         return True, number
@@ -156,7 +162,7 @@ def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointContext:
-    """An endpoint, with what a heartbeat's answer says about its channel and group."""
+    """An endpoint, with the state of its channel and group for the reply to a heartbeat."""
 
     endpoint: Endpoint
     channel: str
@@ -292,7 +298,7 @@ def delete_attempts(tx: WriteTransaction, endpoint_id: str) -> None:
 
 
 class SessionBeat(NamedTuple):
-    """A session with endpoints whose health may get worse. There may be very many."""
+    """A session with endpoints whose health may get worse."""
 
     session: str
     beat: int
@@ -300,9 +306,9 @@ class SessionBeat(NamedTuple):
     endpoints: int
     """The number of endpoints that the session attached."""
     interval_ms: int
-    """The shortest of the endpoints whose health may get worse."""
+    """The shortest interval of the endpoints whose health may get worse."""
     timeout_ms: int
-    """The shortest of theirs."""
+    """The shortest timeout of these endpoints."""
 
 
 class EndpointBeat(NamedTuple):
@@ -330,7 +336,7 @@ class LostWriter(NamedTuple):
 class StaleShare(NamedTuple):
     """A member of a dynamic group with a share of an earlier generation.
 
-    It has the channel's timeout to release it, whatever its own: it beats, and may be busy.
+    It has the channel's timeout to release it, even if its own is shorter: it may be busy.
     """
 
     endpoint: str
@@ -394,7 +400,7 @@ _STALE_SHARES = (
         *_MAY_GET_WORSE,
     )
 )
-# The channel of an endpoint has, or had, a topic, so its partitions are known.
+# A channel with endpoints has, or had, a topic, so its partitions are known.
 _LOST_WRITERS = (
     select(
         endpoints.c.id,
@@ -427,7 +433,7 @@ def endpoint_beats(tx: ReadTransaction, sessions: Sequence[str]) -> list[Endpoin
 
 
 def stale_shares(tx: ReadTransaction) -> list[StaleShare]:
-    """Return the live members of dynamic groups that hold partitions others wait for."""
+    """Return the live members of dynamic groups that hold partitions of other members' shares."""
     return list(map(StaleShare._make, tx.execute(_STALE_SHARES)))
 
 

@@ -19,13 +19,14 @@ from sluiceway_gateway.endpoints.model import (
     Reached,
     Role,
     Share,
+    SparkJob,
     State,
     merged_ends,
     offsets_of,
 )
 from sluiceway_gateway.errors import ConcurrentChange
 
-# A status reads thousands of rows, and a dict is ten times as fast as a call of the enum.
+# For statuses of thousands of rows: a dict is ten times as fast as a call of the enum.
 _ROLES = {str(each): each for each in Role}
 _MODES = {str(each): each for each in Mode}
 _STATES = {str(each): each for each in State}
@@ -80,6 +81,7 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
         fenced_by=row.fenced_by,
         heartbeat=_heartbeat_of(row),
         static_id=row.static_id,
+        spark=None if row.spark is None else SparkJob(**row.spark),
     )
 
 
@@ -114,12 +116,13 @@ def values_of(endpoint: Endpoint) -> dict[str, Any]:
         "own_interval_ms": endpoint.heartbeat and endpoint.heartbeat.interval_ms,
         "own_timeout_ms": endpoint.heartbeat and endpoint.heartbeat.timeout_ms,
         "static_id": endpoint.static_id,
+        "spark": endpoint.spark and vars(endpoint.spark),
         **changing_values_of(endpoint),
     }
 
 
 def changing_values_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the columns that change; `commits` is written by commits alone."""
+    """Return the columns that change, except `commits`, which only commits write."""
     return {
         "state": str(endpoint.state),
         "health": str(endpoint.health),
@@ -250,8 +253,8 @@ def latest_of_static_ids(
 def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:
     """Whether earlier instances in the place left records whose ends are unknown.
 
-    The predecessor decides: when it closed, or failed and reported ends, these covered all
-    instances before it.
+    The predecessor decides: if it closed, or failed and reported ends, these cover all earlier
+    instances.
     """
     before = tx.execute(_PREDECESSOR, _before(endpoint)).one_or_none()
     if before is None or before.state == str(State.CLOSED):
@@ -308,7 +311,7 @@ def insert(tx: WriteTransaction, new: Sequence[Endpoint]) -> None:
 
 
 def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> None:
-    """Update endpoints, each given before and after its change.
+    """Update endpoints, given as pairs of before and after.
 
     Raises ConcurrentChange if the state, health or place of one changed meanwhile.
     """
@@ -331,7 +334,7 @@ def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> 
 def save_counters(
     tx: WriteTransaction, reports: Sequence[tuple[str, Mapping[str, float], Reached | None]]
 ) -> None:
-    """Save the counters of endpoints, and the offsets that they reached unless None."""
+    """Save the counters of endpoints and, unless None, the offsets that they reached."""
     rows = [
         {"the_id": id_, "counters": counters, "reached": reached}
         for id_, counters, reached in sorted(reports, key=lambda each: each[0])

@@ -2,10 +2,12 @@
 
 import base64
 import hashlib
+import re
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Query
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.change import Precondition
@@ -58,6 +60,24 @@ Wait = Annotated[
         description="Seconds to wait for a change, if If-None-Match names the current state",
     ),
 ]
+
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?(.*)")
+_ZONE = re.compile(r"[Zz]|[+-][0-9]{2}:?[0-9]{2}")
+
+
+def _time(given: Any) -> Any:
+    found = _TIME.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        raise ValueError("not a time in ISO 8601, such as 2026-01-31T12:00:00Z")
+    if not found[3]:
+        raise ValueError("a time without a time zone; add one, such as Z")
+    if not _ZONE.fullmatch(found[3]):
+        raise ValueError("not a time zone; write Z, or an offset such as %2B01:00 for +01:00")
+    return given
+
+
+Time = Annotated[datetime, BeforeValidator(_time)]
+"""A parameter that is a time with its zone."""
 
 IdempotencyKey = Annotated[
     str | None,

@@ -52,6 +52,7 @@ class WindowReader:
         self._consumer = consumer
         self._topic = topic
         self._failure: KafkaError | None = None
+        self._answered = False
 
     def read(
         self,
@@ -62,13 +63,13 @@ class WindowReader:
         """Call `on_message` with the messages of the windows, in order by partition.
 
         Returns, by partition, the offset up to which it was read: the window's end unless the
-        monotonic clock reached `deadline_s`. Raises KafkaUnavailable if nothing was read by then.
+        monotonic clock reached `deadline_s`. Raises KafkaUnavailable if by then this reader has
+        never read anything.
         """
         consumer, name = self._consumer, self._topic
         read = {each: interval.first for each, interval in windows.items()}
         consumer.assign([TopicPartition(name, each, first) for each, first in read.items()])
         open_ = set(windows)
-        answered = False
         with child_span("kafka Fetch", {"messaging.system": "kafka"}):
             while open_ and (left_s := deadline_s - time.monotonic()) > 0:
                 # First one message, then what is there: `consume` waits for all it is asked for.
@@ -87,12 +88,12 @@ class WindowReader:
                             on_message(_read_message(message))
                         read[partition] = offset + 1
                         done = read[partition] >= windows[partition].end
-                    answered = True
+                    self._answered = True
                     if done and partition in open_:
                         open_.remove(partition)
                         read[partition] = windows[partition].end
                         consumer.incremental_unassign([TopicPartition(name, partition)])
-        if open_ and not answered:
+        if open_ and not self._answered:
             if self._failure is not None:
                 raise self._client.failure(self._failure, name, "READ")
             raise self._client.unavailable("no message arrived in time")

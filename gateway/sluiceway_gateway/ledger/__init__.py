@@ -1,1 +1,1 @@
-"""Exactly-once delivery: batches, the offsets that they commit, and what readers may see."""
+"""Exactly-once delivery: batches, committed offsets, visible runs, snapshots."""

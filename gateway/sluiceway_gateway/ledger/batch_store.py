@@ -1,6 +1,6 @@
 """Storage of batches, their owners, and parts of manifests.
 
-Whoever changes them holds the lock of the channel's ledger.
+Callers that change them hold the lock of the channel's ledger.
 """
 
 from collections.abc import Collection, Mapping
@@ -133,14 +133,14 @@ def instance_epoch(tx: ReadTransaction, uid: str, owner: str, instance: str) -> 
 
 
 def ended(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> list[Batch]:
-    """Return batches by their numbers, the last one first."""
+    """Return ended batches, newest first."""
     rows = tx.execute(_ENDED, {"uid": uid, "before": before, "most": limit})
     return [_batch_of(row) for row in rows]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DueRenewals:
-    """Open batches of one channel: their instances, by their ids."""
+    """Open batches of one channel: instances by batch id."""
 
     channel: str
     uid: str
@@ -161,7 +161,7 @@ def due_renewals(
 
 
 def with_expired(tx: ReadTransaction, now: datetime) -> list[str]:
-    """Return the uids of channels with a batch whose lease is over."""
+    """Return the uids of channels with a batch whose lease has ended."""
     return list(tx.execute(_WITH_EXPIRED, {"now": now}).scalars())
 
 

@@ -46,7 +46,7 @@ class CommitRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitDecision:
-    """What a commit stores; a repeated one stores nothing."""
+    """Values that a commit stores; a repeated one stores nothing."""
 
     batch: Batch
     owner: Owner
@@ -68,7 +68,7 @@ def commit_batch(
 ) -> CommitDecision:
     """Return the committed batch, and the runs that become visible with it.
 
-    `runs` are the stored runs that end at the batch's begin or above it, by partition.
+    `runs` are the stored runs that end at or above the batch's begin, by partition.
 
     Raises BatchFenced, BatchAborted, BatchCommitted, LedgerHalted, InvalidManifest,
     UnknownPartition and ManifestConflict.
@@ -150,7 +150,7 @@ def _require_sound(request: CommitRequest) -> None:
 
 
 def _require_own(batch: Batch, manifest: Manifest, runs: Runs) -> None:
-    """Raise unless all offsets may be of this batch, and none is visible already."""
+    """Raise unless all offsets can be this batch's, and none is visible already."""
     for partition, intervals in manifest.items():
         if partition not in batch.begin:
             raise UnknownPartition(
@@ -173,7 +173,7 @@ def _require_own(batch: Batch, manifest: Manifest, runs: Runs) -> None:
 
 
 def require_written(manifest: Manifest, watermarks: Mapping[int, int]) -> None:
-    """Raise BeyondWatermark if the manifest lists offsets that Kafka does not have (yet)."""
+    """Raise BeyondWatermark if the manifest lists offsets above Kafka's watermark."""
     for partition, intervals in manifest.items():
         end = intervals[-1].end if intervals else 0
         if end > watermarks.get(partition, 0):

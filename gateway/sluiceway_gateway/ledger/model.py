@@ -1,6 +1,6 @@
-"""Ledger: batches, owners, ends, intervals of offsets, and the bound of what is visible. Pure.
+"""Ledger: batches, owners, ends, intervals of offsets, visible runs and `stable`. Pure.
 
-Every decision is made on values that were read while the ledger's row is locked, and returns what
+Every decision uses values that were read while the ledger's row is locked, and returns the values
 to store in the same transaction.
 """
 
@@ -22,18 +22,18 @@ from sluiceway_gateway.errors import (
 )
 
 LEASE = timedelta(seconds=30)
-"""How long a batch stays open without renewal, unless its writer asks for another time."""
+"""Time after which a batch without renewal is aborted, unless its writer requests another one."""
 
 
 class BatchState(StrEnum):
     """State of a batch."""
 
     OPEN = "open"
-    """Its records are invisible; it may be committed."""
+    """Its records are invisible; it can be committed."""
     COMMITTED = "committed"
     """The offsets of its manifest are visible, for good."""
     ABORTED = "aborted"
-    """Whatever was written for it stays invisible, for good."""
+    """Its records stay invisible, for good."""
 
 
 BATCH_TRANSITIONS: Mapping[BatchState, frozenset[BatchState]] = {
@@ -51,25 +51,25 @@ class Ending(StrEnum):
     ABORT = "abort"
     """By its writer, or by another instance that took over."""
     REAP = "reap"
-    """By the gateway, when the lease or the batch's time was over."""
+    """By the gateway, after the end of the lease or of the batch's time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """What a channel's batches have committed; a partition that is missing counts as 0."""
+    """Committed offsets of a channel's batches; a missing partition counts as 0."""
 
     channel_uid: str
     topic_id: str
-    """The only topic that its offsets are of."""
+    """The topic of all its offsets."""
     partitions: int
     number: int = 0
     """The number of the last batch that ended."""
     visible_end: Mapping[int, int] = field(default_factory=dict)
-    """By partition, the end of the last committed run. It never falls."""
+    """By partition, the end of the last committed run. Never decreases."""
     stable: Mapping[int, int] = field(default_factory=dict)
-    """By partition, the offset below which nothing changes any more. It never falls."""
+    """By partition, the offset below which visible runs are final. Never decreases."""
     halted: str | None = None
-    """Why nothing may be opened, committed or read before a repair."""
+    """The reason of the halt, during which nothing can be opened, committed or read."""
     lost_from: Mapping[int, int] = field(default_factory=dict)
     """By partition of a halted ledger, the first committed offset that Kafka has lost."""
     repaired: int | None = None
@@ -78,17 +78,17 @@ class Ledger:
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """A query or job and its sink, or a plain writer; only the owner of a key writes under it."""
+    """A query or job and its sink, or a plain writer. A key belongs to one owner."""
 
     name: str
     epoch: int = 0
     """The number of its latest instance."""
     fence: int = 0
-    """Instances with a lower number were taken over, and are refused."""
+    """Instances with a lower number are fenced."""
     instance: str = ""
     """The latest instance."""
     ordinal: int | None = None
-    """The highest that it has committed."""
+    """The highest ordinal that it has committed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,18 +102,18 @@ class Batch:
     epoch: int
     """The number of its instance."""
     ordinal: int | None = None
-    """Its place in the order of a stream's batches."""
+    """Its position in the order of a stream's batches."""
     state: BatchState = BatchState.OPEN
     begin: Mapping[int, int]
-    """By partition, the offset below which it has no records; it writes to these only."""
+    """By partition, the lower bound of its offsets; it writes to these partitions only."""
     partitions: tuple[int, ...] | None = None
     """The partitions that its writer named."""
     own_key: bool = False
-    """Whether only its instance ever asks for its key, which is not kept for long then."""
+    """Whether only its instance uses its key, so that the key can be pruned."""
     opened_at: datetime
     lease_until: datetime
     max_until: datetime
-    """No renewal goes beyond this."""
+    """The limit of renewals."""
     number: int | None = None
     """The number of its end in the channel."""
     ending: Ending | None = None
@@ -126,7 +126,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class AbortDecision:
-    """What an abort or a reap stores; one that changes nothing has no `aborted`."""
+    """Values that an abort or a reap stores; `aborted` is empty if nothing changes."""
 
     aborted: tuple[Batch, ...]
     ledger: Ledger
@@ -135,9 +135,9 @@ class AbortDecision:
 def stable_of(
     visible_end: Mapping[int, int], begins: Iterable[Mapping[int, int]]
 ) -> Mapping[int, int]:
-    """Return, by partition, the bound below which no open batch can add records.
+    """Return, by partition, the offset below which no open batch can add records.
 
-    It is the end of the last run, or the lowest begin of an open batch that may write there.
+    It is the end of the last run or, if lower, the lowest begin of an open batch.
     """
     stable = dict(visible_end)
     for begin in begins:
@@ -180,7 +180,7 @@ def abort_batch(
     now: datetime,
     instance: str | None = None,
 ) -> AbortDecision:
-    """Return the aborted batch; one that was aborted before stays as it is.
+    """Return the aborted batch; a batch that was aborted before is unchanged.
 
     `instance` is the writer's, None for an operator. Raises BatchFenced and BatchCommitted.
     """
@@ -205,7 +205,7 @@ def end_batches(
     ending: Ending,
     cause: str,
 ) -> AbortDecision:
-    """Return the batches as aborted and numbered, and the ledger without what they held back."""
+    """Return the batches as aborted and numbered, and the ledger with its new `stable`."""
     if not batches:
         return AbortDecision(aborted=(), ledger=ledger)
     aborted = tuple(
@@ -227,7 +227,7 @@ def end_batches(
 
 
 def renew(batch: Batch, now: datetime, lease: timedelta) -> Batch:
-    """Return an open batch with a longer lease, up to its time's end; others unchanged."""
+    """Return an open batch with a longer lease, up to its limit; others unchanged."""
     if batch.state is not BatchState.OPEN:
         return batch
     until = min(max(batch.lease_until, now + lease), batch.max_until)
@@ -235,28 +235,28 @@ def renew(batch: Batch, now: datetime, lease: timedelta) -> Batch:
 
 
 def expired(batch: Batch, now: datetime) -> bool:
-    """Whether an open batch's lease is over, so that anybody may abort it."""
+    """Whether the lease of an open batch has ended, so that anybody may abort it."""
     return batch.state is BatchState.OPEN and batch.lease_until <= now
 
 
 def reap(ledger: Ledger, open_batches: Sequence[Batch], now: datetime) -> AbortDecision:
-    """Return the channel's open batches whose leases are over as aborted ones."""
+    """Abort the channel's open batches whose leases have ended."""
     vanished = [each for each in open_batches if expired(each, now)]
     others = [each for each in open_batches if not expired(each, now)]
     return end_batches(
-        ledger, vanished, others, now, Ending.REAP, "Its lease ended: the writer has vanished."
+        ledger, vanished, others, now, Ending.REAP, "Its lease ended, because the writer vanished."
     )
 
 
 def grow(ledger: Ledger, partitions: int) -> Ledger:
-    """Return the ledger with at least so many partitions; open batches keep theirs."""
+    """Return the ledger with at least `partitions` partitions; open batches keep theirs."""
     return replace(ledger, partitions=max(ledger.partitions, partitions))
 
 
 def reused_offsets(ledger: Ledger, watermarks: Mapping[int, int]) -> Mapping[int, int]:
-    """Return, by partition that ends before its committed records, the first lost offset.
+    """Return the first lost offset of each partition that ends below its committed offsets.
 
-    Of a halted ledger, those partitions that end before what is known to be lost.
+    In a halted ledger, only of partitions that end below the known first lost offset.
     """
     return {
         partition: watermarks[partition]
@@ -266,7 +266,7 @@ def reused_offsets(ledger: Ledger, watermarks: Mapping[int, int]) -> Mapping[int
 
 
 def halt(ledger: Ledger, lost_from: Mapping[int, int]) -> Ledger:
-    """Return the ledger halted, with the first reason that was found."""
+    """Return the halted ledger, with its first reason."""
     lost = dict(ledger.lost_from)
     for partition, offset in lost_from.items():
         lost[partition] = min(offset, lost.get(partition, offset))
@@ -279,22 +279,22 @@ def halt(ledger: Ledger, lost_from: Mapping[int, int]) -> Ledger:
 
 
 class Interval(NamedTuple):
-    """The offsets from `first` up to, but without, `end`."""
+    """The offsets `[first, end)`."""
 
     first: int
     end: int
 
 
 Manifest = Mapping[int, tuple[Interval, ...]]
-"""By partition, the offsets that a batch wrote: sorted, without overlaps."""
+"""By partition, the intervals that a batch wrote: sorted, without overlaps."""
 Runs = Mapping[int, Sequence[Interval]]
-"""By partition, committed offsets: sorted, and apart from each other."""
+"""By partition, committed intervals: sorted, with gaps between them."""
 
 
 def manifest_of(raw: Mapping[int, Iterable[Sequence[int]]]) -> Manifest:
-    """Return pairs of numbers as a manifest, checked.
+    """Return a validated manifest from pairs of numbers.
 
-    Raises InvalidManifest unless all intervals are non-empty and go upwards in their partition.
+    Raises InvalidManifest unless all intervals are non-empty and sorted.
     """
     manifest: dict[int, tuple[Interval, ...]] = {}
     for partition in sorted(raw):
@@ -340,7 +340,7 @@ def digest_of(manifest: Manifest) -> str:
 
 
 def merge_runs(runs: Iterable[Interval], added: Iterable[Interval] = ()) -> tuple[Interval, ...]:
-    """Return all of them in order; those that touch become one."""
+    """Return all runs in order; adjacent ones are merged."""
     merged: list[Interval] = []
     for each in sorted((*runs, *added)):
         if merged and each.first <= merged[-1].end:
@@ -362,14 +362,14 @@ def first_overlap(runs: Sequence[Interval], added: Sequence[Interval]) -> Interv
 
 
 def clip(runs: Iterable[Interval], log_start: int) -> tuple[Interval, ...]:
-    """Return what of the runs is at `log_start` or above it."""
+    """Return the runs without offsets below `log_start`."""
     return tuple(
         Interval(max(each.first, log_start), each.end) for each in runs if each.end > log_start
     )
 
 
 def visible_below(runs: Iterable[Interval], stable: int, start: int = 0) -> tuple[Interval, ...]:
-    """Return what of the runs is in `[start, stable)`: what a reader may see."""
+    """Return the part of the runs in `[start, stable)`, which readers may see."""
     return tuple(
         Interval(each.first, min(each.end, stable))
         for each in clip(runs, start)
@@ -378,7 +378,7 @@ def visible_below(runs: Iterable[Interval], stable: int, start: int = 0) -> tupl
 
 
 class RunSlice(NamedTuple):
-    """A part of an answer: the runs, and by partition where the next part begins."""
+    """A part of the visible runs, and by partition the start of the next part."""
 
     runs: Mapping[int, tuple[Interval, ...]]
     truncated: Mapping[int, int]
@@ -387,9 +387,9 @@ class RunSlice(NamedTuple):
 def slice_runs(
     runs: Runs, stable: Mapping[int, int], starts: Mapping[int, int], limit: int
 ) -> RunSlice:
-    """Return up to `limit` visible runs, from `starts` on, and where to go on.
+    """Return up to `limit` visible runs from `starts` on, and the start of the next slice.
 
-    Further slices of one answer are asked for with the same `stable`.
+    All slices need the same `stable`.
     """
     found: dict[int, tuple[Interval, ...]] = {}
     truncated: dict[int, int] = {}

@@ -26,7 +26,7 @@ from sluiceway_gateway.ledger.model import (
 
 @dataclass(frozen=True, kw_only=True)
 class OpenRequest:
-    """A request for the batch of a key; tasks of one instance all get the same one."""
+    """A request for the batch of a key. All tasks of one instance get the same batch."""
 
     key: str
     owner: str
@@ -41,14 +41,14 @@ class OpenRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenDecision:
-    """What an open stores: `aborted` first, then the batch, the owner and the ledger."""
+    """Values that an open stores: `aborted` first, then the batch, the owner and the ledger."""
 
     batch: Batch
     owner: Owner
     aborted: tuple[Batch, ...]
     ledger: Ledger
     replayed: bool
-    """The batch is stored already: open and the instance's own, or committed."""
+    """Whether the batch is stored already: committed, or opened by this instance."""
 
 
 def open_batch(
@@ -65,8 +65,8 @@ def open_batch(
 ) -> OpenDecision:
     """Return the batch of the key: a new one, the instance's open one, or the committed one.
 
-    `found` is the key's latest batch; `open_batches` are all open ones of the channel, `found`
-    among them; `instance_epoch` is the highest epoch of a batch of this owner and instance.
+    `found` is the key's latest batch; `open_batches` are all open ones of the channel, including
+    `found`; `instance_epoch` is the highest epoch of a batch of this owner and instance.
 
     Raises LedgerHalted, BatchKeyTaken, StaleBatch, BatchFenced, BatchAborted, BatchOpen and
     UnknownPartition.
@@ -129,7 +129,7 @@ def _require_key(found: Batch | None, request: OpenRequest) -> None:
 
 
 def _require_order(owner: Owner, found: Batch | None, request: OpenRequest) -> None:
-    """Raise StaleBatch below the highest committed batch, and for another one in its place."""
+    """Raise StaleBatch for an ordinal below the highest committed one, or another key at it."""
     if request.ordinal is None or owner.ordinal is None or request.ordinal > owner.ordinal:
         return
     committed = found is not None and found.state is BatchState.COMMITTED
@@ -162,7 +162,7 @@ def _displaced(
     *,
     new: bool,
 ) -> list[Batch]:
-    """Return the open batches that end because this instance opens the key."""
+    """Return the open batches that are aborted because this instance opens the key."""
     if request.takeover and new:
         return [each for each in open_batches if each.owner == request.owner]
     if found is None or found.state is not BatchState.OPEN:

@@ -1,7 +1,7 @@
-"""Pruning of ledgers: ended batches, their details, snapshots and owners, a bounded number a pass.
+"""Pruning of ledgers: ended batches, their details, snapshots, owners; bounded per pass.
 
-Keys that are committed stay, since a job may be run again at any time: of a stream the highest one,
-which refuses those before it. Keys that only their instance asks for go.
+Committed keys stay, because a job may run again at any time. For a stream only the highest one
+stays, which refuses earlier ones. Keys that only their instance uses are deleted.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from sluiceway_gateway.db.schema import batch_owners, batches, ledger_snapshots,
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import BatchState
 
-#: Rows of one kind that one transaction changes.
+#: Maximum rows of one kind per transaction.
 _ROWS = 500
-#: Channels in one pass.
+#: Maximum channels per pass.
 _CHANNELS = 20
 _PAUSE_S = 600.0
 
@@ -41,14 +41,14 @@ class LedgerPruneCounts:
 
     batches: int = 0
     shortened: int = 0
-    """Committed batches of which only the key, the digest and the number of records stay."""
+    """Committed batches that were reduced to the key, the digest and the number of records."""
     snapshots: int = 0
     owners: int = 0
     pause_s: float = _PAUSE_S
 
 
 class LedgerPruner:
-    """Prunes what ended more than `days` ago, by the clock, under the ledgers' locks."""
+    """Prunes batches that ended more than `days` ago, by the clock, under the ledgers' locks."""
 
     def __init__(self, *, database: Database, days: int, clock: Clock) -> None:
         self._database = database
@@ -123,7 +123,7 @@ def _delete_snapshots(tx: WriteTransaction, uid: str, before: datetime, *, last:
 
 
 def _delete_owners(tx: WriteTransaction, uid: str) -> int:
-    """Delete owners of which nothing is left that another instance could ask for."""
+    """Delete owners without any batch that another instance could open or repeat."""
     has_batch = exists().where(
         batches.c.channel_uid == batch_owners.c.channel_uid, batches.c.owner == batch_owners.c.name
     )

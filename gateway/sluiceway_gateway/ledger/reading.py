@@ -1,4 +1,4 @@
-"""What readers may see of a channel: the committed runs, snapshots, the list of commits, waits."""
+"""Reads of a ledger: visible runs, snapshots, the list of commits, waits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,28 +18,28 @@ _AFTER_ALL = 2**62
 
 @dataclass(frozen=True, kw_only=True)
 class CommittedQuery:
-    """Which part of a channel's committed offsets is asked for."""
+    """A query for a part of a channel's committed offsets."""
 
     starts: Mapping[int, int] | None = None
-    """By partition, the first offset of interest; None for everything."""
+    """By partition, the first offset; None for all offsets."""
     limit: int
-    """The largest number of runs in the answer."""
+    """Maximum number of runs in the result."""
     number: int | None = None
-    """The number of an earlier answer, whose next part this is; or of a snapshot."""
+    """The number of an earlier result to continue, or of a snapshot."""
     at: datetime | None = None
     """The time of a snapshot."""
 
     @property
     def is_past(self) -> bool:
-        """Whether the answer never changes."""
+        """Whether the result never changes."""
         return self.number is not None or self.at is not None
 
 
 @dataclass(frozen=True, kw_only=True)
 class VisibleOffsets:
-    """What is committed of a channel: one consistent state.
+    """Committed offsets of a channel, in one consistent state.
 
-    `truncated` tells where to ask on, by partition. Maps without a partition count as 0.
+    `truncated` has the start of the next part by partition. Missing partitions count as 0.
     """
 
     uid: str
@@ -55,11 +55,11 @@ class VisibleOffsets:
     repaired: int | None
     """The number of the last repair, which removed runs."""
     given_up: Mapping[int, Sequence[Interval]]
-    """By partition, what repairs have removed."""
+    """By partition, the offsets that repairs have removed."""
 
     @property
     def etag(self) -> str:
-        """The quoted tag, which follows the number: whatever moves `stable` changes it."""
+        """The quoted tag, which depends on the number: every change of `stable` changes it."""
         return ledger_etag(self.uid, self.number, halted=self.halted is not None)
 
 
@@ -70,7 +70,7 @@ def ledger_etag(uid: str, number: int, *, halted: bool) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitList:
-    """Batches that ended and repairs, the last one first; the open batches, the oldest first."""
+    """Ended batches and repairs, newest first; open batches, oldest first."""
 
     ended: tuple[Batch, ...]
     repairs: tuple[Repair, ...]
@@ -127,7 +127,7 @@ class LedgerReads:
         )
 
     def commits(self, name: str, *, uid: str | None, before: int | None, limit: int) -> CommitList:
-        """Return the last ends of batches and repairs, those before a number if one is given."""
+        """Return the last ends of batches and repairs, with numbers below `before` if given."""
         with self._database.read() as tx:
             channel = require_ledger(name, channels_store.find(tx, name), uid)
             last = _AFTER_ALL if before is None else before
@@ -159,7 +159,7 @@ class LedgerReads:
 def _as_of(
     tx: ReadTransaction, ledger: Ledger, query: CommittedQuery
 ) -> tuple[int, Mapping[int, int], Mapping[int, int]]:
-    """Return the number of the asked state, its `stable`, and the ends of what is visible."""
+    """Return the number of the requested state, its `stable`, and its visible ends."""
     number = query.number
     if query.at is not None and number is None:
         number = store.number_at(tx, ledger.channel_uid, query.at)

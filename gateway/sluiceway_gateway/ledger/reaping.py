@@ -1,4 +1,4 @@
-"""Care for ledgers: batches whose writers vanished, runs below the log start, reused offsets."""
+"""Background work on ledgers: expired leases, runs below the log start, reused offsets."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,29 +19,29 @@ from sluiceway_gateway.ledger.service import save_aborted
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 1.0
-#: A longer time between two passes may have kept writers from renewing.
+#: Maximum time between two passes; after a longer one, writers get time to renew.
 _LATE_S = 10.0
-#: A larger jump of the wall clock means that it was set.
+#: Larger jumps of the wall clock mean that it was set.
 _CLOCK_JUMP = timedelta(seconds=2)
-#: How long writers have to renew after that, by the monotonic clock.
+#: Time for writers to renew after that, by the monotonic clock.
 _GRACE_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseCounts:
-    """Batches that one pass aborted; `pause_s` is how long to wait before the next."""
+    """Batches that one pass aborted; `pause_s` is the time until the next pass."""
 
     reaped: int = 0
     pause_s: float = _PAUSE_S
 
 
 class LeaseReaper:
-    """Aborts open batches whose leases are over, so that readers are not held for ever.
+    """Aborts open batches whose leases have ended, so that they do not hold readers back for ever.
 
-    Leases are times of the wall clock. After that was set, or after a pause of this process or of
-    its leadership, during which writers may have found no gateway, leases count again only when
-    writers had time to renew. A batch that is aborted too early costs its writer a new attempt,
-    never a record.
+    Leases are times of the wall clock. After the clock was set, or after a pause of this process or
+    of its leadership, in which writers may have found no gateway, no batch is aborted until writers
+    had time to renew. A batch that is aborted too early costs its writer a new attempt, but never a
+    record.
     """
 
     def __init__(self, *, database: Database, clock: Clock, monotonic: Callable[[], float]) -> None:
@@ -53,7 +53,7 @@ class LeaseReaper:
         self._quiet_until_s = -math.inf
 
     def run_once(self) -> LeaseCounts:
-        """Abort the batches whose leases are over. Raises DatabaseUnavailable."""
+        """Abort the batches whose leases have ended. Raises DatabaseUnavailable."""
         now_s, apart = self._monotonic(), self._clocks_apart()
         late = now_s - self._passed_s > _LATE_S
         if late or abs(apart - self._apart) > _CLOCK_JUMP:
@@ -88,7 +88,8 @@ class LeaseReaper:
 
 
 _COMPARE_PAUSE_S = 10.0
-#: A new leader's watermark may trail for a moment; offsets were reused if it stays behind.
+#: Time after which a watermark below committed offsets means lost records; a new leader's watermark
+#: may be behind for a moment.
 _CONFIRM_S = 30.0
 
 
@@ -97,14 +98,14 @@ class ComparisonCounts:
     """Ledgers that one pass compared with Kafka."""
 
     clipped: int = 0
-    """Those with runs below the log start, which were removed."""
+    """Ledgers with removed runs below the log start."""
     halted: int = 0
     pause_s: float = _COMPARE_PAUSE_S
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Behind:
-    """A watermark below what is committed."""
+    """A watermark below committed offsets."""
 
     since_s: float
     lowest: int
@@ -113,8 +114,8 @@ class _Behind:
 class LedgerComparer:
     """Compares ledgers with Kafka's watermarks.
 
-    Runs below the log start are removed; `visible_end` and `stable` stay. A ledger whose committed
-    records Kafka has lost is halted: their offsets would be used again for other records.
+    Runs below the log start are removed; `visible_end` and `stable` stay. If Kafka has lost
+    committed records, the ledger is halted, because Kafka would use their offsets again.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class LedgerComparer:
         try:
             marks = self._kafka.watermarks_of(dict(topics.values()))
         except KafkaUnavailable as error:
-            _log.warning("kafka is away", reason=str(error), ledgers=len(topics))
+            _log.warning("kafka is unavailable", reason=str(error), ledgers=len(topics))
             return ComparisonCounts()
         clipped = halted = 0
         for uid, (topic, _) in topics.items():
@@ -171,20 +172,20 @@ class LedgerComparer:
             return False
         with self._database.write() as tx:
             was = store.hold_existing(tx, uid)
-            # What was lost is reported even if others have written there since.
+            # Report the lowest watermark, even if others have written there since.
             lost = {} if was is None else reused_offsets(was, lost)
             if was is None or not lost:
                 return False
             halted = halt(was, lost)
             store.save(tx, halted, was=was, now=self._clock())
         for partition in lost:
-            # A further loss has to be confirmed as well.
+            # A further loss must be confirmed again.
             self._behind.pop((uid, partition), None)
         _log.error("a ledger is halted", channel=uid, reason=halted.halted, lost_from=lost)
         return True
 
     def _confirmed(self, uid: str, behind: Mapping[int, int]) -> Mapping[int, int]:
-        """Return, of the partitions that are behind for long, the lowest watermarks seen."""
+        """Return the lowest observed watermarks of partitions that have been behind for long."""
         now_s = self._monotonic()
         for known in [at for at in self._behind if at[0] == uid and at[1] not in behind]:
             del self._behind[known]

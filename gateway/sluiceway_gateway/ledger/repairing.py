@@ -1,8 +1,8 @@
-"""Repair of a halted ledger: what is given up, and which batches end with it. Pure.
+"""Repair of a halted ledger: lost records, and aborted batches. Pure.
 
-Kafka uses the lost offsets again. So `visible_end` and `stable` stay where they are, the lost runs
-are removed, and every partition is filled up to `visible_end` with messages of no batch before the
-channel goes on: what is committed later is never at an offset that a reader has passed.
+Kafka uses the lost offsets again. So `visible_end` and `stable` are unchanged, the lost runs are
+removed, and every partition is first filled up to `visible_end` with messages of no batch: no later
+commit can have an offset that a reader has passed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,9 +31,9 @@ class LostRecords:
 
     partition: int
     first: int
-    """The first offset that is lost, or used again."""
+    """The first offset that is lost or reused."""
     end: int
-    """The end of what was committed."""
+    """The end of the committed offsets."""
     messages: int
 
 
@@ -42,15 +42,15 @@ class RepairPlan:
     """Records and open batches that a repair gives up."""
 
     cause: str
-    """Why the ledger is halted."""
+    """The reason of the halt."""
     lost: tuple[LostRecords, ...]
     aborted: tuple[Batch, ...]
-    """The open batches, which do not survive it."""
+    """The open batches, which the repair aborts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepairRequest:
-    """A repair that gives up what a plan has named, and nothing else."""
+    """A repair that gives up exactly the records of a plan."""
 
     lost_from: Mapping[int, int]
     """By partition, the first lost offset."""
@@ -61,7 +61,7 @@ class RepairRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """A repair that was made; it is kept for good."""
+    """A finished repair; kept for good."""
 
     number: int
     """Its number among the ends of batches."""
@@ -79,7 +79,7 @@ class Repair:
 
 @dataclass(frozen=True, kw_only=True)
 class RepairDecision:
-    """What a repair stores."""
+    """Values that a repair stores."""
 
     repair: Repair
     ledger: Ledger
@@ -91,18 +91,18 @@ class RepairDecision:
 
 
 def known_losses(ledger: Ledger, watermarks: Mapping[int, int]) -> Ledger:
-    """Return the halted ledger with what Kafka has lost since. Raises LedgerIntact."""
+    """Return the halted ledger, with records that Kafka has lost since. Raises LedgerIntact."""
     if ledger.halted is None:
         raise LedgerIntact(
-            "The channel is not halted: Kafka has all of its committed records, and nothing is to "
-            "be repaired."
+            "The channel is not halted: Kafka has all of its committed records. There is "
+            "nothing to repair."
         )
     further = reused_offsets(ledger, watermarks)
     return halt(ledger, further) if further else ledger
 
 
 def plan_repair(ledger: Ledger, open_batches: Sequence[Batch], runs: Runs) -> RepairPlan:
-    """Return what a repair of the ledger, with all its losses, gives up.
+    """Return the records and open batches that a repair gives up.
 
     `runs` are the stored runs that end above the first lost offset, by partition.
     """
@@ -119,17 +119,17 @@ def plan_repair(ledger: Ledger, open_batches: Sequence[Batch], runs: Runs) -> Re
 
 
 def require_planned(ledger: Ledger, request: RepairRequest) -> None:
-    """Raise RepairChanged unless the request gives up exactly what is lost."""
+    """Raise RepairChanged unless the request gives up exactly the lost records."""
     if dict(request.lost_from) != dict(ledger.lost_from):
         raise RepairChanged(
-            "What Kafka has lost is not what this repair would give up: it is lost from "
-            f"{_offsets_text(ledger.lost_from)}, and the request names "
-            f"{_offsets_text(request.lost_from)}. Nothing was changed: look at the plan again."
+            "This repair would not give up the lost records: they are lost from "
+            f"{_offsets_text(ledger.lost_from)}, but the request has "
+            f"{_offsets_text(request.lost_from)}. Nothing was changed: read the plan again."
         )
 
 
 def unfilled(ledger: Ledger, watermarks: Mapping[int, int]) -> Mapping[int, int]:
-    """Return, by partition, how many messages are missing up to the end of what was committed."""
+    """Return, by partition, the number of missing messages up to the committed end."""
     return {
         partition: end - watermarks.get(partition, 0)
         for partition, end in sorted(ledger.visible_end.items())

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import require_usable
@@ -46,7 +49,7 @@ class Repairs:
         self._clock = clock
 
     def plan(self, name: str, *, uid: str) -> RepairPlan:
-        """Return what a repair gives up; changes nothing.
+        """Return the plan of a repair; changes nothing.
 
         Raises ChannelNotFound, UidMismatch, NoLedger, LedgerIntact and KafkaUnavailable.
         """
@@ -59,11 +62,11 @@ class Repairs:
             open_batches = batch_store.open_batches(tx, uid)
             return plan_repair(ledger, open_batches, _lost_runs(tx, ledger))
 
-    def repair(self, name: str, request: RepairRequest, *, uid: str) -> Repair:
-        """Give up what Kafka has lost, and let the channel go on; a repeat changes nothing.
+    def repair(self, name: str, request: RepairRequest, *, uid: str, by: Principal) -> Repair:
+        """Give up the lost records, and end the halt; a repeat changes nothing.
 
         First the losses are stored, then the partitions are filled in Kafka, and then the ledger is
-        repaired. Raises what `plan` raises, RepairChanged and BeyondWatermark.
+        repaired. Raises the errors of `plan`, RepairChanged and BeyondWatermark.
         """
         with self._database.read() as tx:
             channel = require_ledger(name, channels_store.find(tx, name), uid)
@@ -77,7 +80,7 @@ class Repairs:
             was = self._hold(tx, channel)
             ledger = known_losses(was, ends)
             require_planned(ledger, request)
-            # The filled partitions would not show it any more.
+            # Filling the partitions hides the losses.
             store.save(tx, ledger, was=was, now=self._clock())
         missing = unfilled(ledger, ends)
         if missing:
@@ -104,6 +107,16 @@ class Repairs:
                 batch_store.put_owner(tx, uid, owner)
             store.replace_runs(tx, uid, removed=decision.runs_removed, added=decision.runs_added)
             store.save_repair(tx, decision.ledger, decision.repair, was=was, now=now)
+            entry = audited(
+                *(channel, AuditedAction.REPAIR_LEDGER),
+                by=by,
+                at=now,
+                reason=request.reason,
+                # Records from the new value on are given up.
+                old={f"partition {p}": was.visible_end.get(p) for p in sorted(request.lost_from)},
+                new={f"partition {p}": at for p, at in sorted(request.lost_from.items())},
+            )
+            audit_store.add(tx, entry)
         self._notify()
         return decision.repair
 

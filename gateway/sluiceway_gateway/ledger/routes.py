@@ -1,11 +1,10 @@
-"""Routes of batches, of the runs and the list of commits, and of the repair of a halted channel."""
+"""Routes of batches, visible runs, commits, and the repair of a halted channel."""
 
 import re
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action, Principal
@@ -15,7 +14,7 @@ from sluiceway_gateway.endpoints.wire import Count, PartitionText
 from sluiceway_gateway.http.auth import Viewer, access
 from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.middleware import unless_disconnected
-from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Wait
+from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Time, Wait
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.ledger.committing import CommitRequest
@@ -50,7 +49,7 @@ from sluiceway_gateway.ledger.wire import (
     repair_json,
 )
 
-#: Characters of `from`, which a URL has room for.
+#: Maximum characters of `from`, because URLs are limited.
 MAX_STARTS = 5_000
 
 router = APIRouter(prefix="/v1/channels/{name}", tags=["ledger"], route_class=GatewayRoute)
@@ -79,12 +78,6 @@ def _starts_of(text: str | None) -> dict[int, int] | None:
     return starts
 
 
-def _in_a_zone(moment: datetime | None) -> datetime | None:
-    if moment is not None and moment.tzinfo is None:
-        raise ValueError("a time without a time zone; add one, such as Z")
-    return moment
-
-
 @router.post(
     "/batches",
     summary="Open a batch",
@@ -93,10 +86,10 @@ def _in_a_zone(moment: datetime | None) -> datetime | None:
     responses=problems(404, 409, 413),
 )
 def open_batch(name: Name, body: BatchPost, _writer: Writer, gateway: Gateway) -> Response:
-    """Return the batch of a key: the same one however often an instance asks.
+    """Return the batch of a key; repeats of an instance get the same batch.
 
-    A committed key answers `committed`: nothing is to be written again. Write nothing before the
-    answer, and only to the partitions in `begin`.
+    If the state is `committed`, write nothing. Write nothing before the response, and only to the
+    partitions in `begin`.
     """
     found = gateway.ledgers.open(name, body.request(), uid=body.uid)
     return json_response(batch_json(found.batch, found.topic_id))
@@ -117,7 +110,7 @@ def upload_slice(
     _writer: Writer,
     gateway: Gateway,
 ) -> Response:
-    """Keep a part of an open batch's manifest until the commit that names the whole by digest."""
+    """Store a part of an open batch's manifest, until the commit with the digest of the whole."""
     manifest = checked_manifest(body.manifest)
     found = gateway.ledgers.upload(name, id, slice, manifest, uid=body.uid, instance=body.instance)
     return json_response(batch_json(found.batch, found.topic_id))
@@ -137,9 +130,9 @@ def commit_batch(
     writer: Writer,
     gateway: Gateway,
 ) -> Response:
-    """Make what the manifest lists visible, and commit a reader's positions with it, or neither.
+    """Make the manifest's offsets visible, and commit a reader's positions with them, or neither.
 
-    A repeat with the same digest gets the same answer, so repeat a commit without an answer.
+    A repeat with the same digest gets the same response, so repeat a commit without a response.
     """
     change = None
     if body.positions is not None:
@@ -173,10 +166,12 @@ def abort_batch(
     writer: Writer,
     gateway: Gateway,
 ) -> Response:
-    """End a batch without making anything visible; 409 `batch_committed` after its commit."""
+    """End a batch; none of its records become visible. 409 `batch_committed` after its commit."""
     if body.instance is None:
         writer.require(Action.MANAGE, name)
-    found = gateway.ledgers.abort(name, id, uid=body.uid, instance=body.instance, cause=body.cause)
+    found = gateway.ledgers.abort(
+        name, id, uid=body.uid, instance=body.instance, cause=body.cause, by=writer
+    )
     return json_response(batch_json(found.batch, found.topic_id))
 
 
@@ -184,11 +179,11 @@ def abort_batch(
     "/batches/renew",
     summary="Renew leases of batches",
     response_model=LeasesBody,
-    response_description="How they stand",
+    response_description="The leases, with the ends of batches that are not open",
     responses=problems(404, 409, 413),
 )
 def renew_batches(name: Name, body: RenewPost, _writer: Writer, gateway: Gateway) -> Response:
-    """Renew the leases of open batches; the answer tells which are not open any more."""
+    """Renew the leases of open batches. The response has the state of batches that have ended."""
     instances = {each.id: each.instance for each in body.batches}
     found = gateway.ledgers.renew(name, instances, uid=body.uid, lease=lease_of(body.lease_ms))
     return json_response({"batches": [lease_json(each) for each in found]})
@@ -196,10 +191,10 @@ def renew_batches(name: Name, body: RenewPost, _writer: Writer, gateway: Gateway
 
 @router.get(
     "/committed",
-    summary="Read what is committed",
+    summary="Read visible runs",
     response_model=VisibleOffsetsBody,
     response_description="One consistent state",
-    responses=problems(404, 409, also={304: {"description": "Nothing was committed"}}),
+    responses=problems(404, 409, also={304: {"description": "No batch has ended since"}}),
 )
 async def get_committed(
     name: Name,
@@ -219,21 +214,17 @@ async def get_committed(
     ] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_INTERVALS)] = MAX_INTERVALS,
     number: Annotated[
-        int | None, Query(ge=0, le=INT64_MAX, description="Of the answer that was truncated")
+        int | None, Query(ge=0, le=INT64_MAX, description="Of the truncated response")
     ] = None,
     snapshot: Annotated[
         int | None, Query(ge=0, le=INT64_MAX, description="The state after this commit")
     ] = None,
-    snapshot_at: Annotated[
-        datetime | None,
-        AfterValidator(_in_a_zone),
-        Query(description="The state at this time"),
-    ] = None,
+    snapshot_at: Annotated[Time | None, Query(description="The state at this time")] = None,
     wait: Wait = 0,
 ) -> Response:
     """Return, by partition, the runs below `stable` from the given offsets on.
 
-    With `wait` and `If-None-Match`, once a batch has ended.
+    With `wait` and `If-None-Match`, wait for the end of a batch.
     """
     query = CommittedQuery(
         starts=_starts_of(from_),
@@ -261,7 +252,7 @@ async def get_committed(
     "/commits",
     summary="List commits",
     response_model=CommitsBody,
-    response_description="Ended batches, the last one first, and open ones",
+    response_description="Ended batches, newest first, and open ones",
     responses=problems(404, 409),
 )
 def list_commits(
@@ -272,7 +263,7 @@ def list_commits(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=1, le=INT64_MAX, description="A number")] = None,
 ) -> Response:
-    """Return the ends of batches: commits, aborts, and those of writers that vanished."""
+    """Return ended batches (commits, aborts, reaped batches), repairs, and open batches."""
     found = gateway.ledger_reads.commits(name, uid=uid, before=before, limit=limit)
     return json_response(commits_json(found))
 
@@ -289,7 +280,7 @@ Manager = Annotated[Principal, access(Action.MANAGE)]
 class RepairPlanBody(BaseModel):
     """Records and open batches that a repair gives up."""
 
-    cause: str = Field(description="Why the channel is halted")
+    cause: str = Field(description="The reason of the halt")
     lost: list[LostBody]
     open: list[OpenBatchBody] = Field(description="Batches that it aborts")
 
@@ -301,15 +292,15 @@ class RepairPost(RequestModel):
     lost_from: dict[PartitionText, Count] = Field(
         min_length=1,
         max_length=MAX_PARTITIONS,
-        description="By partition, `first` of the plan's `lost`: nothing else is given up",
+        description="By partition, `first` of the plan's `lost`; the repair gives up nothing else",
     )
-    reason: str = Field(min_length=1, max_length=1000, description="Kept with the repair")
+    reason: str = Field(min_length=1, max_length=1000, description="Recorded with the repair")
 
 
 @router.get(
     "/ledger/repair",
     operation_id="plan_repair",
-    summary="Show what a repair gives up",
+    summary="Plan a repair",
     response_model=RepairPlanBody,
     response_description="The plan",
     responses=problems(404, 409),
@@ -338,14 +329,16 @@ def plan_repair(name: Name, uid: OfChannel, _viewer: Viewer, gateway: Gateway) -
     responses=problems(404, 409, 413),
 )
 def repair_ledger(name: Name, body: RepairPost, principal: Manager, gateway: Gateway) -> Response:
-    """Give up what the plan names as lost, abort all open batches, and let the channel go on.
+    """Give up the lost records of the plan, abort all open batches, and end the halt.
 
-    Partitions are filled up to the end of what was committed, with messages that no reader sees, so
-    that no later record gets an offset that readers have passed. Committed keys stay committed.
+    Partitions are filled up to the committed end with messages that no reader sees, so that no
+    later record gets an offset that readers have passed. Committed keys stay committed.
     """
     request = RepairRequest(
         lost_from={int(partition): first for partition, first in body.lost_from.items()},
         reason=body.reason,
         by=principal.id,
     )
-    return json_response(repair_json(gateway.repairs.repair(name, request, uid=body.uid)))
+    return json_response(
+        repair_json(gateway.repairs.repair(name, request, uid=body.uid, by=principal))
+    )

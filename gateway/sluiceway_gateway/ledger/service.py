@@ -1,7 +1,7 @@
 """Batches of channels with exactly-once delivery: open, commit, abort, renew.
 
 Each change locks the channel's ledger, reads, decides by `ledger/model.py` and stores, in one
-transaction. Kafka is asked before.
+transaction. Requests to Kafka come before.
 """
 
 import contextlib
@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, audited
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase
@@ -53,12 +55,12 @@ from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Commit, Position, require_topic
 
 _RENEWED_BELOW = LEASE * 2 / 3
-"""What is left of a lease when a heartbeat renews it."""
+"""Remaining time of a lease at which a heartbeat renews it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchInTopic:
-    """A batch, and the topic that it is written to."""
+    """A batch, and its topic."""
 
     batch: Batch
     topic_id: str
@@ -66,7 +68,7 @@ class BatchInTopic:
 
 @dataclass(frozen=True, kw_only=True)
 class PositionChange:
-    """Positions of a reader that are committed with a batch, if they still are `before`."""
+    """Positions of a reader, committed with a batch if the stored ones still equal `before`."""
 
     commit: Commit
     before: Mapping[int, Position | None]
@@ -74,7 +76,7 @@ class PositionChange:
 
 @dataclass(frozen=True, kw_only=True)
 class CommittedBatch:
-    """A commit's result, the same for each repeat."""
+    """A commit's result, also for repeats."""
 
     batch: Batch
     stable: Mapping[int, int]
@@ -111,7 +113,7 @@ class Ledgers:
             _require_writable(channel)
             was = store.hold(tx, channel)
             require_topic(channel.topic.id, was.topic_id)
-            # Partitions are added in Kafka, and here when they are first used.
+            # Added partitions get here on their first use.
             grown = grow(was, channel.topic.partitions or 0)
             found = batch_store.latest(tx, uid, request.key)
             decision = open_batch(
@@ -147,7 +149,7 @@ class Ledgers:
             require_instance(batch, instance)
             if batch.state is BatchState.ABORTED:
                 raise aborted_error(batch)
-            # What is committed needs no parts any more.
+            # A committed batch needs no parts.
             if batch.state is BatchState.OPEN:
                 batch_store.put_slice(tx, batch_id, number, manifest)
         return BatchInTopic(batch=batch, topic_id=ledger.topic_id)
@@ -170,9 +172,9 @@ class Ledgers:
     ) -> CommittedBatch:
         """Make a batch visible, and commit the positions with it, or neither; idempotent.
 
-        `slices` is the number of uploaded parts that the manifest consists of, 0 if the request
-        has it. Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, KafkaUnavailable,
-        what `commit_batch`, `require_written` and a commit of positions raise, and PositionMoved.
+        `slices` is the number of uploaded parts of the manifest, 0 if the request contains it.
+        Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, KafkaUnavailable, the errors
+        of `commit_batch`, `require_written` and a commit of positions, and PositionMoved.
         """
         if positions is not None:
             principal.require(Action.READ, positions.commit.channel)
@@ -207,7 +209,7 @@ class Ledgers:
             stable = decision.ledger.stable
             if decision.repeated:
                 assert decision.batch.number is not None  # noqa: S101 - it is committed
-                # Of a commit whose snapshot was pruned, the present one.
+                # The current one, if the commit's snapshot was pruned.
                 found = store.snapshot(tx, uid, decision.batch.number)
                 stable = was.stable if found is None else found
             else:
@@ -216,7 +218,7 @@ class Ledgers:
                 store.replace_runs(
                     tx, uid, removed=decision.runs_removed, added=decision.runs_added
                 )
-                # The commit's own time, by which a snapshot finds it.
+                # The time of the commit, so that it matches its snapshot.
                 store.save(tx, decision.ledger, was=was, now=now)
                 if positions is not None:
                     self._commit_positions(tx, positions, principal)
@@ -224,9 +226,18 @@ class Ledgers:
         return CommittedBatch(batch=decision.batch, stable=stable)
 
     def abort(
-        self, name: str, batch_id: str, *, uid: str, instance: str | None, cause: str
+        self,
+        name: str,
+        batch_id: str,
+        *,
+        uid: str,
+        instance: str | None,
+        cause: str,
+        by: Principal | None = None,
     ) -> BatchInTopic:
-        """Abort a batch; one that was aborted before stays so.
+        """Abort a batch; a repeat changes nothing.
+
+        Without an instance it is anybody's, and the audit trail has an entry that names `by`.
 
         Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, BatchFenced and
         BatchCommitted.
@@ -239,6 +250,17 @@ class Ledgers:
                 was, batch, batch_store.open_batches(tx, uid), cause, self._clock(), instance
             )
             save_aborted(tx, decision, was=was, now=self._clock())
+            if instance is None and decision.aborted:
+                entry = audited(
+                    *(channel, AuditedAction.ABORT_BATCH),
+                    by=by,
+                    at=self._clock(),
+                    target=batch.key,
+                    reason=cause,
+                    old={f"batch of {batch.owner}": str(BatchState.OPEN)},
+                    new={f"batch of {batch.owner}": str(BatchState.ABORTED)},
+                )
+                audit_store.add(tx, entry)
         self._publish(decision.ledger)
         batch = decision.aborted[0] if decision.aborted else batch
         return BatchInTopic(batch=batch, topic_id=was.topic_id)
@@ -246,9 +268,9 @@ class Ledgers:
     def renew(
         self, name: str, instances: Mapping[str, str], *, uid: str, lease: timedelta
     ) -> list[Batch]:
-        """Renew the leases of batches, given their instances; return those of the channel.
+        """Renew the leases of batches, given by id and instance; return the channel's batches.
 
-        Without a `lease`, they stay as they are.
+        Without a `lease`, they are unchanged.
         """
         found = []
         with self._database.write() as tx:
@@ -265,10 +287,10 @@ class Ledgers:
         return found
 
     def renew_running(self, instances: Collection[str], principal: Principal) -> int:
-        """Renew the open batches of running jobs, given their instances; return how many.
+        """Renew the open batches of running jobs, given by instance; return their number.
 
-        Leases that are long enough stay as they are, since heartbeats are frequent. Batches of
-        channels that the principal may not write are left out.
+        Leases that are long enough are unchanged, because heartbeats are frequent. Batches of
+        channels that the principal may not write are skipped.
         """
         with self._database.read() as tx:
             before = self._clock() + _RENEWED_BELOW
@@ -283,7 +305,7 @@ class Ledgers:
         return renewed
 
     def _channel(self, tx: WriteTransaction, name: str, uid: str) -> Channel:
-        """Return the channel, which is not deleted until `tx` ends."""
+        """Return the channel, locked against deletion until `tx` ends."""
         store.share_channels(tx, [uid])
         channel = require_ledger(name, channels_store.find(tx, name), uid)
         if channel.topic.id is None:
@@ -291,7 +313,7 @@ class Ledgers:
         return channel
 
     def _require_written(self, channel: Channel, manifest: Manifest) -> None:
-        # Other partitions are refused by what the batch was opened with.
+        # Partitions outside of the batch are refused later.
         known = range(channel.topic.partitions or 0)
         written = {at: found for at, found in manifest.items() if found and at in known}
         if not written:
@@ -347,7 +369,7 @@ def require_ledger(name: str, channel: Channel | None, uid: str | None) -> Chann
 
 
 def _require_writable(channel: Channel) -> None:
-    """Raise unless batches may be opened: writers that finish commit while the channel closes."""
+    """Raise ChannelClosed for a closed channel. While it is closing, writers can still commit."""
     require_usable(channel, writes=False)
     if channel.phase is Phase.CLOSED:
         raise ChannelClosed(

@@ -1,7 +1,7 @@
 """Storage of ledgers: ends by partition, visible runs, snapshots and repairs.
 
-Whoever changes a ledger locks its row first and reads everything else afterwards, so decisions are
-made one after another. Every UPDATE names what it expects to find, and checks that it did.
+A change of a ledger first locks its row, then reads everything else, so decisions are serialized.
+Every UPDATE names the expected values, and the number of affected rows is checked.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,8 @@ from sluiceway_gateway.errors import ConcurrentChange
 from sluiceway_gateway.ledger.model import Interval, Ledger, Runs
 from sluiceway_gateway.ledger.repairing import LostRecords, Repair
 
-# The rows refer to the channel's, so its deletion waits for the transaction, or is seen by it.
+# The rows refer to the channel's row, so a deletion of the channel waits for the transaction, or
+# the transaction sees it.
 _SHARE_CHANNELS = (
     select(channels.c.uid)
     .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
@@ -113,7 +114,7 @@ def new_ledger(channel: Channel) -> Ledger:
 
 
 def _ledger_of(tx: ReadTransaction, row: Row[Any]) -> Ledger:
-    # A statement of its own: what it sees was committed before the lock was granted.
+    # A separate statement, which sees everything committed before the lock was granted.
     ends = tx.execute(_PARTITIONS, {"uid": row.channel_uid}).all()
     return Ledger(
         channel_uid=row.channel_uid,
@@ -129,9 +130,9 @@ def _ledger_of(tx: ReadTransaction, row: Row[Any]) -> Ledger:
 
 
 def save(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) -> None:
-    """Replace `was`, which is locked, and keep a snapshot for each new number.
+    """Replace `was`, which is locked, and store a snapshot for each new number.
 
-    Raises ConcurrentChange if anything would fall, so nothing is stored.
+    Raises ConcurrentChange if any value would decrease.
     """
     if ledger == was:
         return
@@ -167,7 +168,7 @@ def save(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) ->
 
 
 def keep_snapshots(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) -> None:
-    """Store `stable` under each number that was given since `was`."""
+    """Store `stable` under each number since `was`."""
     stable = document_of(ledger.stable)
     snapshots = [
         {"channel_uid": was.channel_uid, "number": number, "at": now, "stable": stable}
@@ -188,7 +189,7 @@ def numbers_of(document: Mapping[str, int]) -> dict[int, int]:
 
 
 def require_held(held: bool, what: str) -> None:
-    """Raise ConcurrentChange unless a guarded statement found what it expected."""
+    """Raise ConcurrentChange unless a guarded statement changed its row."""
     if not held:
         raise ConcurrentChange(
             f"The channel's {what} was changed at the same time; send the request again."
@@ -231,7 +232,7 @@ _CUT_BELOW = (
 
 
 def runs_from(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> Runs:
-    """Return the stored runs that end at a partition's start or above it."""
+    """Return the stored runs that end at or above a partition's start."""
     return {
         partition: _intervals(
             tx.execute(_RUNS, {"uid": uid, "partition": partition, "least": least})
@@ -248,9 +249,9 @@ def runs_slice(
     stable: Mapping[int, int],
     limit: int,
 ) -> Runs:
-    """Return the runs between the starts and `stable`: at most one more than `limit` in all.
+    """Return up to `limit` runs, plus one, between the starts and `stable`.
 
-    From each partition beyond it comes one, which shows where to go on.
+    Of each further partition it returns one run, for the start of the next part.
     """
     found: dict[int, Sequence[Interval]] = {}
     for partition, start in sorted(starts.items()):
@@ -263,7 +264,7 @@ def runs_slice(
 
 
 def replace_runs(tx: WriteTransaction, uid: str, *, removed: Runs, added: Runs) -> None:
-    """Delete runs, and insert those that take their places."""
+    """Delete runs, and insert their replacements."""
     gone = [
         {f"the_{name}": value for name, value in row.items()} for row in _run_rows(uid, removed)
     ]
@@ -280,7 +281,7 @@ def has_runs_below(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> 
 
 
 def clip_runs(tx: WriteTransaction, uid: str, starts: Mapping[int, int]) -> None:
-    """Remove what of the runs is below the log start; the ends by partition stay."""
+    """Remove the part of the runs below the log start; the ends by partition stay."""
     for partition, start in starts.items():
         values = {"uid": uid, "of_partition": partition, "start": start}
         tx.execute(_REMOVE_BELOW, values)
@@ -321,7 +322,7 @@ def oldest_snapshot(tx: ReadTransaction, uid: str) -> tuple[int, datetime] | Non
 def number_at(tx: ReadTransaction, uid: str, at: datetime) -> int:
     """Return the number of the last end up to this time; 0 before the oldest one.
 
-    Times are shown in milliseconds, so an end counts within its own one.
+    Compares milliseconds, because clients see times in milliseconds.
     """
     table = ledger_snapshots.c
     until = at + timedelta(milliseconds=1)
@@ -354,7 +355,7 @@ def topics(tx: ReadTransaction) -> dict[str, tuple[str, int]]:
     }
 
 
-# The only statement that ends a halt.
+# The only statement that clears `halted`.
 _REPAIR = (
     update(ledgers)
     .where(
@@ -404,7 +405,7 @@ def save_repair(
 
 
 def repairs(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> Sequence[Repair]:
-    """Return repairs with a number below `before`, the last one first."""
+    """Return repairs with a number below `before`, newest first."""
     rows = tx.execute(_REPAIRS, {"uid": uid, "before": before, "most": limit})
     return [_repair_of(row) for row in rows]
 

@@ -32,7 +32,7 @@ LeaseMs = Annotated[
     Field(
         ge=MIN_LEASE_MS,
         le=MAX_LEASE_MS,
-        description=f"Time without renewal after which the batch may be aborted; null: {_LEASE_MS}",
+        description=f"Time without renewal after which the batch is aborted; null: {_LEASE_MS}",
     ),
 ]
 RenewedLeaseMs = Annotated[
@@ -40,7 +40,7 @@ RenewedLeaseMs = Annotated[
     Field(
         ge=0,
         le=MAX_LEASE_MS,
-        description=f"From now on; 0: the leases stay as they are; null: {_LEASE_MS}",
+        description=f"From now on; 0: the leases are unchanged; null: {_LEASE_MS}",
     ),
 ]
 _Offset = Annotated[int, Field(ge=0, le=INT64_MAX)]
@@ -71,14 +71,14 @@ class BatchPost(RequestModel):
     key: BatchText = Field(description="Identity of the batch; committed once")
     owner: BatchText = Field(description="The query or job, and its sink; owns its keys")
     instance: BatchText = Field(description="Of the owner: one run, or one writer")
-    takeover: bool = Field(default=False, description="Abort what other instances have open")
-    ordinal: Count | None = Field(default=None, description="Place in the order of a stream")
+    takeover: bool = Field(default=False, description="Abort batches of other instances")
+    ordinal: Count | None = Field(default=None, description="Position in a stream of batches")
     partitions: Annotated[
         list[Annotated[int, Field(ge=0, lt=MAX_PARTITIONS)]] | None,
         Field(min_length=1, max_length=MAX_PARTITIONS),
         AfterValidator(_each_once),
-    ] = Field(default=None, description="The only ones that are written to; null: any")
-    own_key: bool = Field(default=False, description="Only this instance ever asks for the key")
+    ] = Field(default=None, description="The partitions that are written to; null: any")
+    own_key: bool = Field(default=False, description="Only this instance uses the key")
     lease_ms: LeaseMs = None
 
     def request(self) -> OpenRequest:
@@ -112,7 +112,7 @@ class PlacePut(RequestModel):
 
 
 class PositionMove(RequestModel):
-    """A reader's position in a partition, as it was and as it becomes."""
+    """A reader's old and new position in a partition."""
 
     partition: int = Field(ge=0, lt=MAX_PARTITIONS)
     from_: PlacePut | None = Field(alias="from", description="null: none was committed before")
@@ -123,7 +123,7 @@ class PositionsPost(RequestModel):
     """Positions of a reader that are committed with a batch."""
 
     channel: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
-        default=None, description="That is read; null: the batch's own"
+        default=None, description="The channel of the positions; null: the batch's own"
     )
     uid: Uid | None = Field(default=None, description="Of that channel")
     topic_id: Annotated[str, Field(min_length=1, max_length=100)] | None = None
@@ -183,7 +183,7 @@ class BatchBody(BaseModel):
     owner: str
     epoch: int = Field(description="Number of the instance")
     state: StateName
-    begin: dict[str, int] = Field(description="By partition, no record of the batch is before it")
+    begin: dict[str, int] = Field(description="By partition, lower bound of its offsets")
     number: int | None = Field(description="Of its end in the channel")
     records: int | None
     counts: dict[str, int] | None
@@ -198,7 +198,7 @@ class CommitBody(BaseModel):
     id: str
     state: Literal["committed"]
     number: int
-    stable: dict[str, int] = Field(description="By partition, readers read up to here")
+    stable: dict[str, int] = Field(description="By partition, the end of what readers read")
     committed_at: datetime
 
 
@@ -211,7 +211,7 @@ class LeaseBody(BaseModel):
 
 
 class LeasesBody(BaseModel):
-    """The named batches; unknown ones are left out."""
+    """The requested batches, without unknown ones."""
 
     batches: list[LeaseBody]
 
@@ -227,19 +227,21 @@ class OpenBatchBody(BaseModel):
 
 
 class VisibleOffsetsBody(BaseModel):
-    """What readers may see."""
+    """Visible runs of a channel."""
 
     uid: str
     topic_id: str
     number: int = Field(description="Of the last end of a batch")
-    stable: dict[str, int] = Field(description="By partition, readers read up to here")
+    stable: dict[str, int] = Field(description="By partition, the end of what readers read")
     visible_end: dict[str, int] = Field(description="By partition, the end of the last run")
     runs: dict[str, list[list[int]]] = Field(description="By partition, [first, end] below stable")
-    truncated: dict[str, int] = Field(description="By partition, where to ask on, with number")
+    truncated: dict[str, int] = Field(description="By partition, `from` of the next part")
     open: list[OpenBatchBody]
-    halted: str | None = Field(description="Why nothing may be read or written")
+    halted: str | None = Field(description="The reason of the halt")
     repaired: int | None = Field(description="Number of the last repair, which removed runs")
-    given_up: dict[str, list[list[int]]] = Field(description="By partition, what repairs removed")
+    given_up: dict[str, list[list[int]]] = Field(
+        description="By partition, offsets that repairs removed"
+    )
 
 
 class EndBody(BaseModel):
@@ -261,8 +263,8 @@ class LostBody(BaseModel):
     """Committed messages of a partition that Kafka has lost."""
 
     partition: int
-    first: int = Field(description="First offset that is lost, or used again")
-    end: int = Field(description="End of what was committed")
+    first: int = Field(description="First offset that is lost or reused")
+    end: int = Field(description="End of the committed offsets")
     messages: int
 
 
@@ -273,12 +275,12 @@ class RepairBody(BaseModel):
     at: datetime
     by: str
     reason: str
-    cause: str = Field(description="Why the channel was halted")
+    cause: str = Field(description="The reason of the halt")
     lost: list[LostBody]
 
 
 class CommitsBody(BaseModel):
-    """Ends of batches and repairs, the last one first, and open batches."""
+    """Ends of batches and repairs, newest first, and open batches."""
 
     commits: list[EndBody]
     repairs: list[RepairBody]
@@ -286,7 +288,7 @@ class CommitsBody(BaseModel):
 
 
 def lease_of(lease_ms: int | None) -> timedelta:
-    """Return the asked lease, or the default."""
+    """Return the requested lease, or the default."""
     return LEASE if lease_ms is None else timedelta(milliseconds=lease_ms)
 
 
@@ -380,7 +382,7 @@ def lease_json(batch: Batch) -> dict[str, Any]:
 
 
 def committed_json(found: VisibleOffsets) -> dict[str, Any]:
-    """Return the JSON of what readers may see; with each partition of the channel."""
+    """Return the JSON of visible runs, with each partition of the channel."""
     nothing = dict.fromkeys(range(found.partitions), 0)
     return {
         "uid": found.uid,

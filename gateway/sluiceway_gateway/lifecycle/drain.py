@@ -1,8 +1,8 @@
 """Draining of closing channels, and the guard of deletion.
 
-No transaction is open during a call to Kafka. End offsets are read when no writer is open any
-more; whether that is still so, and which groups have read up to them, is checked again in the
-transaction that uses them.
+No transaction is open during a call to Kafka. End offsets are read when no writer is open any more.
+The transaction that uses them checks again that no writer is open, and which groups have read up
+to them.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from sluiceway_gateway.lifecycle.store import closing, usage_of_channel
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 1.0
-_FORCE = "force=true deletes the channel all the same"
+_FORCE = "force=true deletes the channel anyway"
 
 Bounds = Mapping[int, Watermarks]
 """The watermarks of all partitions of a topic."""
@@ -33,7 +33,7 @@ Bounds = Mapping[int, Watermarks]
 
 @dataclass(frozen=True, kw_only=True)
 class DrainCounts:
-    """Channels that one pass handled; `pause_s` is how long to wait before the next."""
+    """Channels that one pass handled; `pause_s` is the time until the next pass."""
 
     closing: int = 0
     closed: int = 0
@@ -72,7 +72,7 @@ class Drainer:
         try:
             return require_watermarks(self._topics, topic.name, topic.partitions or 0)
         except KafkaUnavailable as error:
-            _log.warning("kafka is away", reason=str(error), topic=topic.name)
+            _log.warning("kafka is unavailable", reason=str(error), topic=topic.name)
             return None
 
     def _update(self, channel: Channel, bounds: Bounds | None) -> Channel | None:
@@ -84,7 +84,7 @@ class Drainer:
             updated = drained(held, usage_of_channel(tx, held), bounds, now=self._clock())
             if updated is held:
                 return channel
-            # The reconciler has nothing to do: Kafka is not concerned.
+            # Without waking the reconciler, because nothing changes in Kafka.
             channels_store.replace_row(tx, updated, was=held)
         if updated.phase is Phase.CLOSED:
             _log.info("a channel is drained and closed", channel=channel.name)
@@ -92,7 +92,7 @@ class Drainer:
 
 
 class DeletionGuard:
-    """Reads the watermarks that tell, before a deletion, whether all records were read."""
+    """Reads watermarks before a deletion, to check that all records were read."""
 
     def __init__(self, database: Database, topics: KafkaAdmin) -> None:
         self._database = database
@@ -101,9 +101,9 @@ class DeletionGuard:
     def bounds(
         self, name: str, request: Request | None, *, if_empty: bool = False
     ) -> Bounds | None:
-        """Return the topic's watermarks; None if they are not needed, at least now.
+        """Return the topic's watermarks; None if they are not needed.
 
-        `if_empty` needs them without readers too. No transaction is open meanwhile. Raises
+        `if_empty` needs them even without readers. Call outside of transactions. Raises
         KafkaUnavailable.
         """
         with self._database.read() as tx:
@@ -117,7 +117,7 @@ class DeletionGuard:
             self._topics,
             channel.topic.name,
             channel.topic.partitions or 0,
-            unknown=f"Whether all of the channel {name!r} was read is unknown now ({_FORCE}).",
+            unknown=f"Cannot check whether the channel {name!r} was read completely ({_FORCE}).",
         )
 
 
@@ -131,9 +131,9 @@ def require_unused(
 ) -> None:
     """Raise EndpointsLive while an endpoint is open, UnreadData if a group has unread records.
 
-    If the topic is kept, its records may be unread. With `if_empty`, any record in a topic that
-    would be deleted raises UnreadData. Raises ConcurrentChange for a group that
-    attached after `bounds` were read.
+    If the topic is kept, unread records are allowed. With `if_empty`, any record in a topic that
+    would be deleted raises UnreadData. Raises ConcurrentChange for a group that attached after
+    `bounds` were read.
     """
     usage = usage_of_channel(tx, channel)
     if usage.living:
@@ -163,18 +163,18 @@ def require_unused(
 
 
 def _is_checked(channel: Channel, usage: ChannelUsage, *, if_empty: bool) -> bool:
-    """Whether the channel may have records that forbid its deletion."""
+    """Whether records may forbid the deletion of the channel."""
     return _may_have_records(channel) if if_empty else _may_be_read(channel, usage)
 
 
 def _may_be_read(channel: Channel, usage: ChannelUsage) -> bool:
-    """Whether the channel may have records that a group has yet to read."""
+    """Whether the channel may have records that a group has not read."""
     has_readers = any(each.members or each.positions for each in usage.groups)
     return has_readers and _may_have_records(channel)
 
 
 def _may_have_records(channel: Channel) -> bool:
-    """Whether a topic of the channel's own may have records."""
+    """Whether an owned topic of the channel may have records."""
     condition = channel.condition("Ready")
     has_topic = channel.phase is Phase.READY or (
         channel.phase in FINISHING and condition is not None and condition.status == "True"

@@ -1,7 +1,7 @@
-"""Idle channels: closed, then removed, after their time to live.
+"""Idle channels: closed, then removed, after the idle TTL.
 
 Open endpoints, commits, connections and new messages in the topic are uses. No transaction is open
-during a call to Kafka, and nothing is closed while Kafka is away.
+during a call to Kafka, and no channel is closed while Kafka is unavailable.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, audited, fields_of
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, sources
 from sluiceway_gateway.clock import Clock
@@ -32,7 +34,7 @@ from sluiceway_gateway.lifecycle.store import (
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 5.0
-#: A larger jump of the wall clock means that it was set forward.
+#: Larger jumps of the wall clock mean that it was set forward.
 _CLOCK_JUMP = timedelta(seconds=1)
 #: Uses saved in one transaction.
 _BATCH_SIZE = 500
@@ -40,7 +42,7 @@ _BATCH_SIZE = 500
 
 @dataclass(frozen=True, kw_only=True)
 class IdleCounts:
-    """Channels that one pass handled; `pause_s` is how long to wait before the next."""
+    """Channels that one pass handled; `pause_s` is the time until the next pass."""
 
     looked_at: int = 0
     """Unused ones, whose topics were checked."""
@@ -55,15 +57,15 @@ class IdleCounts:
 class _TopicEnds:
     ends: Mapping[int, int]
     since_s: float
-    """When the topic was first seen with these ends."""
+    """Time at which these ends were first observed."""
 
 
 class TtlReaper:
     """Closes and removes idle channels.
 
-    End offsets of topics are kept in memory: a new leader watches topics anew, which delays a
-    close by a tenth of the idle limit at most. A forward jump of the wall clock, compared with the
-    monotonic clock, does not count as idle time: it delays all closes by as much.
+    End offsets of topics are kept in memory. A new leader starts to watch topics again, which
+    delays a close by at most a tenth of the idle limit. A forward jump of the wall clock, compared
+    with the monotonic clock, does not count as idle time: it delays all closes by the same time.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class TtlReaper:
         )
 
     def _record_open(self, living: list[LastUse], now: datetime) -> None:
-        """Save from time to time that channels with open endpoints are in use."""
+        """Save uses of channels with open endpoints, from time to time."""
         due = [replace(each, used_at=now) for each in living if each.used_at < now - USE_INTERVAL]
         self._record(due, interval=USE_INTERVAL)
 
@@ -122,7 +124,7 @@ class TtlReaper:
 
     def _postpone(self, found: list[LastUse], by: timedelta) -> list[LastUse]:
         """Move all last uses forward, and return them."""
-        _log.warning("the clock was set forward: idle channels stay for longer", by=str(by))
+        _log.warning("the clock was set forward; idle channels are kept for longer", by=str(by))
         later = [replace(each, used_at=each.used_at + by) for each in found]
         self._record(later, interval=timedelta(0))
         return later
@@ -142,7 +144,7 @@ class TtlReaper:
             if before is None:
                 grown_at = self._logs.newest(channel.topic.name, partitions)
         except KafkaUnavailable as error:
-            _log.warning("kafka is away", reason=str(error), topic=channel.topic.name)
+            _log.warning("kafka is unavailable", reason=str(error), topic=channel.topic.name)
             self._seen.pop(channel.uid, None)
             return True
         ends = {partition: each.end_offset for partition, each in bounds.items()}
@@ -166,13 +168,23 @@ class TtlReaper:
             if updated is present.channel:
                 return None
             if updated.phase is present.channel.phase:
-                # The reconciler has nothing to do: Kafka is not concerned.
+                # Without waking the reconciler, because nothing changes in Kafka.
                 channels_store.replace_row(tx, updated, was=present.channel)
                 return updated
             what = "closed" if updated.phase is Phase.CLOSED else "removed"
             since = present.used_at.isoformat(timespec="seconds")
             cause = f"{what}: not used since {since}"
             add_events(tx, [Event(channel_uid=held.uid, at=now, cause=cause, by="gateway")])
+            closes = updated.phase is Phase.CLOSED
+            entry = audited(
+                *(updated, AuditedAction.CLOSE if closes else AuditedAction.DELETE),
+                by=None,
+                at=now,
+                reason=cause,
+                old=fields_of(present.channel),
+                new=fields_of(updated),
+            )
+            audit_store.add(tx, entry)
             endpoints_store.revise(tx, [held.uid])
             channels_store.save(
                 tx, updated, was=present.channel, from_phases=sources(updated.phase)
@@ -211,7 +223,7 @@ class UsageRecorder:
             with self._database.write() as tx:
                 record_use(tx, channel.uid, now)
         except DatabaseUnavailable as error:
-            # The request succeeds all the same: its client will attach, commit or write.
+            # The request succeeds anyway: later uses of its client are recorded.
             _log.warning("a use is not saved", channel=channel.name, reason=str(error))
             return
         recent = {uid: at for uid, at in self._recorded.items() if abs(now - at) < USE_INTERVAL}

@@ -29,8 +29,8 @@ class GroupUsage:
     positions: Mapping[int, Mapping[int, int]]
     """The committed offsets by member (SHARED in a shared group) and by partition."""
     reached: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
-    """In the same form, the reported offsets of jobs that keep positions themselves, such as
-    Spark's in checkpoints. They count in a group without commits."""
+    """In the same form, the reported offsets of jobs that store positions themselves, as Spark
+    does in checkpoints. They count in a group without commits."""
 
     @property
     def counts(self) -> bool:
@@ -70,7 +70,7 @@ class Unread:
     member: int
     partition: int
     messages: int
-    """The number of offsets, which exceeds that of messages in a log with gaps."""
+    """The number of offsets; in a log with gaps, more than the number of messages."""
 
     def __str__(self) -> str:
         who = (
@@ -112,14 +112,14 @@ def _lag(committed: int | None, mark: Watermarks) -> int:
 
 
 def listed(what: Iterable[object]) -> str:
-    """Join the first texts of many."""
+    """Join the first texts, and count the rest."""
     names = [str(each) for each in what]
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def closing(channel: Channel, present: ChannelUsage, *, force: bool, now: datetime) -> Channel:
-    """Return the channel closed to writers, or itself if it is.
+    """Return the channel closed to writers, or itself if it is closed.
 
     It is `closing` while records may be written or read, unless `force`. Raises ChannelNotReady
     for a channel without a topic.
@@ -129,16 +129,19 @@ def closing(channel: Channel, present: ChannelUsage, *, force: bool, now: dateti
     require_changeable(channel)
     if not may_become(channel.phase, Phase.CLOSED):
         raise ChannelNotReady(
-            f"The channel {channel.name!r} is {channel.phase}; only one that is ready can be "
-            "closed. Wait until it is, or delete it."
+            f"The channel {channel.name!r} is {channel.phase}; only a ready channel can be closed. "
+            "Wait until it is ready, or delete it."
         )
     if force and not present.is_finished:
         return closed(
-            channel, reason="Forced", message="It was closed without waiting for anybody.", now=now
+            channel,
+            reason="Forced",
+            message="It was closed without waiting for endpoints.",
+            now=now,
         )
     if present.is_finished:
         return _drained(channel, now=now)
-    message = "The channel is closing: its writers finish, its records are read."
+    message = "The channel is closing."
     waits = _with_condition(channel, "Ready", "True", "Closing", message, now)
     waits = replace(waits, phase=Phase.CLOSING, revision=channel.revision + 1)
     return _waiting(waits, present, None, now=now)
@@ -151,7 +154,7 @@ def drained(
     *,
     now: datetime,
 ) -> Channel:
-    """Return a closing channel closed after all is written and read, else with what is missing.
+    """Return a closing channel, closed if all is written and read, else with the reason.
 
     Returns the channel itself if nothing changed. `marks` are the topic's watermarks, read when no
     writer was open; None if they are unknown.
@@ -168,14 +171,14 @@ def drained(
 
 def closed(channel: Channel, *, reason: str, message: str, now: datetime) -> Channel:
     """Close the channel regardless of open endpoints."""
-    readable = "The channel is closed: its records can be read, and no writer can be opened."
+    readable = "The channel is closed: its records can be read, but new writers are refused."
     ready = _with_condition(channel, "Ready", "True", "Closed", readable, now)
     done = _with_condition(ready, "Drained", "True", reason, message, now)
     return replace(done, phase=Phase.CLOSED, revision=channel.revision + 1)
 
 
 def _drained(channel: Channel, *, now: datetime) -> Channel:
-    message = "Every writer has ended, and every group has committed all there is."
+    message = "Every writer has ended, and every group has committed all records."
     return closed(channel, reason="Drained", message=message, now=now)
 
 
@@ -187,15 +190,15 @@ def _waiting(
     now: datetime,
 ) -> Channel:
     if present.writers:
-        reason, what = "WritersOpen", f"writers are at work: {listed(present.writers)}"
+        reason, what = "WritersOpen", f"it waits for writers: {listed(present.writers)}"
     elif present.ungrouped:
-        reason, what = "ReadersOpen", f"readers are at work: {listed(present.ungrouped)}"
+        reason, what = "ReadersOpen", f"it waits for readers: {listed(present.ungrouped)}"
     elif marks is None:
-        reason, what = "EndsUnknown", "Kafka has yet to tell where the topic ends"
+        reason, what = "EndsUnknown", "it waits for the topic's end offsets from Kafka"
     else:
         left = unread(present.groups, marks, idle_members=False)
         reason, what = "Unread", listed(left)
-    message = f"{what}. It is closed when that is done, or at once with force."
+    message = f"{what}. It is closed after that, or at once with force."
     return _with_condition(channel, "Drained", "False", reason, message, now)
 
 
@@ -216,7 +219,7 @@ def _with_condition(
 IDLE = "Idle"
 """Type of the condition."""
 PHASES = frozenset({Phase.READY, Phase.CLOSING, Phase.CLOSED})
-"""Phases in which the idle limit applies; a channel in another phase needs its owner."""
+"""Phases in which the idle limit applies; in others, the channel's owner has to act."""
 _LONGEST_WATCH = timedelta(hours=1)
 
 
@@ -241,8 +244,8 @@ def apply_idle_limit(
 ) -> Channel:
     """Return the channel with its idle limit applied, or itself if nothing changed.
 
-    It is closed after the limit, even with unread records, and deleted after as long again; both
-    only if its topic was `watched`. Its condition `Idle` announces both.
+    It is closed after the limit, even with unread records, and deleted after the same time again;
+    both only if its topic was `watched`. Its condition `Idle` announces both.
     """
     idle = idle_limit(channel)
     closes_at = used_at + idle

@@ -102,7 +102,7 @@ def _reached(members: Sequence[Row[Any]], *, shared: bool) -> dict[int, dict[int
     found: dict[int, dict[int, int]] = defaultdict(dict)
     for row in members:
         if row.title is None:
-            # Only jobs with a title keep positions of their own; others commit.
+            # Only jobs with a title store positions themselves; others commit.
             continue
         own = found[SHARED if shared else row.member_index]
         for partition, (offset, _record) in (row.reached or {}).items():
@@ -150,7 +150,7 @@ class LastUse:
 
     channel: Channel
     used_at: datetime
-    """The last use that is in the database."""
+    """The last use in the database."""
     lives: bool
     """Whether an endpoint is open."""
 
@@ -169,7 +169,7 @@ def last_use(tx: ReadTransaction, uid: str) -> LastUse | None:
 def record_use(
     tx: WriteTransaction, uid: str, at: datetime, *, interval: timedelta = USE_INTERVAL
 ) -> None:
-    """Save a use, unless one within `interval` before it, or a later one, is saved."""
+    """Save a use, unless a later one, or one at most `interval` earlier, is saved."""
     tx.execute(
         update(channels)
         .where(

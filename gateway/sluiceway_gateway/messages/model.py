@@ -282,10 +282,12 @@ class ReadProgress:
         """
         for partition, interval in windows.items():
             messages = selected.of(partition)
-            complete = read[partition] >= interval.end
+            if self.newest and read[partition] < interval.end:
+                # The newest ones are missing, so the window is read again.
+                continue
             if self.newest:
                 self.found[partition].extendleft(reversed(messages))
-                if partition not in selected.dropped and complete:
+                if partition not in selected.dropped:
                     self.at[partition] = interval.first
                 elif messages:
                     self.at[partition] = messages[0].offset

@@ -58,6 +58,8 @@ class MessagePage:
     partitions: tuple[PartitionView, ...]
     left_out: int
     """Partitions with messages that were not read, because there are too many."""
+    unavailable: tuple[int, ...]
+    """Partitions whose leaders did not answer."""
     messages: tuple[ShownMessage, ...]
     following: StartPoint | None
     ended: Literal["time", "bytes"] | None
@@ -85,8 +87,9 @@ class MessageReads:
             channel = require_channel(name, channels_store.find(tx, name), None)
             versions = schemas_store.versions(tx, channel.uid)
         require_usable(channel, writes=False)
-        partitions = self._partitions(channel)
-        bounds = self._bounds(channel, _chosen(start, partitions))
+        partitions = require_same_topic(self._kafka, channel)
+        chosen = _chosen(start, partitions)
+        bounds = self._bounds(channel, chosen)
         at, left_out = self._start(channel, start, bounds)
         newest = start.newest_first
         views = self._views(channel, bounds, at, newest=newest, uncommitted=uncommitted)
@@ -102,21 +105,11 @@ class MessageReads:
             newest_first=newest,
             partitions=tuple(views.values()),
             left_out=left_out,
+            unavailable=tuple(each for each in chosen if each not in bounds),
             messages=self._shown(channel, versions, progress.messages(), uncommitted=uncommitted),
             following=progress.following(),
             ended=progress.ended,
         )
-
-    def _partitions(self, channel: Channel) -> int:
-        """Return the number of the topic's partitions, after a look at its identity."""
-        found = self._kafka.describe_topic(channel.topic.name)
-        if found is None or found.id != channel.topic.id:
-            what = "does not exist" if found is None else "was deleted, and created anew"
-            raise ChannelNotReady(
-                f"The topic {channel.topic.name!r} of the channel {channel.name!r} {what}. Wait "
-                "until the channel's conditions say how it goes on."
-            )
-        return len(found.partitions)
 
     def _bounds(self, channel: Channel, partitions: Sequence[int]) -> dict[int, Watermarks]:
         found = self._kafka.watermarks(channel.topic.name, partitions)
@@ -142,7 +135,8 @@ class MessageReads:
             _require_offset(start.partition, start.offset, bounds[start.partition])
             return {start.partition: start.offset}, 0
         if start.since is not None:
-            time_ms = round(start.since.timestamp() * 1000)
+            # Negative numbers have other meanings in Kafka.
+            time_ms = max(0, round(start.since.timestamp() * 1000))
             found = self._kafka.offsets_at(channel.topic.name, bounds, time_ms)
             at = {each: offset for each, offset in found.items() if offset >= 0}
         elif start.newest_first:
@@ -238,6 +232,21 @@ class MessageReads:
             return holds(found, message.offset)
 
         return listed
+
+
+def require_same_topic(kafka: KafkaAdmin, channel: Channel) -> int:
+    """Return the number of partitions of the channel's topic.
+
+    Raises ChannelNotReady if it does not exist any more, KafkaUnavailable.
+    """
+    found = kafka.describe_topic(channel.topic.name)
+    if found is None or found.id != channel.topic.id:
+        what = "does not exist" if found is None else "was deleted, and created anew"
+        raise ChannelNotReady(
+            f"The topic {channel.topic.name!r} of the channel {channel.name!r} {what}. Wait until "
+            "the channel's conditions say how it goes on."
+        )
+    return len(found.partitions)
 
 
 def _is_filled(marks: Watermarks) -> bool:

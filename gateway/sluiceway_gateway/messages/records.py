@@ -10,7 +10,7 @@ from typing import Any
 
 from sluiceway.codecs import Decoder, Envelope, codec
 from sluiceway.codecs.wire import arrow_schema_id, avro_schema_id
-from sluiceway.errors import InvalidRecord, RecordTooLarge, SluicewayError
+from sluiceway.errors import InvalidRecord, RecordTooLarge
 from sluiceway.kafka.partitioner import partition_of
 from sluiceway.records import to_batches, to_records
 from sluiceway.records.json_values import json_value, records_from_json
@@ -38,8 +38,7 @@ class MessageDecoder:
     def __init__(self, format_: Format, versions: Sequence[SchemaVersion]) -> None:
         self._format = format_
         self._versions = {each.id: each for each in versions}
-        self._schemas = {each.id: Schema.parse(each.definition) for each in versions}
-        self._decoders: dict[int | None, Decoder] = {}
+        self._decoders: dict[int, Decoder] = {}
 
     def decode(self, value: bytes | None) -> MessageContent:
         """Return what a value holds. Never raises because of the bytes."""
@@ -49,11 +48,9 @@ class MessageDecoder:
         if decoded.corrupt:
             return MessageContent(schema=version, error=decoded.corrupt[0].reason)
         records: list[Any] = []
-        try:
-            for batch in decoded.batches:
-                records += to_records(batch.slice(0, MAX_RECORDS - len(records)))
-        except SluicewayError as error:
-            return MessageContent(schema=version, error=str(error))
+        for batch in decoded.batches:
+            shown = batch.slice(0, MAX_RECORDS - len(records))
+            records += to_records(shown, out_of_range_as_text=True)
         count = sum(batch.num_rows for batch in decoded.batches)
         return MessageContent(schema=version, records=json_value(records), record_count=count)
 
@@ -67,13 +64,15 @@ class MessageDecoder:
                 return None
 
     def _decoder(self, id_: int | None) -> Decoder:
-        target = id_ if id_ in self._schemas else max(self._schemas)
+        """Return the decoder for a schema; without one, that of the newest says what is wrong."""
+        target = id_ if id_ in self._versions else max(self._versions)
         if target not in self._decoders:
+            # Messages of bytes have no id, and any of the schemas may be theirs.
+            known = self._versions if self._format is Format.BYTES else {target}
+            schemas = {each: Schema.parse(self._versions[each].definition) for each in known}
             self._decoders[target] = Decoder(
-                str(self._format),
-                self._schemas[target],
-                self._schemas,
-                # Their ids are all that there are.
+                *(str(self._format), schemas[target], schemas),
+                # The channel's ids are all that there are.
                 look_up=lambda _ids: {},
             )
         return self._decoders[target]

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import MAX_PARTITIONS, Format
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.http.json import time_json
-from sluiceway_gateway.http.params import INT64_MAX
+from sluiceway_gateway.http.params import INT64_MAX, Time
 from sluiceway_gateway.ledger.wire import BatchText
 from sluiceway_gateway.messages.model import (
     MAX_MESSAGES,
@@ -29,17 +29,13 @@ MAX_WRITTEN = 100
 """Records in a request."""
 _ANSWER_CHARACTERS = 4 * 1024 * 1024
 _MESSAGE_CHARACTERS = 1024 * 1024
-_RAW_SHARE = 16
+_KEY_SHARE, _HEADER_SHARE = 16, 64
+MAX_HEADERS, _HEADER_NAME = 100, 200
 _ENDED = {
-    "time": "The time of a request is over; next_cursor goes on.",
-    "bytes": "The messages are large, so there are fewer of them; next_cursor goes on.",
+    "time": "Kafka did not return all of them in time. next_cursor continues; a smaller limit, or "
+    "one partition, takes less time.",
+    "bytes": "The messages are large, so these are fewer. next_cursor continues.",
 }
-
-
-def _in_a_zone(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
-        raise ValueError("a time without a time zone; add one, such as Z")
-    return moment
 
 
 PartitionNumber = Annotated[
@@ -50,9 +46,7 @@ Offset = Annotated[
     Query(ge=0, le=INT64_MAX, description="Oldest first from here on; needs `partition`"),
 ]
 Since = Annotated[
-    datetime | None,
-    Query(description="Oldest first, from the first message not older than this on"),
-    AfterValidator(lambda moment: moment if moment is None else _in_a_zone(moment)),
+    Time | None, Query(description="Oldest first, from the first message not older than this on")
 ]
 Start = Annotated[
     Literal["latest", "earliest"],
@@ -131,7 +125,7 @@ class MessageBody(BaseModel):
         description="Whether a commit lists it; null on other channels than exactly-once"
     )
     key: BytesBody | None
-    headers: list[HeaderBody]
+    headers: list[HeaderBody] = Field(description=f"The first {MAX_HEADERS}")
     size_bytes: int
     schema_: MessageSchemaBody | None = Field(alias="schema", description="Of its id, if known")
     record_count: int
@@ -171,6 +165,7 @@ class MessagesBody(BaseModel):
     partitions_left_out: int = Field(
         description="With messages, but not read: there are too many; give `partition`"
     )
+    partitions_unavailable: list[int] = Field(description="Their leaders did not answer")
     incomplete: EndedBody | None
     next_cursor: str | None = Field(description="Goes on in this order; null at the end")
 
@@ -253,6 +248,7 @@ def page_json(page: MessagePage) -> dict[str, Any]:
         ],
         "partitions": [_partition_json(each) for each in page.partitions],
         "partitions_left_out": page.left_out,
+        "partitions_unavailable": page.unavailable,
         "incomplete": None
         if page.ended is None
         else {"reason": page.ended, "message": _ENDED[page.ended]},
@@ -292,7 +288,8 @@ def _message_json(shown: ShownMessage, format_: Format, characters: int) -> dict
     message, content = shown.message, shown.content
     records, truncated = shortened(list(content.records), characters)
     with_raw = content.error is not None or format_ is Format.BYTES
-    few = max(200, characters // _RAW_SHARE)
+    few = max(200, characters // _KEY_SHARE)
+    least = max(100, characters // _HEADER_SHARE)
     return {
         "partition": message.partition,
         "offset": message.offset,
@@ -301,7 +298,8 @@ def _message_json(shown: ShownMessage, format_: Format, characters: int) -> dict
         "committed": shown.committed,
         "key": _bytes_json(message.key, few),
         "headers": [
-            {"name": name, "value": _bytes_json(value, few)} for name, value in message.headers
+            {"name": name[:_HEADER_NAME], "value": _bytes_json(value, least)}
+            for name, value in message.headers[:MAX_HEADERS]
         ],
         "size_bytes": message.size_bytes,
         "schema": None

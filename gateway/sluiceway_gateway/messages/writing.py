@@ -8,9 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import structlog
+
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, audited
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
 from sluiceway_gateway.channels.service import Channels, require_channel
+from sluiceway_gateway.clock import Clock, system_clock
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import DatabaseUnavailable, SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import NewMessage
@@ -19,6 +25,9 @@ from sluiceway_gateway.ledger.model import LEASE, Batch, BatchState, Interval, d
 from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.messages.model import malformed, no_partition
+from sluiceway_gateway.messages.reading import require_same_topic
+
+_log = structlog.get_logger(__name__)
 
 OWNER = "sluiceway.messages"
 """Owner of the batches that hold hand-made messages."""
@@ -53,7 +62,17 @@ class WrittenMessages:
 class MessageWrites:
     """Writes of messages to one database's channels."""
 
-    def __init__(self, kafka: KafkaAdmin, channels: Channels, ledgers: Ledgers) -> None:
+    def __init__(
+        self,
+        database: Database,
+        kafka: KafkaAdmin,
+        channels: Channels,
+        ledgers: Ledgers,
+        *,
+        clock: Clock = system_clock,
+    ) -> None:
+        self._database = database
+        self._clock = clock
         self._kafka = kafka
         self._channels = channels
         self._ledgers = ledgers
@@ -61,9 +80,9 @@ class MessageWrites:
     def write(self, name: str, request: WriteRequest, principal: Principal) -> WrittenMessages:
         """Write records, on exactly-once channels as one committed batch.
 
-        There, a repeat with the same `batch_key` writes nothing. Raises what `Channels.connected`,
-        `Ledgers.open` and `Ledgers.commit` raise, KafkaUnavailable, and InvalidRequest for records
-        that do not fit the schema.
+        There, a repeat with the same `batch_key` writes nothing. Each write is in the audit trail.
+        Raises what `Channels.connected`, `Ledgers.open` and `Ledgers.commit` raise,
+        KafkaUnavailable, and InvalidRequest for records that do not fit the schema.
         """
         channel, versions = self._channels.connected(name, writes=True)
         require_channel(name, channel, request.uid)
@@ -71,9 +90,39 @@ class MessageWrites:
         if request.batch_key is not None and not exact:
             raise malformed("/batch_key", "only channels with the delivery exactly_once have it")
         messages = self._encoded(channel, versions, request)
-        if not exact:
-            return self._produced(channel, messages)
-        return self._committed(channel, messages, request, principal)
+        require_same_topic(self._kafka, channel)
+        if exact:
+            written = self._committed(channel, messages, request, principal)
+        else:
+            written = self._produced(channel, messages)
+        if not written.replayed:
+            self._record(channel, written, principal)
+        return written
+
+    def _record(self, channel: Channel, written: WrittenMessages, principal: Principal) -> None:
+        offsets: defaultdict[int, list[int]] = defaultdict(list)
+        for partition, offset, _ in written.messages:
+            offsets[partition].append(offset)
+        entry = audited(
+            *(channel, AuditedAction.WRITE_MESSAGES),
+            by=principal,
+            at=self._clock(),
+            target=None if written.batch is None else written.batch.key,
+            new={
+                f"partition {each}": f"offset {found[0]}"
+                if len(found) == 1
+                else f"offsets {found[0]} to {found[-1]}"
+                for each, found in sorted(offsets.items())
+            },
+        )
+        try:
+            with self._database.write() as tx:
+                audit_store.add(tx, entry)
+        except DatabaseUnavailable as error:
+            # The messages are in Kafka: a repeat would write them again.
+            _log.warning(
+                "a write is not in the audit trail", channel=channel.name, reason=str(error)
+            )
 
     def _encoded(
         self, channel: Channel, versions: Sequence[SchemaVersion], request: WriteRequest

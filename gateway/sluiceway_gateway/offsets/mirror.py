@@ -1,7 +1,4 @@
-"""Mirror of positions into Kafka's own group offsets.
-
-It goes one way: from the database to Kafka's group offsets, which the gateway never reads.
-"""
+"""Mirror: writes positions to Kafka's group offsets, which the gateway never reads."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -19,12 +16,12 @@ from sluiceway_gateway.offsets.store import MirroredOffset, mirrored_offsets
 
 _log = structlog.get_logger(__name__)
 
-#: How long Kafka's tools may be behind.
+#: Maximum delay of the offsets in Kafka.
 _PAUSE_S = 1.0
-#: After which pause what was refused is tried again.
+#: Pause before a refused group is retried.
 _RETRY_S = 15.0
-#: How often all positions are looked at, and not only those that were put down lately. Replicas'
-#: clocks date them, which may differ by less.
+#: Interval at which all positions are read, instead of recent ones only. Replicas' clocks, which
+#: date positions, must differ by less.
 _FULL_S = 60.0
 
 _Offsets = dict[tuple[str, int], int]
@@ -67,7 +64,7 @@ class Mirror:
         """Write what has changed since the last pass. Raises DatabaseUnavailable."""
         now_s = self._monotonic()
         if self._passed_s is None or now_s - self._passed_s > _FULL_S:
-            # Another replica may have written meanwhile, so what this one wrote says nothing.
+            # Another replica may have written in the meantime, so this one's record is outdated.
             self._written.clear()
             self._full_s = None
         self._passed_s = now_s
@@ -90,7 +87,7 @@ class Mirror:
         try:
             outcomes = self._kafka.commit_offsets(due)
         except KafkaUnavailable as error:
-            _log.warning("kafka is away", reason=str(error), groups=len(due))
+            _log.warning("kafka is unavailable", reason=str(error), groups=len(due))
             self._full_s = None
             return MirrorCounts(refused=len(due))
         for group, rejection in outcomes.items():
@@ -141,5 +138,5 @@ class Mirror:
                 reason=rejection.message,
             )
         self._refused[group] = now_s
-        # Looked at again then, however long ago it was committed.
+        # Read again in the retry, even if it was committed long ago.
         self._full_s = now_s - _FULL_S + _RETRY_S

@@ -26,7 +26,7 @@ from sluiceway_gateway.groups.model import (
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """The next record to read: a message's offset, and how many of its records are done."""
+    """The next record to read: a message's offset, and the number of its records already read."""
 
     partition: int
     offset: int
@@ -42,7 +42,7 @@ class Position:
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """A stored position, and the commit that it comes from."""
+    """A stored position, and the commit that stored it."""
 
     position: Position
     topic_id: str
@@ -75,7 +75,7 @@ class Commit:
     generation: int
     topic_id: str
     number: int
-    """From 1; a number not above the last one changes nothing."""
+    """From 1; a number that is not above the last one changes nothing."""
     positions: tuple[Position, ...]
 
     def committed(self, now: datetime) -> tuple[Committed, ...]:
@@ -93,12 +93,12 @@ class Commit:
 
 
 PendingCommit = tuple[Commit, Principal]
-"""A commit and its principal, which the commit's transaction authenticates once more."""
+"""A commit and its principal, which the commit's transaction authenticates again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitResult:
-    """The positions of a commit's partitions after it, whether it is new or a repeat."""
+    """The positions of a commit's partitions after the commit or its repeat."""
 
     group: Group
     member: int
@@ -110,7 +110,7 @@ class CommitResult:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitContext:
-    """The locked state that a commit is validated against."""
+    """The locked state for the validation of a commit."""
 
     endpoint: Endpoint
     group: Group
@@ -122,7 +122,7 @@ class CommitContext:
 
 
 def validate_commit(commit: Commit, context: CommitContext) -> bool:
-    """Return True for a valid new commit, False for a repeat, however late.
+    """Return True for a valid new commit, False for a repeated or delayed one.
 
     Raises Fenced, NoGroup, NotAssigned, StaleGeneration, TopicChanged, GoesBack and
     IllegalTransition.
@@ -140,7 +140,7 @@ def validate_commit(commit: Commit, context: CommitContext) -> bool:
             f"{commit.group!r}."
         )
     if endpoint.is_dynamic:
-        # The group's generation rises with new members; a held partition stays the member's own.
+        # The group's generation may have risen since; a held partition is still the member's.
         require_share(endpoint, commit.generation)
     else:
         require_generation(group, commit.generation)
@@ -202,7 +202,7 @@ def require_forward(asked: Position, stored: Committed, group: Group) -> None:
 
 @dataclass(kw_only=True)
 class CommittedOffsets:
-    """What a group has committed; `members` are the owners of positions, -1 for the group."""
+    """Committed offsets of a group; `members` are the owners of positions, -1 for the group."""
 
     members: tuple[int, ...]
     offsets: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class CommittedOffsets:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Offsets, by partition of the topic with this id, that a group is to commit past."""
+    """Awaited offsets, by partition of the topic with this id."""
 
     topic_id: str
     offsets: Mapping[int, int]
@@ -225,7 +225,7 @@ class Missing:
     """The index of the member in a broadcast group."""
     partition: int
     committed: int | None
-    """None: nothing in this topic."""
+    """None if nothing is committed in this topic."""
     wanted: int
 
 
@@ -233,7 +233,7 @@ class Missing:
 class AckResult:
     """Partitions in which a group has not committed far enough.
 
-    `known` is whether the group ever had a member.
+    `known`: the group ever had a member.
     """
 
     known: bool

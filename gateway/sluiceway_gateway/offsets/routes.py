@@ -48,7 +48,7 @@ class PositionPut(RequestModel):
     metadata: str | None = Field(
         default=None,
         max_length=MAX_METADATA,
-        description="A text to store with it, which replaces the last one",
+        description="A text that is stored with it and replaces the last one",
     )
 
 
@@ -79,16 +79,16 @@ class ResetPost(RequestModel):
     """The body of `POST …/offsets/reset`."""
 
     uid: Uid = Field(description="Of the channel")
-    positions: Positions | None = Field(description="Others keep theirs; null deletes all")
+    positions: Positions | None = Field(description="null deletes all positions")
     topic_id: TopicId | None = Field(default=None, description="Required with positions")
-    index: Index | None = Field(default=None, description="Which member of a broadcast group")
+    index: Index | None = Field(default=None, description="Index of a member of a broadcast group")
     generation: Count | None = Field(default=None, description="Of the group, to be reset")
     reason: str = Field(min_length=1, max_length=1000, description="For the history")
-    force: bool = Field(default=False, description="Though members are alive; fences them")
+    force: bool = Field(default=False, description="Reset despite living members, and fence them")
 
 
 class CommittedBody(PositionBody):
-    """A committed position, and the commit that it comes from."""
+    """A committed position, and the commit that stored it."""
 
     index: int | None = Field(description="Of the member, in broadcast groups")
     epoch: int = Field(description="Of the endpoint; 0 after a reset")
@@ -163,8 +163,8 @@ async def commit(
 ) -> Response:
     """Commit all of the positions, or none of them.
 
-    Positions only go forward, by the living instance of a place in the group's present generation.
-    A number that is not above the last one changes nothing.
+    Only the living instance of a place, in the group's current generation, can commit, and only
+    forward. A number that is not above the last one changes nothing.
     """
     asked = Commit(
         channel=name,
@@ -200,8 +200,8 @@ def reset(
 ) -> Response:
     """Set positions, forward or back, in a new generation of the group.
 
-    409 `members_open` while a member is alive, unless forced. The history keeps the principal, the
-    time and the reason.
+    409 `members_open` while a member is alive, unless forced. The principal, the time and the
+    reason are in the history.
     """
     content = body.model_dump_json(by_alias=True)
     answer = gateway.offsets.reset(
@@ -275,17 +275,17 @@ class AdvancePost(RequestModel):
     topic_id: TopicId
     positions: Positions
     before: Before = Field(
-        description="The group's positions in these partitions, as the reader knows them; a "
-        "partition left out has no position yet"
+        description="The group's last known positions in these partitions; a partition left out "
+        "has no position yet"
     )
 
 
 @router.post(
     "/advance",
     operation_id="advance_offsets",
-    summary="Commit positions without being a member",
+    summary="Commit positions without membership",
     response_model=GroupOffsets,
-    response_description="The partitions named",
+    response_description="The positions of the given partitions",
     responses=problems(404, 409, 413),
 )
 def advance(
@@ -293,9 +293,9 @@ def advance(
 ) -> Response:
     """Compare and set all of the positions, or none of them.
 
-    For readers that assign their partitions themselves. Only while no member of the group is alive
-    (409 `members_open`), and only forward. 409 `position_moved` if another reader moved one. A
-    repeat changes nothing.
+    For readers that choose their own partitions. Only while no member of the group is alive (409
+    `members_open`), and only forward. 409 `position_moved` if another reader has moved a position.
+    A repeat changes nothing.
     """
     asked = Advance(
         positions=_positions_of(body.positions),
@@ -314,7 +314,7 @@ class PassedPost(RequestModel):
 
     uid: Uid = Field(description="Of the channel")
     topic_id: TopicId
-    offsets: Ends = Field(description="By partition, the offset to be committed at least")
+    offsets: Ends = Field(description="By partition, the lowest offset to wait for")
 
 
 class MissingBody(BaseModel):
@@ -331,7 +331,7 @@ class PassedBody(BaseModel):
 
     passed: bool
     known: bool = Field(description="Whether the group ever had a member")
-    lacking: int = Field(description="How many partitions, or members' partitions, are missing")
+    lacking: int = Field(description="Number of missing partitions, or partitions of members")
     missing: list[MissingBody] = Field(description=f"The first {_SHOWN} of them")
 
 
@@ -340,7 +340,7 @@ class PassedBody(BaseModel):
     operation_id="wait_for_offsets",
     summary="Wait until a group has committed past offsets",
     response_model=PassedBody,
-    response_description="How it stands",
+    response_description="The result, also after the time limit",
     responses=problems(404, 409, 413),
 )
 async def passed(
@@ -352,9 +352,9 @@ async def passed(
     gateway: Gateway,
     wait: Wait = 0,
 ) -> Response:
-    """Respond when the group has committed that far, or when `wait` is over.
+    """Wait until the group has committed past the offsets, or until the end of `wait`.
 
-    In a broadcast group every member has to. A group without any member yet is waited for.
+    In a broadcast group, every member has to. Also waits for the first member of a group.
     """
     bounds = Bounds(
         topic_id=body.topic_id, offsets={int(each): end for each, end in body.offsets.items()}

@@ -8,6 +8,8 @@ from datetime import datetime
 
 from anyio import to_thread
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, Scalar, audited
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
@@ -83,7 +85,7 @@ class Reset:
 
 @dataclass(frozen=True, kw_only=True)
 class Advance:
-    """New positions, and the present ones as the reader knows them."""
+    """New positions, and the last known ones."""
 
     positions: tuple[Position, ...]
     before: Mapping[int, Position]
@@ -91,9 +93,9 @@ class Advance:
     topic_id: str
 
 
-#: Positions in one transaction, for which the next batch waits.
+#: Maximum positions in one transaction; later commits wait for it.
 _MOST_POSITIONS = 5_000
-#: Threads for commits that are repeated alone, and wait for the lock of their endpoint.
+#: Threads for commits that are retried alone, and wait for the lock of their endpoint.
 _RETRIES = 4
 
 
@@ -107,7 +109,7 @@ class Offsets:
         self._batcher = Batcher(
             self._commit_together,
             name="commit",
-            # The second commit of an endpoint is validated by what the first one stored.
+            # One commit per endpoint and batch: the next is validated by the result of the first.
             key=lambda pending: pending[0].endpoint,
             weight=lambda pending: len(pending[0].positions),
             most=_MOST_POSITIONS,
@@ -127,10 +129,10 @@ class Offsets:
             return _report(tx, found, member=_member(found, index))
 
     def submit(self, commit: Commit, *, principal: Principal) -> "Future[CommitResult]":
-        """Commit all positions or none, together with other commits that wait.
+        """Commit all positions or none, in a batch with other waiting commits.
 
-        What is answered is durable. A repeat, however late, changes nothing. A commit that fails,
-        or waits for another transaction, neither fails nor delays the others of its batch. The
+        A commit is durable before its response. A repeated or delayed one changes nothing. A commit
+        that fails, or waits for a lock, neither fails nor delays the others of its batch. The
         future raises ChannelNotFound, UidMismatch, EndpointNotFound, Fenced, NoGroup, NotAssigned,
         StaleGeneration, TopicChanged, GoesBack, IllegalTransition, and Unauthenticated if the
         token has been revoked meanwhile.
@@ -146,10 +148,10 @@ class Offsets:
         except DatabaseUnavailable:
             raise
         except Exception:
-            # Repeated alone, only the commit at fault fails.
+            # Retried alone, only the invalid commit fails.
             return [self._retry(each) for each in pending]
         return [
-            # Missing, or locked by another transaction.
+            # The endpoint is missing, or locked by another transaction.
             self._retry(each) if isinstance(result, EndpointNotFound) else result
             for each, result in zip(pending, results, strict=True)
         ]
@@ -192,7 +194,7 @@ class Offsets:
         """Set the group's positions, in a new generation.
 
         Running members can no longer commit; while there are some, `force` is required. A repeated
-        `request` gets the stored answer. Raises ChannelNotFound, UidMismatch,
+        `request` gets the stored response. Raises ChannelNotFound, UidMismatch,
         GroupNotFound, MembersOpen, StaleGeneration, TopicChanged, NotAssigned, InvalidRequest.
         """
         with self._database.write() as tx:
@@ -215,16 +217,19 @@ class Offsets:
                     f"{', '.join(map(str, living[:20]))}. Reset after they have closed, or with "
                     "force, after which they cannot commit."
                 )
+            before = offsets_store.of(tx, channel.uid, group, member=member)
             if reset.positions is None:
                 offsets_store.delete_positions(tx, channel.uid, group, member=member)
             else:
                 whose = (channel.uid, group, -1 if member is None else member)
                 _put(tx, whose, reset.positions, str(channel.topic.id), now)
             if found.dynamic:
-                # Their commits go by their own shares, whatever the generation.
+                # Their commits depend on their shares, not on the generation.
                 groups_store.release_shares(tx, [each.id for each in held])
             following = found.next_generation(now)
             groups_store.save(tx, following)
+            # The status has the group's generation.
+            endpoints_store.revise(tx, [channel.uid])
             line = Event(
                 channel_uid=channel.uid,
                 at=now,
@@ -233,7 +238,18 @@ class Offsets:
                 by=principal.id,
             )
             add_events(tx, [line])
-            answer = render(_report(tx, following, member=member))
+            report = _report(tx, following, member=member)
+            entry = audited(
+                *(channel, AuditedAction.RESET_OFFSETS),
+                by=principal,
+                at=now,
+                target=group,
+                reason=reset.reason,
+                old=_position_fields(before),
+                new=_position_fields(report.positions),
+            )
+            audit_store.add(tx, entry)
+            answer = render(report)
             if request is not None:
                 idempotency.settle(tx, request, answer)
         return answer
@@ -284,6 +300,17 @@ def _report(tx: ReadTransaction, group: Group, *, member: int | None) -> GroupRe
     return GroupReport(group=group, positions=tuple(found), resets=tuple(resets))
 
 
+def _position_fields(positions: Iterable[tuple[int, Committed]]) -> dict[str, Scalar]:
+    """Return positions for the audit trail: offsets by partition, and by member if it has own."""
+    return {
+        f"partition {at.partition}" + (f" of member {member}" if member >= 0 else ""): (
+            f"{at.offset}, record {at.record}" if at.record else at.offset
+        )
+        for member, each in positions
+        for at in (each.position,)
+    }
+
+
 def _member(group: Group, index: int | None) -> int | None:
     """Return the member that owns the positions, None for all; raises InvalidRequest."""
     if index is None:
@@ -299,15 +326,15 @@ def _check(reset: Reset, channel: Channel, group: Group) -> None:
     if reset.positions is None:
         return
     if group.mode is Mode.BROADCAST and reset.index is None:
-        raise _malformed("index", "needed: each member of a broadcast group has its own positions")
+        raise _malformed("index", "required: members of a broadcast group have their own positions")
     if reset.topic_id is None:
-        raise _malformed("topic_id", "needed: positions belong to a topic")
+        raise _malformed("topic_id", "required: positions belong to a topic")
     require_topic(channel.topic.id, reset.topic_id)
     _require_partitions(channel, reset.positions)
 
 
 def _hold_members(tx: WriteTransaction, group: Group) -> list[Endpoint]:
-    """Return the members after their commits under way, locked."""
+    """Lock the members, after their commits in progress, and return them."""
     members = endpoints_store.members(tx, group.channel_uid, group.role, group.name)
     return list(endpoints_store.hold(tx, [each.id for each in members]).values())
 
@@ -349,7 +376,7 @@ def _require_partitions(channel: Channel, positions: Iterable[Position]) -> None
 
 
 def _moves(asked: Position, stored: Committed | None, advance: Advance, group: Group) -> bool:
-    """Whether the position changes; False if it is there already."""
+    """Whether the position changes; False if it has the new value already."""
     at = None if stored is None else stored.position
     if stored is not None and stored.topic_id == advance.topic_id and at == asked:
         return False
@@ -382,9 +409,9 @@ class Acknowledgements:
     async def wait(
         self, name: str, group: str, bounds: Bounds, *, uid: str, timeout_s: float
     ) -> AckResult:
-        """Return the result once the group has passed all of the bounds, or the time is up.
+        """Wait until the group has passed all of the bounds, or for `timeout_s`.
 
-        A group that never had a member is waited for. Raises ChannelNotFound and UidMismatch, and
+        Also waits for the first member of a group. Raises ChannelNotFound, UidMismatch, and
         TooManyWaiters at the limit.
         """
         key = (uid, group)

@@ -191,7 +191,7 @@ def _target_of(row: Row[Any]) -> _CommitTarget:
     )
 
 
-# Read each time, but mostly equal from one commit of an endpoint to the next.
+# Read for each commit, but mostly equal between commits of an endpoint.
 _TARGETS = CachedSelect(
     select(
         endpoints.c.id.label("endpoint_id"),
@@ -221,11 +221,11 @@ def commit(
 ) -> list[CommitResult | SluicewayGatewayError]:
     """Validate and store commits, each all or nothing; return a result or an error for each.
 
-    At most one per endpoint, as the second would be validated by what was before the first. Unless
-    `wait`, an endpoint that another transaction has locked is EndpointNotFound, too.
+    At most one per endpoint, because all are validated against the state before. Unless `wait`, an
+    endpoint that another transaction has locked is EndpointNotFound, too.
     """
-    # Until this transaction ends, no locked endpoint is superseded and no group of theirs is
-    # resized or reset, so what is read next stays true.
+    # The locks prevent that an endpoint is superseded, or its group resized or reset, so the state
+    # that is read next stays valid.
     held = endpoint_store.hold(tx, {each.endpoint for each, _ in pending}, wait=wait)
     targets = {each.endpoint: each for each in tx.look_up(_TARGETS, list(held))}
     others = _others(tx, held)
@@ -290,8 +290,8 @@ def commit(
 def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tuple[Member, ...]]:
     """Return the other living members for each member of a dynamic group.
 
-    They are not locked: a member never takes a released partition back from a member whose share
-    has a later generation.
+    They need no lock: a member cannot take back a released partition from a member with a share of
+    a later generation.
     """
     dynamic = {
         each.id: (each.channel_uid, each.place.group) for each in held.values() if each.is_dynamic
@@ -306,7 +306,7 @@ def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tupl
 def committed_offsets(
     tx: ReadTransaction, keys: Collection[GroupKey]
 ) -> dict[GroupKey, CommittedOffsets]:
-    """Return what groups of readers have committed, without groups that never had a member."""
+    """Return the committed offsets of groups of readers, without groups that never had a member."""
     found: dict[GroupKey, CommittedOffsets] = {}
     for part in chunks(sorted(keys)):
         groups = endpoint_groups.c
@@ -343,7 +343,7 @@ class MirroredOffset(NamedTuple):
     member: int
     """-1 in a shared group."""
     offset: int
-    """The next message to read, or one of which only some records are committed."""
+    """The next message to read, or a partly committed one."""
 
 
 # The leading replica runs these all the time, so they are built once.
@@ -366,7 +366,7 @@ _MIRRORED_SINCE = _MIRRORED.where(positions.c.committed_at >= bindparam("since")
 
 
 def mirrored_offsets(tx: ReadTransaction, since: datetime | None) -> list[MirroredOffset]:
-    """Return the positions of mirrored channels' present topics; None: whenever they were put."""
+    """Return the positions in current topics of mirrored channels, all with `since` None."""
     found = (
         tx.execute(_MIRRORED) if since is None else tx.execute(_MIRRORED_SINCE, {"since": since})
     )

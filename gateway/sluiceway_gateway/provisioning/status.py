@@ -256,7 +256,7 @@ def _ready(channel: Channel, now: datetime) -> Condition:
     if channel.phase is Phase.DELETING:
         return _condition("Ready", "False", Reason.DELETING, "The channel is being deleted.", now)
     if channel.phase is Phase.CLOSING:
-        message = "The channel is closing: it waits for its writers and readers to finish."
+        message = "The channel is closing."
         return _condition("Ready", "True", Reason.CLOSING, message, now)
     if channel.phase is Phase.CLOSED:
         message = "The channel is closed: its records can be read, but new writers are refused."

@@ -404,9 +404,9 @@ class StatusFeed:
             return look, lines, {name: self._text(each) for name, each in look.statuses.items()}
 
         look, lines, texts = await to_thread.run_sync(run, limiter=self._thread)
-        for each in self._watchers:
-            each.has_ended = each.has_ended or each.by in look.refused
         if look.refused:
+            for each in self._watchers:
+                each.has_ended = each.has_ended or each.by in look.refused
             self._wake_all()
         if look.tags is not None and self._list.watchers:
             self._list.change(look.tags, lines)

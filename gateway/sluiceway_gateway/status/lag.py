@@ -1,7 +1,7 @@
 """Lag and rates of readers over a window of samples, and the overview of all channels. Pure.
 
-Readers of an exactly-once channel read up to `stable`. Committed messages behind it wait for open
-batches that began before them.
+Readers of an exactly-once channel read up to `stable`. Committed messages above it wait for open
+batches with a lower begin.
 """
 
 import itertools
@@ -26,12 +26,12 @@ from sluiceway_gateway.status.progress import (
 )
 
 MAX_BATCHES = 20
-"""Open batches that a sample has at most, those first that hold back the most."""
+"""Maximum open batches of a sample: those that hold back the most messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenBatch:
-    """An open batch, and how many committed messages wait for its end."""
+    """An open batch, and the number of committed messages that wait for its end."""
 
     key: str
     owner: str
@@ -67,9 +67,9 @@ class LedgerSample:
         return None not in starts and sum(lengths) == self.committed_messages
 
     def uncommitted_messages(self, starts: Offsets, log_ends: Offsets) -> int | None:
-        """Return how many messages in Kafka are of no committed batch; None if unknown.
+        """Return the number of messages in Kafka without a committed batch; None if unknown.
 
-        They are those of open batches, of failed attempts, and of producers without a batch.
+        They are messages of open batches, of failed attempts, and of producers without a batch.
         """
         if not log_ends or None in starts or None in log_ends:
             return None
@@ -114,7 +114,7 @@ def _offsets(numbers: Mapping[int, int], partitions: int) -> Offsets:
     return [numbers.get(partition, 0) for partition in range(partitions)]
 
 
-#: Rates are those of the last samples that are at most so old, and of two samples at least.
+#: Rates are computed from samples of at most this age, and from at least two.
 RATE_S = 15.0
 
 _N = TypeVar("_N", int, float)
@@ -124,7 +124,7 @@ History = Sequence[tuple[float, Offsets]]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Bounds of what can be read, and the readers' positions of a channel at one moment."""
+    """Readable offsets of a channel and its readers' positions at one moment."""
 
     at: datetime
     starts: Offsets = ()
@@ -151,15 +151,16 @@ class GroupLag:
 
     lags: Offsets
     since: Sequence[float | None]
-    """When the next message to read was written, in Unix time; None without a lag."""
+    """Unix time at which the next message to read was written; None without a lag."""
     since_or_before: Sequence[bool] = ()
-    """Whether it was written then or before, because it is older than the samples."""
+    """Whether `since` is an upper bound, because the message is older than the samples."""
     progress: Sequence[ProgressState | None]
     lag_messages: int | None
     behind_since: float | None
-    """The earliest of `since`."""
+    """The earliest `since` of the partitions."""
     behind_or_before: bool = False
-    """Whether that is a lower bound: a message is older than the samples, or of unknown age."""
+    """Whether the lag in seconds is a lower bound: a message is older than the samples, or its age
+    is unknown."""
     read_rate: float | None
     """Messages per second over the last seconds."""
     trend: float | None
@@ -189,8 +190,8 @@ class LagSummary:
 def summarize(groups: Iterable[GroupLag], write_rate: float | None) -> LagSummary:
     """Summarize a channel.
 
-    A lag in messages that is unknown for one track is unknown for the channel. The oldest message
-    to read is then at least as old as that of the other tracks.
+    If the lag in messages of one track is unknown, so is the channel's. Its age is then a lower
+    bound, from the other tracks.
     """
     groups = list(groups)
     lags = [each.lag_messages for each in groups]
@@ -210,7 +211,7 @@ def summarize(groups: Iterable[GroupLag], write_rate: float | None) -> LagSummar
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSummary:
-    """The lag and progress of a group; of members with positions of their own, the worst."""
+    """The lag and progress of a group; those of the worst member if positions are per member."""
 
     lag_messages: int | None
     behind_since: float | None
@@ -242,9 +243,9 @@ def summarize_groups(lags: Mapping[str, GroupLag]) -> dict[str, GroupSummary]:
 def group_lag(
     key: str, window: Sequence[Sample], history: History, *, alive: Sequence[bool]
 ) -> GroupLag:
-    """Evaluate a track over the window, whose last sample has it.
+    """Evaluate a track over the window; the last sample must contain it.
 
-    `alive` is, for each partition, whether a living reader has it.
+    `alive` says for each partition whether a living reader has it.
     """
     last = window[-1]
     track = last.tracks[key]
@@ -259,7 +260,7 @@ def group_lag(
     total = _total(last, lags)
     recent = _recent(window)
     read_rate, trend = _read_rate(key, recent), _trend(key, recent, total)
-    # Who has left does not read on, whatever was read before.
+    # A reader that has left has no read rate.
     is_read = read_rate if any(alive) else _read_rate(key, window[-2:])
     return GroupLag(
         lags=lags,
@@ -296,10 +297,10 @@ def write_rate(window: Sequence[Sample]) -> float | None:
 
 
 def written_at(history: History, partition: int, offset: int) -> tuple[float | None, bool]:
-    """Return when an offset was written, interpolated between two samples.
+    """Return the time at which an offset was written, interpolated between two samples.
 
-    The second value is whether it was written then or before: an offset that is older than the
-    history has the time of the first sample that counts it. An offset to come has no time.
+    The second value is whether the time is an upper bound: an offset that is older than the history
+    gets the time of the first sample that includes it. Future offsets have no time.
     """
     after: tuple[float, int] | None = None
     for at_s, ends in reversed(history):
@@ -317,7 +318,7 @@ def written_at(history: History, partition: int, offset: int) -> tuple[float | N
 
 
 def _recent(window: Sequence[Sample]) -> Sequence[Sample]:
-    """Return the samples of the last `RATE_S`, and two at least, if there are two."""
+    """Return the samples of the last `RATE_S`, but at least two if possible."""
     if not window:
         return window
     ages_s = [(window[-1].at - each.at).total_seconds() for each in window]
@@ -398,7 +399,7 @@ def _drain_s(total: int | None, trend: float | None) -> float | None:
 
 
 FAILED = "failed"
-"""In place of the health of an endpoint in the state `error`."""
+"""Counted instead of the health of an endpoint in the state `error`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -427,10 +428,10 @@ class ChannelOverview:
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
-    """The channels that are in use, by name, as far as a limit allows."""
+    """The channels in use, by name, up to a limit."""
 
     phases: Mapping[Phase, int]
     """Numbers of all channels by phase."""
     channels: tuple[ChannelOverview, ...]
     omitted: int
-    """Channels that are left out, or some groups of which are."""
+    """Number of channels that are omitted, completely or in part."""

@@ -1,4 +1,4 @@
-"""Current problems of a channel, as facts, from what its status knows. Pure."""
+"""Current problems of a channel, computed from its status. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from sluiceway_gateway.status.lag import GroupSummary, LedgerSample
 from sluiceway_gateway.status.progress import ProgressState
 
 MAX_PROBLEMS = 10
-"""Problems of a channel that are listed at most, errors first."""
+"""Maximum number of listed problems of a channel, errors first."""
 
 
 class Severity(StrEnum):

@@ -1,8 +1,8 @@
-"""Readers' positions, and the progress that their movement shows. Pure.
+"""Readers' positions, and their progress by the movement of positions. Pure.
 
-The rules are those of Burrow ("Consumer Lag Evaluation Rules" in its wiki): no threshold for the
-lag, but whether it was ever zero, and whether the position moves. Burrow checks when a consumer
-committed last; here the reader's heartbeats count instead.
+The rules are Burrow's ("Consumer Lag Evaluation Rules" in its wiki): they have no threshold for the
+lag, but check whether it was ever zero and whether the position moves. Burrow uses the time of the
+last commit, this module the reader's heartbeats.
 """
 
 import itertools
@@ -17,27 +17,27 @@ Offsets = Sequence[int | None]
 """An offset per partition; None where it is unknown."""
 
 WINDOW = 10
-"""Samples that are evaluated, as many as in Burrow."""
+"""Number of evaluated samples, as in Burrow."""
 MAX_POSITIONS = 50_000
-"""Positions that a sample has at most, except that it always has one track.
+"""Maximum positions of a sample, which has at least one track.
 
-Of a broadcast group of 1,000 members at 1,000 partitions, it has the first members.
+Limits broadcast groups: of 1,000 members at 1,000 partitions, a sample has the first ones.
 """
 COMMITTED, DEPARTED = 0, -1
-"""Holders of positions, in place of a living reader's epoch."""
+"""Sources of positions without a living reader, in place of its epoch."""
 
 
 class ProgressState(StrEnum):
-    """How the reader of a partition, or a group, gets on; worse states come later."""
+    """Progress of a partition's reader, or of a group; in ascending severity."""
 
     OK = "ok"
     """It has read everything, now or within the window, or its lag shrinks."""
     FALLING_BEHIND = "falling_behind"
     """It moves, but its lag never shrank within the window."""
     STALLED = "stalled"
-    """It is alive, but did not move within the window although there are messages to read."""
+    """It is alive, but did not move within the window despite unread messages."""
     STOPPED = "stopped"
-    """No reader is alive, and there are messages to read."""
+    """No reader is alive, and there are unread messages."""
     REWOUND = "rewound"
     """It moved backwards within the window."""
 
@@ -47,7 +47,7 @@ _SEVERITY = {each: number for number, each in enumerate(ProgressState)}
 
 def worst(states: Iterable[ProgressState | None]) -> ProgressState | None:
     """Return the worst known state."""
-    # A set first, because there are many partitions and most have the same state.
+    # A set, because most of many partitions have the same state.
     known = [each for each in set(states) if each is not None]
     return max(known, key=_SEVERITY.__getitem__, default=None)
 
@@ -57,8 +57,8 @@ def evaluate_lag(
 ) -> ProgressState | None:
     """Evaluate a partition by the positions and lags of one reader, oldest first.
 
-    `alive` is whether a living reader has the partition, `complete` whether the points fill the
-    window. Before that, only states that further points cannot change are returned.
+    `alive`: a living reader has the partition. `complete`: the points fill the window. Before that,
+    returns only states that further points cannot change.
     """
     if not points:
         return None
@@ -79,10 +79,10 @@ def evaluate_lag(
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetTrack:
-    """Positions of a group, or of a member that has its own, at one moment."""
+    """Positions of a group, or of a member with its own positions, at one moment."""
 
     position: Offsets
-    """The next offset to read: as reported by the reader or as committed, whichever is later."""
+    """The next offset to read: the higher one of the reported and the committed offset."""
     committed: Offsets
     holder: Offsets
     """The epoch of the reader that reported it, COMMITTED, or DEPARTED for a reader that ended."""
@@ -110,7 +110,7 @@ class ReaderProgress:
         return track_key(self.group, self.index if own else None)
 
     def assignment(self, partitions: int) -> Iterable[int]:
-        """Return its partitions, as far as they are known."""
+        """Return its known partitions."""
         if self.group == ANONYMOUS:
             return [each for each in self.positions if each < partitions]
         if self.mode is Mode.BROADCAST:
@@ -151,8 +151,8 @@ def offset_tracks(
 ) -> dict[str, OffsetTrack]:
     """Return the tracks of a channel by key, those of groups first.
 
-    A position is what a living reader reported, or what was committed if that is later or nothing
-    was reported, else what a reader reported that has ended since.
+    A position is the higher one of a living reader's report and the commit. Without both, it is the
+    last report of an ended reader.
     """
     offsets: dict[str, dict[int, int]] = defaultdict(dict)
     for each in committed:
@@ -176,14 +176,14 @@ def _track(
     for reader in sorted(readers, key=lambda each: (each.alive, each.epoch)):
         for partition, offset in reader.positions.items():
             if partition < partitions and (reader.alive or committed[partition] is None):
-                # A commit may be younger than the last heartbeat.
+                # A commit may be newer than the last heartbeat.
                 position[partition] = max(offset, committed[partition] or 0)
                 holder[partition] = reader.epoch if reader.alive else DEPARTED
     return OffsetTrack(position=position, committed=committed, holder=holder)
 
 
 def partitions_read(readers: Iterable[ReaderProgress], *, partitions: int) -> dict[str, list[bool]]:
-    """Return by track, for each partition, whether a living reader has it."""
+    """Return for each track, by partition, whether a living reader has it."""
     read: dict[str, list[bool]] = defaultdict(lambda: [False] * partitions)
     for each in readers:
         if each.alive:

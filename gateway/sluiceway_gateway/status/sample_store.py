@@ -1,6 +1,6 @@
 """SQL of the sampler: channels to sample, positions of their readers, and samples.
 
-Of older samples fewer and fewer are kept; they date offsets.
+The density of kept samples decreases with their age; they date offsets.
 """
 
 import hashlib
@@ -71,8 +71,8 @@ _CHANNELS = select(
 )
 _IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(_LIVING)))
 _BY_UID = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
-# EXISTS looks every channel up by an index. With IN, PostgreSQL would scan the list of all uids for
-# each channel as soon as it has too little memory to hash the list.
+# EXISTS uses an index per channel. With IN, PostgreSQL scans the list of all uids for each channel
+# if it lacks the memory to hash the list.
 _WITH_READERS = _CHANNELS.where(
     or_(
         exists().where(endpoints.c.channel_uid == channels.c.uid, _CURRENT),
@@ -331,7 +331,7 @@ def is_kept(number: int, newest: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleWrite:
-    """A sample to write: a new one, or the last one again with a later time."""
+    """A sample to write: a new one, or the last one with a later time."""
 
     channel_uid: str
     stored: StoredSample
@@ -418,7 +418,7 @@ def _point_write(written: SampleWrite) -> PointWrite:
 def write(tx: WriteTransaction, taken: Sequence[SampleWrite]) -> int:
     """Write samples of channels that still exist; return the number of changed statuses.
 
-    While two replicas both believe that they lead, only the first one's samples are written.
+    If two replicas both believe that they lead, only the first one's samples are written.
     """
     held = hold_channels(tx, [each.channel_uid for each in taken])
     numbers = last_numbers(tx, sorted(held))

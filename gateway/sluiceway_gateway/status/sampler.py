@@ -138,7 +138,7 @@ class Sampler:
                     watermarks = self._kafka.watermarks_of({e.topic: e.partitions for e in chunk})
                 except KafkaUnavailable as error:
                     kafka_answers = False
-                    _log.warning("kafka is away", reason=str(error))
+                    _log.warning("kafka is unavailable", reason=str(error))
             unknown += sum(_is_unknown(watermarks.get(each.topic, {})) for each in chunk)
             samples = self._sample(chunk, watermarks)
             with self._database.write() as tx:

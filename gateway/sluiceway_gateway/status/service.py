@@ -12,6 +12,8 @@ from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import ChannelNotFound, InvalidRequest, Violation
+from sluiceway_gateway.graph import store as graph_store
+from sluiceway_gateway.graph.model import GraphJob, jobs_of
 from sluiceway_gateway.history import store as history_store
 from sluiceway_gateway.history.model import LagHistory, history_of, resolution_for
 from sluiceway_gateway.status import store as status_store
@@ -27,7 +29,7 @@ class StatusPage:
 
     channels: tuple[ChannelSummary, ...]
     next_after: str | None
-    """The name after which the next page begins; None on the last page."""
+    """The last name of the page; None on the last page."""
     overall: Tag
     """Differs between two states of all channels."""
 
@@ -48,6 +50,15 @@ class Look:
     """Of the watched channels with another tag, by name."""
     gone: frozenset[str]
     """Watched channels that do not exist."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelGraph:
+    """The jobs around a channel."""
+
+    channels: tuple[ChannelSummary, ...]
+    jobs: tuple[GraphJob, ...]
+    truncated: bool
 
 
 class Statuses:
@@ -153,6 +164,21 @@ class Statuses:
                 until_s=int(until.timestamp()),
             )
         return channel, history_of(stored, since=since, until=until, now=now)
+
+    def graph(self, name: str, *, by: Principal) -> ChannelGraph:
+        """Return the jobs around a channel. Raises ChannelNotFound."""
+        with self._database.read() as tx:
+            found = graph_store.surroundings(tx, name, prefixes=by.prefixes(Action.VIEW))
+            if found is None:
+                raise ChannelNotFound(f"There is no channel {name!r}.")
+            endpoints, truncated = found
+            names = {name} | {each.channel for each in endpoints}
+            summaries = status_store.summaries(tx, sorted(names))
+        return ChannelGraph(
+            channels=tuple(sorted(summaries, key=lambda each: each.version.channel.name)),
+            jobs=tuple(jobs_of(endpoints)),
+            truncated=truncated,
+        )
 
     def overview(self, *, prefixes: tuple[str, ...], max_groups: int) -> Overview:
         """Return the channels in use with one of the prefixes, with up to `max_groups` groups."""

@@ -35,7 +35,7 @@ from sluiceway_gateway.groups.store import group_of
 from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.ledger import store as ledgers_store
 from sluiceway_gateway.ledger.model import Batch, Ledger
-from sluiceway_gateway.status import sample_store
+from sluiceway_gateway.status import heartbeat_store, sample_store
 from sluiceway_gateway.status.lag import (
     FAILED,
     ChannelOverview,
@@ -60,7 +60,7 @@ from sluiceway_gateway.status.sample_store import (
 )
 
 _PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
-# Without `reached`: positions are shown as of the last sample.
+# Without `reached`: positions come from the last sample.
 _ENDPOINTS = (
     select(
         *(each for each in endpoints.c if each is not endpoints.c.reached), null().label("reached")
@@ -106,6 +106,8 @@ class StatusReport:
     writers: tuple[Endpoint, ...]
     readers: tuple[Reader, ...]
     groups: tuple[ReaderGroup, ...]
+    heartbeats: Mapping[str, datetime]
+    """Times of the last heartbeats, by session."""
 
     @property
     def problems(self) -> tuple[CurrentProblem, ...]:
@@ -152,6 +154,8 @@ class ChannelSummary:
     """Messages per second, of all groups."""
     endpoints: Mapping[Role, EndpointCounts]
     problems: tuple[CurrentProblem, ...]
+    last_heartbeat_at: datetime | None
+    """Of all its endpoints that have a place."""
 
 
 def version(tx: ReadTransaction, name: str) -> StatusVersion | None:
@@ -183,6 +187,9 @@ def status(tx: ReadTransaction, name: str) -> StatusReport | None:
             ReaderGroup(group=group_of(each), dynamic=each.dynamic)
             for each in tx.execute(groups.order_by(endpoint_groups.c.name))
         ),
+        heartbeats=heartbeat_store.of_sessions(
+            tx, {(each.endpoint if isinstance(each, Reader) else each).session for each in attached}
+        ),
     )
 
 
@@ -209,6 +216,7 @@ def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSu
     uids = [row.uid for row in rows]
     samples, counts = sample_store.summaries(tx, uids), _endpoint_counts(tx, uids)
     troubled = _troubled_endpoints(tx, uids)
+    heartbeats = heartbeat_store.latest(tx, uids)
     found = []
     for row in rows:
         last = samples.get(row.uid)
@@ -227,6 +235,7 @@ def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSu
                     ledger=None if last is None else last.ledger,
                     endpoints=troubled[row.uid],
                 ),
+                last_heartbeat_at=heartbeats.get(row.uid),
             )
         )
     return tuple(found)
@@ -313,9 +322,9 @@ def _kind(state: str, health: str) -> str:
 def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int) -> Overview:
     """Return the channels with one of the prefixes that have endpoints or positions.
 
-    They have at most `max_groups` groups in all, where a channel without groups counts as one.
+    At most `max_groups` groups in total; a channel without groups counts as one.
     """
-    # The sampler samples exactly these, so no figure of another channel is up to date.
+    # The sampler samples only these, so figures of other channels would be outdated.
     in_use = (
         select(channels.c.uid, channels.c.name, func.count().over().label("total"))
         .where(
@@ -422,7 +431,7 @@ def ledgers_of(tx: ReadTransaction, uids: Collection[str]) -> dict[str, LedgerRo
 
 
 def committed_messages(tx: ReadTransaction, uids: Collection[str]) -> Mapping[str, int]:
-    """Return how many offsets the visible runs of these channels have."""
+    """Return the number of offsets in the visible runs of these channels."""
     runs = visible_runs.c
     length = func.sum(runs.end_offset - runs.first_offset)
     counted = select(runs.channel_uid, length.label("number")).group_by(runs.channel_uid)

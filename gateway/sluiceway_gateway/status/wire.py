@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
 from sluiceway_gateway.http.json import JsonCache, list_of, text_of, time_json
 from sluiceway_gateway.status.lag import GroupLag
@@ -35,14 +35,21 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
     parts = {
         "channel": text_of(_channel_json(channel)),
         "writers": list_of(
-            fragments.of(
-                each.id,
-                (each, channel.name, channel.spec.heartbeat),
-                partial(endpoint_json, channel, each),
+            _with_heartbeat(
+                status,
+                each,
+                fragments.of(
+                    each.id,
+                    (each, channel.name, channel.spec.heartbeat),
+                    partial(endpoint_json, channel, each),
+                ),
             )
             for each in status.writers
         ),
-        "readers": list_of(_reader_text(channel, each, last, fragments) for each in status.readers),
+        "readers": list_of(
+            _with_heartbeat(status, each.endpoint, _reader_text(channel, each, last, fragments))
+            for each in status.readers
+        ),
         "groups": list_of(
             line
             for each in status.groups
@@ -56,6 +63,12 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
         "problems": text_of([_problem_json(each) for each in status.problems]),
     }
     return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
+
+
+def _with_heartbeat(status: StatusReport, endpoint: Endpoint, text: str) -> str:
+    """Add the time of the last heartbeat, which differs in each status, to an endpoint's JSON."""
+    at = status.heartbeats.get(endpoint.session)
+    return f'{text[:-1]},"last_heartbeat_at":{text_of(at and time_json(at))}}}'
 
 
 def summary_json(summary: ChannelSummary) -> dict[str, Any]:
@@ -73,6 +86,7 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
         "write_rate": lag and _rounded(lag.write_rate),
         "read_rate": _rounded(summary.read_rate),
         "trend": lag and _rounded(lag.trend),
+        "last_heartbeat_at": summary.last_heartbeat_at and time_json(summary.last_heartbeat_at),
         "problems": [_problem_json(each) for each in summary.problems],
     }
 
@@ -229,9 +243,8 @@ def _partitions_json(
 def _has_record_per_message(channel: Channel, last: StoredSample) -> bool:
     """Whether every offset is a record.
 
-    Not in Arrow, whose messages are batches, nor in a compacted topic. An adopted topic may have
-    gaps, or messages that are not the channel's. In an exactly-once channel, some may be of no
-    committed batch.
+    False for Arrow, whose messages are batches, and for compacted topics. Adopted topics may have
+    gaps, or messages in other formats. In exactly-once channels, messages may be uncommitted.
     """
     ledger = last.sample.ledger
     if ledger is not None and not ledger.is_gapless(last.sample.starts):
@@ -261,6 +274,9 @@ _AT_LEAST = (
 )
 
 
+_HEARTBEAT = "Later heartbeats make no new status: see `health` for whether they are in time"
+
+
 class StatusChannel(BaseModel):
     """The channel of a status."""
 
@@ -275,12 +291,12 @@ class StatusChannel(BaseModel):
 
 
 class StatusPartition(BaseModel):
-    """The watermarks of a partition, and how far it is committed."""
+    """The watermarks of a partition, and its committed end."""
 
     partition: int
     start: int | None
     end: int | None
-    stable: int | None = Field(description="Readers read up to here; null if delivery has no say")
+    stable: int | None = Field(description="The end of what readers read; null for at_least_once")
     visible_end: int | None = Field(description="The end of the last committed record")
 
 
@@ -294,20 +310,26 @@ class StatusBatch(BaseModel):
 
 
 class StatusLedger(BaseModel):
-    """Commits of an exactly-once channel, and what holds its readers back."""
+    """Commits of an exactly-once channel, and the batches that hold readers back."""
 
     number: int = Field(description="Of the last batch that ended")
-    halted: str | None = Field(description="Why nothing may be read or written")
+    halted: str | None = Field(description="The reason of the halt")
     uncommitted_messages: int | None = Field(
         description="Messages in Kafka of open batches, failed attempts and foreign producers"
     )
     open_batches: int
     batches: list[StatusBatch] = Field(
-        description="Open batches, those first for which the most messages wait; at most 20"
+        description="At most 20 open batches, by number of waiting messages, highest first"
     )
 
 
-class StatusReader(EndpointBody):
+class StatusEndpoint(EndpointBody):
+    """A writer or reader, with the last heartbeat of its process."""
+
+    last_heartbeat_at: datetime | None = Field(description=_HEARTBEAT)
+
+
+class StatusReader(StatusEndpoint):
     """A reader, with progress and lag of its partitions."""
 
     progress: ProgressState | None
@@ -385,7 +407,7 @@ class StatusBody(BaseModel):
 
     sampled_at: datetime | None = Field(description="Time of the last sample of Kafka")
     channel: StatusChannel
-    writers: list[EndpointBody]
+    writers: list[StatusEndpoint]
     readers: list[StatusReader]
     groups: list[StatusGroup]
     partitions: list[StatusPartition]
@@ -408,6 +430,7 @@ class StatusLine(BaseModel):
     write_rate: float | None
     read_rate: float | None = Field(description="Of all groups, in messages per second")
     trend: float | None = Field(description="Growth of the largest lag in messages per second")
+    last_heartbeat_at: datetime | None = Field(description=f"Of any endpoint. {_HEARTBEAT}")
     problems: list[StatusProblem] = _PROBLEMS
 
 

@@ -88,7 +88,7 @@ def _headers() -> dict[str, str]:
         ),
         "Referrer-Policy": "no-referrer",
         "X-Content-Type-Options": "nosniff",
-        # A later version of the gateway has other files under these names.
+        # Another version of the gateway has other files under these names.
         "Cache-Control": "no-cache",
     }
 

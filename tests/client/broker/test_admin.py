@@ -53,16 +53,16 @@ def test_groups_are_listed_and_described_with_live_readers(
     broker: Broker, new_channel: NewChannel
 ) -> None:
     channel, group = new_channel(), f"g-{uuid.uuid4().hex[:8]}".encode()
-    told = broker.join_group("c", group, b"", channel.name)
+    reported = broker.join_group("c", group, b"", channel.name)
     assert broker.list_groups().groups[group].group_id == group
     described = broker.describe_groups([group, b"nobody-was-in"]).groups
     assert (described[group].state, described[b"nobody-was-in"].state) == (b"Stable", b"Dead")
     (member,) = described[group].members.values()
-    assert member.member_id == told.member_id
+    assert member.member_id == reported.member_id
     assert (member.client_id, member.client_host, member.member_metadata) == (b"", b"", None)
     ((topic, _),) = member.member_assignment.partition_assignment
     assert topic == channel.name.encode()
-    broker.leave_group("c", group, told.member_id)
+    broker.leave_group("c", group, reported.member_id)
     assert broker.describe_groups([group]).groups[group].state == b"Empty"
 
 

@@ -1,4 +1,4 @@
-"""pykafka's Broker on exactly-once channels: each request is a batch, fetches are of commits."""
+"""pykafka's Broker on exactly-once channels: each request is a batch, and fetches see commits."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def test_each_request_is_committed_before_it_returns(
         request.add_message(Message(value), channel.name, number % 2)
     answer = broker.produce_messages(request)
     assert answer is not None
-    assert [told.err for told in answer.topics[channel.name].values()] == [0, 0]
+    assert [reported.err for reported in answer.topics[channel.name].values()] == [0, 0]
     assert ledger.ids(channel) == list(range(10))
     assert produced(broker, channel, encoded(channel, 5, 10)).err == 0
     assert ledger.ids(channel) == list(range(15))
@@ -89,7 +89,7 @@ def test_only_committed_messages_are_fetched(broker: Broker, channel: Channel) -
     assert values(fetched(broker, channel, 4, timeout=50)) == sent[3:]
 
 
-def test_an_open_batch_hides_what_follows_it(broker: Broker, channel: Channel) -> None:
+def test_an_open_batch_hides_later_records(broker: Broker, channel: Channel) -> None:
     sent = encoded(channel, 4)
     with channel.writer(partition=0) as writer:
         with writer.batch("open"):
@@ -112,10 +112,8 @@ def test_a_waiting_fetch_gets_the_next_commit(broker: Broker, channel: Channel) 
     assert values(found[0]) == sent
 
 
-def test_an_offset_behind_the_committed_end_is_out_of_range(
-    broker: Broker, channel: Channel
-) -> None:
+def test_an_offset_past_the_committed_end_is_out_of_range(broker: Broker, channel: Channel) -> None:
     produced(broker, channel, encoded(channel, 2))
     answer = fetched(broker, channel, 3, timeout=50)
     assert answer.err == OffsetOutOfRangeError.ERROR_CODE
-    assert "from 0 to 2" in answer.reason
+    assert "range is 0 to 2" in answer.reason

@@ -1,4 +1,4 @@
-"""Connections of sluiceway.broker.Broker, and its errors without one."""
+"""Connections of sluiceway.broker.Broker, and errors without a connection."""
 
 import logging
 import os
@@ -87,13 +87,13 @@ def test_connected_follows_the_gateways_answers(script: Script) -> None:
     assert not broker.connected
     script.problem(404, "channel_not_found")
     script.problem(403, "forbidden")
-    told = broker.request_metadata([b"flights"])
-    assert told.topics["flights"].err == UnknownTopicOrPartition.ERROR_CODE
+    reported = broker.request_metadata([b"flights"])
+    assert reported.topics["flights"].err == UnknownTopicOrPartition.ERROR_CODE
     assert broker.connected
     broker.close()
 
 
-def test_metadata_from_elsewhere_has_the_gateways_address(gateway_url: str) -> None:
+def test_metadata_of_other_clients_has_the_gateways_address(gateway_url: str) -> None:
     host, port = gateway_url.removeprefix("http://").split(":")
     with Broker.from_metadata(BrokerMetadata(5, host, int(port)), None, 20_000, 20_000) as broker:
         assert broker.connected

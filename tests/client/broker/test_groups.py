@@ -38,18 +38,18 @@ class Member:
         self.id, self.generation = b"", -1
 
     def join(self) -> Any:
-        told = self.broker.join_group(
+        reported = self.broker.join_group(
             "connection", self.group, self.id, self.channel.name.encode(), None
         )
-        if not told.error_code:
-            self.id, self.generation = told.member_id, told.generation_id
-        return told
+        if not reported.error_code:
+            self.id, self.generation = reported.member_id, reported.generation_id
+        return reported
 
     def sync(self, *assignment: Any) -> list[int]:
-        told = self.broker.sync_group(
+        reported = self.broker.sync_group(
             "connection", self.group, self.generation, self.id, assignment
         ).check()
-        ((topic, partitions),) = told.member_assignment.partition_assignment
+        ((topic, partitions),) = reported.member_assignment.partition_assignment
         assert topic == self.channel.name.encode()
         return list(partitions)
 
@@ -81,34 +81,34 @@ def joined(broker: Broker, channel: Channel) -> tuple[Member, list[int]]:
 
 def test_the_first_member_leads_and_has_all_partitions(broker: Broker, channel: Channel) -> None:
     protocol = SimpleNamespace(protocol_name=b"range", metadata="mine")
-    told = broker.join_group("c", b"g", b"", channel.name.encode(), protocol)
-    assert told.error_code == 0
-    assert told.leader_id == told.member_id
+    reported = broker.join_group("c", b"g", b"", channel.name.encode(), protocol)
+    assert reported.error_code == 0
+    assert reported.leader_id == reported.member_id
     handler = broker._get_unique_req_handler("c")
     assert handler is broker.handler is broker._get_unique_req_handler("another")
-    assert (told.group_protocol, told.members) == (b"range", {told.member_id: "mine"})
-    answer = broker.sync_group("c", b"g", told.generation_id, told.member_id, [])
+    assert (reported.group_protocol, reported.members) == (b"range", {reported.member_id: "mine"})
+    answer = broker.sync_group("c", b"g", reported.generation_id, reported.member_id, [])
     assert answer.error_code == 0
     assert answer.member_assignment.partition_assignment == [(channel.name.encode(), [0, 1, 2, 3])]
-    assert broker.heartbeat("c", b"g", told.generation_id, told.member_id).error_code == 0
-    assert broker.leave_group("c", b"g", told.member_id).error_code == 0
+    assert broker.heartbeat("c", b"g", reported.generation_id, reported.member_id).error_code == 0
+    assert broker.leave_group("c", b"g", reported.member_id).error_code == 0
     assert channel.endpoints()[0].state == "closed"
 
 
-def test_members_share_partitions_and_give_them_up_when_they_rejoin(
+def test_members_share_partitions_and_release_them_when_they_rejoin(
     broker: Broker, channel: Channel
 ) -> None:
     first, partitions = joined(broker, channel)
     assert partitions == [0, 1, 2, 3]
     second = Member(broker, channel)
-    told = second.join()
-    assert (told.leader_id, told.members) == (first.id, {})
-    # No partition is free before the first member rejoins, which its next heartbeat asks for.
+    reported = second.join()
+    assert (reported.leader_id, reported.members) == (first.id, {})
+    # No partition is free before the first member rejoins, which its next heartbeat requests.
     assert second.sync() == []
     assert second.beat() == 0
     assert first.beat() == REBALANCE
     assert set(first.join().members) == {first.id, second.id}
-    # The gateway assigns, whatever the leader decides.
+    # The gateway ignores the leader's assignment.
     assert first.sync((second.id, "all of it")) == [0, 2]
     assert second.beat() == REBALANCE
     second.join()
@@ -158,8 +158,8 @@ def test_a_member_commits_in_its_generation(broker: Broker, channel: Channel) ->
     assert committed(broker, channel, b"g", 1).offset == -1
     fetched(broker, channel, partition=1)
     assert member.commit(1, 7).err == 0
-    told = committed(broker, channel, b"g", 1)
-    assert (told.offset, told.metadata, told.err) == (7, b"", 0)
+    reported = committed(broker, channel, b"g", 1)
+    assert (reported.offset, reported.metadata, reported.err) == (7, b"", 0)
     assert channel.committed("g")[1].offset == 7
     member.generation -= 1
     assert member.commit(1, 8).err == IllegalGeneration.ERROR_CODE
@@ -218,9 +218,9 @@ def test_commits_past_fetched_offsets_or_backwards_are_refused(
     assert member.commit(0, 1).err == beyond
     size = len(encoded(channel, 1)[0])
     last = fetched(broker, channel, max_bytes=4 * size).messages[-1].offset
-    told = member.commit(0, last + 2)
-    assert told.err == beyond
-    assert f"which is up to {last + 1}" in told.reason
+    reported = member.commit(0, last + 2)
+    assert reported.err == beyond
+    assert f"which end at {last + 1}" in reported.reason
     assert member.commit(0, last + 1).err == 0
     assert member.commit(0, 1).err == beyond
     assert committed(broker, channel, b"g").offset == last + 1
@@ -239,7 +239,7 @@ def test_valid_partitions_are_committed_beside_refused_ones(
     asked = [PartitionOffsetCommitRequest(channel.name, p, at, 0, b"") for p, at in places]
     asked.append(PartitionOffsetCommitRequest("no-such-channel", 0, 0, 0, b""))
     answer = broker.commit_consumer_group_offsets(b"g", member.generation, member.id, asked)
-    assert {p: told.err for p, told in answer.topics[channel.name].items()} == {
+    assert {p: reported.err for p, reported in answer.topics[channel.name].items()} == {
         0: 0,
         1: OffsetOutOfRangeError.ERROR_CODE,
         9: UnknownTopicOrPartition.ERROR_CODE,
@@ -248,8 +248,8 @@ def test_valid_partitions_are_committed_beside_refused_ones(
     assert answer.topics[b"no-such-channel"][0].err == unknown
     assert committed(broker, channel, b"g").offset == 2
     nowhere = PartitionOffsetFetchRequest(channel.name, 9)
-    told = broker.fetch_consumer_group_offsets(b"g", [nowhere]).topics[channel.name][9]
-    assert (told.offset, told.err) == (-1, unknown)
+    reported = broker.fetch_consumer_group_offsets(b"g", [nowhere]).topics[channel.name][9]
+    assert (reported.offset, reported.err) == (-1, unknown)
 
 
 def test_every_call_refuses_an_unknown_member(broker: Broker, channel: Channel) -> None:
@@ -262,9 +262,9 @@ def test_every_call_refuses_an_unknown_member(broker: Broker, channel: Channel) 
         assert member.beat() == unknown
         with pytest.raises(UnknownMemberId):
             member.sync()
-        told = broker.leave_group("c", b"g", id_)
-        assert told.error_code == unknown
-        assert "Join with an empty id" in told.reason
+        reported = broker.leave_group("c", b"g", id_)
+        assert reported.error_code == unknown
+        assert "Join with an empty id" in reported.reason
         assert member.commit(0, 0).err == unknown
 
 
@@ -301,13 +301,13 @@ def test_a_group_has_one_channel_and_one_kind_of_members(
     broker: Broker, channel: Channel, new_channel: NewChannel
 ) -> None:
     member, _ = joined(broker, channel)
-    told = broker.join_group("c", b"g", member.id, new_channel().name)
-    assert told.error_code == InconsistentGroupProtocol.ERROR_CODE
+    reported = broker.join_group("c", b"g", member.id, new_channel().name)
+    assert reported.error_code == InconsistentGroupProtocol.ERROR_CODE
     with channel.reader(group="fixed", until=None):
-        told = broker.join_group("c", b"fixed", b"", channel.name)
-        assert told.error_code == InconsistentGroupProtocol.ERROR_CODE
-    told = broker.join_group("c", b"g", b"", b"no-such-channel")
-    assert told.error_code == UnknownTopicOrPartition.ERROR_CODE
+        reported = broker.join_group("c", b"fixed", b"", channel.name)
+        assert reported.error_code == InconsistentGroupProtocol.ERROR_CODE
+    reported = broker.join_group("c", b"g", b"", b"no-such-channel")
+    assert reported.error_code == UnknownTopicOrPartition.ERROR_CODE
 
 
 def test_commits_without_membership_follow_a_recreated_channel(
@@ -322,7 +322,7 @@ def test_commits_without_membership_follow_a_recreated_channel(
         fetched(broker, anew)
         produced(broker, anew, encoded(anew, 2))
         assert len(fetched(broker, anew).messages) == 2
-        # The first commit finds out that the channel is another one.
+        # The first commit detects the new channel.
         assert commit(broker, anew, b"g", 2).err
         assert commit(broker, anew, b"g", 2).err == 0
         assert committed(broker, anew, b"g").offset == 2
@@ -340,9 +340,9 @@ def test_commits_without_membership_need_a_group_without_members(
     assert commit(broker, channel, b"alone", 6).err == OffsetOutOfRangeError.ERROR_CODE
     member = Member(broker, channel, b"alone")
     member.join()
-    told = commit(broker, channel, b"alone", 4)
-    assert told.err == UnknownMemberId.ERROR_CODE
-    assert "only they commit" in told.reason
+    reported = commit(broker, channel, b"alone", 4)
+    assert reported.err == UnknownMemberId.ERROR_CODE
+    assert "only they commit" in reported.reason
     assert commit(broker, channel, b"alone", 4, generation=3).err == UnknownMemberId.ERROR_CODE
     broker.leave_group("c", b"alone", member.id)
     assert commit(broker, channel, b"alone", 4).err == 0
@@ -412,8 +412,10 @@ def test_threads_of_one_process_commit_without_conflicts(
             fetched(broker, channel, partition=partition)
 
         def work(partition: int) -> set[int]:
-            told = [commit(broker, channel, b"t", at, partition=partition) for at in range(1, 11)]
-            return {each.err for each in told}
+            reported = [
+                commit(broker, channel, b"t", at, partition=partition) for at in range(1, 11)
+            ]
+            return {each.err for each in reported}
 
         assert list(threads.map(work, range(4))) == [{0}] * 4
         assert [committed(broker, channel, b"t", p).offset for p in range(4)] == [10] * 4

@@ -54,16 +54,18 @@ def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channe
     assert request.message_count() == 2
     answer = broker.produce_messages(request)
     assert answer is not None
-    assert {p: (told.err, told.offset) for p, told in answer.topics[channel.name].items()} == {
+    assert {
+        p: (reported.err, reported.offset) for p, reported in answer.topics[channel.name].items()
+    } == {
         0: (0, 0),
         1: (0, 0),
     }
     assert produced(broker, channel, sent[2:]).offset == 1
 
-    told = fetched(broker, channel, min_bytes=sum(map(len, sent)) - len(sent[1]))
-    assert (told.err, values(told)) == (0, [sent[0], *sent[2:]])
-    assert told.max_offset == 4
-    first = told.messages[0]
+    reported = fetched(broker, channel, min_bytes=sum(map(len, sent)) - len(sent[1]))
+    assert (reported.err, values(reported)) == (0, [sent[0], *sent[2:]])
+    assert reported.max_offset == 4
+    first = reported.messages[0]
     assert (first.offset, first.partition_id, first.partition_key) == (0, 0, b"k")
     assert first.timestamp_dt == moment
     # Native readers read them as records.
@@ -83,8 +85,8 @@ def test_a_fetch_begins_at_its_offset_and_ends_at_max_bytes(
     assert values(fetched(broker, channel, 13, max_bytes=len(sent[13]))) == sent[13:14]
     assert values(fetched(broker, channel, 8, max_bytes=1)) == sent[8:9]
     assert values(fetched(broker, channel, 40)) == sent[40:]
-    told = fetched(broker, channel, 50, timeout=0)
-    assert (values(told), told.max_offset, told.err) == ([], 50, 0)
+    reported = fetched(broker, channel, 50, timeout=0)
+    assert (values(reported), reported.max_offset, reported.err) == ([], 50, 0)
 
 
 def test_several_partitions_of_several_channels_are_fetched_together(
@@ -115,7 +117,7 @@ def test_a_fetch_waits_for_min_bytes_or_its_timeout(
     begun_s = time.monotonic()
     assert values(fetched(broker, channel, timeout=1000, min_bytes=10_000)) == sent[:1]
     assert time.monotonic() - begun_s >= 1
-    # It waits for more, with one message there and with none.
+    # It waits for more messages, after one message and without any.
     with ThreadPoolExecutor() as threads, broker_at(gateway_url) as another:
         both = threads.submit(
             fetched, broker, channel, timeout=60_000, min_bytes=len(sent[0] + sent[1])
@@ -156,23 +158,23 @@ def test_offset_limits_are_beginning_end_and_first_offset_not_older(
     assert limit(broker, channel, OffsetType.EARLIEST).offset == [1]
     assert limit(broker, channel, OffsetType.LATEST).offset == [4]
     assert limit(broker, channel, 2001).offset == [2]
-    # No message is that young: the answer is the end.
+    # No message is that young, so the result is the end.
     assert limit(broker, channel, 10_000).offset == [4]
 
 
 def test_metadata_has_channels_partitions_and_kafkas_brokers(
     broker: Broker, channel: Channel
 ) -> None:
-    told = broker.request_metadata([channel.name.encode()])
-    (kafka,) = told.brokers.values()
-    topic = told.topics[channel.name.encode()]
+    reported = broker.request_metadata([channel.name.encode()])
+    (kafka,) = reported.brokers.values()
+    topic = reported.topics[channel.name.encode()]
     assert (topic.name, topic.err) == (channel.name.encode(), 0)
     assert {p: (each.leader, each.err) for p, each in topic.partitions.items()} == {
         0: (kafka.id, 0),
         1: (kafka.id, 0),
     }
-    assert told.cluster_id
-    assert told.controller_id == kafka.id
+    assert reported.cluster_id
+    assert reported.controller_id == kafka.id
     assert channel.name in broker.request_metadata().topics
     # Without a channel, the gateway names the brokers.
     assert broker.request_metadata(["no-such-channel"]).brokers.keys() == {kafka.id}
@@ -193,7 +195,7 @@ def test_unknown_topics_and_partitions_are_refused_one_by_one(
     answer: Any = broker.fetch_messages([PartitionFetchRequest(t, p, 0) for t, p in places])
     assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
     assert values(answer.topics[channel.name][0]) == [sent]
-    assert "partitions 0 to 1, and not 2" in answer.topics[channel.name][2].reason
+    assert "partitions 0 to 1, but not 2" in answer.topics[channel.name][2].reason
     with pytest.raises(UnknownTopicOrPartition, match="no-such-channel, partition 0: "):
         answer.check()
     answer = broker.request_offset_limits([PartitionOffsetRequest(t, p, -1) for t, p in places])
@@ -213,9 +215,9 @@ def test_an_offset_out_of_range_is_refused_and_the_next_fetch_works(
     produced(broker, channel, sent)
     topics.truncate(channel.status.topic.name, 0, before=1)
     for offset in (0, 4, -7):
-        told = fetched(broker, channel, offset)
-        assert (told.err, told.messages) == (OffsetOutOfRangeError.ERROR_CODE, [])
-    assert "it reaches from 1 to 3" in fetched(broker, channel, 4).reason
+        reported = fetched(broker, channel, offset)
+        assert (reported.err, reported.messages) == (OffsetOutOfRangeError.ERROR_CODE, [])
+    assert "its range is 1 to 3" in fetched(broker, channel, 4).reason
     assert values(fetched(broker, channel, 1)) == sent[1:]
 
 
@@ -231,7 +233,7 @@ def test_a_recreated_channel_is_another_one(
     produced(broker, channel, encoded(channel, 3))
     assert len(fetched(broker, channel).messages) == 3
     channel.delete(force=True)
-    # Even a long fetch ends then.
+    # This also ends a long fetch.
     assert fetched(broker, channel, 3, timeout=60_000).err == UnknownTopicOrPartition.ERROR_CODE
     with Gateway(gateway_url) as gateway:
         anew = gateway.channel(channel.name, channel.schema)
@@ -252,10 +254,10 @@ def test_undecodable_messages_are_refused_with_their_partition(
         request.add_message(Message(other), channel.name, 1)
         answer = broker.produce_messages(request)
         assert answer is not None
-        told = answer.topics[channel.name]
-        assert told[0].err == InvalidMessageError.ERROR_CODE
-        assert told[0].reason.startswith("message 1: ")
-        assert told[1].err == 0
+        reported = answer.topics[channel.name]
+        assert reported[0].err == InvalidMessageError.ERROR_CODE
+        assert reported[0].reason.startswith("message 1: ")
+        assert reported[1].err == 0
     assert limit(broker, channel, OffsetType.LATEST, 0).offset == [0]
     assert limit(broker, channel, OffsetType.LATEST, 1).offset == [len(bad)]
 
@@ -277,9 +279,9 @@ def test_messages_with_a_new_schema_are_accepted(
 
 def test_a_message_that_is_too_large_is_refused(broker: Broker, new_channel: NewChannel) -> None:
     channel = new_channel(config={"max.message.bytes": "2000"})
-    told = produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000])
-    assert told.err == MessageSizeTooLarge.ERROR_CODE
-    assert "the channel takes 2,000" in told.reason
+    reported = produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000])
+    assert reported.err == MessageSizeTooLarge.ERROR_CODE
+    assert "the limit of the channel is 2,000" in reported.reason
     channel.update(config={"max.message.bytes": "20000"})
     # Kafka's brokers may learn the new limit a moment later.
     until(lambda: produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000]).err == 0)
@@ -330,8 +332,8 @@ def test_a_channel_of_bytes_accepts_any_message(broker: Broker, gateway_url: str
         channel = gateway.channel(f"raw-{uuid.uuid4().hex[:8]}", format="bytes")
     sent: list[Any] = [b"plain", b"", None]
     assert produced(broker, channel, sent).err == 0
-    told = fetched(broker, channel, min_bytes=5)
-    assert values(told) == sent
+    reported = fetched(broker, channel, min_bytes=5)
+    assert values(reported) == sent
 
 
 def test_arrow_batches_pass_unchanged(broker: Broker, new_channel: NewChannel) -> None:

@@ -170,7 +170,7 @@ def test_corrupt_messages_are_reported_among_good_ones():
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "expected"),
     [
         (None, "tombstone"),
         (b"", "begins with b''"),
@@ -190,8 +190,8 @@ def test_corrupt_messages_are_reported_among_good_ones():
         (message()[:-8], "malformed"),
     ],
 )
-def test_foreign_messages_are_reported(value, says):
-    assert says in reason(value)
+def test_foreign_messages_are_reported(value, expected):
+    assert expected in reason(value)
 
 
 def test_another_schema_id_is_reported():
@@ -224,15 +224,15 @@ def test_schema_and_dictionary_messages_are_rejected():
     batch = pa.record_batch({"x": pa.array(["a"]).dictionary_encode()})
     schema, dictionary, indices = stream_messages(batch)
     head = Envelope(schema_id=7, records=1).pack()
-    for found, says in ((schema, "a schema"), (dictionary, "a dictionary")):
-        assert says in reason(head + found.serialize().to_pybytes(), ids_codec())
+    for found, expected in ((schema, "a schema"), (dictionary, "a dictionary")):
+        assert expected in reason(head + found.serialize().to_pybytes(), ids_codec())
     assert "the schema has 1 in 3" in reason(
         head + indices.serialize().to_pybytes(), ids_codec("string")
     )
 
 
 @pytest.mark.parametrize(
-    ("batch", "type_", "says"),
+    ("batch", "type_", "expected"),
     [
         (pa.record_batch({"x": [1], "y": [2]}), "long", "2 columns in 4 buffers"),
         (pa.record_batch({"x": ["a"]}), "long", "1 columns in 3 buffers"),
@@ -253,8 +253,8 @@ def test_schema_and_dictionary_messages_are_rejected():
         ),
     ],
 )
-def test_batches_of_another_layout_are_rejected(batch, type_, says):
-    assert says in reason(enveloped(batch), ids_codec(type_))
+def test_batches_of_another_layout_are_rejected(batch, type_, expected):
+    assert expected in reason(enveloped(batch), ids_codec(type_))
 
 
 def test_columns_may_not_share_their_buffers():

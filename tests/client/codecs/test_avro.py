@@ -90,8 +90,8 @@ CORRUPT = [
 ]
 
 
-@pytest.mark.parametrize(("type_", "body", "says"), CORRUPT)
-def test_malformed_records_are_reported_among_good_ones(type_, body, says):
+@pytest.mark.parametrize(("type_", "body", "expected"), CORRUPT)
+def test_malformed_records_are_reported_among_good_ones(type_, body, expected):
     for codec_ in both(type_):
         schema = schema_of(type_)
         good = {
@@ -111,13 +111,13 @@ def test_malformed_records_are_reported_among_good_ones(type_, body, says):
         values.append(PREFIX + body)
         decoded = codec_.decode(values)
         assert [corrupt.index for corrupt in decoded.corrupt] == [3, 31]
-        assert all(says in corrupt.reason for corrupt in decoded.corrupt), decoded.corrupt
+        assert all(expected in corrupt.reason for corrupt in decoded.corrupt), decoded.corrupt
         assert decoded.counts == [1, 1, 1, 0, *[1] * 27, 0]
         assert rows_of(codec_, values) == [good] * 30
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "expected"),
     [
         (None, "tombstone"),
         (b"", "it begins with"),
@@ -127,11 +127,11 @@ def test_malformed_records_are_reported_among_good_ones(type_, body, says):
         (b'{"x": 1}', "it begins with"),
     ],
 )
-def test_foreign_messages_are_reported(value, says):
+def test_foreign_messages_are_reported(value, expected):
     for codec_ in both("int"):
         decoded = codec_.decode([PREFIX + b"\x02", value])
         assert [corrupt.index for corrupt in decoded.corrupt] == [1]
-        assert says in decoded.corrupt[0].reason
+        assert expected in decoded.corrupt[0].reason
         assert decoded.counts == [1, 0]
 
 
@@ -168,7 +168,7 @@ _INSERTS = st.one_of(
 
 @st.composite
 def damaged(draw, message):
-    """A message as it might come: whole, changed, cut, with bytes put in, or all garbage."""
+    """A message: valid, changed, truncated, with inserted bytes, or random."""
     message = bytearray(message)
     match draw(st.integers(0, 4)):
         case 1:
@@ -198,7 +198,7 @@ def test_the_columnar_codec_and_the_strict_reader_agree(given_, data):
         for made in decoded.batches:
             made.validate(full=True)
             assert made.schema.equals(schema.arrow)
-    # Compared as the numbers they travel as: dates may lie where Python has none.
+    # Compared as encoded numbers, because Python cannot represent some dates.
     plain = [
         [row for b in decoded.batches for row in fast._form.to_physical(b).to_pylist()]
         for decoded in (left, right)
@@ -271,7 +271,7 @@ def test_a_record_beyond_the_message_limit_is_reported():
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "expected"),
     [
         (b"\x06\x02", "field 'x' has the branch 3 of a union of 3"),
         (b"\x01\x02", "field 'x' has the branch -1 of a union of 3"),
@@ -279,12 +279,12 @@ def test_a_record_beyond_the_message_limit_is_reported():
         (b"\x02", "field 'x' is truncated"),
     ],
 )
-def test_malformed_values_of_a_union_are_reported(body, says):
+def test_malformed_values_of_a_union_are_reported(body, expected):
     codec_ = avro(["null", "string", {"type": "enum", "name": "e", "symbols": ["A", "B"]}])
     assert codec_.columnar is None
     decoded = codec_.decode([PREFIX + b"\x04\x02", PREFIX + body, PREFIX + b"\x00"])
     assert [corrupt.index for corrupt in decoded.corrupt] == [1]
-    assert says in decoded.corrupt[0].reason
+    assert expected in decoded.corrupt[0].reason
     assert [row for batch in decoded.batches for row in to_records(batch)] == [
         {"x": "B"},
         {"x": None},

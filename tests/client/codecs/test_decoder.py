@@ -1,4 +1,4 @@
-"""Decoder: messages of many schemas, and foreign ones, read as records of one schema."""
+"""Decoder: messages of many schemas, and foreign ones, decoded to records of one schema."""
 
 import pytest
 from hypothesis import assume, given, settings
@@ -123,7 +123,7 @@ def test_old_and_new_messages_may_interleave(each_format):
     news = messages(each_format, 8, NEW, [new(at) for at in range(10)])
     decoding = Decoder(each_format, NEW, SCHEMAS)
     assert rows_of(decoding.decode(olds)) == [read(at) for at in range(10)]
-    # The first and last are as usual, those between are not.
+    # The first and last messages have the usual schema, the others do not.
     mixed = [olds[0], news[1], olds[2], *news[3:9], olds[9]]
     expected = [read(0), new(1), read(2), *map(new, range(3, 9)), read(9)]
     assert rows_of(decoding.decode(mixed)) == expected
@@ -161,7 +161,7 @@ def test_an_unknown_id_is_reported(each_format):
 def test_without_a_lookup_an_unknown_id_is_not_skippable(each_format):
     decoding = Decoder(each_format, NEW, SCHEMAS)
     (corrupt,) = decoding.decode(messages(each_format, 9, NEW, [new(1)])).corrupt
-    assert "may be that of a newer schema of the channel" in corrupt.reason
+    assert "may belong to a newer schema of the channel" in corrupt.reason
     assert not corrupt.skippable
 
 
@@ -217,7 +217,7 @@ def test_an_unresolvable_value_rejects_only_its_message():
     decoded = Decoder("avro", reader, {1: writer}).decode(messages("avro", 1, writer, rows))
     assert rows_of(decoded) == [{"a": "x"}, {"a": "y"}]
     assert decoded.counts == [1, 0, 1]
-    # A message of the format arrow holds many records, of which none is read without the others.
+    # The records of an arrow message are read together.
     (batch,) = to_batches(rows, writer)
     whole = codec("arrow", writer, 1).encode(batch, limit_bytes=NO_LIMIT)
     fine = messages("arrow", 1, writer, [{"a": b"z"}])

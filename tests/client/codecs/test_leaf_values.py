@@ -274,7 +274,7 @@ def test_encodings_without_a_value_are_reported_among_good_ones(type_, good, bod
         values[3:3] = [PREFIX + (b"\x02" + body + b"\x00" if nested else body)]
         decoded = codec_.decode(values)
         assert [corrupt.index for corrupt in decoded.corrupt] == [3]
-        if not nested:  # in an array, the next byte may be taken for more
+        if not nested:  # in an array, the next byte may be read as part of the number
             assert says in decoded.corrupt[0].reason
         found = [row for made in decoded.batches for row in to_records(made)]
         assert found == [value] * 30

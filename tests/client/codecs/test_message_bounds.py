@@ -20,30 +20,30 @@ from sluiceway.records import to_batches
 LIMIT_BYTES = 2 << 30
 PATIENCE_S = 480
 
-# Processes are forked from one that has imported the slow modules and not used them.
+# Processes are forked from one that has imported the slow modules without using them.
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["pandas", "pytest", "sluiceway.codecs", "sluiceway.records"])
 
 
 def survives(work, *arguments, most_mb=100):
-    """Do this in a process of its own, which may not end before, nor grow by more."""
-    hears, tells = FORKING.Pipe(duplex=False)
-    process = FORKING.Process(target=bounded, args=(tells, most_mb, work, *arguments))
+    """Run `work` in a new process, which must survive and grow by at most `most_mb`."""
+    receiver, sender = FORKING.Pipe(duplex=False)
+    process = FORKING.Process(target=bounded, args=(sender, most_mb, work, *arguments))
     process.start()
-    tells.close()
-    with hears:
+    sender.close()
+    with receiver:
         try:
-            told = hears.recv() if hears.poll(PATIENCE_S) else "does not end"
+            reported = receiver.recv() if receiver.poll(PATIENCE_S) else "does not end"
         except EOFError:
-            told = "ended without a word"
-    if told != "survived":
+            reported = "ended without a result"
+    if reported != "survived":
         process.kill()
     process.join(PATIENCE_S)
-    assert told == "survived", told
+    assert reported == "survived", reported
     assert process.exitcode == 0
 
 
-def bounded(tells, most_mb, work, *arguments):
+def bounded(sender, most_mb, work, *arguments):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
     try:
@@ -51,9 +51,9 @@ def bounded(tells, most_mb, work, *arguments):
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown < most_mb * 1024, f"{grown // 1024} MB"
     except BaseException:
-        tells.send(traceback.format_exc())
+        sender.send(traceback.format_exc())
     else:
-        tells.send("survived")
+        sender.send("survived")
 
 
 def both(type_):

@@ -32,7 +32,7 @@ def oracle(schema, schema_id, rows):
 
 
 def for_fastavro(value, type_):
-    """Give the stored form of the few logical types that fastavro does not know."""
+    """Return the stored form of logical types that fastavro does not support."""
     match type_:
         case t.Nullable(item=item):
             return None if value is None else for_fastavro(value, item)

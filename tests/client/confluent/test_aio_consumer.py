@@ -57,14 +57,14 @@ def test_an_aio_consumer_reads_commits_and_closes(site: Facade, name: str) -> No
 
 
 def test_callbacks_of_an_aio_consumer_call_the_consumer(site: Facade, name: str) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def begin(reader: AIOConsumer, partitions: list[TopicPartition]) -> None:
         await reader.assign([at(name, 0, 7), at(name, 1, 8)])
-        told.extend(sorted(each.partition for each in await reader.assignment()))
+        reported.extend(sorted(each.partition for each in await reader.assignment()))
 
     async def end(reader: AIOConsumer, partitions: list[TopicPartition]) -> None:
-        told.extend(await reader.commit(asynchronous=False))
+        reported.extend(await reader.commit(asynchronous=False))
 
     async def read() -> None:
         async with AIOConsumer(configured(site)) as reader:
@@ -75,8 +75,8 @@ def test_callbacks_of_an_aio_consumer_call_the_consumer(site: Facade, name: str)
             assert {each.offset() for each in found} == {7, 8, 9}
 
     asyncio.run(asyncio.wait_for(read(), 60))
-    assert told[:2] == [0, 1]
-    assert [each.offset for each in told[2:]] == [10, 10]
+    assert reported[:2] == [0, 1]
+    assert [each.offset for each in reported[2:]] == [10, 10]
 
 
 def test_an_aio_consumer_cannot_be_closed_in_its_callback(

@@ -36,7 +36,7 @@ def abandon(channel: Channel, count: int, partition: int = 0) -> None:
         failing()
 
 
-def test_only_committed_messages_are_handed_out(channel: Channel, consumer: MakeConsumer) -> None:
+def test_only_committed_messages_are_returned(channel: Channel, consumer: MakeConsumer) -> None:
     write(channel, 1, 2)
     abandon(channel, 10)
     write(channel, 3, 4)
@@ -53,7 +53,7 @@ def test_only_committed_messages_are_handed_out(channel: Channel, consumer: Make
     assert reader.committed([at(channel.name)])[0].offset == read[-1] + 1
 
 
-def test_an_open_batch_hides_what_follows_it_until_it_ends(
+def test_an_open_batch_hides_later_records_until_it_ends(
     channel: Channel, consumer: MakeConsumer
 ) -> None:
     reader = consumer()
@@ -70,7 +70,7 @@ def test_an_open_batch_hides_what_follows_it_until_it_ends(
     assert reader.get_watermark_offsets(at(channel.name, 0)) == (0, 2)
 
 
-def test_a_restarted_consumer_continues_behind_its_commit(
+def test_a_restarted_consumer_continues_after_its_commit(
     channel: Channel, consumer: MakeConsumer
 ) -> None:
     write(channel, *range(10))

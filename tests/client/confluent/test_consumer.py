@@ -84,17 +84,17 @@ def test_the_next_consumer_continues_at_the_committed_offsets(
 
 
 def test_poll_reports_an_asynchronous_commit(consumer: Callable[..., Consumer], name: str) -> None:
-    told: list[tuple[Any, list[TopicPartition]]] = []
-    reader = consumer(on_commit=lambda error, parts: told.append((error, parts)))
+    reported: list[tuple[Any, list[TopicPartition]]] = []
+    reader = consumer(on_commit=lambda error, parts: reported.append((error, parts)))
     reader.assign([at(name, 0, 0)])
     (message, *_) = taken(reader, 3)
     assert reader.commit(message=message) is None
     reader.commit(offsets=[at(name, 0, 3)])
     reader.commit(offsets=[at(name, 0, 99)])
-    while len(told) < 3:
+    while len(reported) < 3:
         reader.poll(0.05)
-    assert [[each.offset for each in parts] for _, parts in told] == [[1], [3], [99]]
-    *_, (error, _) = told
+    assert [[each.offset for each in parts] for _, parts in reported] == [[1], [3], [99]]
+    *_, (error, _) = reported
     assert error is not None
     assert error.code() == KafkaError.OFFSET_OUT_OF_RANGE
 
@@ -316,7 +316,7 @@ def test_a_consumer_is_listed_with_its_positions(
     taken(reader, 10)
     assert reader.poll(1) is None
     channel = site.gateway.channel(name)
-    # Its calls report the messages handed out, as those of a consumer that reads on.
+    # Its calls still return messages, like those of an open consumer.
     polled_until(lambda: {each.state for each in channel.endpoints()} == {"started"}, reader)
     (seen,) = channel.wait_for(readers=1, state="started", timeout_s=20)
     assert (seen.id, seen.group) == (reader.memberid(), None)

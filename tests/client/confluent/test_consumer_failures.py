@@ -51,7 +51,7 @@ def failing(calls: list[str], which: str) -> Callable[[Consumer, list[TopicParti
 
 
 def beats_again(reader: ChannelMember) -> bool:
-    """Whether the gateway answers heartbeats again, so none is waiting for a connection."""
+    """Whether the gateway answers heartbeats again."""
     return reader.handle.session._outage_since_s is None
 
 
@@ -60,7 +60,7 @@ def test_reading_continues_while_the_gateway_is_unavailable(
 ) -> None:
     config = {"enable.auto.commit": True, "auto.commit.interval.ms": 100}
     with site.consumer(**EARLIEST, **config, **{"bootstrap.servers": way.url}) as reader:
-        # A name that is tried again and again, and a regex.
+        # A name that is retried, and a regex.
         reader.subscribe([name, f"{name}-later", f"^{name}$"])
         while not offsets([m for m in taken(reader, 1) if m.error() is None]):
             pass
@@ -78,7 +78,7 @@ def test_consume_commits_messages_only_after_returning_them(
 ) -> None:
     reader = consumer(**{"enable.auto.commit": True, "auto.commit.interval.ms": 50})
     reader.assign([at(name, 0, 0)])
-    # More than there are: it holds the messages until its timeout.
+    # More than exist, so it holds the messages until its timeout.
     assert len(reader.consume(50, 1.5)) == 10
     assert site.gateway.channel(name).committed("g") == {}
 
@@ -114,7 +114,7 @@ def test_consume_returns_early_when_its_partitions_are_revoked(consumer: New, na
     until(lambda: sum(each.offset for each in first.position(both)) == 20)
     second = consumer(**config)
     second.subscribe([name])
-    # It returns long before its timeout, because the other one waits.
+    # It returns long before its timeout, because the other consumer waits.
     polled_until(lambda: not holding.is_alive(), second)
     assert sum(map(len, offsets(held).values())) == 20
     assert len(first.assignment()) == 2
@@ -157,19 +157,19 @@ def test_on_lost_that_raises_is_called_once(consumer: New, site: Facade, name: s
 
 
 def test_a_callback_may_seek_and_pause_but_not_close(consumer: New, name: str) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
 
     def begin(reader: Consumer, parts: list[TopicPartition]) -> None:
         reader.assign([at(name, 0, 7), at(name, 1, 8)])
         reader.assign([at(name, 0, 9)])
         reader.pause([at(name, 1)])
-        told.extend(sorted(each.partition for each in reader.assignment()))
-        told.extend(raised(call) for call in (reader.close, reader.unsubscribe))
+        reported.extend(sorted(each.partition for each in reader.assignment()))
+        reported.extend(raised(call) for call in (reader.close, reader.unsubscribe))
 
     reader = consumer(**EARLIEST)
     reader.subscribe([name], on_assign=begin)
     assert offsets(taken(reader, 1)) == {0: [9]}
-    assert told == [0, 1, KafkaError._STATE, KafkaError._STATE]
+    assert reported == [0, 1, KafkaError._STATE, KafkaError._STATE]
     assert reader.poll(0.2) is None
     reader.resume([at(name, 1)])
     assert offsets(taken(reader, 2)) == {1: [8, 9]}
@@ -295,7 +295,7 @@ def test_a_wakeup_during_postponing_is_not_lost() -> None:
     for each in threads:
         each.start()
         wakeup.postpone(time.monotonic() + 60)
-        # A poll checks the one, and waits for the other.
+        # A poll checks the first, and waits for the second.
         assert wakeup.is_set() == (wakeup.due_s == 0) or each.is_alive()
         each.join()
         assert wakeup.is_set() == (wakeup.due_s == 0)

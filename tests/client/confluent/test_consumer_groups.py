@@ -32,26 +32,26 @@ def name(site: Facade) -> str:
 
 @pytest.fixture
 def consumer(consumer: Callable[..., Consumer]) -> Callable[..., Consumer]:
-    """Create a consumer that begins with the first message."""
+    """Create a consumer that starts at the first message."""
     return partial(consumer, **EARLIEST)
 
 
-def hearing(heard: Heard, which: str) -> Callable[[Consumer, list[TopicPartition]], None]:
-    return lambda _, parts: heard.append((which, [(p.topic, p.partition) for p in parts]))
+def hearing(received: Heard, which: str) -> Callable[[Consumer, list[TopicPartition]], None]:
+    return lambda _, parts: received.append((which, [(p.topic, p.partition) for p in parts]))
 
 
 def test_a_single_member_has_all_partitions_and_continues_after_a_restart(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
-    heard: Heard = []
+    received: Heard = []
     first = consumer(**{"enable.auto.commit": True})
-    first.subscribe([name], on_assign=hearing(heard, "on"), on_revoke=hearing(heard, "off"))
+    first.subscribe([name], on_assign=hearing(received, "on"), on_revoke=hearing(received, "off"))
     assert offsets(taken(first, 10)) == {0: [*range(5)], 1: [*range(5)]}
     both = [(name, 0), (name, 1)]
-    assert heard == [("on", both)]
+    assert received == [("on", both)]
     assert [(each.topic, each.partition) for each in first.assignment()] == both
     first.close()
-    assert heard == [("on", both), ("off", both)]
+    assert received == [("on", both), ("off", both)]
     second = consumer()
     second.subscribe([name])
     polled_until(lambda: len(second.assignment()) == 2, second)
@@ -62,9 +62,9 @@ def test_a_single_member_has_all_partitions_and_continues_after_a_restart(
 def test_reassigned_partitions_keep_their_offsets(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
-    heard: Heard = []
+    received: Heard = []
     first = consumer(**{"enable.auto.commit": True})
-    first.subscribe([name], on_revoke=hearing(heard, "off"))
+    first.subscribe([name], on_revoke=hearing(received, "off"))
     taken(first, 10)
     second = consumer(**{"enable.auto.commit": True})
     second.subscribe([name])
@@ -72,7 +72,7 @@ def test_reassigned_partitions_keep_their_offsets(
     polled_until(lambda: len(first.assignment()) == 1, first, second)
     (kept,), (passed,) = first.assignment(), second.assignment()
     assert {kept.partition, passed.partition} == {0, 1}
-    assert heard == [("off", [(name, passed.partition)])]
+    assert received == [("off", [(name, passed.partition)])]
     # The first consumer committed what it had read before the partition was revoked.
     assert second.committed([passed])[0].offset == 5
     assert second.poll(0.2) is None
@@ -118,7 +118,7 @@ def test_an_unknown_channel_is_an_event_and_is_read_once_it_exists(
     later = site.gateway.channel(f"{name}-later", format="bytes", heartbeat=BEAT)
     with later.writer() as writer:
         writer.write({"value": b"now"})
-    # The event comes once, and joining is tried again and again.
+    # The event is returned once, and joining is retried.
     assert [message.value() for message in taken(reader, 1)] == [b"now"]
 
 
@@ -161,9 +161,9 @@ def test_only_members_commit_for_a_group_that_has_members(
 def test_a_removed_member_loses_its_partitions(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:
-    heard: Heard = []
+    received: Heard = []
     reader = consumer()
-    reader.subscribe([name], on_revoke=hearing(heard, "off"), on_lost=hearing(heard, "lost"))
+    reader.subscribe([name], on_revoke=hearing(received, "off"), on_lost=hearing(received, "lost"))
     taken(reader, 10)
     channel = site.gateway.channel(name)
     channel.dismiss(str(reader.memberid()))
@@ -171,7 +171,7 @@ def test_a_removed_member_loses_its_partitions(
     (event,) = taken(reader, 1)
     assert codes([event]) == [KafkaError.UNKNOWN_MEMBER_ID]
     assert event.error().fatal()
-    assert heard == [("lost", [(name, 0), (name, 1)])]
+    assert received == [("lost", [(name, 0), (name, 1)])]
     assert reader.assignment() == []
 
 

@@ -1,4 +1,4 @@
-"""Timeouts of sluiceway.confluent.Consumer while the gateway is silent."""
+"""Timeouts of sluiceway.confluent.Consumer while the gateway does not answer."""
 
 import threading
 import time
@@ -84,7 +84,7 @@ def test_an_outage_is_reported_once_to_error_cb(site: Facade, name: str, way: Re
     with site.consumer(**EARLIEST, **config) as reader:
         for _ in range(2):
             way.cut()
-            # While it joins at first, and by the heartbeats afterwards.
+            # First while joining, later by the heartbeats.
             reader.subscribe([name])
             polled_until(lambda: errors, reader)
             until_s = time.monotonic() + 3
@@ -148,7 +148,7 @@ def test_other_threads_poll_while_a_commit_waits(site: Facade, name: str, way: R
     assert sum(each.offset for each in site.gateway.channel(name).committed("g").values()) == 5
 
 
-def test_partitions_that_come_back_are_read_again(
+def test_partitions_that_are_assigned_again_are_read_again(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     first, second = consumer(**EARLIEST), consumer(**EARLIEST)

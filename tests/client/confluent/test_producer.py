@@ -20,7 +20,7 @@ from confluent_kafka.aio import AIOProducer
 from confluent_facade import NUMBER, Facade, KafkaError, offsets, raised, taken
 from sluiceway.confluent import Message, Producer, TopicPartition
 
-Told = list[tuple[int | None, str, int | None, int | None]]
+Reported = list[tuple[int | None, str, int | None, int | None]]
 
 
 @pytest.fixture
@@ -28,24 +28,26 @@ def name(site: Facade) -> str:
     return site.channel()
 
 
-def noting(told: Told) -> Any:
+def noting(reported: Reported) -> Any:
     def note(error: KafkaError | None, message: Message) -> None:
         code = None if error is None else error.code()
-        told.append((code, message.topic(), message.partition(), message.offset()))
+        reported.append((code, message.topic(), message.partition(), message.offset()))
 
     return note
 
 
 def test_messages_are_delivered_and_reports_have_the_channels_name(site: Facade, name: str) -> None:
-    told: Told = []
+    reported: Reported = []
     with site.producer() as producer:
-        producer.produce(name, b"one", b"key", 1, on_delivery=noting(told), headers={"h": b"1"})
-        producer.produce(name, value="two", partition=1, callback=noting(told), timestamp=1234567)
+        producer.produce(name, b"one", b"key", 1, on_delivery=noting(reported), headers={"h": b"1"})
+        producer.produce(
+            name, value="two", partition=1, callback=noting(reported), timestamp=1234567
+        )
         producer.produce(name, None, "key", 1)
         assert len(producer) >= 1
         assert producer.flush(30) == 0
         assert len(producer) == 0
-        assert told == [(None, name, 1, 0), (None, name, 1, 1)]
+        assert reported == [(None, name, 1, 0), (None, name, 1, 1)]
         assert producer.poll(0) == 0
     with site.consumer() as reader:
         reader.assign([TopicPartition(name, 1, 0)])
@@ -57,24 +59,28 @@ def test_messages_are_delivered_and_reports_have_the_channels_name(site: Facade,
 
 
 def test_polling_calls_back(site: Facade, name: str) -> None:
-    told: Told = []
-    with site.producer(on_delivery=noting(told)) as producer:
+    reported: Reported = []
+    with site.producer(on_delivery=noting(reported)) as producer:
         assert producer.poll(0) == 0
         producer.produce(name, b"1", partition=0)
-        while not told:
+        while not reported:
             producer.poll(1)
-    assert told == [(None, name, 0, 0)]
+    assert reported == [(None, name, 0, 0)]
 
 
 def test_a_later_callback_gets_delivery_reports_in_order(site: Facade, name: str) -> None:
-    told: Told = []
+    reported: Reported = []
     with site.producer() as producer:
         for number in range(20):
             producer.produce(
-                name, b"%d" % number, None, 0, **({"callback": noting(told)} if number > 9 else {})
+                name,
+                b"%d" % number,
+                None,
+                0,
+                **({"callback": noting(reported)} if number > 9 else {}),
             )
         producer.flush()
-    assert told == [(None, name, 0, number) for number in range(10, 20)]
+    assert reported == [(None, name, 0, number) for number in range(10, 20)]
 
 
 def test_a_native_reader_finishes_after_the_producer_closes(site: Facade, name: str) -> None:
@@ -126,14 +132,14 @@ def test_a_full_queue_raises_and_accepts_messages_after_a_poll(site: Facade, nam
 
 
 def test_purged_messages_have_failed_and_fail_the_writer(site: Facade, name: str) -> None:
-    told: Told = []
+    reported: Reported = []
     producer = site.producer(**{"linger.ms": 60_000})
-    producer.produce(name, b"x", partition=0, on_delivery=noting(told))
+    producer.produce(name, b"x", partition=0, on_delivery=noting(reported))
     assert producer.flush(30) == 0
-    producer.produce(name, b"x", partition=0, on_delivery=noting(told))
+    producer.produce(name, b"x", partition=0, on_delivery=noting(reported))
     producer.purge()
     assert producer.flush(30) == 0
-    assert [code for code, *_ in told] == [None, KafkaError._PURGE_QUEUE]
+    assert [code for code, *_ in reported] == [None, KafkaError._PURGE_QUEUE]
     producer.close()
     (writer,) = site.gateway.channel(name).endpoints()
     assert writer.state == "error"
@@ -141,12 +147,12 @@ def test_purged_messages_have_failed_and_fail_the_writer(site: Facade, name: str
 
 
 def test_a_message_without_a_value_is_refused_as_by_hpes_client(site: Facade, name: str) -> None:
-    told: Told = []
+    reported: Reported = []
     with site.producer(**{"sluiceway.behaves.like": "hpe"}) as producer:
-        producer.produce(name, None, on_delivery=noting(told))
-        assert (told, len(producer)) == ([], 1)
+        producer.produce(name, None, on_delivery=noting(reported))
+        assert (reported, len(producer)) == ([], 1)
         assert producer.poll(0) == 1
-        assert [(code, topic) for code, topic, *_ in told] == [(KafkaError._INVALID_ARG, name)]
+        assert [(code, topic) for code, topic, *_ in reported] == [(KafkaError._INVALID_ARG, name)]
     assert site.gateway.channel(name).reader(until="now").finished
 
 
@@ -155,14 +161,14 @@ def test_avro_channels_accept_only_their_own_messages(site: Facade) -> None:
     (schema,) = site.gateway.channel(name).schemas()
     mine = b"\0" + schema.id.to_bytes(4, "big") + b"\x0c"
     with site.producer() as producer:
-        told: Told = []
+        reported: Reported = []
         producer.produce(name, mine)
-        producer.produce(name, b"{}", on_delivery=noting(told))
+        producer.produce(name, b"{}", on_delivery=noting(reported))
         producer.flush()
-        # Whether the channel has got a schema of this id is asked in the background.
-        producer.produce(name, b"\0\0\0\x7f\xff\x0c", on_delivery=noting(told))
+        # The schema id is looked up in the background.
+        producer.produce(name, b"\0\0\0\x7f\xff\x0c", on_delivery=noting(reported))
         producer.flush()
-        assert told == [(KafkaError._INVALID_ARG, name, None, None)] * 2
+        assert reported == [(KafkaError._INVALID_ARG, name, None, None)] * 2
         for wrong in (b"\0\0\0\x7f\xff\x0c", b"\1" + mine[1:], b"", b"{}", None, "text"):
             assert raised(producer.produce, name, wrong) == KafkaError._INVALID_ARG
         with pytest.raises(TypeError):
@@ -203,11 +209,11 @@ def test_invalid_messages_raise(site: Facade, name: str) -> None:
                 producer.produce(name, **wrong)
     channel = site.gateway.channel(name)
     channel.close(force=True)
-    told: Told = []
+    reported: Reported = []
     with site.producer() as late:
-        late.produce(name, b"x", on_delivery=noting(told))
+        late.produce(name, b"x", on_delivery=noting(reported))
         late.flush()
-    assert told == [(KafkaError.POLICY_VIOLATION, name, None, None)]
+    assert reported == [(KafkaError.POLICY_VIOLATION, name, None, None)]
     for call in (lambda: late.produce(name, b"x"), late.poll, late.flush, late.purge):
         with pytest.raises(RuntimeError, match="Producer has been closed"):
             call()
@@ -264,13 +270,13 @@ def test_end_offsets_include_new_partitions(site: Facade, name: str) -> None:
 
 
 def test_threads_share_one_writer_and_each_gets_its_own_reports(site: Facade, name: str) -> None:
-    told: dict[int, set[int]] = {number: set() for number in range(4)}
+    reported: dict[int, set[int]] = {number: set() for number in range(4)}
     producer = site.producer()
     begin = threading.Barrier(4)
 
     def work(number: int) -> None:
         def note(error: KafkaError | None, message: Message) -> None:
-            told[number].add(int(message.value() or b"") // 1000)
+            reported[number].add(int(message.value() or b"") // 1000)
 
         begin.wait(20)
         for each in range(500):
@@ -285,7 +291,7 @@ def test_threads_share_one_writer_and_each_gets_its_own_reports(site: Facade, na
     finally:
         sys.setswitchinterval(interval_s)
     producer.close()
-    assert told == {number: {number} for number in range(4)}
+    assert reported == {number: {number} for number in range(4)}
     (writer,) = site.gateway.channel(name).endpoints()
     assert sum((writer.ends or {}).values()) == 2000
 
@@ -298,8 +304,8 @@ def test_polling_before_the_first_message_waits(site: Facade, name: str) -> None
 
 
 def test_batches_are_produced_and_refused_messages_are_marked(site: Facade, name: str) -> None:
-    told: Told = []
-    other: Told = []
+    reported: Reported = []
+    other: Reported = []
     config = {"queue.buffering.max.messages": 3, "linger.ms": 200}
     with site.producer(**config) as producer:
         producer.produce(name, b"first", partition=0)
@@ -310,11 +316,11 @@ def test_batches_are_produced_and_refused_messages_are_marked(site: Facade, name
             {},
             {"value": b"too many"},
         ]
-        assert producer.produce_batch(name, batch, partition=0, on_delivery=noting(told)) == 3
+        assert producer.produce_batch(name, batch, partition=0, on_delivery=noting(reported)) == 3
         assert ["_error" in each for each in batch] == [False, False, False, True]
         assert batch[3]["_error"].code() == KafkaError._QUEUE_FULL
         producer.flush()
-        assert (other, told) == ([(None, name, 1, 0)], [(None, name, 0, 1), (None, name, 0, 2)])
+        assert (other, reported) == ([(None, name, 1, 0)], [(None, name, 0, 1), (None, name, 0, 2)])
         for wrong, text in (
             ({}, "messages must be a list"),
             ([{}, 1], "Message at index 1 must be a dict"),
@@ -361,11 +367,11 @@ def test_partitioners_place_keys_as_librdkafka_does(site: Facade) -> None:
 
 def test_a_missing_channel_is_created_on_request(site: Facade) -> None:
     name = f"confluent-{uuid.uuid4().hex[:8]}"
-    told: Told = []
+    reported: Reported = []
     with site.producer(**{"allow.auto.create.topics": True}) as producer:
-        producer.produce(name, b"x", on_delivery=noting(told))
+        producer.produce(name, b"x", on_delivery=noting(reported))
         assert producer.flush(30) == 0
-    assert told == [(None, name, 0, 0)]
+    assert reported == [(None, name, 0, 0)]
     channel = site.gateway.channel(name)
     assert (channel.format, channel.partitions) == ("bytes", 1)
 

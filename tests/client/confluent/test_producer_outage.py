@@ -1,4 +1,4 @@
-"""sluiceway.confluent.Producer without a gateway, and with errors that only attaching finds."""
+"""sluiceway.confluent.Producer without a gateway, and with errors of attaching."""
 
 import contextlib
 import gc
@@ -17,7 +17,7 @@ from relay import Relay, held_port
 from sluiceway.confluent import KafkaException, Message, Producer
 from waiting import until
 
-Told = list[tuple[int, str]]
+Reported = list[tuple[int, str]]
 
 
 @pytest.fixture
@@ -29,11 +29,11 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def noting(told: Told) -> Any:
+def noting(reported: Reported) -> Any:
     def note(error: KafkaError | None, message: Message) -> None:
         assert error is not None
         assert message.error().code() == error.code()
-        told.append((error.code(), error.str()))
+        reported.append((error.code(), error.str()))
 
     return note
 
@@ -54,7 +54,7 @@ def test_producing_and_polling_never_wait_for_a_silent_gateway(silent: str) -> N
 
 
 def test_messages_time_out_with_their_callbacks_and_the_outage_is_reported_once() -> None:
-    told: Told = []
+    reported: Reported = []
     errors: list[KafkaError] = []
     with held_port() as held:
         url = f"http://127.0.0.1:{held.getsockname()[1]}"
@@ -62,11 +62,13 @@ def test_messages_time_out_with_their_callbacks_and_the_outage_is_reported_once(
             {"bootstrap.servers": url, "message.timeout.ms": 4000, "error_cb": errors.append}
         )
         for name in ("one", "other"):
-            producer.produce(name, b"x", b"k", on_delivery=noting(told))
+            producer.produce(name, b"x", b"k", on_delivery=noting(reported))
         assert producer.flush(30) == 0
         assert [error.code() for error in errors] == [KafkaError._TRANSPORT]
-        assert [code for code, _ in told] == [KafkaError._MSG_TIMED_OUT] * 2
-        assert all("Message timed out" in text and "does not answer" in text for _, text in told)
+        assert [code for code, _ in reported] == [KafkaError._MSG_TIMED_OUT] * 2
+        assert all(
+            "Message timed out" in text and "does not answer" in text for _, text in reported
+        )
         assert producer.close() is True
 
 
@@ -79,7 +81,7 @@ def test_messages_are_delivered_in_order_once_the_gateway_answers(site: Facade) 
         relay.cut()
         producer = Producer({"bootstrap.servers": relay.url, "error_cb": errors.append})
         for number in range(50):
-            # The first ones have no callback, so librdkafka's reports change meanwhile.
+            # The first messages have no callback, so the mode of the reports changes in between.
             note = None if number < 10 else lambda _, message: delivered.append(message.value())
             producer.produce(name, b"%d" % number, partition=0, on_delivery=note)
         until(lambda: producer.poll(0.1) or errors)
@@ -113,30 +115,30 @@ def test_the_local_queue_is_bounded(silent: str) -> None:
 
 
 @pytest.mark.parametrize("leave", ["close", pytest.param("with", marks=pytest.mark.long)])
-def test_closing_is_bounded_and_fails_what_was_not_delivered(silent: str, leave: str) -> None:
-    told: Told = []
+def test_closing_is_bounded_and_fails_undelivered_messages(silent: str, leave: str) -> None:
+    reported: Reported = []
     producer = Producer({"bootstrap.servers": silent})
-    producer.produce("flights", b"x", on_delivery=noting(told))
+    producer.produce("flights", b"x", on_delivery=noting(reported))
     producer.produce("flights", b"x")
     began_s = time.monotonic()
     end = contextlib.nullcontext() if leave == "close" else producer
-    with pytest.raises(KafkaException, match="2 messages were not delivered"), end:
+    with pytest.raises(KafkaException, match="2 messages failed"), end:
         producer.close(timeout=0.5) if leave == "close" else None
     assert time.monotonic() - began_s < (3 if leave == "close" else 14)
-    assert [code for code, _ in told] == [KafkaError._PURGE_QUEUE]
-    assert "close() gave up" in told[0][1]
+    assert [code for code, _ in reported] == [KafkaError._PURGE_QUEUE]
+    assert "close() stopped" in reported[0][1]
     with pytest.raises(RuntimeError, match="Producer has been closed"):
         producer.produce("flights", b"x")
-    with pytest.raises(KafkaException, match="2 messages were not delivered"):
+    with pytest.raises(KafkaException, match="2 messages failed"):
         producer.close()
 
 
-def test_what_attaching_finds_out_is_the_error_of_the_messages(site: Facade) -> None:
-    told: Told = []
+def test_errors_of_attaching_are_the_errors_of_the_messages(site: Facade) -> None:
+    reported: Reported = []
     with site.producer() as producer:
-        producer.produce("nowhere", b"x", on_delivery=noting(told))
+        producer.produce("nowhere", b"x", on_delivery=noting(reported))
         assert producer.flush(30) == 0
-    ((code, text),) = told
+    ((code, text),) = reported
     assert code == KafkaError.UNKNOWN_TOPIC_OR_PART
     for advice in ("gateway.channel('nowhere'", "sluiceway channels create", "auto.create.topics"):
         assert advice in text
@@ -156,34 +158,34 @@ def test_messages_that_failed_without_a_callback_are_logged_and_raised_by_close(
 
 def test_a_channel_that_is_created_later_gets_the_next_messages(site: Facade) -> None:
     name = f"confluent-{uuid.uuid4().hex[:8]}"
-    told: list[int | None] = []
-    with site.producer(on_delivery=lambda error, _: told.append(error and error.code())) as it:
+    reported: list[int | None] = []
+    with site.producer(on_delivery=lambda error, _: reported.append(error and error.code())) as it:
         it.produce(name, b"lost")
         it.flush(30)
         site.gateway.channel(name, format="bytes")
         it.produce(name, b"kept")
         it.flush(30)
-    assert told == [KafkaError.UNKNOWN_TOPIC_OR_PART, None]
+    assert reported == [KafkaError.UNKNOWN_TOPIC_OR_PART, None]
 
 
 def test_a_polling_thread_gets_the_errors_of_another_threads_messages(site: Facade) -> None:
-    told: Told = []
+    reported: Reported = []
     name = site.channel()
     with site.producer() as producer:
         producer.produce(name, b"x")
         producer.flush()
         polls = threading.Thread(target=lambda: producer.poll(30))
         polls.start()
-        producer.produce("nowhere", b"x", on_delivery=noting(told))
+        producer.produce("nowhere", b"x", on_delivery=noting(reported))
         polls.join(30)
-        assert [code for code, _ in told] == [KafkaError.UNKNOWN_TOPIC_OR_PART]
+        assert [code for code, _ in reported] == [KafkaError.UNKNOWN_TOPIC_OR_PART]
 
 
 def test_an_abandoned_producer_of_a_silent_gateway_is_garbage_collected(silent: str) -> None:
-    told: Told = []
+    reported: Reported = []
     producer = Producer({"bootstrap.servers": silent, "message.timeout.ms": 500})
-    producer.produce("flights", b"x", on_delivery=noting(told))
+    producer.produce("flights", b"x", on_delivery=noting(reported))
     del producer
     gc.collect()
-    until(lambda: told)
-    assert told[0][0] == KafkaError._MSG_TIMED_OUT
+    until(lambda: reported)
+    assert reported[0][0] == KafkaError._MSG_TIMED_OUT

@@ -30,12 +30,12 @@ def public(kind: type) -> set[str]:
 def test_every_public_name_is_on_the_page() -> None:
     named = set(re.findall(r"(?:Consumer|Producer)\.\w+", " ".join(row[0] for row in ROWS)))
     assert public(Consumer) | public(Producer) == named
-    told = " ".join(row[0] for row in ROWS)
-    assert [name for name in confluent.__all__ if name not in told] == []
+    reported = " ".join(row[0] for row in ROWS)
+    assert [name for name in confluent.__all__ if name not in reported] == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0].replace("`", "")[:60])
-def test_the_test_of_a_row_calls_the_names_of_the_row(row: tuple[str, str, str]) -> None:
+def test_each_row_names_a_test_that_uses_its_names(row: tuple[str, str, str]) -> None:
     names, path, test = row
     source = (ROOT / path).read_text()
     body = re.split(r"\n(?=def |@)", source.partition(f"def {test}(")[2])[0]

@@ -35,11 +35,11 @@ def in_threads(work: Callable[[int], object]) -> None:
 def test_threads_produce_poll_and_flush_and_each_message_is_delivered_and_reported_once(
     site: Facade, name: str
 ) -> None:
-    told: list[bytes] = []
+    reported: list[bytes] = []
 
     def note(error: KafkaError | None, message: Message) -> None:
         assert error is None
-        told.append(message.value() or b"")
+        reported.append(message.value() or b"")
 
     producer = site.producer()
 
@@ -53,7 +53,7 @@ def test_threads_produce_poll_and_flush_and_each_message_is_delivered_and_report
     in_threads(work)
     producer.close()
     wanted = sorted(b"%d" % number for number in range(100 * THREADS))
-    assert sorted(told) == wanted
+    assert sorted(reported) == wanted
     with site.gateway.channel(name).reader() as reader:
         assert sorted(record["value"] for record in reader) == wanted
 

@@ -36,7 +36,7 @@ def name(site: Facade) -> str:
 
 @pytest.fixture
 def transactional(site: Facade) -> Iterator[Callable[..., Producer]]:
-    """Make a producer with transactions, which is closed at the end."""
+    """Create a producer with transactions, which is closed at the end."""
     made: list[Producer] = []
 
     def make(id_: str | None = None, **config: Any) -> Producer:
@@ -55,7 +55,7 @@ def transactional(site: Facade) -> Iterator[Callable[..., Producer]]:
 
 
 def values(site: Facade, name: str) -> list[bytes]:
-    """Return what a native reader sees."""
+    """Return the values that a native reader returns."""
     with site.gateway.channel(name).reader(until="now") as reader:
         return sorted(record["value"] for record in reader)
 
@@ -74,15 +74,15 @@ def abort_error(call: Callable[..., object], *arguments: Any) -> KafkaError:
 def test_flush_commits_and_nothing_is_visible_before(
     site: Facade, name: str, ledger: LedgerView
 ) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
     with site.producer() as producer:
         for number in range(100):
             producer.produce(
-                name, b"%03d" % number, on_delivery=lambda error, _: told.append(error)
+                name, b"%03d" % number, on_delivery=lambda error, _: reported.append(error)
             )
         assert producer.flush(30) == 0
         assert values(site, name) == [b"%03d" % number for number in range(100)]
-        assert told == [None] * 100
+        assert reported == [None] * 100
         producer.produce(name, b"next")
         producer.flush(30)
         producer.flush(30)
@@ -121,7 +121,7 @@ def test_a_producer_commits_by_time(
 def test_a_failed_message_commits_nothing_and_ends_the_producer(site: Facade, name: str) -> None:
     producer = site.producer(**{"message.max.bytes": 2000})
     producer.produce(name, b"small")
-    until(lambda: producer._deliveries.handed_over or producer.poll(0.05))
+    until(lambda: producer._deliveries.in_librdkafka or producer.poll(0.05))
     producer.produce(name, b"large" * 1000, on_delivery=lambda *_: None)
     error = abort_error(producer.flush, 30)
     assert error.code() != 0
@@ -298,15 +298,15 @@ def test_a_channel_without_batches_is_refused(
     site: Facade, transactional: Callable[..., Producer]
 ) -> None:
     plain = site.channel()
-    told: list[KafkaError] = []
+    reported: list[KafkaError] = []
     producer = transactional()
     for number in range(1, 3):
         producer.begin_transaction()
-        producer.produce(plain, b"1", on_delivery=lambda error, _: told.append(error))
+        producer.produce(plain, b"1", on_delivery=lambda error, _: reported.append(error))
         error = abort_error(producer.commit_transaction, 30)
         assert error.txn_requires_abort()
-        assert len(told) == number
-        assert "at_least_once" in told[-1].str()
+        assert len(reported) == number
+        assert "at_least_once" in reported[-1].str()
         producer.abort_transaction(30)
     assert values(site, plain) == []
 
@@ -344,7 +344,7 @@ def test_closing_within_a_transaction_aborts_it(
 
 @pytest.fixture
 def way(gateway_url: str) -> Iterator[Relay]:
-    """A way to the gateway on which the answers to commits get lost."""
+    """A connection to the gateway that loses responses to commits."""
     with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
         yield relay
 
@@ -394,7 +394,7 @@ def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_aborting_a_transaction_without_an_answer_tells_whether_it_counted(
+def test_aborting_an_unanswered_commit_reports_whether_it_was_applied(
     site: Facade,
     name: str,
     way: Relay,

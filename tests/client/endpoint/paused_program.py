@@ -1,4 +1,4 @@
-"""A program that a test stops and continues: four kinds of endpoints, each of its own channel.
+"""A program that a test pauses and continues: four kinds of endpoints in separate channels.
 
 It reads the channels' names from standard input, prints the ids of its endpoints, waits for a
 line, continues with each, and prints the results.
@@ -46,21 +46,21 @@ def main(url: str) -> None:
             }
         )
         sys.stdin.readline()
-        told: dict[str, Any] = {}
-        told["confluent"] = {"commit": refused(consumer), "read": sorted(polled(consumer, 7))}
-        told["dynamic"] = {"commit": refused(dynamic), "read": read(dynamic, 20)}
-        told["fixed"] = {"commit": refused(fixed), "read": read(fixed, 10)}
+        reported: dict[str, Any] = {}
+        reported["confluent"] = {"commit": refused(consumer), "read": sorted(polled(consumer, 7))}
+        reported["dynamic"] = {"commit": refused(dynamic), "read": read(dynamic, 20)}
+        reported["fixed"] = {"commit": refused(fixed), "read": read(fixed, 10)}
         writer.write([{"id": each, "station": None, "celsius": 0.5} for each in range(5)])
         writer.flush()
-        told["writer"] = {"written": sum(writer.end_offsets().values())}
+        reported["writer"] = {"written": sum(writer.end_offsets().values())}
         for each in (consumer, dynamic, fixed):
             each.commit()
-        say(told)
+        say(reported)
     consumer.close()
 
 
 def polled(consumer: Consumer, count: int) -> list[list[int]]:
-    """Return the partitions and offsets of so many messages."""
+    """Return the partitions and offsets of a number of messages."""
     found: list[list[int]] = []
     while len(found) < count:
         message = consumer.poll(1)
@@ -72,7 +72,7 @@ def polled(consumer: Consumer, count: int) -> list[list[int]]:
 
 
 def read(reader: ChannelReader, count: int) -> int:
-    """Read so many records."""
+    """Read a number of records."""
     found = 0
     while found < count:
         found += len(reader.read(count - found))
@@ -80,7 +80,7 @@ def read(reader: ChannelReader, count: int) -> int:
 
 
 def refused(reader: Any) -> Any:
-    """Commit; return by which code that is refused, or None."""
+    """Commit; return the code of a refusal, or None."""
     try:
         if isinstance(reader, Consumer):
             reader.commit(asynchronous=False)
@@ -93,9 +93,9 @@ def refused(reader: Any) -> Any:
     return None
 
 
-def say(told: dict[str, Any]) -> None:
+def say(reported: dict[str, Any]) -> None:
     """Write a line."""
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(reported) + "\n")
     sys.stdout.flush()
 
 

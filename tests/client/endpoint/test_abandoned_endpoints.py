@@ -1,4 +1,4 @@
-"""Abandoned readers and writers: garbage collected without being closed."""
+"""Abandoned readers and writers: garbage-collected without being closed."""
 
 import gc
 import logging
@@ -64,7 +64,7 @@ def test_an_abandoned_writer_is_reported_while_its_process_runs(
         other.write(readings(2))
         other.flush()
         made = make(channel)
-        # Nothing that it has keeps it: no collection of cycles is needed.
+        # It is in no reference cycle, so it is freed at once.
         gc.disable()
         try:
             del made
@@ -112,7 +112,7 @@ def test_an_endpoint_held_by_its_own_callback_is_reported_after_garbage_collecti
         gc.collect()
         return gone() is None
 
-    # A beat that is on its way holds it.
+    # A heartbeat in flight holds a reference.
     until(is_collected, 60)
     assert failed(channel, "writer").cause is not None
 
@@ -180,8 +180,8 @@ def test_an_abandoned_principal_closes_after_its_group(
     assert abandoned.pending
     abandoned.detach_all(calls)
     assert not abandoned.pending
-    told = [path.split("/")[-2] for _, path, _ in script.requests]
-    assert told == [told[0], told[1], told[0]]
+    reported = [path.split("/")[-2] for _, path, _ in script.requests]
+    assert reported == [reported[0], reported[1], reported[0]]
     assert {body["state"] for body in script.bodies} == {"closed"}
 
 

@@ -34,7 +34,7 @@ BEAT = Heartbeat(interval_ms=100, timeout_ms=1000)
 
 @pytest.fixture
 def elsewhere(gateway_url: str) -> Iterator[Gateway]:
-    """A gateway with heartbeats of its own, as another process has."""
+    """A gateway with its own heartbeat session, as in another process."""
     with Gateway(gateway_url, control_grace_s=59) as gateway:
         yield gateway
 
@@ -50,25 +50,25 @@ def write(channel: Channel, count: int, first: int = 0) -> None:
 
 
 def health(channel: Channel, id_: str) -> str | None:
-    """Return how the gateway judges an endpoint; None: it has no place."""
+    """Return the health of an endpoint; None without a place."""
     return {each.id: each.health for each in channel.endpoints()}.get(id_)
 
 
 def is_lost(channel: Channel, id_: str) -> bool:
-    """Whether an endpoint is lost, and has no place any more if it is dynamic."""
+    """Whether an endpoint is lost, and without a place if it is dynamic."""
     return health(channel, id_) in ("lost", None)
 
 
 @contextmanager
 def lost(channel: Channel, attachment: EndpointHandle) -> Iterator[None]:
-    """Let no heartbeat out, as of a process that is stopped, until the endpoint is lost."""
+    """Block heartbeats, as in a stopped process, until the endpoint is lost."""
     with attachment.session._in_flight:
         until(lambda: is_lost(channel, attachment.id))
         yield
 
 
 def records_of(reader: ChannelReader, count: int) -> list[dict[str, Any]]:
-    """Read so many records, and fail if they do not come."""
+    """Read a number of records, and fail if some are missing."""
     deadline_s = time.monotonic() + 30
     found: list[dict[str, Any]] = []
     while len(found) < count:
@@ -121,7 +121,7 @@ def test_a_late_commit_on_revoke_does_not_end_reading(
             if len(found) == 5:
                 with lost(channel, reader.handle):
                     pass
-                # Else it could be at its end before the next heartbeat, and fail to commit there.
+                # Otherwise it could finish before the next heartbeat, and fail to commit.
                 reader.handle.heartbeat_now()
         assert sorted(found[5:]) == list(range(20))
         assert "on_revoke came too late to commit" in caplog.text
@@ -223,7 +223,7 @@ def test_a_paused_port_continues_to_wait_for_its_writers(
     with InputPort(elsewhere.channel(channel.name), **place) as port:
         with lost(channel, port.reader.handle):
             seen = channel.endpoints()
-        # It wakes, and sees the list of when it was lost.
+        # It continues with the list from the time when it was lost.
         assert port._missing(seen)
         until(lambda: health(channel, port.reader.handle.id) == "healthy")
         write(channel, 10)
@@ -257,20 +257,20 @@ def attachment_of(consumer: Consumer) -> EndpointHandle:
 def test_a_paused_consumer_resumes_at_the_committed_offset(
     site: Facade, name: str, consumer: Callable[..., Consumer], kept: bool
 ) -> None:
-    told: list[tuple[str, Any]] = []
+    reported: list[tuple[str, Any]] = []
     reader = consumer(
         **{
             "auto.offset.reset": "earliest",
             "enable.auto.commit": kept,
             "auto.commit.interval.ms": 3_600_000,
-            "on_commit": lambda error, _: told.append(("commit", error and error.code())),
+            "on_commit": lambda error, _: reported.append(("commit", error and error.code())),
         }
     )
     reader.subscribe(
         [name],
-        on_assign=lambda _, parts: told.append(("assign", [each.partition for each in parts])),
-        on_revoke=lambda _, parts: told.append(("revoke", [each.partition for each in parts])),
-        on_lost=lambda _, parts: told.append(("lost", [each.partition for each in parts])),
+        on_assign=lambda _, parts: reported.append(("assign", [each.partition for each in parts])),
+        on_revoke=lambda _, parts: reported.append(("revoke", [each.partition for each in parts])),
+        on_lost=lambda _, parts: reported.append(("lost", [each.partition for each in parts])),
     )
     taken(reader, 10)
     reader.commit(offsets=[TopicPartition(name, 0, 3)], asynchronous=False)
@@ -281,7 +281,7 @@ def test_a_paused_consumer_resumes_at_the_committed_offset(
         assert raised(reader.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
     assert offsets(taken(reader, 7)) == {0: [3, 4], 1: [0, 1, 2, 3, 4]}
     failed = [("commit", KafkaError.ILLEGAL_GENERATION)] if kept else []
-    assert sorted(told, key=str) == sorted(
+    assert sorted(reported, key=str) == sorted(
         [("assign", [0, 1]), *failed, ("lost", [0, 1]), ("assign", [0, 1])], key=str
     )
     assert reader.memberid() == member
@@ -333,11 +333,11 @@ def test_a_stopped_and_continued_process_resumes(
             os.kill(program.pid, signal.SIGCONT)
             program.stdin.write("go\n")
             program.stdin.flush()
-            told = json.loads(program.stdout.readline())
+            reported = json.loads(program.stdout.readline())
         finally:
             program.kill()
     # Members of dynamic groups reread uncommitted records, and could not commit them.
-    assert told == {
+    assert reported == {
         "confluent": {"commit": KafkaError.ILLEGAL_GENERATION, "read": [[0, 3], [0, 4], *ONE]},
         "dynamic": {"commit": "stale_generation", "read": 20},
         "fixed": {"commit": None, "read": 10},
@@ -361,7 +361,7 @@ def test_a_pause_of_the_process_is_not_an_idle_timeout(
             nothing_comes.setattr(OwnStream, "_poll", lambda *_: ())
             assert reader.read(1, timeout=0.1) == []
             ahead_s = 3600.0
-            # It has waited for a moment only, whatever the clock says; and then long enough.
+            # Despite the clock, it has waited only briefly; then long enough.
             assert reader.read(1, timeout=0.1) == []
             with pytest.raises(KafkaUnavailable, match=r"for \d s"):
                 reader.read(1, timeout=30)

@@ -19,8 +19,8 @@ from sluiceway.rest.parsing import JsonNode
 from sluiceway.rest.transport import Transport
 
 
-class Told:
-    """A member that keeps the replies it receives."""
+class RecordingEndpoint:
+    """An endpoint that keeps the results of its heartbeats."""
 
     def __init__(self, number: int) -> None:
         self.id = f"{number:032x}"
@@ -41,9 +41,9 @@ class Clock:
         return self.now_s
 
 
-def word(member: Told, **facts: Any) -> dict[str, Any]:
-    told = {"reason": None, "health": "healthy", "asked": None, "counterparts": None}
-    return {"id": member.id, "status": "ok", "endpoints_revision": 1} | told | facts
+def word(member: RecordingEndpoint, **facts: Any) -> dict[str, Any]:
+    reported = {"reason": None, "health": "healthy", "asked": None, "counterparts": None}
+    return {"id": member.id, "status": "ok", "endpoints_revision": 1} | reported | facts
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def calls(script: Script) -> EndpointCalls:
 def session(
     calls: EndpointCalls, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> HeartbeatSession:
-    """A session whose heartbeats the test sends."""
+    """A session whose heartbeats are sent by the test."""
     monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
     return HeartbeatSession(calls, grace_s=60, monotonic=clock)
 
@@ -68,7 +68,11 @@ def session(
 def test_one_heartbeat_reports_all_endpoints_and_each_gets_its_reply(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    first, second, silent = members = [Told(1), Told(2), Told(3)]
+    first, second, silent = members = [
+        RecordingEndpoint(1),
+        RecordingEndpoint(2),
+        RecordingEndpoint(3),
+    ]
     silent.silent = True
     for member in members:
         session.register(member)
@@ -100,7 +104,7 @@ def test_one_heartbeat_reports_all_endpoints_and_each_gets_its_reply(
 def test_more_endpoints_than_fit_a_request_take_several_requests(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    members = [Told(number) for number in range(1001)]
+    members = [RecordingEndpoint(number) for number in range(1001)]
     for member in members:
         session.register(member)
     for _ in range(2):
@@ -112,7 +116,7 @@ def test_more_endpoints_than_fit_a_request_take_several_requests(
 def test_a_heartbeat_request_is_not_larger_than_the_gateway_accepts(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    class Wide(Told):
+    class Wide(RecordingEndpoint):
         def report(self) -> dict[str, Any] | None:
             places = {str(each): [2**40 + each, 0] for each in range(2_000)}
             return {"id": self.id, "epoch": 1, "state": "started", "positions": places}
@@ -133,7 +137,7 @@ def test_a_final_report_waits_for_the_heartbeat_in_flight(
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    class Slow(Told):
+    class Slow(RecordingEndpoint):
         def report(self) -> dict[str, Any] | None:
             begun.set()
             assert go_on.wait(60)
@@ -160,12 +164,12 @@ def test_a_gateway_outage_is_logged_once_and_raises_after_the_grace_period(
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    member = Told(1)
+    member = RecordingEndpoint(1)
     session.register(member)
     caplog.set_level(logging.INFO, "sluiceway")
     for now_s in (0, 60):
         clock.now_s = now_s
-        # More than a beat's repeats take.
+        # Longer than the retries of a heartbeat.
         for _ in range(60):
             script.problem(503, "database_unavailable", retriable=True)
         session.send(calls)
@@ -186,7 +190,7 @@ def test_a_gateway_outage_is_logged_once_and_raises_after_the_grace_period(
 def test_an_abandoned_endpoint_sends_no_heartbeats(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    kept, forgotten = Told(1), Told(2)
+    kept, forgotten = RecordingEndpoint(1), RecordingEndpoint(2)
     session.register(kept)
     session.register(forgotten)
     del forgotten
@@ -199,7 +203,7 @@ def test_an_abandoned_endpoint_sends_no_heartbeats(
 def test_an_endpoint_abandoned_during_an_outage_is_garbage_collected(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    member = Told(1)
+    member = RecordingEndpoint(1)
     session.register(member)
     for _ in range(60):
         script.problem(503, "database_unavailable", retriable=True)
@@ -225,7 +229,7 @@ def test_an_endpoint_that_detaches_during_a_heartbeat_leaves_no_connection(
 
     monkeypatch.setattr(socket, "create_connection", connecting)
     before = set(threading.enumerate())
-    member = Told(1)
+    member = RecordingEndpoint(1)
     session = HeartbeatSession(EndpointCalls(Transport(gateway_url)), grace_s=60)
     session.register(member)
     session.wake()
@@ -248,37 +252,37 @@ def test_one_process_has_one_session_with_a_gateway_as_one_principal(script: Scr
     assert of(token="slw_a_b") is not of(token="slw_c_d")
 
 
-class Along:
-    """A companion that keeps the replies it receives."""
+class RecordingExtension:
+    """An extension that keeps the responses."""
 
     def __init__(self) -> None:
-        self.tells: dict[str, Any] = {"tasks": [1]}
-        self.heard: list[Any] = []
+        self.reports: dict[str, Any] = {"tasks": [1]}
+        self.received: list[Any] = []
         self.refusals: list[GatewayError] = []
 
     def fields(self) -> Mapping[str, Any]:
-        return self.tells
+        return self.reports
 
     def on_answer(self, answer: JsonNode) -> None:
-        self.heard.append(answer.value)
+        self.received.append(answer.value)
 
     def on_rejected(self, error: GatewayError) -> None:
         self.refusals.append(error)
 
 
-def test_companions_report_with_and_without_endpoints(
+def test_extensions_report_with_and_without_endpoints(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    along = Along()
-    session.add_extension(along)
+    extension = RecordingExtension()
+    session.add_extension(extension)
     answer = {"next_ms": 700, "endpoints": [], "tasks": []}
     script.answer(200, answer)
     session.send(calls)
-    member = Told(1)
+    member = RecordingEndpoint(1)
     session.register(member)
     script.answer(200, answer | {"endpoints": [word(member)]})
     session.send(calls)
-    along.tells = {}
+    extension.reports = {}
     script.answer(200, answer | {"endpoints": [word(member)]})
     session.send(calls)
     session.unregister(member)
@@ -288,43 +292,43 @@ def test_companions_report_with_and_without_endpoints(
         (1, [1]),
         (1, None),
     ]
-    assert along.heard == [answer, answer | {"endpoints": [word(member)]}]
+    assert extension.received == [answer, answer | {"endpoints": [word(member)]}]
     assert len(member.results) == 2
 
 
 def test_fields_refused_by_an_older_gateway_are_omitted_and_heartbeats_continue(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    along, member = Along(), Told(1)
-    session.add_extension(along)
+    extension, member = RecordingExtension(), RecordingEndpoint(1)
+    session.add_extension(extension)
     session.register(member)
     script.problem(422, "invalid_request")
     session.send(calls)
     script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
     session.send(calls)
-    assert [error.code for error in along.refusals] == ["invalid_request"]
+    assert [error.code for error in extension.refusals] == ["invalid_request"]
     assert "tasks" not in script.bodies[1]
     assert (len(member.results), session.outage) == (1, None)
 
 
-def test_a_companion_continues_during_a_gateway_outage(
+def test_an_extension_continues_during_a_gateway_outage(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    along = Along()
-    session.add_extension(along)
+    extension = RecordingExtension()
+    session.add_extension(extension)
     for _ in range(60):
         script.problem(503, "database_unavailable", retriable=True)
     session.send(calls)
     script.answers.clear()
     script.answer(200, {"next_ms": 700, "endpoints": []})
     session.send(calls)
-    assert (along.refusals, len(along.heard)) == ([], 1)
+    assert (extension.refusals, len(extension.received)) == ([], 1)
 
 
 def test_heartbeat_numbers_continue_above_the_last_accepted_one(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    member = Told(1)
+    member = RecordingEndpoint(1)
     session.register(member)
     for newest in (500, 501):
         script.answer(200, {"next_ms": 700, "beat": newest, "endpoints": [word(member)]})

@@ -20,7 +20,7 @@ def test_counters_have_pypzs_names_and_averages_over_the_last_ten_cycles() -> No
     metrics = EndpointMetrics("reader", monotonic=clock)
     metrics.record_cycle(0)
     assert metrics.counters() == {"records": 0, "receivedRecordCount": 0}
-    # Slow ones first, which are not counted any more after ten quick ones.
+    # Slow cycles first, which no longer count after ten quick ones.
     for records, seconds in ((1, 60.0), *((4 * each, 0.5) for each in range(1, 11))):
         clock.now_s += seconds
         metrics.record_cycle(records)
@@ -49,7 +49,7 @@ def test_counters_of_a_writer_count_its_output() -> None:
 
 
 class Place:
-    """Where a reader is."""
+    """A reader's progress."""
 
     def __init__(self) -> None:
         self.positions = {0: Position(offset=5, records=2), 2: Position(offset=7)}
@@ -63,10 +63,10 @@ def test_positions_are_reported_until_acknowledged_and_on_change() -> None:
     takes = {"positions"}
     assert "positions" not in metrics.heartbeat_fields(takes)
     metrics.observe(place.look)
-    told = {"0": [5, 2], "2": [7, 0]}
-    assert metrics.heartbeat_fields(takes)["positions"] == told
-    # No answer: once more.
-    assert metrics.heartbeat_fields(takes)["positions"] == told
+    reported = {"0": [5, 2], "2": [7, 0]}
+    assert metrics.heartbeat_fields(takes)["positions"] == reported
+    # Without a response it is sent again.
+    assert metrics.heartbeat_fields(takes)["positions"] == reported
     metrics.mark_delivered()
     assert metrics.heartbeat_fields(takes) == {
         "counters": {"records": 12, "receivedRecordCount": 12}

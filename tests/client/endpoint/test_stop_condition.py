@@ -1,4 +1,4 @@
-"""Stop condition: when a reader ends, by the states of the writers."""
+"""Stop condition: the end of reading by the states of the writers."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ PATIENCE_S = 60.0
 
 
 class Reader:
-    """A reader's view of its writers, by a manual clock."""
+    """A reader's view of its writers, with a manual clock."""
 
     def __init__(self, on_lost_writer: OnLostWriter = "raise", *, writers: int = 1) -> None:
         self.now_s = 0.0
@@ -107,7 +107,7 @@ def test_a_failed_writer_that_wrote_nothing_is_ignored() -> None:
     assert judged(writer(0, ends={0: 5}), empty) == WritersOutcome(ends={0: 5})
     assert judged(empty) is None, "none has come"
     assert judged(writer(0, ends={0: 5}), empty, writers=2) is None
-    # The topic's end offsets at the time of its death include other writers' records.
+    # The topic's end offsets at the time it became lost include other writers' records.
     lost = writer(1, "error", "lost", ends={}, lost_at={0: 9})
     assert judged(writer(0, ends={0: 5}), lost) == WritersOutcome(ends={0: 5})
 
@@ -206,22 +206,22 @@ def test_no_writer_is_awaited_when_the_channel_closes(on_lost_writer: OnLostWrit
 
 
 def test_the_error_advises_only_what_is_possible() -> None:
-    def told(*present: Endpoint) -> str:
+    def reported(*present: Endpoint) -> str:
         found = judged(*present)
         assert found is not None
         assert found.error is not None
         return str(found.error)
 
-    grouped = told(writer(0, "error"))
+    grouped = reported(writer(0, "error"))
     assert "Restart it in its place (the same group and index), and continue to read" in grouped
     assert f"sluiceway channels dismiss flights --endpoint {0:032x}" in grouped
     assert f"channel.dismiss('{0:032x}')" in grouped
-    alone = told(writer(0, "error", group=None))
+    alone = reported(writer(0, "error", group=None))
     assert "A writer without a group cannot have a successor" in alone
     assert "in its place" not in alone
     assert "on_lost_writer='go_on'" in alone
-    many = told(*(writer(number, "error") for number in range(12)))
+    many = reported(*(writer(number, "error") for number in range(12)))
     assert "sluiceway channels dismiss flights --failed" in many
     assert "and 2 more failed" in many
-    lost = told(*(writer(number, "started", "lost", lost_at={}) for number in range(2)))
+    lost = reported(*(writer(number, "started", "lost", lost_at={}) for number in range(2)))
     assert "sluiceway channels dismiss flights --lost" in lost

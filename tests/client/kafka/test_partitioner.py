@@ -68,7 +68,7 @@ def test_the_hash_is_that_of_kafkas_java_client(data: bytes, signed: int) -> Non
 def test_batch_hashing_equals_hashing_one_by_one(
     short: list[bytes | None], size: int, seed: int, partitions: int
 ) -> None:
-    # So many of one length that they are hashed together, among others that are not.
+    # Enough keys of one length to be hashed together, among keys of other lengths.
     lot = random.Random(seed)  # noqa: S311
     keys = [*short, *(lot.randbytes(size) for _ in range(40)), *short]
     alone = [None if key is None else partition_of(key, partitions) for key in keys]

@@ -1,4 +1,4 @@
-"""Shared consumer: readers of one process that fetch by one Kafka consumer."""
+"""Shared consumer: readers of one process with one Kafka consumer."""
 
 import time
 from collections.abc import Callable
@@ -102,7 +102,7 @@ def test_a_second_reader_of_a_partition_has_another_consumer(topics: Topics) -> 
         assert consumer_of(three) is consumer_of(one) is not consumer_of(two)
         assert list(two) == list(one) == readings(50)
         assert list(three) == readings(5)
-        # Its partition is read to the end, and free.
+        # Its partition is read to the end, and no longer assigned.
         two.seek({0: 40})
         one.seek({0: 45})
         assert (list(one), list(two)) == (readings(5, 45), readings(10, 40))
@@ -147,7 +147,7 @@ def test_an_idle_readers_partitions_are_paused_and_read_completely_later(
         assert not buffer_of(still).paused
 
 
-def test_a_waiting_reader_polls_for_all_and_hands_over(
+def test_a_waiting_reader_polls_for_all_and_passes_polling_on(
     topics: Topics,
 ) -> None:
     connection = topics.connect("avro", partitions=8)
@@ -164,7 +164,7 @@ def test_a_waiting_reader_polls_for_all_and_hands_over(
         each.close()
 
 
-def test_a_served_reader_hands_polling_over_at_once(topics: Topics) -> None:
+def test_a_served_reader_passes_polling_on_at_once(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=2)
     streams = [stream_of(shared(connection, until=None, partitions=[p])) for p in (0, 1)]
     for each in streams:
@@ -241,17 +241,17 @@ def test_an_error_without_a_partition_reaches_every_reader_once(
         consumer = consumer_of(first)
         consumer._consumer = Between(consumer._consumer, fail)  # type: ignore[assignment]
         for reader in (first, second):
-            found, told = [], []
+            found, reported = [], []
             deadline_s = time.monotonic() + 20
-            while len(found) < 20 or not told:
+            while len(found) < 20 or not reported:
                 assert time.monotonic() < deadline_s
                 try:
                     found += reader.read(20 - len(found) or 1, timeout=0.2)
                 except KafkaFailure as error:
-                    told.append(error)
+                    reported.append(error)
             assert found == readings(20)
-            assert len(told) == 1
-            assert "CLUSTER_AUTHORIZATION_FAILED" in str(told[0])
+            assert len(reported) == 1
+            assert "CLUSTER_AUTHORIZATION_FAILED" in str(reported[0])
 
 
 def test_an_existing_consumer_knows_new_partitions(

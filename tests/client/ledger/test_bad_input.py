@@ -1,4 +1,4 @@
-"""Bad input on exactly-once channels, through the client: refused with advice, and nothing lost."""
+"""Invalid input on exactly-once channels through the client: refused with advice, no loss."""
 
 import json
 import urllib.error
@@ -72,7 +72,7 @@ def uncommitted(channel: Channel) -> int | None:
     ],
     ids=["below its begin", "overlapping", "empty interval", "no such partition"],
 )
-def test_a_manifest_that_cannot_be_is_refused(
+def test_an_impossible_manifest_is_refused(
     channel: Channel, ledger: LedgerView, listed: WrittenRecords, advice: str
 ) -> None:
     batch = batch_of(channel, ledger)
@@ -138,7 +138,7 @@ def test_committed_records_that_were_deleted_are_out_of_range(
     assert ids(channel) == list(range(4, 10))
 
 
-def test_a_position_in_a_deleted_topic_means_nothing_in_the_next(
+def test_a_position_in_a_deleted_topic_is_refused_in_the_next_topic(
     gateway: Gateway, channel: Channel, topics: Topics
 ) -> None:
     connection = channel.connection("read")

@@ -1,4 +1,4 @@
-"""Commits whose answer is lost: what is known then, and how it is resolved."""
+"""Commits whose response is lost: the unknown state, and its resolution."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,7 +13,7 @@ from sluiceway.errors import CommitUnknown
 from topics import readings
 
 NewChannel = Callable[..., Channel]
-# Only the body of a commit has one. The path may be sent, and lost, before the body.
+# Only a commit's body has this field. The path may be sent, and lost, before the body.
 COMMIT = b'"digest"'
 
 
@@ -25,7 +25,7 @@ def way(gateway_url: str) -> Iterator[Relay]:
 
 @pytest.fixture
 def distant(way: Relay) -> Iterator[Gateway]:
-    """The gateway by a way on which requests or answers get lost."""
+    """The gateway through a connection that loses requests or responses."""
     with Gateway(way.url, timeout_s=1) as gateway:
         yield gateway
 

@@ -74,10 +74,10 @@ def test_reading_until_finished_ends_although_failed_records_are_last(
         assert reader.finished
 
 
-def test_a_failed_writer_is_raised_after_what_is_committed(new_ledgered: NewChannel) -> None:
+def test_a_failed_writer_is_raised_after_committed_records(new_ledgered: NewChannel) -> None:
     channel = new_ledgered(partitions=1, heartbeat=Heartbeat(interval_ms=200, timeout_ms=1000))
     with channel.reader() as reader:
-        # A reader that saw all writers finish would be finished.
+        # A reader that knows the end of all writers would be finished.
         with channel.writer() as writer:
             writer.write(readings(100))
             fail_after(channel, 50, 1000)
@@ -129,7 +129,7 @@ def test_members_of_a_dynamic_group_read_committed_records_once(new_ledgered: Ne
     assert sorted(set(seen)) == [*range(400)]
 
 
-def test_members_of_a_broadcast_group_all_read_what_is_committed(new_ledgered: NewChannel) -> None:
+def test_members_of_a_broadcast_group_read_all_committed_records(new_ledgered: NewChannel) -> None:
     channel = new_ledgered(partitions=2)
     with channel.writer() as writer:
         writer.write(readings(100))
@@ -165,7 +165,7 @@ def test_waiting_readers_see_a_commit_soon(new_ledgered: NewChannel) -> None:
     assert sorted(delays_s)[len(delays_s) // 2] < 1.0
 
 
-def test_an_open_batch_hides_what_is_committed_behind_it_until_it_ends(
+def test_an_open_batch_hides_later_commits_until_it_ends(
     new_ledgered: NewChannel,
 ) -> None:
     channel = new_ledgered(partitions=1)
@@ -197,7 +197,7 @@ def test_latest_and_times_are_those_of_committed_records(new_ledgered: NewChanne
             reader.seek({0: 11})
 
 
-def test_a_snapshot_reads_the_channel_as_it_was_after_a_commit(new_ledgered: NewChannel) -> None:
+def test_a_snapshot_reads_the_channel_as_of_a_commit(new_ledgered: NewChannel) -> None:
     channel = new_ledgered(partitions=2)
     moments = []
     with channel.writer() as writer:

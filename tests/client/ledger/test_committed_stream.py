@@ -1,4 +1,4 @@
-"""Reading committed records from a real topic, by visibility that is given as values."""
+"""Reading committed records from a real topic with a given visibility."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ Runs = Mapping[int, Sequence[tuple[int, int]]]
 
 
 class GivenVisibility(Visibility):
-    """What the test says is committed."""
+    """Visibility as set by the test."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -189,7 +189,7 @@ def test_commits_while_reading_are_read_in_order_and_once(rig: Rig) -> None:
         assert found == [*range(5000)]
 
 
-def test_a_long_part_without_committed_records_is_jumped_over(
+def test_a_long_part_without_committed_records_is_skipped(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.ledger.committed_stream._JUMP_OFFSETS", 100)
@@ -199,7 +199,7 @@ def test_a_long_part_without_committed_records_is_jumped_over(
 
 
 @BOTH
-def test_a_committed_offset_that_does_not_come_is_an_error(rig: Rig) -> None:
+def test_a_missing_committed_offset_is_an_error(rig: Rig) -> None:
     rig.write(5)
     # The marker that ends a transaction takes an offset and is never delivered.
     rig.topics.produce_in_transaction(rig.connection.topic_name, 0, [b"x"])
@@ -300,7 +300,7 @@ def test_waiting_readers_fetch_nothing_and_see_a_commit_at_once(rig: Rig) -> Non
 
 @BOTH
 def test_the_first_commit_after_a_long_wait_is_seen_at_once(rig: Rig) -> None:
-    """Without metadata, librdkafka looks for a partition's leader once a second."""
+    """Without metadata, librdkafka requests a partition's leader once a second."""
     rig.write(1)
     with rig.reader(until=None) as reader:
         assert reader.read(1, timeout=1.05) == []

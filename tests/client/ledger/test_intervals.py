@@ -15,7 +15,7 @@ from sluiceway.rest.ledger_models import Interval
 
 
 class Report:
-    """What a delivery report says of a message."""
+    """The partition and offset of a delivery report."""
 
     def __init__(self, partition: int, offset: int, value: bytes = b"1") -> None:
         self._partition, self._offset, self._value = partition, offset, value
@@ -31,7 +31,7 @@ class Report:
 
 
 class Reports:
-    """Reports to a collector, and the failures that it sees in them."""
+    """Reports to a collector, and the failures that it detects."""
 
     def __init__(self, intervals: DeliveredIntervals) -> None:
         self.failures: list[str] = []

@@ -81,12 +81,12 @@ def test_a_restarted_job_continues_within_a_message(
     for _ in range(5):
         with source.reader(group="copy") as reader, sink.writer() as writer:
             copy(gateway, reader, writer, 23)
-            # Handed out, and lost with the job.
+            # Returned, and lost with the job.
             reader.read(5, timeout=None)
     assert ledger.ids(sink) == list(range(100))
 
 
-def test_an_exception_takes_the_reader_back_and_writes_nothing(
+def test_an_exception_rewinds_the_reader_and_writes_nothing(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
     with source.reader(group="copy") as reader, sink.writer() as writer:
@@ -103,7 +103,7 @@ def test_an_exception_takes_the_reader_back_and_writes_nothing(
     assert ledger.open_keys(sink) == []
 
 
-def test_records_that_were_read_before_the_block_belong_to_it(
+def test_records_read_before_the_block_are_committed_with_it(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
     failures = iter([3, 50, 50, 99])
@@ -207,7 +207,7 @@ def test_positions_that_were_moved_meanwhile_refuse_the_output(
     assert ledger.open_keys(sink) == []
 
 
-def test_partitions_that_were_taken_within_a_block_refuse_its_output(
+def test_revoked_partitions_refuse_the_output_of_a_block(
     gateway: Gateway, new_channel: NewChannel, sink: Channel, ledger: LedgerView
 ) -> None:
     source = new_channel(partitions=2)

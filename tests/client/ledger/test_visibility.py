@@ -1,4 +1,4 @@
-"""Visibility: one request that waits for all readers of a process."""
+"""Visibility: one long poll for all readers of a process."""
 
 import threading
 from collections.abc import Iterator
@@ -134,7 +134,7 @@ def test_an_older_answer_does_not_go_back(
     assert (found.number, found.runs.stable_of(0), found.visible_end[0]) == (3, 30, 30)
 
 
-def test_new_partitions_are_asked_for_from_their_begin(
+def test_new_partitions_are_requested_from_their_begin(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
     found = opened(script, calls, connection)

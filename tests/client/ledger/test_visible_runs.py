@@ -1,4 +1,4 @@
-"""Visible runs: answers of the ledger added up."""
+"""Visible runs: the union of responses of the ledger."""
 
 import itertools
 import pickle
@@ -36,7 +36,7 @@ def test_nothing_is_visible_of_a_partition_without_an_answer() -> None:
     assert runs.between(3, 0, 10) == ()
 
 
-def test_the_next_run_begins_at_the_offset_or_behind_it() -> None:
+def test_the_next_run_begins_at_or_after_the_offset() -> None:
     runs = VisibleRuns()
     runs.add(answer(1, {0: 20}, {0: [(2, 5), (9, 20)]}))
     assert runs.next_run(0, 0) == (2, 5)
@@ -47,7 +47,7 @@ def test_the_next_run_begins_at_the_offset_or_behind_it() -> None:
     assert [offset for offset in range(12) if runs.visible(0, offset)] == [2, 3, 4, 9, 10, 11]
 
 
-def test_a_run_that_goes_on_in_the_next_answer_stays_one_run() -> None:
+def test_a_run_that_continues_in_the_next_response_stays_one_run() -> None:
     runs = VisibleRuns()
     runs.add(answer(1, {0: 10}, {0: [(0, 10)]}))
     runs.add(answer(2, {0: 15}, {0: [(10, 15)]}))
@@ -70,7 +70,7 @@ def test_an_older_answer_changes_nothing() -> None:
     assert runs.next_run(0, 0) == (0, 10)
 
 
-def test_runs_may_end_below_stable_only_where_a_repair_gave_them_up() -> None:
+def test_runs_may_end_below_stable_only_where_a_repair_removed_them() -> None:
     cut = answer(3, {0: 30}, {0: [(0, 12)]})
     with pytest.raises(IncompatibleGateway, match="listed up to 12, but committed up to 30"):
         VisibleRuns().add(cut)
@@ -93,7 +93,7 @@ def test_visible_runs_can_be_pickled() -> None:
     st.lists(st.booleans(), min_size=1, max_size=60),
     st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=6),
 )
-def test_answers_of_any_order_and_start_add_up_to_what_is_committed(
+def test_responses_in_any_order_add_up_to_the_committed_runs(
     committed: list[bool], asked: list[tuple[int, int]]
 ) -> None:
     everything = set()

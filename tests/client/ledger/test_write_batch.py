@@ -34,7 +34,7 @@ def request(channel: Channel, key: str = "q-1", **options: Any) -> BatchRequest:
 
 
 def attempt(channel: Channel, batch: WriteBatch, first: int, count: int = 10) -> WrittenRecords:
-    """Write records as a task does, and return what it sends to the driver."""
+    """Write records like a task, and return its part for the driver."""
     batch.open()
     connection = channel.connection("write")
     schema = Schema.parse(connection.schema_definition)
@@ -96,9 +96,7 @@ def test_another_manifest_for_a_committed_batch_is_refused(
     assert ledger.ids(channel) == list(range(10))
 
 
-def test_both_attempts_of_a_task_listed_are_as_visible_as_their_offsets_once(
-    channel: Channel, ledger: LedgerView
-) -> None:
+def test_a_manifest_with_one_attempt_twice_is_refused(channel: Channel, ledger: LedgerView) -> None:
     batch = WriteBatch(ledger.calls, request(channel))
     written = attempt(channel, batch, 0)
     with pytest.raises(Exception, match=r"overlap|order|twice|interval"):
@@ -106,7 +104,7 @@ def test_both_attempts_of_a_task_listed_are_as_visible_as_their_offsets_once(
     assert ledger.ids(channel) == []
 
 
-def test_a_newer_run_takes_over_and_the_earlier_one_commits_no_more(
+def test_a_newer_run_takes_over_and_commits_of_the_earlier_one_are_refused(
     channel: Channel, ledger: LedgerView
 ) -> None:
     zombie = WriteBatch(ledger.calls, request(channel, takeover=True, ordinal=7))

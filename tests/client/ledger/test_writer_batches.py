@@ -52,7 +52,7 @@ def test_a_flush_without_records_is_no_batch(channel: Channel, ledger: LedgerVie
     assert ledger.kinds(channel) == []
 
 
-def test_leaving_by_an_exception_aborts_what_is_not_committed(
+def test_leaving_by_an_exception_aborts_uncommitted_records(
     channel: Channel, ledger: LedgerView
 ) -> None:
     def fail() -> None:
@@ -89,7 +89,7 @@ def test_a_block_is_not_committed_by_time(channel: Channel, ledger: LedgerView) 
     assert ledger.ids(channel) == numbers((0, 200))
 
 
-def test_an_open_batch_of_one_writer_keeps_later_commits_of_another_back(
+def test_an_open_batch_of_one_writer_holds_back_later_commits_of_another(
     new_ledgered: NewChannel, ledger: LedgerView
 ) -> None:
     channel = new_ledgered(partitions=1)
@@ -104,12 +104,12 @@ def test_an_open_batch_of_one_writer_keeps_later_commits_of_another_back(
         assert ledger.ids(channel) == numbers((0, 20))
 
 
-def test_a_batch_is_all_or_nothing_and_the_writer_goes_on(
+def test_a_batch_is_all_or_nothing_and_the_writer_remains_usable(
     channel: Channel, ledger: LedgerView
 ) -> None:
     def fail(writer: ChannelWriter) -> None:
         with writer.batch("day-1"):
-            # Written before the block: it is committed whatever happens within.
+            # Written before the block, so committed regardless of the block.
             assert ledger.ids(channel) == numbers((0, 10))
             writer.write(readings(20_000, 10))
             raise ZeroDivisionError
@@ -176,7 +176,7 @@ def test_a_key_belongs_to_its_owner(new_ledgered: NewChannel, ledger: LedgerView
     assert ledger.ids(channel) == numbers((0, 15))
 
 
-def test_a_key_that_another_living_writer_has_open_is_refused(new_ledgered: NewChannel) -> None:
+def test_a_key_that_another_live_writer_has_open_is_refused(new_ledgered: NewChannel) -> None:
     channel = new_ledgered()
     with channel.writer() as first, channel.writer() as second, first.batch("day-1"):
         with pytest.raises(Conflict) as raised, second.batch("day-1"):

@@ -111,7 +111,7 @@ def test_a_call_returns_one_record_unless_more_are_configured(bench: Bench) -> N
 
 
 class PatientReader(KafkaChannelReader):
-    """Waits long for records, and updates statuses by heartbeats only."""
+    """A reader that waits long for records, and updates statuses by heartbeats only."""
 
     DefaultStatusThreadIntervalInMs = 60_000
     InitialDataConsumerTimeoutInMs = DataConsumerTimeoutInMs = 30_000
@@ -336,11 +336,11 @@ def test_an_unread_channel_is_kept_and_logged(
     reader.invoke_close_channel()
     assert reader.invoke_resource_deletion(), "to have enough is no error"
     assert reader.is_resource_deleted()
-    (told,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
-    assert f"the channel {bench.name!r} is kept" in told
-    assert "has not committed 2 messages of partition 0" in told
-    assert "deleteUnread=True" in told
-    assert f"sluiceway channels delete --force {bench.name}" in told
+    (reported,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+    assert f"the channel {bench.name!r} is kept" in reported
+    assert "has not committed 2 messages of partition 0" in reported
+    assert "deleteUnread=True" in reported
+    assert f"sluiceway channels delete --force {bench.name}" in reported
     # A later run begins at the first unread record.
     again = bench.reader()
     until(again.invoke_open_channel)
@@ -397,7 +397,7 @@ def test_a_union_of_several_types_is_carried(bench: Bench) -> None:
     with pytest.raises(ValueError, match="the union's branches int, string, Point; it is float"):
         writer.invoke_write_records([{"value": 1}, {"value": 1.5}])
     writer.invoke_write_records([{"value": 1}, {"value": "a"}, {"value": None}])
-    # As pypz's encoder takes them: missing fields that admit null, and True for 1.
+    # As in pypz's encoder: missing nullable fields, and True for 1.
     writer.invoke_write_records([{}, {"value": True}, {"value": {}}])
     found = take(reader, 6)
     assert [each["value"] for each in found] == [1, "a", None, None, 1, {"x": None}]
@@ -534,7 +534,7 @@ def test_a_channel_needs_a_name_and_a_context(kind: type) -> None:
         kind("channel", None)
 
 
-def test_a_restarted_port_fences_the_former_one(bench: Bench) -> None:
+def test_a_restarted_port_fences_its_predecessor(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(4))
     assert len(take(reader, 4)) == 4

@@ -71,8 +71,8 @@ def test_another_instance_in_a_place_keeps_the_monitor() -> None:
     assert monitor.is_channel_error()
     assert not monitor.is_channel_healthy()
     again = replace(WRITER, id="2" * 32)
-    told = StatusPayload("pipeline.w", None).add(OurStatus.Opened, None)
-    assert statuses(there, replace(again, payload=told)) == ["Opened"]
+    reported = StatusPayload("pipeline.w", None).add(OurStatus.Opened, None)
+    assert statuses(there, replace(again, payload=reported)) == ["Opened"]
     assert seen == [monitor]
     assert monitor.is_channel_opened()
     assert monitor.is_channel_healthy()
@@ -115,8 +115,8 @@ def test_native_endpoints_are_received_by_their_states() -> None:
 )
 def test_other_payloads_are_ignored(payload: dict[str, Any]) -> None:
     there = connected()
-    told = statuses(there, replace(WRITER, payload=payload))
-    assert told in ([], ["Opened"])
+    reported = statuses(there, replace(WRITER, payload=payload))
+    assert reported in ([], ["Opened"])
     assert there.monitors[0].is_channel_healthy()
 
 
@@ -192,7 +192,7 @@ def test_valid_names_stay_and_others_get_a_hash(given: str, known: str) -> None:
 
 
 def test_properties_of_kafka_python_are_translated() -> None:
-    told: list[str] = []
+    reported: list[str] = []
     given = {
         "max_poll_records": 9,
         "fetch_max_wait_ms": 5,
@@ -201,7 +201,10 @@ def test_properties_of_kafka_python_are_translated() -> None:
         "sasl_plain_username": "u",
         "metricsEnabled": True,
     }
-    reading, writing = reader_settings(given, told.append), writer_properties(given, told.append)
+    reading, writing = (
+        reader_settings(given, reported.append),
+        writer_properties(given, reported.append),
+    )
     assert (reading.max_poll_records, reading.on_lost_writer) == (9, "raise")
     assert dict(reading.kafka) == {"fetch.wait.max.ms": 5, "sasl.username": "u"}
     assert writing == {
@@ -209,7 +212,7 @@ def test_properties_of_kafka_python_are_translated() -> None:
         "compression.type": "none",
         "sasl.username": "u",
     }
-    assert told == []
+    assert reported == []
 
 
 def test_metrics_are_averages_of_the_last_calls() -> None:

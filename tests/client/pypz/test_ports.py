@@ -30,7 +30,7 @@ from waiting import until
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """Parameters of the ports of a pipeline: replicas of a reader, and of a writer."""
+    """Parameters of a pipeline's ports, with the numbers of replicas."""
 
     name: str
     url: str
@@ -160,7 +160,7 @@ def finished(*ports: Any) -> None:
 
 
 def all_of(port: Any, records: list[dict[str, str]] | None = None) -> list[dict[str, str]]:
-    """Read as an operator does, with a commit after each call."""
+    """Read like an operator, with a commit after each call."""
     records = [] if records is None else records
     while True:
         records += port.retrieve()
@@ -190,12 +190,12 @@ def test_a_pipeline_runs_from_its_first_resource_to_its_last(pipelines: Pipeline
     for each in (writer, writer_0):
         each.send(demo(1))
         each.send(demo(1, 1))
-    # An output port's records go round the input ports, from the first.
+    # The records of an output port go round robin over the input ports, from the first one.
     assert taken(reader, 2) == demo(1) * 2
     assert taken(reader_0, 2) == demo(1, 1) * 2
     for each in (reader, reader_0):
         each.commit_current_read_offset()
-        assert each.can_retrieve(), "writers are at work"
+        assert each.can_retrieve(), "it waits for writers"
     assert not reader._on_port_close(), "its replica is open"
     finished(writer_0, writer)
     for each in (reader, reader_0):

@@ -24,7 +24,7 @@ WRITER = "pipeline.writer.output_port"
 
 
 class ElsewhereWriter(QuickWriter):
-    """Has another timeout for the gateway, and so a heartbeat session of its own."""
+    """A writer with another gateway timeout, and so with its own heartbeat session."""
 
     ControlLoopExceptionTimeoutInMs = 50_000
 
@@ -39,11 +39,11 @@ def vanish(writer: KafkaChannelWriter) -> None:
 
 def test_both_sides_receive_each_others_states_in_order(bench: Bench) -> None:
     reader, writer = bench.reader(), bench.writer(group="pipeline.writer.output_port")
-    heard: queue.Queue[ChannelStatusMessage] = queue.Queue()
+    received: queue.Queue[ChannelStatusMessage] = queue.Queue()
 
     def note(messages: list[ChannelStatusMessage]) -> None:
         for each in messages:
-            heard.put(each)
+            received.put(each)
 
     reader.on_status_message_received(note)
     assert reader.invoke_resource_creation()
@@ -55,7 +55,7 @@ def test_both_sides_receive_each_others_states_in_order(bench: Bench) -> None:
     until(lambda: reader.is_any_connected_channels_healthy())
 
     def states() -> list[str]:
-        return [each.status.name for each in list(heard.queue)]
+        return [each.status.name for each in list(received.queue)]
 
     until(lambda: "Started" in states())
     assert reader.retrieve_connected_channel_unique_names() == {f"{bench.name}@{WRITER}"}
@@ -75,7 +75,7 @@ def test_both_sides_receive_each_others_states_in_order(bench: Bench) -> None:
     assert not reader.is_any_connected_channels_unhealthy()
     order = [name for name in states() if name != "HealthCheck"]
     assert order[-4:] == ["Opened", "Started", "Stopped", "Closed"]
-    last = heard.queue[-1]
+    last = received.queue[-1]
     assert (last.channel_name, last.channel_context_name) == (bench.name, WRITER)
     assert last.channel_group_name == "pipeline.writer.output_port"
     assert last.get_channel_unique_name() == f"{bench.name}@{WRITER}"
@@ -142,23 +142,25 @@ def test_heartbeats_carry_payloads_and_metrics(bench: Bench) -> None:
     reader = bench.reader(Telling, config={"metricsEnabled": True})
     writer = bench.writer()
     assert reader.invoke_resource_creation()
-    heard: queue.Queue[ChannelStatusMessage] = queue.Queue()
-    writer.on_status_message_received(lambda told: [heard.put(each) for each in told] and None)
+    received: queue.Queue[ChannelStatusMessage] = queue.Queue()
+    writer.on_status_message_received(
+        lambda reported: [received.put(each) for each in reported] and None
+    )
     until(reader.invoke_open_channel)
     until(writer.invoke_open_channel)
     writer.invoke_write_records(demo(5))
     writer.stop_channel()
     assert len(take(reader, 5)) == 5
 
-    def told() -> dict[str, Any]:
-        message = heard.get(timeout=30)
+    def reported() -> dict[str, Any]:
+        message = received.get(timeout=30)
         while message.status != ChannelStatus.HealthCheck:
-            message = heard.get(timeout=30)
+            message = received.get(timeout=30)
         return dict(message.payload)
 
-    payload = told()
+    payload = reported()
     while "receivedRecordCount" not in payload:
-        payload = told()
+        payload = reported()
     assert (payload["step"], payload["receivedRecordCount"]) == ("warming up", 5)
     assert payload.keys() >= {
         "elapsedTimeSinceLastReadCycleMs",
@@ -167,20 +169,20 @@ def test_heartbeats_carry_payloads_and_metrics(bench: Bench) -> None:
         "averageRecordPerReadCycle",
     }
     reader.invoke_sync_send_status_message(ChannelStatus.WaitingForSchema, {"of": "you"})
-    message = heard.get(timeout=30)
+    message = received.get(timeout=30)
     while message.status != ChannelStatus.WaitingForSchema:
-        message = heard.get(timeout=30)
+        message = received.get(timeout=30)
     assert message.payload == {"of": "you"}
 
 
 def test_health_checks_have_the_record_counts_without_metrics(bench: Bench) -> None:
     reader, writer = bench.reader(), bench.writer()
     assert reader.invoke_resource_creation()
-    heard: dict[str, queue.Queue[ChannelStatusMessage]] = {}
+    received: dict[str, queue.Queue[ChannelStatusMessage]] = {}
     for each in (reader, writer):
-        told = heard[each.get_unique_name()] = queue.Queue()
+        reported = received[each.get_unique_name()] = queue.Queue()
         each.on_status_message_received(
-            lambda messages, told=told: [told.put(one) for one in messages] and None
+            lambda messages, reported=reported: [reported.put(one) for one in messages] and None
         )
         until(each.invoke_open_channel)
     writer.invoke_write_records(demo(5))
@@ -190,24 +192,24 @@ def test_health_checks_have_the_record_counts_without_metrics(bench: Bench) -> N
         writer.get_unique_name(): {"receivedRecordCount": 5},
     }
     for name, payload in wanted.items():
-        message = heard[name].get(timeout=30)
+        message = received[name].get(timeout=30)
         while message.status != ChannelStatus.HealthCheck or message.payload != payload:
-            message = heard[name].get(timeout=30)
+            message = received[name].get(timeout=30)
 
 
 def test_a_failing_callback_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     reader = bench.reader()
-    heard: queue.Queue[int] = queue.Queue()
+    received: queue.Queue[int] = queue.Queue()
 
     def broken(messages: list[ChannelStatusMessage]) -> None:
-        heard.put(len(messages))
+        received.put(len(messages))
         raise RuntimeError("no use for them")
 
     reader.on_status_message_received(broken)
     assert reader.invoke_resource_creation()
     until(reader.invoke_open_channel)
     for _ in range(3):
-        heard.get(timeout=30)
+        received.get(timeout=30)
     assert "no use for them" in caplog.text
 
 
@@ -365,8 +367,8 @@ def test_causes_contain_no_values_of_records(bench: Bench) -> None:
     assert take(reader, 1) == [{"demoText": secret}]
     with pytest.raises(InvalidRecordValue, match=secret) as raised:
         writer.invoke_write_records([{"demoText": [secret]}])
-    told = "record 0, field 'demoText': it must be a str without lone surrogates; it is list"
-    assert raised.value.summary == told
+    reported = "record 0, field 'demoText': it must be a str without lone surrogates; it is list"
+    assert raised.value.summary == reported
     for channel in (writer, reader):
         # As pypz's executor does after an operator's exception.
         channel.invoke_sync_send_status_message(ChannelStatus.Error)
@@ -393,7 +395,7 @@ def test_a_given_executor_runs_the_statuses_and_is_not_shut_down(bench: Bench) -
         reader = QuickReader(bench.name, StandinPort(bench.name, SCHEMA), executor)
         reader.set_location(bench.url)
         turns: queue.Queue[int] = queue.Queue()
-        reader.on_status_message_received(lambda told: turns.put(len(told)))
+        reader.on_status_message_received(lambda reported: turns.put(len(reported)))
         assert reader.invoke_resource_creation()
         assert reader.invoke_open_channel()
         for _ in range(3):

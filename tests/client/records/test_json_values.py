@@ -5,15 +5,19 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 
 from generated import same, schema_of, with_rows
-from sluiceway.errors import InvalidRecord
+from sluiceway.errors import InvalidRecord, ValueOutOfRange
 from sluiceway.records import to_batches, to_records
 from sluiceway.records.json_values import json_value, records_from_json
+from sluiceway.schema import Schema
 
 INSTANT = {"type": "long", "logicalType": "timestamp-micros"}
+DATE = {"type": "int", "logicalType": "date"}
+LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
 CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
 
 
@@ -52,7 +56,26 @@ def test_json_gives_the_same_records_back(case) -> None:
     assert same(read, records)
 
 
-UNION = schema_of(["null", "long", "string", INSTANT | {"logicalType": "date", "type": "int"}])
+def test_dates_and_times_that_python_does_not_have_are_texts() -> None:
+    fields = {"at": {"type": "long", "logicalType": "timestamp-nanos"}, "day": DATE, "local": LOCAL}
+    listed = [{"name": name, "type": ["null", type_]} for name, type_ in fields.items()]
+    schema = Schema.parse({"type": "record", "name": "R", "fields": listed})
+    arrays = [
+        pa.array([1_767_225_600_123_456_789, None], pa.int64()).cast(schema.arrow.field(0).type),
+        pa.array([None, 3_000_000], pa.int32()).cast(pa.date32()),
+        pa.array([-(2**62), 0], pa.int64()).cast(schema.arrow.field(2).type),
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
+
+    with pytest.raises(ValueOutOfRange):
+        to_records(batch)
+    first, second = json_value(to_records(batch, out_of_range_as_text=True))
+    assert first["at"] == "2026-01-01T00:00:00.123456789+00:00"
+    assert (first["day"], second["day"]) == (None, "10183-09-21")
+    assert second["local"] == "1970-01-01T00:00:00.000000"
+
+
+UNION = schema_of(["null", "long", "string", DATE])
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_usual_records_are_accepted(records: Any) -> None:
     rows = buffer.check(records)
     assert rows is not None
     buffer.add(rows)
-    assert drained(buffer) == [USUAL] * len(rows)
+    assert drained(buffer) == [USUAL] * len(rows.values)
 
 
 def test_later_changes_of_a_record_do_not_count() -> None:
@@ -221,7 +221,7 @@ def test_rows_over_the_size_are_left_to_the_conversion() -> None:
     assert nested.check({"x": [1] * 10}) is None
 
 
-def test_a_full_buffer_says_so_by_rows_and_by_bytes() -> None:
+def test_a_buffer_is_full_by_rows_or_by_bytes() -> None:
     by_rows = buffer_of(schema_of("long"))
     row = by_rows.check({"x": 1})
     assert row is not None

@@ -194,7 +194,7 @@ def test_columns_are_found_by_name_and_defaults_fill_the_rest():
     with pytest.raises(SchemaMismatch, match="no field 'z'"):
         to_batches(pa.table({"a": [1], "z": [1]}), schema)
     twice = pa.Table.from_arrays([pa.array([1])] * 2, names=["a", "a"])
-    with pytest.raises(SchemaMismatch, match="column 'a' is there twice"):
+    with pytest.raises(SchemaMismatch, match="column 'a' exists twice"):
         to_batches(twice, schema)
     assert to_batches(pa.table({"a": pa.array([], pa.int32())}), schema) == []
 
@@ -265,7 +265,7 @@ def test_a_dataframe_must_have_the_schemas_columns():
 
 
 def casts_limited(monkeypatch, items):
-    """Let casts fail as for more than 2 GiB from so many items of a list."""
+    """Make casts of lists with this number of items fail, as for more than 2 GiB."""
     narrow = casts._narrow
 
     def limited(offsets):
@@ -307,7 +307,7 @@ class Texts:
             raise pa.ArrowInvalid("too large, or bad")
 
 
-def test_values_that_are_too_large_together_are_not_taken_for_a_bad_one():
+def test_values_too_large_together_are_not_reported_as_one_invalid_value():
     with pytest.raises(ArrayOverflow):
         casts._find_failure(Texts("a", "b", "c", "d"), pa.string())
     for position in range(5):

@@ -47,7 +47,7 @@ class Colour(enum.Enum):
 
 
 def branch_of(value: object, *branches: object) -> Any:
-    """The name of the branch that takes `value`, and what is read."""
+    """Return the name of the branch of `value`, and the value read back."""
     (batch,) = to_batches([{"x": None}, {"x": value}, {"x": value}], schema_of([*branches, "null"]))
     batch.validate(full=True)
     empty, first, second = (row["x"] for row in to_records(batch, with_branches=True))
@@ -107,7 +107,7 @@ def test_values_of_related_types_and_named_branches_are_accepted(value, branches
 
 
 @pytest.mark.parametrize(
-    ("value", "branches", "field", "says"),
+    ("value", "branches", "field", "expected"),
     [
         (1.5, ["int", "string"], "x", "one of the union's branches int, string; it is float 1.5"),
         (True, ["int", "string"], "x", "one of the union's branches int, string; it is bool True"),
@@ -137,11 +137,11 @@ def test_values_of_related_types_and_named_branches_are_accepted(value, branches
     ],
 )
 def test_a_value_without_a_branch_is_refused_with_the_field_and_the_branches(
-    value, branches, field, says
+    value, branches, field, expected
 ):
     schema = schema_of(branches)
     good = {"x": ("string", "a") if "string" in branches else value}
-    with pytest.raises(InvalidRecord, match=says) as caught:
+    with pytest.raises(InvalidRecord, match=expected) as caught:
         to_batches([good, {"x": value}], schema)
     assert caught.value.field.replace("[1]", "[]") == field
     assert caught.value.index == (1 if "string" in branches else 0)

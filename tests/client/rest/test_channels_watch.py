@@ -44,7 +44,7 @@ def page(*names: str, following: str | None = None, lag: int | None = None) -> d
 
 
 def asked(script: Script) -> list[tuple[str, str | None]]:
-    """Return the paths that were asked for, and the states that were named."""
+    """Return the requested paths and ETags."""
     return [(path, headers.get("If-None-Match")) for _, path, headers in script.requests]
 
 

@@ -1,4 +1,4 @@
-"""Requests to a ledger, and its answers as values."""
+"""Requests to a ledger, and its responses as values."""
 
 import hashlib
 import pickle
@@ -182,7 +182,7 @@ def test_a_manifest_over_the_limit_is_refused_before_anything_is_sent(
         def __len__(self) -> int:
             return 10_000_001
 
-    with pytest.raises(InvalidRequest, match=r"10,000,001 intervals .* takes 10,000,000") as raised:
+    with pytest.raises(InvalidRequest, match=r"10,000,001 intervals .* is 10,000,000") as raised:
         calls.commit(
             "c", batch, uid=UID, instance="i", manifest={0: Endless()}, records=1, counts={0: 1}
         )
@@ -211,7 +211,7 @@ def test_a_commit_that_is_never_answered_names_the_key(
     assert raised.value.retriable
 
 
-def test_a_commit_waits_until_the_leaders_show_its_records(
+def test_a_commit_is_retried_until_the_watermarks_cover_its_records(
     script: Script, calls: LedgerCalls, batch: Batch
 ) -> None:
     script.problem(409, "beyond_watermark", retriable=True)
@@ -316,7 +316,7 @@ def test_the_slices_of_one_answer_are_put_together(script: Script, calls: Ledger
     assert ["number=7" in path for _, path, _ in script.requests] == [False, True, True]
 
 
-def test_many_partitions_are_asked_for_in_urls_of_bounded_length(
+def test_many_partitions_are_requested_in_urls_of_bounded_length(
     script: Script, calls: LedgerCalls
 ) -> None:
     last = 2**63 - 2
@@ -344,7 +344,7 @@ def test_an_answer_in_parts_begins_again_after_a_repair(script: Script, calls: L
     assert (whole.repaired, whole.runs) == (8, {0: (Interval(2, 5),)})
 
 
-def test_a_repair_gives_up_what_its_plan_names(script: Script, calls: LedgerCalls) -> None:
+def test_a_repair_removes_the_records_of_its_plan(script: Script, calls: LedgerCalls) -> None:
     lost = [{"partition": 3, "first": 20, "end": 30, "messages": 4}]
     script.answer(200, {"cause": "c", "lost": lost, "open": RUNS["open"]})
     plan = calls.repair_plan("c", uid=UID)
@@ -355,7 +355,7 @@ def test_a_repair_gives_up_what_its_plan_names(script: Script, calls: LedgerCall
     assert script.bodies[-1] == {"uid": UID, "lost_from": {"3": 20}, "reason": "r"}
 
 
-def test_a_snapshot_is_asked_for_by_number_or_by_time(script: Script, calls: LedgerCalls) -> None:
+def test_a_snapshot_is_requested_by_number_or_by_time(script: Script, calls: LedgerCalls) -> None:
     script.answer(200, RUNS)
     script.answer(200, RUNS)
     calls.committed("c", uid=UID, starts={}, snapshot=5)

@@ -16,7 +16,7 @@ NewChannel = Callable[..., Channel]
 
 
 def until_report(channel: Channel, holds: Callable[[StatusReport], bool]) -> StatusReport:
-    """Wait, as the command does, until the status is as wanted."""
+    """Wait, like the command, until the status satisfies a condition."""
     deadline_s = time.monotonic() + 180
     report = channel.report()
     while not holds(report):
@@ -52,7 +52,7 @@ def test_group_lag_follows_the_returned_records(channel: Channel) -> None:
             channel,
             lambda found: sum(each.committed or 0 for each in group_of(found).partitions) == 30,
         )
-        # In the middle of a loop, too.
+        # Also in the middle of a loop.
         records = iter(reader)
         for _ in range(40):
             next(records)

@@ -52,7 +52,7 @@ def test_the_jitter_of_retries_ignores_the_jobs_random_seed(script: Script) -> N
     assert random.getstate() == before
 
 
-def test_each_call_has_an_idempotency_key_of_its_own(script: Script) -> None:
+def test_each_call_has_its_own_idempotency_key(script: Script) -> None:
     control = script.control()
     for _ in range(2):
         script.answer(202, CHANNEL)
@@ -73,7 +73,7 @@ def test_all_attempts_of_a_request_have_its_id(script: Script) -> None:
     assert {len(each) for each in ids} == {32}
 
 
-def test_requests_of_a_forked_child_have_ids_of_their_own(script: Script) -> None:
+def test_requests_of_a_forked_child_have_their_own_ids(script: Script) -> None:
     for _ in range(3):
         script.answer(200, CHANNEL)
     control = script.control()
@@ -175,7 +175,7 @@ def test_problems_become_exceptions_with_their_code_and_are_not_retried(
     assert len(script.requests) == 1
 
 
-def test_the_fields_of_a_malformed_request_are_in_the_message(script: Script) -> None:
+def test_the_fields_of_an_invalid_request_are_in_the_message(script: Script) -> None:
     errors = [{"pointer": "/spec/partitions", "message": "0 is too few"}]
     body = {"code": "invalid_request", "detail": "malformed", "errors": errors}
     script.answer(422, body)

@@ -120,7 +120,7 @@ UNREADABLE = {
         schema(a="int"),
         schema(a="long"),
         [
-            f"field 'a' is written as long {CANNOT} int: leave its type as it is, make it float "
+            f"field 'a' is written as long {CANNOT} int: keep its type, make it float "
             "or double, or use a new name for the new type"
         ],
     ),
@@ -128,7 +128,7 @@ UNREADABLE = {
         schema(a="float"),
         schema(a="double"),
         [
-            f"field 'a' is written as double {CANNOT} float: leave its type as it is, or use a "
+            f"field 'a' is written as double {CANNOT} float: keep its type, or use a "
             "new name for the new type"
         ],
     ),
@@ -233,7 +233,7 @@ def test_each_broken_rule_is_reported_with_its_path_and_a_remedy(
 
 
 def witnesses(type_: Type) -> list[object]:
-    """Values that between them take every way through `type_` that there is."""
+    """Values that together use every branch and item of `type_`."""
     match type_:
         case Nullable(item=item):
             return [None, *witnesses(item)]

@@ -64,7 +64,7 @@ def test_each_type_has_its_arrow_type(type_, arrow):
 
 
 @pytest.mark.parametrize(
-    ("type_", "says"),
+    ("type_", "expected"),
     [
         (logical("bytes", "decimal"), "precision None"),
         (logical("bytes", "decimal", precision=0), "precision of 1 or more"),
@@ -90,10 +90,10 @@ def test_each_type_has_its_arrow_type(type_, arrow):
         ("fixed", "must be an object"),
     ],
 )
-def test_invalid_types_are_rejected_with_their_path(type_, says):
+def test_invalid_types_are_rejected_with_their_path(type_, expected):
     with pytest.raises(InvalidSchema) as caught:
         Schema.parse(of_type({"type": "array", "items": type_}))
-    assert says in str(caught.value)
+    assert expected in str(caught.value)
     assert "'x[]'" in str(caught.value)
 
 
@@ -122,7 +122,7 @@ def test_arrow_metadata_keeps_the_avro_type():
     assert Schema.of(pa.schema([pa.field("x", pa.string(), metadata=note)])).definition["fields"][
         0
     ]["type"][1]["symbols"] == ["A", "B"]
-    # It does not go with another type, and nonsense is no type.
+    # It does not fit other types, and unknown words are not types.
     for changed in (
         pa.field("x", pa.binary(), metadata=note),
         pa.field("x", pa.binary(), metadata={"sluiceway.avro": "5"}),
@@ -231,7 +231,7 @@ class Numbers(enum.Enum):
 
 
 @pytest.mark.parametrize(
-    ("cls", "error", "says"),
+    ("cls", "error", "expected"),
     [
         (bad(Decimal), UnsupportedType, "give its precision"),
         (bad(list[Decimal]), UnsupportedType, r"'x\[\]'.*give its precision"),
@@ -260,8 +260,8 @@ class Numbers(enum.Enum):
         ),
     ],
 )
-def test_invalid_annotations_are_reported(cls, error, says):
-    with pytest.raises(error, match=says):
+def test_invalid_annotations_are_reported(cls, error, expected):
+    with pytest.raises(error, match=expected):
         Schema.of(cls)
 
 

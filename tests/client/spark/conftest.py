@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package", autouse=True)
 def no_sockets_left() -> Iterator[None]:
-    """Collect what PySpark leaves unclosed, before tests that ignore no such warning."""
+    """Collect PySpark's unclosed sockets before tests that do not ignore the warning."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -56,7 +56,7 @@ def spark_session(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in spark_environment(directory).items():
             patch.setenv(name, value)
-        # Alone, so that workers can import none of the tests' other modules.
+        # Without the other modules of the tests, so workers cannot import them.
         (directory / "daemon").mkdir()
         shutil.copy(spark_daemon.__file__, directory / "daemon")
         patch.setenv("PYTHONPATH", str(directory / "daemon"), prepend=os.pathsep)

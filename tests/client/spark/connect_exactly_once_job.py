@@ -47,7 +47,7 @@ def failure(work: Callable[[], object]) -> str:
 
 
 def batches(spark: SparkSession, gateway: Gateway) -> dict[str, object]:
-    """Write two batches, one of them twice; read them, also beside an open batch."""
+    """Write two batches, one of them twice; read them, also with an open batch."""
     target = gateway.channel(TARGET)
     for _ in range(2):
         save(numbers(spark, 0, 100), TARGET, batchKey="monday")
@@ -67,7 +67,7 @@ def batches(spark: SparkSession, gateway: Gateway) -> dict[str, object]:
 
 
 def stream(spark: SparkSession, gateway: Gateway) -> dict[str, object]:
-    """Copy the channel as a stream; forget the last commit of Spark's log, and run it again."""
+    """Copy the channel as a stream; delete its last commit-log entry, and run it again."""
     copy = gateway.channel(COPY)
 
     def run() -> int:

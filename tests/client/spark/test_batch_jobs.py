@@ -170,7 +170,7 @@ def test_a_job_in_foreach_batch_needs_a_key(
 def test_a_remote_write_without_a_key_is_refused_before_it_is_planned(
     start: Start, channel: Channel, ledger: LedgerView
 ) -> None:
-    """Over Spark Connect no task knows whether it is in foreachBatch."""
+    """In Spark Connect a task cannot recognize foreachBatch."""
     with pytest.raises(OptionError, match=r"needs a batch key.*batchKey.*Spark Connect"):
         start(remote=True)
     start(remote=True, batchKey="monday").write(range(3))

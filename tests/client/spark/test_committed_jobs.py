@@ -20,7 +20,7 @@ def channel(gateway: Gateway, name: str) -> Channel:
 
 @contextmanager
 def open_batch(channel: Channel) -> Iterator[None]:
-    """Hold a batch open that has written records."""
+    """Keep a batch with records open."""
     with channel.writer() as writer, writer.batch("slow", owner="nightly"):
         writer.write([{"id": 90, "s": None}, {"id": 91, "s": None}])
         writer.flush()

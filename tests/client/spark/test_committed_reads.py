@@ -52,7 +52,7 @@ def abort(channel: Channel, *ids: int, partition: int = 0) -> None:
 
 @contextmanager
 def open_batch(channel: Channel, partition: int = 0) -> Iterator[ChannelWriter]:
-    """Hold a batch open, to which the block may write."""
+    """Keep a batch open, to which the block may write."""
     with channel.writer(partition=partition) as writer, writer.batch("slow", owner="nightly"):
         yield writer
 
@@ -132,11 +132,11 @@ def test_the_committed_records_are_requested_once_in_a_plan(
     monkeypatch.setattr(CommittedRuns, "_request", counted)
 
     assert tasks(reader) == [[0], [1], [2], [3]]
-    # When it is opened, and for the end.
+    # Once when it is opened, and once for the end.
     assert len(requests) == 2
 
 
-def test_a_read_waits_for_what_is_committed_behind_an_open_batch(
+def test_a_read_waits_for_records_committed_after_an_open_batch(
     channel: Channel, read: Read
 ) -> None:
     fill(channel, range(3))
@@ -165,13 +165,13 @@ def test_a_read_that_is_held_back_too_long_names_the_batch(channel: Channel, rea
 
         assert "the batch 'slow' of 'nightly', open since 20" in str(raised.value)
         assert 'option("kafkaConsumer.pollTimeoutMs"' in str(raised.value)
-        # What is readable is not waited for.
+        # Readable records need no wait.
         assert read(endingOffsets='{"0": 3, "1": -2}') == [0, 1, 2]
         with pytest.raises(SluicewayTimeout):
             read(endingOffsets='{"0": 4, "1": -1}', **{"kafkaConsumer.pollTimeoutMs": "1000"})
 
 
-def test_an_end_beyond_what_is_committed_is_refused(channel: Channel, read: Read) -> None:
+def test_an_end_past_the_committed_records_is_refused(channel: Channel, read: Read) -> None:
     fill(channel, range(3))
     abort(channel, 90, 91)
 
@@ -181,7 +181,7 @@ def test_an_end_beyond_what_is_committed_is_refused(channel: Channel, read: Read
         read(startingOffsets='{"0": 5, "1": 0}')
 
 
-def test_timestamps_and_latest_stay_within_what_is_committed(channel: Channel, read: Read) -> None:
+def test_timestamps_and_latest_stay_within_committed_records(channel: Channel, read: Read) -> None:
     fill(channel, range(3))
     abort(channel, 90, 91)
 
@@ -191,7 +191,7 @@ def test_timestamps_and_latest_stay_within_what_is_committed(channel: Channel, r
     assert read(startingOffsets="latest") == []
 
 
-def test_a_snapshot_is_the_channel_as_it_was_after_a_commit(channel: Channel, read: Read) -> None:
+def test_a_snapshot_is_the_channel_as_of_a_commit(channel: Channel, read: Read) -> None:
     fill(channel, range(3))
     first = channel.commits().events[0]
     fill(channel, range(3, 5))
@@ -203,7 +203,7 @@ def test_a_snapshot_is_the_channel_as_it_was_after_a_commit(channel: Channel, re
     assert read(snapshot=datetime.now(UTC).isoformat()) == [0, 1, 2, 3, 4, 5, 6, 7]
     with open_batch(channel):
         fill(channel, range(8, 9))
-        # An open batch holds back nothing that was readable then.
+        # An open batch does not hold back records of that snapshot.
         assert read(snapshot=str(first.number)) == [0, 1, 2]
 
 
@@ -242,7 +242,7 @@ def test_a_hole_in_committed_records_fails_the_task(
     channel: Channel, planned: Callable[..., DataSourceReader], topics: Topics
 ) -> None:
     fill(channel, range(6))
-    # Lost records are skipped where the log begins behind them, and nowhere else.
+    # Lost records are skipped only if the log begins after them.
     reader = planned(failOnDataLoss="false")
     (partition,) = reader.partitions()
     connection = channel.connection("read")

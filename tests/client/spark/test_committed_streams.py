@@ -50,7 +50,7 @@ def abort(channel: Channel, *ids: int, partition: int = 0) -> None:
 
 @contextmanager
 def open_batch(channel: Channel, partition: int = 0) -> Iterator[ChannelWriter]:
-    """Hold a batch open, to which the block may write."""
+    """Keep a batch open, to which the block may write."""
     with channel.writer(partition=partition) as writer, writer.batch("slow", owner="nightly"):
         yield writer
 
@@ -173,7 +173,7 @@ def test_the_checkpoint_of_a_recreated_channel_is_refused(
         ({"startingTimestamp": str(2**42)}, {0: 3, 1: 0}),
     ],
 )
-def test_starts_are_within_what_is_committed(
+def test_start_offsets_are_within_committed_records(
     channel: Channel, new_query: Callable[..., Query], options: dict[str, str], start: Any
 ) -> None:
     fill(channel, range(3))
@@ -182,7 +182,7 @@ def test_starts_are_within_what_is_committed(
     assert offsets(new_query(**options).start()) == start
 
 
-def test_a_start_beyond_what_is_committed_is_refused(
+def test_a_start_past_the_committed_records_is_refused(
     channel: Channel, new_query: Callable[..., Query]
 ) -> None:
     fill(channel, range(3))
@@ -205,7 +205,7 @@ def test_a_checkpoint_ahead_of_the_commits_fails(
         query.batch(query.start(), ahead)
 
 
-def test_an_available_now_query_waits_for_what_is_committed(
+def test_an_available_now_query_waits_for_all_committed_records(
     channel: Channel, new_query: Callable[..., Query]
 ) -> None:
     fill(channel, range(3))
@@ -260,7 +260,7 @@ def test_before_spark_4_2_the_first_batch_waits_and_later_ones_do_not(
     assert "They are read by a later batch, or by the next run of the query" in warning
 
 
-def test_a_query_that_asks_now_and_then_asks_the_ledger_each_time(
+def test_a_query_with_rare_polls_requests_the_ledger_each_time(
     channel: Channel, new_query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.spark.readable_offsets._FOLLOWED_S", 0.0)
@@ -313,7 +313,7 @@ def test_a_query_waits_while_the_gateway_does_not_answer(
     assert sum("waits for further commits" in each for each in caplog.messages) == 1
 
 
-def test_a_stream_goes_on_behind_expired_records_of_failed_attempts(
+def test_a_stream_continues_after_expired_records_of_failed_attempts(
     channel: Channel, new_query: Callable[..., Query], topics: Topics
 ) -> None:
     fill(channel, range(3))

@@ -41,7 +41,7 @@ def test_a_job_that_runs_again_with_its_batch_key_writes_once(found: dict[str, A
     assert "committed with 100 records, and now has 99" in found["another"]
 
 
-def test_a_snapshot_is_the_channel_as_it_was_after_a_commit(found: dict[str, Any]) -> None:
+def test_a_snapshot_is_the_channel_as_of_a_commit(found: dict[str, Any]) -> None:
     assert found["snapshot"] == [*range(100)]
 
 

@@ -20,7 +20,7 @@ FIRST = datetime(1, 1, 1)  # noqa: DTZ001
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999)  # noqa: DTZ001
 MOST = Decimal("9" * 28 + "." + "9" * 10)
 UUIDS = {"type": "array", "items": "u"}
-# A type, and values of it: the least, the greatest, the empty one.
+# A type, and its least, greatest and empty values.
 TYPES: dict[str, tuple[Any, list[Any]]] = {
     "truth": ("boolean", [False, True]),
     "i32": ("int", [-(2**31), 2**31 - 1, 0]),
@@ -109,7 +109,7 @@ SCHEMA = {
             {"name": name, "type": ["null", type_] if number % 2 else [type_, "null"]}
             for number, (name, (type_, _)) in enumerate(TYPES.items())
         ),
-        # The same once more, where no null may be.
+        # The same types as non-nullable columns.
         *(
             {"name": f"{name}_", "type": again(type_)}
             for name, (type_, _) in TYPES.items()

@@ -1,4 +1,4 @@
-"""Leases of Spark's batches: renewed by the driver's session, or by tasks where there is none."""
+"""Leases of Spark's batches: renewed by the driver's session, or without one by tasks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -36,7 +36,7 @@ def channel(gateway: Gateway, name: str) -> Channel:
 
 @pytest.fixture
 def keepers(monkeypatch: pytest.MonkeyPatch) -> dict[Any, LeaseKeeper]:
-    """The lease keepers of this process, which keep leases when the test says so."""
+    """The lease keepers of this process, which renew leases on the test's command."""
     kept: dict[Any, LeaseKeeper] = {}
     monkeypatch.setattr(batches_module, "_KEEPERS", kept)
     return kept
@@ -87,7 +87,7 @@ def test_tasks_renew_a_batch_only_where_no_session_does(
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_a_task_that_does_not_renew_its_batch_finds_out_that_it_ended(
+def test_a_task_that_does_not_renew_its_batch_detects_its_end(
     plan: Callable[[str, bool], JobBatch], keepers: dict[Any, LeaseKeeper], kind: str
 ) -> None:
     job = plan(kind, True)
@@ -179,14 +179,14 @@ def test_heartbeats_of_the_driver_renew_running_writes(application: Application)
     assert renewed(application) == ["run", "writing"]
 
 
-def test_writes_are_renewed_no_more_when_spark_runs_no_job(application: Application) -> None:
-    """As in a notebook, after a job whose end the gateway was not told."""
+def test_writes_are_not_renewed_while_spark_runs_no_job(application: Application) -> None:
+    """As in a notebook, after a job whose end was not reported."""
     application._spark.jobs = []  # type: ignore[attr-defined]
 
     assert renewed(application) == ["run"]
 
 
-def test_a_query_that_ended_is_renewed_no_more(application: Application) -> None:
+def test_an_ended_query_is_not_renewed(application: Application) -> None:
     event = SimpleNamespace(runId="run", exception="java.lang.Error: no", errorClassOnException="")
     application.queries.onQueryTerminated(event)  # type: ignore[arg-type]
 

@@ -229,7 +229,7 @@ def test_messages_that_are_missing_or_of_other_batches_are_refused(
     assert ledger.ids(channel) == [0, 1]
 
 
-def test_queries_into_one_channel_have_batches_of_their_own(
+def test_queries_into_one_channel_have_separate_batches(
     query: Query, start: Callable[..., Query], channel: Channel, ledger: LedgerView
 ) -> None:
     other = start()

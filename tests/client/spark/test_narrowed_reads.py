@@ -1,4 +1,4 @@
-"""Reads of some columns, and of some offsets by filters on `_metadata`."""
+"""Reads of selected columns, and of selected offsets by filters on `_metadata`."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta

@@ -130,21 +130,21 @@ def test_a_key_that_is_no_partition_is_named_with_what_it_must_be(text: str, sai
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_an_offset_beyond_the_end_is_not_called_lost(
+def test_an_offset_past_the_end_is_not_reported_as_lost(
     fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = ReadOptions.parse({"path": "flights", "failOnDataLoss": fails})
     beyond = OffsetOutOfRange(partition=0, offset=9, begin=2, end=5)
     below = OffsetOutOfRange(partition=0, offset=1, begin=2, end=5)
-    told = []
+    reported = []
     for error in (beyond, below):
         caplog.clear()
         try:
             loss_handler(options)(error)
         except OffsetOutOfRange:
-            told.append(" ".join(error.__notes__))
+            reported.append(" ".join(error.__notes__))
         else:
-            told.append(caplog.text)
-    assert "lost" not in told[0]
-    assert ("correct startingOffsets" if fails == "true" else "cut at the end") in told[0]
-    assert "lost" in told[1]
+            reported.append(caplog.text)
+    assert "lost" not in reported[0]
+    assert ("correct startingOffsets" if fails == "true" else "cut at the end") in reported[0]
+    assert "lost" in reported[1]

@@ -128,7 +128,7 @@ def test_a_foreign_message_is_not_skipped_without_the_gateway(
     assert planned.ids(1) == [3, 4]
 
 
-def test_a_connection_is_not_current_while_the_gateway_is_not_asked(
+def test_a_connection_is_not_current_while_requests_pause(
     early: Connection, unavailable_url: str
 ) -> None:
     source = RefreshableConnection(early, "read", gateway_url=unavailable_url)

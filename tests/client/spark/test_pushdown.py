@@ -88,5 +88,5 @@ def test_a_first_timestamp_skips_older_messages(filter_: Filter, first_ms: int) 
         GreaterThan(TIMESTAMP, datetime(2020, 1, 1)),  # noqa: DTZ001 - of unknown time zone
     ],
 )
-def test_filters_that_say_nothing_of_offsets_narrow_nothing(filter_: Filter) -> None:
+def test_filters_without_offset_bounds_narrow_nothing(filter_: Filter) -> None:
     assert narrowed(filter_) == ALL

@@ -42,7 +42,7 @@ def test_the_examples_of_readings_work_together(
     *stations, total = run_example("read_readings.py", gateway_url)
     assert stations == [f"station-{number} 50" for number in range(10)]
     assert total == "500 readings read"
-    assert run("warmest_by_spark.py") == [
+    assert run("spark_maximum.py") == [
         "10 stations written",
         "its writer is closed after 10 records",
     ]
@@ -52,7 +52,7 @@ def test_the_examples_of_readings_work_together(
 def test_a_restarted_stream_counts_every_departure(
     run: Callable[[str], list[str]],
 ) -> None:
-    *hours, total = run("delays_as_they_happen.py")
+    *hours, total = run("streaming_delays.py")
     assert total == "24 hours, 720 departures"
     assert hours[0] == "00:00  30 departures, 1.0 minutes late"
     assert hours[-1] == "23:00  30 departures, 24.0 minutes late"

@@ -1,4 +1,4 @@
-"""Errors and options of the data source as a user of Spark sees them."""
+"""Errors and options of the data source in Spark's user interface."""
 
 from collections.abc import Callable
 from functools import partial

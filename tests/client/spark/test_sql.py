@@ -90,7 +90,7 @@ def test_a_temporary_view_with_columns_creates_its_channel(
     assert gateway.channel(name).connection("read").partitions == 2
 
 
-def test_a_table_whose_options_spark_drops_says_what_to_do(
+def test_a_table_whose_options_spark_drops_is_refused_with_advice(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
     fill(gateway.channel(name, SCHEMA), range(2))

@@ -188,7 +188,7 @@ def test_a_batch_is_split_on_request(channel: Channel, queries: Any) -> None:
 
 
 def delete_before(channel: Channel, offset: int, partition: int = 0) -> None:
-    """Delete a partition's first messages, as retention does."""
+    """Delete a partition's first messages, like retention."""
     connection = channel.connection("read")
     admin = AdminClient(connection.kafka)
     at = TopicPartition(connection.topic_name, partition, offset)
@@ -282,7 +282,7 @@ def test_deleting_the_topic_ends_a_query(
     connection = channel.connection("read")
     admin = AdminClient(connection.kafka)
     admin.delete_topics([connection.topic_name])[connection.topic_name].result(30)
-    # The controller answers before the brokers have forgotten the topic.
+    # The controller answers before the brokers have deleted the topic.
     until(lambda: connection.topic_name not in admin.list_topics(timeout=30).topics)
 
     with pytest.raises(TopicGone):
@@ -360,7 +360,7 @@ def test_an_unavailable_broker_fails_a_query_within_the_timeout(
         parsed = ReadOptions.parse({"path": "t", **options})
         return MicroBatchPlanner(RefreshableConnection(fragile, "read"), parsed)
 
-    # It connects without a hurry. Planners of a process share the connection.
+    # The first connection may take longer. Planners of a process share it.
     with closing(planner()) as connected:
         connected.end()
         fragile_kafka.cut()

@@ -242,7 +242,7 @@ def test_an_unsupported_type_is_an_error_with_advice(kind: spark.DataType, said:
     "ddl",
     [
         "id bigint not null, n int, s string",
-        "s string, n int, id bigint",  # another order; nulls are looked for in the rows
+        "s string, n int, id bigint",  # another order; nulls are detected in the rows
         "id int, s string",  # widened; a nullable column left out
     ],
 )

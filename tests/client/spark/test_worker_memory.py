@@ -33,5 +33,5 @@ def test_workers_write_and_read_a_long_partition_in_bounded_memory(
 
     assert found == [Row(rows=ROWS, text=ROWS * TEXT_BYTES)]
     assert memory.workers
-    # The whole worker, whatever it ran before.
+    # The whole worker, including earlier tasks.
     assert memory.peak_mb < MOST_MB

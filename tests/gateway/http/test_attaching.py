@@ -29,6 +29,7 @@ def test_attaching_returns_place_partitions_and_connection(flights: Site) -> Non
         "superseded": False,
         "heartbeat": {"interval_ms": 2000, "timeout_ms": 120_000},
         "static_id": None,
+        "spark": None,
         "cause": None,
         "changed_at": attached_at,
         "counters": {},
@@ -272,3 +273,18 @@ def test_positions_of_another_topic_are_refused(flights: Site) -> None:
     assert (answer.status_code, code(answer)) == (409, "topic_changed")
     assert TOPIC_ID in answer.json()["detail"]
     assert "offsets/reset" in answer.json()["detail"]
+
+
+def test_a_spark_job_is_shown_with_its_endpoint(flights: Site) -> None:
+    job = {"application": "nightly", "query": "sums", "ui": "http://driver:4040"}
+    attached = flights.attach("writer", spark=job)
+    assert attached["spark"] == job
+    assert flights.get(attached)["spark"] == job
+    assert flights.rig.http.get(f"{flights.path}/status").json()["writers"][0]["spark"] == job
+    assert flights.attach("writer", spark={"application": "nightly"})["spark"] == {
+        "application": "nightly",
+        "query": None,
+        "ui": None,
+    }
+    assert flights.ask("writer", spark={"user": "x"}).status_code == 422
+    assert flights.ask("writer", spark={"ui": "x" * 501}).status_code == 422

@@ -76,7 +76,7 @@ def test_a_dead_writer_is_lost_with_the_watermarks_as_its_end_offsets(
         for each in channel[0]
         .get(f"/v1/channels/{writer['channel']['name']}/endpoints/{writer['id']}")
         .json()["events"]
-        if each["state"] == "started" and each["cause"] == "its session beats again"
+        if each["state"] == "started" and each["cause"] == "its session sends heartbeats again"
     ]
     assert event["health"] == "healthy"
 

@@ -95,7 +95,7 @@ def test_messages_show_their_records_by_their_schema(
     assert (first["committed"], first["key"], first["error"], first["raw"]) == (None,) * 4
 
 
-def test_values_have_the_forms_that_tail_prints(http: httpx.Client, gateway: Gateway) -> None:
+def test_values_have_the_same_form_as_in_tail(http: httpx.Client, gateway: Gateway) -> None:
     fields = {
         "amount": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2},
         "at": {"type": "long", "logicalType": "timestamp-micros"},
@@ -115,7 +115,7 @@ def test_values_have_the_forms_that_tail_prints(http: httpx.Client, gateway: Gat
     ]
 
 
-def test_bytes_are_shown_as_text_where_they_are_text(
+def test_valid_utf8_bytes_are_shown_as_text(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway, None, format="bytes")
@@ -132,7 +132,7 @@ def test_bytes_are_shown_as_text_where_they_are_text(
     assert (tombstone["raw"], tombstone["records"]) == (None, [{"value": None}])
 
 
-def test_the_newest_come_first_and_pages_go_back_to_the_beginning(
+def test_the_newest_messages_come_first_and_pages_reach_the_beginning(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway, None, format="bytes", partitions=3)
@@ -198,6 +198,25 @@ def test_keys_headers_and_foreign_timestamps_are_shown(
     assert message["timestamp"] == "1970-01-01T00:00:00.001Z"
 
 
+def test_many_headers_and_long_keys_are_cut(
+    http: httpx.Client, gateway: Gateway, kafka: SharedKafka
+) -> None:
+    channel = channel_of(gateway, None, format="bytes")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    headers = [("n" * 500, "é".encode() * 20_000)] * 20 + [("h", b"")] * 200
+    for _ in range(20):
+        producer.produce(channel.status.topic.name, b"v", b"k" * 50_000, headers=headers)
+    producer.flush(30)
+    answer = http.get(f"/v1/channels/{channel.name}/messages")
+    assert len(answer.content) < 4 * 2**20
+    message = answer.json()["items"][0]
+    assert len(message["headers"]) == 100
+    first = message["headers"][0]["value"]
+    assert (first["size_bytes"], first["truncated"]) == (40_000, True)
+    assert set(first["data"]) == {"é"}
+    assert message["key"]["truncated"]
+
+
 def test_a_message_that_cannot_be_decoded_is_shown_raw_with_the_reason(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
@@ -232,7 +251,7 @@ def test_each_message_is_shown_with_the_schema_of_its_writer(
     assert (first["schema"]["version"], second["schema"]["version"]) == (1, 2)
 
 
-def test_large_values_are_cut_and_marked_and_one_alone_is_whole(
+def test_large_values_are_cut_and_marked_but_not_in_a_single_message(
     http: httpx.Client, gateway: Gateway
 ) -> None:
     channel = channel_of(gateway)
@@ -249,7 +268,7 @@ def test_large_values_are_cut_and_marked_and_one_alone_is_whole(
     assert (alone["truncated"], alone["records"]) == ([], [{"id": 3, "carrier": text}])
 
 
-def test_an_answer_has_some_megabytes_of_messages_at_most(
+def test_the_size_of_a_response_is_limited(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway, None, format="bytes", partitions=2)
@@ -269,7 +288,7 @@ def test_an_answer_has_some_megabytes_of_messages_at_most(
     assert len(set(shown)) == len(shown)
 
 
-def test_places_that_do_not_exist_are_refused_with_what_there_is(
+def test_partitions_and_offsets_out_of_range_are_refused_with_the_valid_range(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway, partitions=2)
@@ -284,7 +303,10 @@ def test_places_that_do_not_exist_are_refused_with_what_there_is(
     assert "removed by retention" in below
     assert "give partition too" in refused(http, channel, 422, invalid, offset=1)
     assert "time zone" in refused(http, channel, 422, invalid, since="2026-01-01T00:00:00")
-    assert "since" in refused(http, channel, 422, invalid, since="yesterday")
+    for given in ("yesterday", "0.5", "1767225600", "2026-01-01"):
+        assert "ISO 8601" in refused(http, channel, 422, invalid, since=given)
+    # A plus that is not escaped.
+    assert "%2B01:00" in refused(http, channel, 422, invalid, since="2026-01-01T00:00:00 01:00")
     assert "not together" in refused(
         http, channel, 422, invalid, start="earliest", since="2026-01-01T00:00:00Z"
     )
@@ -324,7 +346,7 @@ def test_compacted_topics_are_read_over_their_gaps(
     assert [each["raw"]["data"] for each in first["items"]] == ["0", "1", "2"]
 
 
-def test_a_topic_that_was_created_anew_is_not_read(
+def test_a_recreated_topic_is_neither_read_nor_written(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway)
@@ -332,6 +354,8 @@ def test_a_topic_that_was_created_anew_is_not_read(
     topics.delete(name)
     topics.create(name)
     assert "created anew" in refused(http, channel, 409, "channel_not_ready")
+    answer = http.post(f"/v1/channels/{channel.name}/messages", json={"records": [{"id": 1}]})
+    assert code(answer) == "channel_not_ready"
 
 
 class TestExactlyOnce:
@@ -393,6 +417,13 @@ class TestExactlyOnce:
         again = http.post(path, json=body).json()
         assert again["messages"] == []
         assert again["batch"] == {**written["batch"], "replayed": True}
+        entry, created = http.get(f"/v1/channels/{channel.name}/changes").json()["items"]
+        assert (entry["action"], entry["target"], entry["by"]) == (
+            *("write_messages", "fix-1"),
+            "loopback",
+        )
+        written_to = [{"field": "partition 0", "old": None, "new": "offsets 0 to 1"}]
+        assert (entry["fields"], created["action"]) == (written_to, "create")
         http.post(path, json={"records": [{"id": 3}]}).raise_for_status()
         with channel.reader(until="now") as reader:
             assert sorted(each["id"] for each in reader) == [1, 2, 3]
@@ -448,9 +479,7 @@ def test_tombstones_and_bytes_are_written_to_channels_of_bytes(
     ]
 
 
-def test_what_cannot_be_written_is_refused_before_anything_is(
-    http: httpx.Client, gateway: Gateway
-) -> None:
+def test_invalid_records_are_refused_before_any_write(http: httpx.Client, gateway: Gateway) -> None:
     channel = channel_of(gateway, config={"max.message.bytes": "2000"})
 
     def refusal(status: int, name: str, **body: Any) -> Any:

@@ -74,9 +74,11 @@ def test_the_status_has_writers_readers_groups_and_partitions(flights: Site) -> 
         "partitions": 2,
     }
     listed = {each["role"]: each for each in flights.listed()}
-    assert status["writers"] == [listed["writer"]]
+    silent = {"last_heartbeat_at": None}
+    assert status["writers"] == [listed["writer"] | silent]
     assert status["writers"][0]["id"] == writer["id"]
-    assert status["readers"] == [listed["reader"] | {"progress": None, "lag_messages": None}]
+    unread = {"progress": None, "lag_messages": None}
+    assert status["readers"] == [listed["reader"] | unread | silent]
     assert status["readers"][0]["id"] == reader["id"]
     assert status["sampled_at"] == "2030-01-01T00:00:05.000Z"
     assert status["write_rate"] == 1.0
@@ -308,6 +310,7 @@ def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
         "write_rate": None,
         "read_rate": None,
         "trend": None,
+        "last_heartbeat_at": None,
         "problems": [],
     }
     line = page["items"][1]
@@ -335,7 +338,7 @@ def test_the_status_list_contains_only_channels_in_the_tokens_scope(rig: Rig) ->
     assert rig.http.get("/v1/channels/other/status", headers=hers).status_code == 403
 
 
-def test_looking_leaves_no_trace(flights: Site) -> None:
+def test_reading_a_status_leaves_no_trace(flights: Site) -> None:
     flights.member()
     sampled(flights)
 
@@ -371,3 +374,20 @@ def test_the_documented_phases_of_a_status_are_all_phases(flights: Site) -> None
     schemas = flights.rig.http.get("/openapi.json").json()["components"]["schemas"]
     assert schemas["StatusChannel"]["properties"]["phase"] == {"$ref": "#/components/schemas/Phase"}
     assert schemas["Phase"]["enum"] == list(Phase)
+
+
+def test_the_last_heartbeat_is_that_of_the_process(flights: Site) -> None:
+    writer, reader = flights.attach("writer"), flights.member()
+    flights.rig.clock.advance(timedelta(seconds=1))
+    flights.beat(report(writer, "started"))
+    flights.rig.clock.advance(timedelta(seconds=1))
+    flights.beat(report(reader, "started"))
+    # A repeated heartbeat is not a new one.
+    flights.rig.clock.advance(timedelta(seconds=1))
+    flights.beat(report(reader, "started"), beat=1)
+    status = flights.rig.http.get(PATH).json()
+    assert [each["last_heartbeat_at"] for each in (*status["writers"], *status["readers"])] == [
+        "2030-01-01T00:00:02.000Z"
+    ] * 2
+    (line,) = flights.rig.http.get("/v1/status").json()["items"]
+    assert line["last_heartbeat_at"] == "2030-01-01T00:00:02.000Z"

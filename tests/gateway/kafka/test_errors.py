@@ -1,7 +1,7 @@
 import pytest
 from confluent_kafka import KafkaError
 
-from sluiceway_gateway.kafka.client import CAUSES, rejection
+from sluiceway_gateway.kafka.client import CAUSES, Client, rejection
 from sluiceway_gateway.kafka.model import Cause
 
 CODES = sorted(
@@ -33,6 +33,14 @@ def test_an_unlisted_code_is_other_unless_kafka_calls_it_retriable() -> None:
     assert rejection(retriable).cause is Cause.UNAVAILABLE
 
 
-def test_the_brokers_words_are_kept() -> None:
+def test_the_brokers_message_is_kept() -> None:
     error = KafkaError(KafkaError.INVALID_CONFIG, "Value must be at least 1048576")
     assert rejection(error).message == "Value must be at least 1048576"
+
+
+def test_an_operation_that_acls_forbid_is_named() -> None:
+    client = Client("127.0.0.1:1", {})
+    error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "denied")
+    found = client.failure(error, "flights", "READ")
+    assert "the operation READ on the topic flights" in str(found)
+    assert "add the ACL" in str(found)

@@ -85,7 +85,7 @@ def test_silence_makes_an_endpoint_suspect_then_lost_and_a_heartbeat_heals_it(
     ]
     (reply,) = flights.beat(report(reader))
     assert (reply["status"], reply["health"]) == ("ok", "healthy")
-    assert flights.get(reader)["events"][-1]["cause"] == "its session beats again"
+    assert flights.get(reader)["events"][-1]["cause"] == "its session sends heartbeats again"
 
 
 def test_an_endpoint_with_heartbeats_stays_healthy(flights: Site, watch: Watch) -> None:
@@ -203,4 +203,4 @@ def test_a_heartbeat_with_keeps_heals_endpoints_that_it_does_not_name(
 
     assert kept["id"] == writer["id"]
     assert health(flights, writer) == "healthy"
-    assert flights.get(writer)["events"][-1]["cause"] == "its session beats again"
+    assert flights.get(writer)["events"][-1]["cause"] == "its session sends heartbeats again"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import make_url, text
@@ -79,7 +80,7 @@ def test_a_statement_without_an_answer_ends_the_transaction(
             leases.acquire(tx, "l", "me", 60_000)
             with postgres.stopped():
                 if prepared:
-                    session_store.beat(tx, "unknown", 1, principal=LOOPBACK)
+                    session_store.beat(tx, "unknown", 1, principal=LOOPBACK, now=datetime.now(UTC))
                 else:
                     leases.current(tx, "l")
 

@@ -1,13 +1,24 @@
 // Changes an operator may make, each behind a dialog that says what will happen.
 
-import { channelPath, getJson, send } from "./api.js";
+import { may } from "./account.js";
+import { channelPath, getJson, send, signInReason } from "./api.js";
 import { isUnknown, Text, whole } from "./format.js";
-import { html, signal, useEffect, useRef, useState } from "./view.js";
+import { exampleRecord, jsonText } from "./json.js";
+import { effect, html, signal, useEffect, useRef, useState } from "./view.js";
+
+// How many actions of this page have succeeded.
+export const acted = signal(0);
 
 // The open dialog: { title, text, confirm, fields, run }; null while there is none.
 const dialog = signal(null);
 
+// Whoever signs in next starts anew.
+effect(() => {
+  if (signInReason.value !== null) dialog.value = null;
+});
+
 export function channelActions(name, { channel }) {
+  if (!may("manage", name)) return [];
   const open = !["closing", "closed", "deleting"].includes(channel.phase);
   return [{ title: "Close…", disabled: !open, onClick: () => ask(closing(name, channel)) }];
 }
@@ -24,7 +35,7 @@ function closing(name, { uid }) {
 
 export function dismissAction(name, { channel }, endpoint) {
   const gone = endpoint.state === "error" || (endpoint.health === "lost" && endpoint.state !== "closed");
-  if (!gone) return null;
+  if (!gone || !may("manage", name)) return null;
   return {
     title: "Dismiss…",
     onClick: () =>
@@ -41,6 +52,7 @@ export function dismissAction(name, { channel }, endpoint) {
 }
 
 export function abortAction(name, { channel }, batch) {
+  if (!may("manage", name)) return null;
   return {
     title: "Abort…",
     onClick: () =>
@@ -59,7 +71,7 @@ export function abortAction(name, { channel }, batch) {
 }
 
 export function offsetActions(name, status, group) {
-  if (group.mode === "broadcast" && isUnknown(group.index)) return [];
+  if ((group.mode === "broadcast" && isUnknown(group.index)) || !may("manage", name)) return [];
   return [{ title: "Reset offsets…", onClick: () => ask(resetting(name, status, group)) }];
 }
 
@@ -118,6 +130,51 @@ function ResetPreview({ plan }) {
   </table></div>`;
 }
 
+// Write records by hand; `record` and `key` are those of a message that is written again.
+export function writeAction(name, { channel, partitions }, { onWritten, record, key }) {
+  if (!may("write", name)) return null;
+  const open = !["closing", "closed", "deleting", "provisioning"].includes(channel.phase);
+  const exact = channel.delivery === "exactly_once";
+  return {
+    title: "Write messages…",
+    disabled: !open,
+    onClick: async () => {
+      const text = record === undefined ? await exampleText(name).catch(() => "{}") : jsonText(record, 2);
+      ask({
+        title: "Write records by hand?",
+        text: exact
+          ? "They become one committed batch: readers see them once, and nobody can take them back."
+          : "Readers see them as any others, and nobody can take them back.",
+        confirm: "Write them",
+        fields: [
+          { id: "records", label: "A record as JSON, or a list of them", type: "textarea", required: true, value: text },
+          { id: "key", label: "Key of the messages (optional)", value: key?.encoding === "utf-8" ? key.data : "" },
+          { id: "partition", label: "Partition (optional)", type: "number", max: partitions.length ? partitions.length - 1 : undefined },
+          ...(exact ? [{ id: "batch_key", label: "Key of the batch (optional): a repeat with it writes nothing" }] : []),
+        ],
+        run: async (values) => onWritten(await (await send(channelPath(name, "messages"), { method: "POST", body: writeBody(channel, values) })).json()),
+      });
+    },
+  };
+}
+
+async function exampleText(name) {
+  const { items } = await getJson(channelPath(name, "schemas"));
+  return jsonText(exampleRecord(items.at(-1).definition), 2);
+}
+
+// The records go as they were typed: JavaScript would round long numbers.
+function writeBody({ uid }, { records, key, partition, batch_key }) {
+  let parsed;
+  try {
+    parsed = JSON.parse(records);
+  } catch (error) {
+    throw new Error(`The records are not JSON: ${error.message}.`);
+  }
+  const rest = { uid, ...(key && { key }), ...(partition && { partition: Number(partition) }), ...(batch_key && { batch_key }) };
+  return `${JSON.stringify(rest).slice(0, -1)},"records":${Array.isArray(parsed) ? records : `[${records}]`}}`;
+}
+
 function ask(spec) {
   dialog.value = spec;
 }
@@ -129,7 +186,7 @@ export function Dialog() {
 function OpenDialog({ spec }) {
   const element = useRef(null);
   const [values, setValues] = useState(() =>
-    Object.fromEntries((spec.fields ?? []).map(({ id, options }) => [id, options ? Object.keys(options)[0] : ""])),
+    Object.fromEntries((spec.fields ?? []).map(({ id, options, value }) => [id, value ?? (options ? Object.keys(options)[0] : "")])),
   );
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
@@ -140,6 +197,7 @@ function OpenDialog({ spec }) {
     setBusy(true);
     try {
       await spec.run(values);
+      acted.value += 1;
       element.current.close();
     } catch (failure) {
       setError(failure.message);
@@ -162,12 +220,14 @@ function OpenDialog({ spec }) {
   </dialog>`;
 }
 
-function Field({ field: { id, label, type = "text", required, options }, value, onChange }) {
+function Field({ field: { id, label, type = "text", required, options, max }, value, onChange }) {
   if (type === "checkbox") {
     return html`<label class="check"><input type="checkbox" checked=${Boolean(value)} onChange=${(event) => onChange(event.target.checked)} /> ${label}</label>`;
   }
   const control = options
     ? html`<select id=${`field-${id}`} value=${value} onChange=${(event) => onChange(event.target.value)}>${Object.entries(options).map(([key, text]) => html`<option value=${key}>${text}</option>`)}</select>`
-    : html`<input id=${`field-${id}`} value=${value} required=${required} maxlength="1000" autocomplete="off" onInput=${(event) => onChange(event.target.value)} />`;
+    : type === "textarea"
+      ? html`<textarea id=${`field-${id}`} rows="12" spellcheck="false" required=${required} onInput=${(event) => onChange(event.target.value)} value=${value}></textarea>`
+      : html`<input id=${`field-${id}`} type=${type} min="0" max=${max} value=${value} required=${required} maxlength="1000" autocomplete="off" onInput=${(event) => onChange(event.target.value)} />`;
   return html`<div class="field"><label for=${`field-${id}`}>${label}</label>${control}</div>`;
 }

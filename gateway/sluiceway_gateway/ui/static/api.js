@@ -1,6 +1,6 @@
 // Requests to the public HTTP interface, with the token of this tab.
 
-import { signal } from "./view.js";
+import { batch, signal } from "./view.js";
 
 const KEY = "sluiceway.token";
 
@@ -8,6 +8,9 @@ const KEY = "sluiceway.token";
 export const token = signal(sessionStorage.getItem(KEY));
 // Why the sign-in form is shown; null while it is not.
 export const signInReason = signal(null);
+
+// The token in use, as in `GET /v1/token`; null until it is read.
+export const account = signal(null);
 
 // By the server's clock minus this machine's, in ms, from events and the header Date of answers.
 let skew = 0;
@@ -30,20 +33,27 @@ export function serverNow() {
 
 export function signIn(given) {
   sessionStorage.setItem(KEY, given);
-  token.value = given;
-  signInReason.value = null;
+  batch(() => {
+    token.value = given;
+    signInReason.value = null;
+  });
 }
 
 export function signOut(reason) {
   sessionStorage.removeItem(KEY);
-  token.value = null;
-  signInReason.value = reason;
+  // Together, so that nothing is requested without a token in between.
+  batch(() => {
+    account.value = null;
+    token.value = null;
+    signInReason.value = reason;
+  });
 }
 
 export const channelPath = (name, ...rest) =>
   ["channels", name, ...rest].map(encodeURIComponent).join("/");
 
-// Send a request below /v1 and return the response; raises ApiError unless it succeeds.
+// Send a request below /v1 and return the response; raises ApiError unless it succeeds. A body is a
+// value, or the text of JSON.
 export async function send(path, { method = "GET", headers = {}, body, signal: abort } = {}) {
   const used = token.value;
   const response = await fetch(new URL(`v1/${path}`, document.baseURI), {
@@ -55,22 +65,27 @@ export async function send(path, { method = "GET", headers = {}, body, signal: a
       ...(used && { Authorization: `Bearer ${used}` }),
       ...(body && { "Content-Type": "application/json" }),
     },
-    body: body && JSON.stringify(body),
+    body: typeof body === "string" ? body : body && JSON.stringify(body),
   });
   const date = Date.parse(response.headers.get("Date") ?? "");
-  // The header has whole seconds: on average half a second has passed since.
-  if (!Number.isNaN(date)) setServerTime(date + 500);
+  // The header has whole seconds: on average half a second has passed since. Events are more exact.
+  if (Math.abs(date + 500 - serverNow()) > 1000) setServerTime(date + 500);
   if (response.ok || response.status === 304) return response;
   const problem = await response.json().catch(() => ({}));
-  // Another tab of the page may have signed in anew in the meantime.
-  if (response.status === 401 && used === token.value) {
-    signOut(
-      used
-        ? "The token is not valid any more: it has expired or was revoked. Sign in again."
-        : "This gateway requires a token.",
-    );
+  // The page may have signed in anew in the meantime, or out: the first reason counts.
+  if (response.status === 401 && used === token.value && signInReason.value === null) {
+    signOut(`${method === "GET" ? "" : "Nothing was changed. "}${refusal(used)}`);
   }
   throw new ApiError(response.status, problem);
+}
+
+function refusal(used) {
+  if (!used) return "This gateway requires a token.";
+  const known = account.value;
+  if (known?.expires_at && Date.parse(known.expires_at) <= serverNow()) {
+    return `The token ${known.name} has expired. Sign in with another one.`;
+  }
+  return "The token is not valid any more: it has expired or was revoked. Sign in again.";
 }
 
 export async function getJson(path, options) {

@@ -2,12 +2,15 @@
 
 import { channelActions, Dialog } from "./actions.js";
 import { channelPath, getJson } from "./api.js";
+import { Changes } from "./changes.js";
 import { Charts } from "./charts.js";
 import { Commits } from "./commits.js";
 import { Configuration } from "./configuration.js";
 import { Endpoints } from "./endpoints.js";
 import { count, drainTime, duration, rate, Text, trend, whole } from "./format.js";
+import { Graph } from "./graph.js";
 import { follow } from "./live.js";
+import { Messages } from "./messages.js";
 import { ProblemSentence } from "./problems.js";
 import { Readers } from "./readers.js";
 import { href, route } from "./router.js";
@@ -18,9 +21,12 @@ import { html, useEffect, useState } from "./view.js";
 const TABS = [
   { id: "readers", title: "Readers", view: Readers },
   { id: "charts", title: "Charts", view: Charts },
+  { id: "graph", title: "Graph", view: Graph },
   { id: "endpoints", title: "Endpoints", view: Endpoints },
+  { id: "messages", title: "Messages", view: Messages },
   { id: "commits", title: "Commits", view: Commits, shown: (status) => status.ledger !== null },
   { id: "schema", title: "Schema", view: Schemas },
+  { id: "changes", title: "Changes", view: Changes },
   { id: "configuration", title: "Configuration", view: Configuration },
 ];
 
@@ -37,7 +43,7 @@ export function ChannelPage({ name }) {
     });
   }, []);
   if (!status) {
-    return html`<main>${gone ? html`<${Gone} error=${gone} name=${name} />` : html`<p class="loading">Reading the channel</p>`}</main>`;
+    return html`<main>${gone ? html`<${Gone} error=${gone} name=${name} /><${Changes} name=${name} status=${null} />` : html`<p class="loading">Reading the channel</p>`}</main>`;
   }
   const { query } = route.value;
   const tabs = TABS.filter((each) => !each.shown || each.shown(status));

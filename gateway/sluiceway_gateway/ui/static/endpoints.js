@@ -3,6 +3,7 @@
 import { dismissAction } from "./actions.js";
 import { channelPath } from "./api.js";
 import { ago, count, dateTime, isUnknown, Text, whole } from "./format.js";
+import { safeAddress } from "./graph.js";
 import { tick } from "./live.js";
 import { Loaded, useResource } from "./resource.js";
 import { EndpointState, ProgressState } from "./states.js";
@@ -44,7 +45,7 @@ function Endpoint({ name, status, endpoint }) {
     <td>${endpoint.title ? html`<${Text} value=${endpoint.title} />` : ""}<${Spark} endpoint=${endpoint} /></td>
     ${reads && html`<td><${ProgressState} progress=${endpoint.progress} /></td><td class="numeric">${count(endpoint.lag_messages)}</td>`}
     <td class="numeric">${count(endpoint.counters.records, "Unknown: not reported")}</td>
-    <td>${ago(endpoint.last_heartbeat_at, "Unknown: none recorded")}</td>
+    <td>${heartbeat(endpoint)}</td>
     <td>${ago(endpoint.attached_at)}</td>
     <td class="actions"><button class="disclosure" aria-expanded=${open} onClick=${() => setOpen(!open)}>History</button>
       ${dismiss && html`<button onClick=${dismiss.onClick}>${dismiss.title}</button>`}</td>
@@ -52,12 +53,17 @@ function Endpoint({ name, status, endpoint }) {
   ${open && html`<tr class="details"><td colspan=${reads ? 10 : 8}><${History} name=${name} endpoint=${endpoint} /></td></tr>`}`;
 }
 
+// A later heartbeat in time makes no new status, so its age would be too high.
+function heartbeat({ state, health, last_heartbeat_at: at }) {
+  const inTime = health === "healthy" && !["closed", "error"].includes(state);
+  return inTime && !isUnknown(at) ? "in time" : ago(at, "None yet");
+}
+
 // Application and query of a Spark job, linked to its UI where that is known.
 function Spark({ endpoint: { spark } }) {
   if (!spark) return "";
   const names = [spark.application, spark.query].filter(Boolean).join(" / ");
-  const safe = /^https?:\/\//i.test(spark.ui ?? "");
-  return html` <span class="spark">${safe ? html`<a href=${spark.ui} rel="noreferrer noopener" target="_blank"><${Text} value=${names || "Spark UI"} /></a>` : html`<${Text} value=${names} />`}</span>`;
+  return html` <span class="spark">${safeAddress(spark.ui) ? html`<a href=${spark.ui} rel="noreferrer noopener" target="_blank"><${Text} value=${names || "Spark UI"} /></a>` : html`<${Text} value=${names} />`}</span>`;
 }
 
 function History({ name, endpoint }) {

@@ -1,5 +1,6 @@
 // The dashboard's shell: header, connection, and the view that the URL names.
 
+import { Account, Expiry } from "./account.js";
 import { signInReason, signOut, token } from "./api.js";
 import { clockTime, durationText } from "./format.js";
 import { failure, mode, paused, receivedAt, tick } from "./live.js";
@@ -17,6 +18,7 @@ function App() {
   const shown = kind === "channels" && name;
   return html`<${Header} channel=${shown ? name : null} />
     <${Offline} />
+    <${Expiry} />
     ${shown ? html`<${ChannelLoader} name=${name} key=${name} />` : html`<${Overview} />`}`;
 }
 
@@ -41,6 +43,7 @@ function Header({ channel }) {
     <button aria-pressed=${paused.value} onClick=${() => (paused.value = !paused.value)}>
       ${paused.value ? "Resume" : "Pause"}
     </button>
+    <${Account} />
     ${token.value && html`<button onClick=${() => signOut("You have signed out.")}>Sign out</button>`}
   </header>`;
 }

@@ -1,7 +1,7 @@
 // The overview: current problems first, then the list of channels.
 
 import { channels, followChannels, loaded } from "./channels.js";
-import { count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
+import { ageOf, ago, count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
 import { tick } from "./live.js";
 import { allProblems, ProblemSentence } from "./problems.js";
 import { href, route, setQuery } from "./router.js";
@@ -87,7 +87,19 @@ const COLUMNS = [
   { id: "trend", title: "Trend", hint: "Growth of the largest lag", optional: 2, numeric: true, value: (line) => line.trend, cell: (line) => trend(line.trend, NO_SAMPLE) },
   { id: "written", title: "Written", optional: 1, numeric: true, value: (line) => line.write_rate, cell: (line) => rate(line.write_rate, "Unknown: not sampled yet") },
   { id: "read", title: "Read", hint: "By all groups together", optional: 2, numeric: true, value: (line) => line.read_rate, cell: (line) => rate(line.read_rate, NO_SAMPLE) },
+  { id: "heartbeat", title: "Heartbeat", hint: "The last one of its writers and readers", optional: 2, numeric: true, value: silence, cell: heartbeat },
 ];
+
+// Heartbeats in time make no new line, so their age would be too high.
+const beats = (line) => line.writers.living + line.readers.living > 0 && !line.problems.some(({ code }) => code === "suspect");
+function silence(line) {
+  if (isUnknown(line.last_heartbeat_at)) return null;
+  return beats(line) ? 0 : ageOf(line.last_heartbeat_at);
+}
+
+function heartbeat(line) {
+  return beats(line) && !isUnknown(line.last_heartbeat_at) ? "in time" : ago(line.last_heartbeat_at, "None yet");
+}
 
 function counts({ living, lost, failed }) {
   return html`${whole(living)}${lost > 0 && html` <span class="worse">${whole(lost)} lost</span>`}${failed > 0 &&
@@ -96,16 +108,29 @@ function counts({ living, lost, failed }) {
 
 const collator = new Intl.Collator(undefined, { numeric: true });
 
+// Places of names in the order of the locale. Comparing names is slow, and they seldom change.
+let places = new Map();
+
+function placesOf(lines) {
+  if (places.size !== lines.length || !lines.every(({ channel }) => places.has(channel.name))) {
+    const names = lines.map(({ channel }) => channel.name).sort(collator.compare);
+    places = new Map(names.map((name, place) => [name, place]));
+  }
+  return places;
+}
+
 function sorted(lines, column, descending) {
-  const keyed = lines.map((line) => [column.value(line), line]);
-  const sign = descending ? -1 : 1;
-  keyed.sort(([one, a], [other, b]) => {
-    const unknown = (isUnknown(one) || one === "") - (isUnknown(other) || other === "");
-    if (unknown) return unknown;
-    const order = typeof one === "string" ? collator.compare(one, other) : one - other;
-    return sign * order || (a.channel.name < b.channel.name ? -1 : 1);
+  const placeOf = placesOf(lines);
+  const keyed = lines.map((line) => {
+    const place = placeOf.get(line.channel.name);
+    return { line, place, key: column.id === "name" ? place : column.value(line) };
   });
-  return keyed.map(([, line]) => line);
+  const sign = descending ? -1 : 1;
+  keyed.sort((a, b) => {
+    const unknown = isUnknown(a.key) - isUnknown(b.key);
+    return unknown || sign * ((a.key > b.key) - (a.key < b.key)) || a.place - b.place;
+  });
+  return keyed.map(({ line }) => line);
 }
 
 // Words are parts of names or labels; all of them must be found.
@@ -136,10 +161,8 @@ function ChannelList() {
   const descending = sort.startsWith("-");
   const column = COLUMNS.find((each) => each.id === sort.replace("-", "")) ?? COLUMNS[1];
   const all = channels.value;
-  const rows = useMemo(
-    () => sorted(filtered(all, filter, only), column, descending),
-    [all, filter, only, column, descending],
-  );
+  const ordered = useMemo(() => sorted(all, column, descending), [all, column, descending]);
+  const rows = useMemo(() => filtered(ordered, filter, only), [ordered, filter, only]);
   return html`<section class="list" aria-labelledby="channels">
     <div class="tools">
       <h2 id="channels">Channels</h2>

@@ -4,13 +4,13 @@ import { getJson } from "./api.js";
 import { html, useEffect, useState } from "./view.js";
 
 // Return { data, error, reload } of a path; reads it anew when `path` or `version` changes. With another
-// query, the old data is shown until the new one is there.
-export function useResource(path, version = 0) {
+// query, the old data is shown until the new one is there. `read` gives the data of a path.
+export function useResource(path, version = 0, read = getJson) {
   const [found, setFound] = useState({ path, data: null, error: null });
   const [again, setAgain] = useState(0);
   useEffect(() => {
     const abort = new AbortController();
-    getJson(path, { signal: abort.signal }).then(
+    read(path, { signal: abort.signal }).then(
       (data) => setFound({ path, data, error: null }),
       (error) => abort.signal.aborted || setFound((old) => ({ ...old, path, error })),
     );

@@ -15,7 +15,7 @@ export function SignIn() {
     setBusy(true);
     signIn(given);
     try {
-      await getJson("status?limit=1");
+      await getJson("token");
     } catch (error) {
       const refused = error instanceof ApiError && error.status === 401;
       signOut(refused ? "The gateway does not accept this token. Check it, or use another one." : error.message);

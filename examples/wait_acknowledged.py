@@ -1,6 +1,6 @@
-"""A writer waits until two groups have read, and committed, what it wrote; then it cleans up.
+"""A writer that waits until two groups have read and committed its records.
 
-SLUICEWAY_URL=http://127.0.0.1:8900 python examples/wait_until_read.py
+SLUICEWAY_URL=http://127.0.0.1:8900 python examples/wait_acknowledged.py
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +14,14 @@ ORDERS = 500
 
 @dataclass
 class Order:
-    """What one record of the channel looks like."""
+    """A record of the channel."""
 
     id: int
     amount: float
 
 
 def consume(channel: Channel, group: str) -> int:
-    """Read to the end as one group, and commit now and then."""
+    """Read to the end as one group, and commit after each call."""
     done = 0
     with channel.reader(group=group) as reader:
         while not reader.finished:
@@ -41,7 +41,7 @@ def main() -> None:
                 print(f"not yet: {late}")
             readers = [jobs.submit(consume, channel, group) for group in ("billing", "shipping")]
             writer.wait_acknowledged(["billing", "shipping"], timeout_s=60)
-            print(f"{ORDERS} orders are billed and shipped, and can be archived")
+            print(f"both groups have committed {ORDERS} orders")
         print(f"{sum(each.result() for each in readers)} orders were read in all")
 
 

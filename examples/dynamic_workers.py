@@ -1,9 +1,9 @@
-"""Workers join while readings are counted, and leave; each reading is counted once.
+"""Workers join and leave a dynamic group; each reading is counted once.
 
-Nobody tells a worker which part is its own. When another comes, a worker commits what it has
-counted of the partitions that it is about to lose, and the other goes on behind that.
+The gateway assigns the partitions. When a worker joins, others commit their positions in the
+partitions that they lose, and the new worker continues there.
 
-SLUICEWAY_URL=http://127.0.0.1:8900 python examples/workers_come_and_go.py
+SLUICEWAY_URL=http://127.0.0.1:8900 python examples/dynamic_workers.py
 """
 
 from collections import Counter
@@ -19,37 +19,37 @@ STATIONS = 10
 
 @dataclass
 class Reading:
-    """What one record of the channel looks like."""
+    """A record of the channel."""
 
     station: str
     celsius: float
 
 
 class Worker:
-    """Counts what is its share of the channel, until there is no more, or it is to leave."""
+    """Counts the readings of its partitions, to the end or until it has to leave."""
 
     def __init__(self, channel: Channel, name: str) -> None:
         self.name = name
         self.counted: Counter[str] = Counter()
-        self.works = Event()
+        self.assigned = Event()
         self.leave = Event()
         self._channel = channel
 
     def run(self) -> Counter[str]:
-        """Count; leaving commits as well, as closing the reader lets go of all it has."""
+        """Count; closing the reader also calls `on_revoke`, so it commits."""
         with self._channel.reader(
-            group="counts", dynamic=True, on_assign=self._begin, on_revoke=self._let_go
+            group="counts", dynamic=True, on_assign=self._on_assign, on_revoke=self._on_revoke
         ) as self._reader:
             while not self._reader.finished and not self.leave.is_set():
                 records = self._reader.read(50, timeout=0.1)
                 self.counted.update(record["station"] for record in records)
         return self.counted
 
-    def _begin(self, partitions: tuple[int, ...]) -> None:
+    def _on_assign(self, partitions: tuple[int, ...]) -> None:
         print(f"{self.name} has {partitions}", flush=True)
-        self.works.set()
+        self.assigned.set()
 
-    def _let_go(self, _partitions: tuple[int, ...]) -> None:
+    def _on_revoke(self, _partitions: tuple[int, ...]) -> None:
         self._reader.commit()
 
 
@@ -68,7 +68,7 @@ def main() -> None:
                 )
                 writer.flush()
                 counts.append(threads.submit(worker.run))
-                worker.works.wait(60)
+                worker.assigned.wait(60)
             first.leave.set()
         counted = sum((each.result() for each in counts), Counter())
     for station, of_it in sorted(counted.items()):

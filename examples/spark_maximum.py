@@ -1,6 +1,6 @@
 """Reads the channel `readings` with Spark and writes each station's maximum to `warmest`.
 
-SLUICEWAY_URL=http://127.0.0.1:8900 python examples/warmest_by_spark.py
+SLUICEWAY_URL=http://127.0.0.1:8900 python examples/spark_maximum.py
 """
 
 from pyspark.sql import SparkSession

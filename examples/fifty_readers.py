@@ -1,11 +1,11 @@
-"""Fifty readers start at once on one channel, each with a partition of its own, and none waits.
+"""Fifty readers of one group start at once, each with its own partition.
 
-Which partitions a member has follows from its index and the group's size alone, so nobody
-negotiates, and nobody pauses when another comes. The channel grows to the group's size. As all
-are in one process, they share their connections to Kafka. A second group, in the mode `broadcast`,
-gives every record to each of its members. Member 0 closes last.
+A member's partitions depend only on its index and the group's size, so there is no rebalance when
+other members start. The channel grows to the group's size. The readers share their connections to
+Kafka, because they are in one process. In a second group, with the mode `broadcast`, each member
+gets every record. Member 0 closes last.
 
-SLUICEWAY_URL=http://127.0.0.1:8900 python examples/fifty_at_once.py
+SLUICEWAY_URL=http://127.0.0.1:8900 python examples/fifty_readers.py
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ READERS, RECORDS = 50, 500
 
 @dataclass
 class Check:
-    """What one record of the channel looks like."""
+    """A record of the channel."""
 
     number: int
 
@@ -32,12 +32,12 @@ def checks() -> Iterator[Check]:
 
 
 def read(channel: Channel, index: int, all_have_one: Barrier) -> tuple[int, int, tuple[int, ...]]:
-    """Read all that is this member's: return how much before the others had any, and in all."""
+    """Read a member's records; return the first read's number, the total, and the partitions."""
     with channel.reader(
         group="inspectors", index=index, size=READERS, share_connection=True
     ) as reader:
         before = len(reader.read(1, timeout=None))
-        # Each holds its first record here, while none has more.
+        # Continue only after every member has its first record.
         all_have_one.wait(60)
         return before, before + len(list(reader)), reader.partitions
 
@@ -57,7 +57,7 @@ def main() -> None:
         all_have_one = Barrier(READERS)
         reading = [pool.submit(read, channel, index, all_have_one) for index in range(READERS)]
         found = [each.result(120) for each in reading]
-        print(f"{sum(before for before, _, _ in found)} readers had their first record at once")
+        print(f"{sum(before for before, _, _ in found)} readers read at the same time")
         print(f"{sum(count for _, count, _ in found)} records were read, each once")
         print(f"member 7 had the partitions {found[7][2]}")
         auditing = [pool.submit(audit, channel, index) for index in range(2)]

@@ -1,9 +1,8 @@
-"""Of two groups that read one channel, find the one that is behind, and see it catch up.
+"""Finds the group that lags behind in a channel, and waits until it has caught up.
 
-The gateway tells how far each group is, by what its readers were handed out and by the ends of the
-channel; whoever asks leaves no trace.
+The gateway computes the lag from the positions that readers report and the end offsets.
 
-SLUICEWAY_URL=http://127.0.0.1:8900 python examples/who_holds_up_whom.py
+SLUICEWAY_URL=http://127.0.0.1:8900 python examples/find_lagging_group.py
 """
 
 import time
@@ -17,26 +16,26 @@ PARCELS = 1_000
 
 @dataclass
 class Parcel:
-    """What one record of the channel looks like."""
+    """A record of the channel."""
 
     number: int
     kilograms: float
 
 
 def awaited(channel: Channel, holds: Callable[[dict[str, int | None]], bool]) -> StatusReport:
-    """Return the first report in which the groups' lags are so."""
+    """Return the first report whose lags by group satisfy a condition."""
     deadline_s = time.monotonic() + 60
     while True:
         report = channel.report()
         if holds({group.name: group.lag_messages for group in report.groups}):
             return report
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"the gateway shows {report.groups}")
+            raise TimeoutError(f"the gateway reports {report.groups}")
         time.sleep(0.2)
 
 
 def take(reader: ChannelReader, parcels: int) -> None:
-    """Take so many parcels and keep the place."""
+    """Read a number of parcels, and commit."""
     reader.read(parcels, timeout=None)
     reader.commit()
 
@@ -55,13 +54,13 @@ def main() -> None:
             take(scales, 400)
             report = awaited(channel, lambda lags: lags == {"labels": 0, "scales": 600})
             for group in report.groups:
-                print(f"{group.name}: {group.lag_messages} parcels left")
+                print(f"{group.name}: lag {group.lag_messages}")
             slowest = max(report.groups, key=lambda group: group.lag_messages or 0)
-            print(f"{slowest.name} holds up whoever needs both")
+            print(f"{slowest.name} lags behind")
             take(scales, 600)
             report = awaited(channel, lambda lags: set(lags.values()) == {0})
-            # By how they move: stalled, stopped, falling behind or gone back they are not.
-            print(f"both have all parcels: {[group.progress for group in report.groups]}")
+            # Neither stalled, stopped, falling behind nor rewound.
+            print(f"progress of both: {[group.progress for group in report.groups]}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Two replicas count readings while these are written; one of them is started again in between.
+"""Two replicas of a reader count readings during the write; one of them is restarted.
 
-The replica that starts again goes on behind the last commit of the one before, and both end when
-the writer has finished. No reading is counted twice.
+The restarted replica continues after the last commit of its predecessor, and both end when the
+writer has finished. No reading is counted twice.
 
-SLUICEWAY_URL=http://127.0.0.1:8900 python examples/count_in_two.py
+SLUICEWAY_URL=http://127.0.0.1:8900 python examples/two_replicas.py
 """
 
 from collections import Counter
@@ -19,26 +19,26 @@ STATIONS = 10
 
 @dataclass
 class Reading:
-    """What one record of the channel looks like."""
+    """A record of the channel."""
 
     station: str
     celsius: float
 
 
 def readings() -> Iterator[Reading]:
-    """Give as many readings of each station."""
+    """Yield the same number of readings for each station."""
     for number in range(READINGS):
         yield Reading(station=f"station-{number % STATIONS}", celsius=20.0 + number % 7)
 
 
 def count(channel: Channel, index: int, enough: int = READINGS) -> Counter[str]:
-    """Count as member `index` of two, until there is nothing more, or `enough` were counted."""
+    """Count as member `index` of two, to the end or until `enough` were counted."""
     counted: Counter[str] = Counter()
     with channel.reader(group="counts", index=index, size=2) as reader:
         while not reader.finished and counted.total() < enough:
             records = reader.read(50, timeout=1.0)
             counted.update(record["station"] for record in records)
-            # Whoever has this place next goes on behind these records.
+            # The next instance in this place continues after these records.
             reader.commit()
     return counted
 

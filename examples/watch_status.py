@@ -1,9 +1,9 @@
-"""Somebody watches a channel from aside: who works there, what they tell each other, how they end.
+"""Watches the endpoints of a channel, without becoming one.
 
-A writer tells the readers of its channel, with its beats, which harbour it measures. Whoever
-watches sees that, with states, health and counters, and is seen by nobody.
+The writer sends its harbour to the channel's readers, as the payload of its heartbeats. A watcher
+gets the payload, state, health and counters of each endpoint.
 
-SLUICEWAY_URL=http://127.0.0.1:8900 python examples/watch_from_aside.py
+SLUICEWAY_URL=http://127.0.0.1:8900 python examples/watch_status.py
 """
 
 from collections.abc import Callable
@@ -18,39 +18,39 @@ TIDES = 12
 
 @dataclass
 class Tide:
-    """What one record of the channel looks like."""
+    """A record of the channel."""
 
     hour: int
     metres: float
 
 
 def first(channel: Channel, holds: Callable[[StatusReport], bool]) -> StatusReport:
-    """Watch until the channel stands like this."""
+    """Return the first report that satisfies a condition."""
     return next(report for report in channel.watch(every_s=0.1) if holds(report))
 
 
-def at_work(report: StatusReport) -> bool:
-    """Whether all tides were written and read by those who are there."""
+def is_complete(report: StatusReport) -> bool:
+    """Whether both endpoints have moved all tides."""
     found = [*report.writers, *(each.endpoint for each in report.readers)]
     return len(found) == 2 and all(each.counters.get("records") == TIDES for each in found)
 
 
-def over(report: StatusReport) -> bool:
-    """Whether both have come to their end."""
+def is_closed(report: StatusReport) -> bool:
+    """Whether all endpoints are closed."""
     found = [*report.writers, *(each.endpoint for each in report.readers)]
     return all(each.state == "closed" for each in found)
 
 
 def watch(channel: Channel, seen: Event) -> list[str]:
-    """Return what somebody sees who only watches; `seen`: that they are at work."""
-    report = first(channel, at_work)
+    """Describe the endpoints when all tides are moved, set `seen`, and describe their end."""
+    report = first(channel, is_complete)
     (writer,), (reader,) = report.writers, (each.endpoint for each in report.readers)
     lines = [
-        f"{writer.place} is {writer.state} and {writer.health}, and tells {writer.payload}",
+        f"{writer.place} is {writer.state} and {writer.health}, with the payload {writer.payload}",
         f"{reader.place} is {reader.state} and {reader.health}",
     ]
     seen.set()
-    report = first(channel, over)
+    report = first(channel, is_closed)
     lines += [
         f"{each.place} is {each.state} after {each.counters['records']:g} tides"
         for each in (*report.writers, *(each.endpoint for each in report.readers))
@@ -62,22 +62,22 @@ def main() -> None:
     with Gateway() as gateway, ThreadPoolExecutor() as pool:
         heartbeat = Heartbeat(interval_ms=200, timeout_ms=10_000)
         channel = gateway.channel("tides", schema=Tide, heartbeat=heartbeat)
-        seen, told = Event(), Event()
+        seen, received = Event(), Event()
         with (
             channel.writer(group="gauge") as gauge,
             channel.reader(group="model", until=None) as model,
         ):
             gauge.payload = {"harbour": "Brest"}
-            # Called in the thread of the beats, now and whenever a writer has changed.
-            model.on_status(lambda writers: told.set() if writers[0].payload else None)
+            # Called in the heartbeat thread, at once and after each change of a writer.
+            model.on_status(lambda writers: received.set() if writers[0].payload else None)
             watching = pool.submit(watch, channel, seen)
             gauge.write(Tide(hour=hour, metres=hour % 6) for hour in range(TIDES))
             model.read(TIDES, timeout=None)
             seen.wait(60)
-            print(f"the model hears of its writer's harbour: {told.wait(60)}")
+            print(f"the reader received its writer's payload: {received.wait(60)}")
         for line in watching.result(60):
             print(line)
-        print(f"{len(channel.endpoints())} have been here, as far as anybody knows")
+        print(f"the channel had {len(channel.endpoints())} endpoints")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Reads a stream of departures and writes the average delay of each completed hour.
+"""A streaming query that writes the average delay of each completed hour of departures.
 
 The query is stopped halfway and resumes from its checkpoint. No departure is lost.
 
-SLUICEWAY_URL=http://127.0.0.1:8900 python examples/delays_as_they_happen.py
+SLUICEWAY_URL=http://127.0.0.1:8900 python examples/streaming_delays.py
 """
 
 import tempfile
@@ -77,7 +77,7 @@ def main() -> None:
                 query = follow(spark, checkpoint)
             query.processAllAvailable()
         with channel.writer() as writer:
-            # Departures of the next day move the watermark past this day's last hour.
+            # Departures of the next day advance the watermark past this day's last hour.
             writer.write(departures(DAY + part * PARTS, DAY + part * PARTS + timedelta(hours=1)))
         query.processAllAvailable()
         query.stop()

@@ -1,0 +1,1 @@
+"""Audit trail: who changed a channel, when, and from what to what."""

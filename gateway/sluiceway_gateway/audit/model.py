@@ -1,0 +1,153 @@
+"""Entries of the audit trail, and the differences that they name. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.channels.model import Channel, ChannelSpec
+
+MAX_FIELDS = 20
+"""Fields that an entry names at most; the others are counted."""
+MAX_TEXT = 200
+"""Characters of a value; the rest is cut off."""
+GATEWAY = "gateway"
+"""Who changes idle channels."""
+
+Scalar = str | int | bool | None
+
+
+class AuditedAction(StrEnum):
+    """An action that changes a channel, or what its readers and writers see."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    CLOSE = "close"
+    DELETE = "delete"
+    RESET_OFFSETS = "reset_offsets"
+    RESIZE_GROUP = "resize_group"
+    DISMISS_ENDPOINT = "dismiss_endpoint"
+    ABORT_BATCH = "abort_batch"
+    """Of somebody else; a writer's own batches are in the list of commits."""
+    REPAIR_LEDGER = "repair_ledger"
+    WRITE_MESSAGES = "write_messages"
+    """By hand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldChange:
+    """A field with its values before and after; None where it has none."""
+
+    field: str
+    old: Scalar
+    new: Scalar
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditEntry:
+    """An action that took place."""
+
+    channel: str
+    """The channel's name."""
+    channel_uid: str
+    at: datetime
+    by: str
+    """Label of the token; `loopback` without tokens, `gateway` for idle channels."""
+    token_id: str | None
+    action: AuditedAction
+    target: str | None = None
+    """Name of the group, id of the endpoint, or key of the batch."""
+    reason: str | None = None
+    """As given with the request."""
+    fields: tuple[FieldChange, ...] = ()
+    omitted: int = 0
+    """Changed fields beyond `MAX_FIELDS`."""
+    number: int = 0
+    """Increases with each entry of any channel; 0 before it is stored."""
+
+
+def audited(
+    channel: Channel,
+    action: AuditedAction,
+    *,
+    by: Principal | None,
+    at: datetime,
+    target: str | None = None,
+    reason: str | None = None,
+    old: Mapping[str, Scalar] | None = None,
+    new: Mapping[str, Scalar] | None = None,
+) -> AuditEntry:
+    """Return an entry with the fields that differ between `old` and `new`.
+
+    Without `by`, the gateway itself acted.
+    """
+    old, new = old or {}, new or {}
+    changed = [
+        FieldChange(field=_short(each), old=_cut(old.get(each)), new=_cut(new.get(each)))
+        for each in dict.fromkeys((*old, *new))
+        if old.get(each) != new.get(each)
+    ]
+    owner = GATEWAY if by is None else by.subject or by.id
+    return AuditEntry(
+        channel=channel.name,
+        channel_uid=channel.uid,
+        at=at,
+        by=owner,
+        token_id=None if by is None or by.subject is None else by.id,
+        action=action,
+        target=target,
+        reason=reason,
+        fields=tuple(changed[:MAX_FIELDS]),
+        omitted=max(0, len(changed) - MAX_FIELDS),
+    )
+
+
+def fields_of(channel: Channel) -> dict[str, Scalar]:
+    """Return the spec, labels and phase of a channel by the names that requests use."""
+    return {
+        "phase": str(channel.phase),
+        **{f"labels.{key}": value for key, value in channel.labels.items()},
+        "schema_version": channel.schema_version,
+        **dict(_spec_fields(channel.spec)),
+        "topic": channel.topic.name if channel.adopted else None,
+        "keep_topic": channel.keep_topic,
+    }
+
+
+def _spec_fields(spec: ChannelSpec) -> Iterator[tuple[str, Scalar]]:
+    yield "format", str(spec.format)
+    yield "delivery", str(spec.delivery)
+    yield "partitions", spec.partitions
+    yield "pinned", spec.pinned
+    yield "replication", spec.replication
+    yield "compatibility", str(spec.compatibility)
+    yield "retention.ms", spec.retention.ms
+    yield "retention.bytes", spec.retention.bytes
+    yield "heartbeat.interval_ms", spec.heartbeat.interval_ms
+    yield "heartbeat.timeout_ms", spec.heartbeat.timeout_ms
+    yield "mirrored", spec.mirrored
+    yield "idle_ms", spec.idle_ms
+    yield from ((f"config.{name}", value) for name, value in spec.config.items())
+
+
+_DEFAULTS = dict(_spec_fields(ChannelSpec(schema="")))
+_ALWAYS = {"format", "partitions"}
+
+
+def given_fields(channel: Channel) -> dict[str, Scalar]:
+    """Return the fields of a new channel that are not defaults, with format and partitions."""
+    return {
+        name: value
+        for name, value in fields_of(channel).items()
+        if name in _ALWAYS or (value not in (None, False) and value != _DEFAULTS.get(name))
+        if name != "phase"
+    }
+
+
+def _cut(value: Scalar) -> Scalar:
+    return _short(value) if isinstance(value, str) else value
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"

@@ -1,0 +1,64 @@
+"""SQL of the audit trail. Entries outlive their channels."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, insert, select
+
+from sluiceway_gateway.audit.model import AuditedAction, AuditEntry, FieldChange
+from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import audit_entries
+
+MAX_ENTRIES = 1_000
+"""Entries of channels of one name that are kept, the last ones."""
+
+_table = audit_entries.c
+
+
+def add(tx: WriteTransaction, entry: AuditEntry) -> None:
+    """Store an entry, and delete those of the channel's name beyond `MAX_ENTRIES`."""
+    values = asdict(entry) | {"action": str(entry.action)}
+    del values["number"]
+    tx.execute(insert(audit_entries), values)
+    of_name = select(_table.seq).where(_table.channel == entry.channel)
+    oldest_kept = of_name.order_by(_table.seq.desc()).offset(MAX_ENTRIES - 1).limit(1)
+    tx.execute(
+        delete(audit_entries).where(
+            _table.channel == entry.channel, _table.seq < oldest_kept.scalar_subquery()
+        )
+    )
+
+
+def page(tx: ReadTransaction, channel: str, *, before: int | None, limit: int) -> list[AuditEntry]:
+    """Return up to `limit` entries of channels of this name, the last first."""
+    statement = select(audit_entries).where(_table.channel == channel)
+    if before is not None:
+        statement = statement.where(_table.seq < before)
+    return [
+        _entry_of(row) for row in tx.execute(statement.order_by(_table.seq.desc()).limit(limit))
+    ]
+
+
+def delete_old(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
+    """Delete entries older than `before` among the `limit` oldest ones; return the number."""
+    oldest = select(_table.seq).order_by(_table.seq).limit(limit)
+    return tx.execute(
+        delete(audit_entries).where(_table.seq.in_(oldest), _table.at < before)
+    ).rowcount
+
+
+def _entry_of(row: Row[Any]) -> AuditEntry:
+    return AuditEntry(
+        number=row.seq,
+        channel=row.channel,
+        channel_uid=row.channel_uid,
+        at=row.at,
+        by=row.by,
+        token_id=row.token_id,
+        action=AuditedAction(row.action),
+        target=row.target,
+        reason=row.reason,
+        fields=tuple(FieldChange(**each) for each in row.fields),
+        omitted=row.omitted,
+    )

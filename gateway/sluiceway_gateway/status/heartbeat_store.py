@@ -1,0 +1,37 @@
+"""Times of heartbeats, as status shows them."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from sqlalchemy import bindparam, func, select
+
+from sluiceway_gateway.db.engine import ReadTransaction
+from sluiceway_gateway.db.schema import endpoints, sessions
+from sluiceway_gateway.db.statements import PreparedSelect, chunks
+
+_OF_SESSIONS = PreparedSelect(
+    select(sessions.c.id, sessions.c.beat_at).where(
+        sessions.c.id.in_(bindparam("ids", expanding=True)), sessions.c.beat_at.is_not(None)
+    ),
+    keys="ids",
+)
+_LATEST = (
+    select(endpoints.c.channel_uid, func.max(sessions.c.beat_at).label("beat_at"))
+    .join(sessions, sessions.c.id == endpoints.c.session_id)
+    .where(~endpoints.c.superseded, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
+    .group_by(endpoints.c.channel_uid)
+)
+
+
+def of_sessions(tx: ReadTransaction, ids: Collection[str]) -> dict[str, datetime]:
+    """Return the last heartbeat of each of these sessions that has sent one."""
+    return {row.id: row.beat_at for row in tx.look_up(_OF_SESSIONS, sorted(ids))} if ids else {}
+
+
+def latest(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, datetime | None]:
+    """Return the last heartbeat of any endpoint that has a place, by channel."""
+    found: dict[str, datetime | None] = {}
+    for part in chunks(channel_uids):
+        rows = tx.execute(_LATEST, {"uids": part})
+        found |= {row.channel_uid: row.beat_at for row in rows}
+    return found

@@ -1,0 +1,74 @@
+// The token in use: its name, what it permits, and its end.
+
+import { account, getJson, serverNow, signInReason, token } from "./api.js";
+import { Text } from "./format.js";
+import { mode, tick } from "./live.js";
+import { effect, html } from "./view.js";
+
+const WARNED_S = 600;
+
+// The token that `account` is of; undefined before the first.
+let known;
+let expiry = null;
+
+// Read once there is a connection, so that the first rows do not wait for it.
+effect(() => {
+  const used = token.value;
+  const connected = mode.value === "live" || mode.value === "polling";
+  if (signInReason.value !== null) {
+    known = undefined;
+    clearTimeout(expiry);
+  } else if (connected && used !== known) read(used);
+});
+
+async function read(used) {
+  try {
+    const found = await getJson("token");
+    if (token.value !== used) return;
+    known = used;
+    account.value = found;
+    if (found.expires_at) checkAt(Date.parse(found.expires_at));
+  } catch {
+    // Signed out, or read again with the next connection.
+  }
+}
+
+const MAX_TIMEOUT_MS = 2 ** 31 - 1;
+
+// A paused page has no stream that would end: ask once the time is up.
+function checkAt(ms) {
+  const left = ms - serverNow();
+  clearTimeout(expiry);
+  expiry = setTimeout(() => (left > 0 ? checkAt(ms) : getJson("token").catch(() => {})), Math.min(Math.max(left, 0) + 50, MAX_TIMEOUT_MS));
+}
+
+const GIVES = {
+  read: ["view", "read"],
+  write: ["view", "write"],
+  manage: ["view", "read", "write", "manage"],
+  admin: ["view", "read", "write", "manage", "admin"],
+};
+
+// Whether the token permits "view", "read", "write" or "manage" on a channel. The gateway decides.
+export function may(action, channel) {
+  return (account.value?.scopes ?? []).some((scope) => {
+    const [kind, prefix = ""] = scope.split(":", 2);
+    return (GIVES[kind] ?? []).includes(action) && channel.startsWith(prefix);
+  });
+}
+
+export function Account() {
+  const known = account.value;
+  return known?.name && html`<span class="account" title=${`Token ${known.name}: ${known.scopes.join(", ")}`}><${Text} value=${known.name} /></span>`;
+}
+
+// Said once a minute, as it is read aloud.
+export function Expiry() {
+  tick.value;
+  const end = account.value?.expires_at;
+  const left = end ? (Date.parse(end) - serverNow()) / 1000 : Infinity;
+  if (left > WARNED_S) return null;
+  const minutes = Math.ceil(left / 60);
+  const time = minutes > 1 ? `${minutes} minutes` : "less than a minute";
+  return html`<p class="expiring" role="status">The token <${Text} value=${account.value.name} /> expires in ${time}. Then the page asks for another one.</p>`;
+}

@@ -1,0 +1,106 @@
+"""Tokens on the page: the name, hidden actions, the warning before the end, and the end itself."""
+
+from contextlib import closing
+from datetime import timedelta
+
+import httpx
+from selenium.webdriver.common.keys import Keys
+
+from browsers import Browser
+from databases import SQLite
+from endpoints import site
+from gateways import KEY, NOBODY, SCHEMA, Rig, serving
+from sluiceway_gateway.app import create_app
+from sluiceway_gateway.settings import Settings
+from waiting import until
+
+
+def sign_in(browser: Browser, token: dict[str, str]) -> None:
+    browser.one("#token").send_keys(token["Authorization"].removeprefix("Bearer ") + Keys.ENTER)
+
+
+def test_only_permitted_actions_are_shown(browser: Browser, rig: Rig) -> None:
+    target = site(rig, "flights")
+    writer = target.member(role="writer", group="loader")
+    target.member()
+    assert target.depart(writer, "error", cause="full disk", ends={}).is_success
+    viewer, manager = rig.token("read", label="ana"), rig.token("manage:fl", label="ops")
+    browser.open(f"{rig.url}/#/channels/flights")
+    sign_in(browser, viewer)
+    browser.shows("ana", "header .account")
+    browser.shows("Ready", ".title")
+    assert browser.all(".actions button") == []
+    browser.button("Endpoints").click()
+    browser.shows("full disk", "section")
+    assert "Dismiss…" not in browser.text()
+    browser.button("Sign out").click()
+    sign_in(browser, manager)
+    browser.shows("ops", "header .account")
+    browser.button("Dismiss…")
+    browser.button("Close…")
+    browser.button("Readers").click()
+    browser.button("Reset offsets…")
+
+
+def test_an_action_with_a_revoked_token_changes_nothing_and_says_so(
+    browser: Browser, rig: Rig
+) -> None:
+    site(rig, "flights")
+    used, other = rig.token("manage"), rig.token("admin", label="ops")
+    browser.open(f"{rig.url}/#/channels/flights")
+    sign_in(browser, used)
+    browser.button("Close…").click()
+    browser.one("dialog[open]")
+    # A paused page has no stream that would end first.
+    browser.driver.execute_script("document.querySelector('header [aria-pressed]').click()")
+    browser.shows("Paused", ".freshness")
+    rig.tokens.revoke(used["Authorization"].split("_")[1])
+    browser.button("Close the channel").click()
+    browser.shows("Nothing was changed. The token is not valid any more", ".signin")
+    # The same view again, and nothing of the dialog.
+    sign_in(browser, other)
+    browser.button("Resume").click()
+    browser.shows("Ready", ".title")
+    assert browser.all("dialog") == []
+    assert rig.http.get("/v1/channels/flights", headers=other).json()["status"]["phase"] == "ready"
+
+
+def test_the_end_of_a_token_is_announced_and_explained(browser: Browser, sqlite: SQLite) -> None:
+    settings = Settings(
+        database_url=sqlite.migrated(), kafka_bootstrap_servers=NOBODY, token_key=KEY
+    )
+    app = create_app(settings)
+    with serving(app) as url, closing(httpx.Client(base_url=url)) as http:
+        tokens = app.state.parts.tokens
+
+        def token(label: str, lasts: timedelta | None = None) -> dict[str, str]:
+            made = tokens.create(label=label, scopes=["manage"], expires_in=lasts)
+            return {"Authorization": f"Bearer {made.text.get_secret_value()}"}
+
+        lasting = token("next")
+        body = {"spec": {"schema": SCHEMA}}
+        http.put("/v1/channels/flights", json=body, headers=lasting).raise_for_status()
+        browser.open(f"{url}/#/channels/flights")
+        browser.one("#token")
+        sign_in(browser, token("ops", timedelta(seconds=8)))
+        browser.shows("The token ops expires in less than a minute", "[role=status].expiring")
+        assert browser.violations() == []
+        browser.button("Close…").click()
+        browser.one("dialog[open] input").click()
+        browser.shows("The token ops has expired. Sign in with another one.", ".signin")
+        assert browser.all("dialog") == []
+        sign_in(browser, lasting)
+        browser.shows("next", "header .account")
+        browser.shows("flights", "h1")
+        assert browser.all("dialog, .expiring") == []
+        # A paused page notices too.
+        browser.button("Sign out").click()
+        browser.one("#token")
+        sign_in(browser, token("ops", timedelta(seconds=8)))
+        browser.shows("expires in", ".expiring")
+        browser.button("Pause").click()
+        browser.shows("The token ops has expired", ".signin")
+        found = http.get("/v1/channels/flights", headers=lasting).json()
+        assert found["status"]["phase"] == "provisioning"
+        until(lambda: app.state.parts.watch.waiting == 0)
+        browser.driver.get("about:blank")
