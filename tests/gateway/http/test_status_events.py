@@ -123,7 +123,7 @@ def names(lines: list[Any]) -> list[str]:
     return [each["channel"]["name"] for each in lines]
 
 
-def test_the_list_is_sent_once_and_then_what_changes(flights: Site) -> None:
+def test_the_list_is_sent_once_and_then_changes(flights: Site) -> None:
     rig = flights.rig
     site(rig, "weather")
     with watched(rig, LIST) as events:
@@ -146,7 +146,7 @@ def test_the_list_is_sent_once_and_then_what_changes(flights: Site) -> None:
         assert names(events.next("change")["changed"]) == ["again"]
 
 
-def test_a_list_stream_is_resumed_with_what_changed_since(flights: Site) -> None:
+def test_a_resumed_list_stream_gets_the_changes_since_then(flights: Site) -> None:
     rig = flights.rig
     site(rig, "weather")
     with watched(rig, LIST) as events:
@@ -248,7 +248,7 @@ def test_a_client_that_missed_more_than_the_list_has_gets_all_of_it(flights: Sit
         assert line["readers"]["living"] == 3
 
 
-def test_one_look_and_one_encoding_serve_all_watchers_of_a_permission(
+def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
     flights: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = flights.rig
@@ -408,7 +408,7 @@ def test_a_stream_survives_a_database_outage(
         assert len(events.event()[1]["readers"]) == 1
 
 
-def test_streams_end_if_looks_fail(flights: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_end_if_reads_fail(flights: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(_self: Statuses, **_asked: Any) -> Any:
         raise RuntimeError("a defect")
 

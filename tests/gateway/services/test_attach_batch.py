@@ -127,7 +127,7 @@ def test_requests_that_wait_share_a_transaction(crowd: Crowd) -> None:
     assert len(crowd.notified) == 2
 
 
-def test_an_error_of_one_request_leaves_the_others_as_they_are(crowd: Crowd) -> None:
+def test_an_error_of_one_request_does_not_affect_the_others(crowd: Crowd) -> None:
     known = crowd.request(**member(0))
     crowd.service.submit(known).result(30)
     crowd.attach(**member(0))
