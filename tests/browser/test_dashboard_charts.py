@@ -83,13 +83,30 @@ def test_a_group_can_be_hidden(browser: Browser, flights: Site) -> None:
     assert "archive" not in str(browser.one(".chart").get_attribute("aria-label"))
 
 
+def test_lines_are_interrupted_where_no_sample_was_taken(browser: Browser, flights: Site) -> None:
+    record_lag(flights, 0.1)
+    browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
+    until(lambda: drawn(browser) == 3, 30)
+    script = """
+        const done = arguments[arguments.length - 1];
+        const series = [{ values: [1, 2, 3, null] }];
+        const times = [0, 60, 400, 410];
+        import("./ui/charts.js").then(({ withGaps }) => done(withGaps(times, 10, series)));
+    """
+    # Once a minute, as idle channels are sampled, is no gap.
+    assert browser.driver.execute_async_script(script) == [
+        [0, 60, 70, 400, 410],
+        [1, 2, None, 3, None],
+    ]
+
+
 def test_a_channel_without_samples_says_so(browser: Browser, flights: Site) -> None:
     flights.rig.clock.now = datetime.now(UTC)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
     browser.shows("No sample in this time")
 
 
-def test_new_samples_appear_until_the_page_is_paused(browser: Browser, flights: Site) -> None:
+def test_new_samples_appear(browser: Browser, flights: Site) -> None:
     record_lag(flights, 0.3)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts&range=15m")
     before = browser.one(".legend caption").text
