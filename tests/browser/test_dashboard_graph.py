@@ -4,8 +4,9 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from browsers import Browser
-from endpoints import Site, fresh_id, report, site
+from endpoints import Site, fresh_id, site
 from gateways import Rig
+from pipelines import made_pipeline
 from waiting import until
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -13,20 +14,10 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 @pytest.fixture
 def pipeline(rig: Rig) -> dict[str, Site]:
-    """A loader writes `flights`, a Spark query makes `delays` of it, and two groups read that."""
-    sites = {name: site(rig, name) for name in ("flights", "delays", "fares")}
-    query = fresh_id()
-    spark = {"application": "nightly", "query": "sums", "ui": "http://driver.example:4040"}
-    sites["flights"].attach("writer", group="loader", index=0, size=1)
-    sites["flights"].session = sites["delays"].session = query
-    sites["flights"].member(group="sums", spark=spark)
-    sites["delays"].member(role="writer", group="sums", spark=spark)
+    """The pipeline of `flights` and `delays`, with a reader that reports a hostile name."""
+    sites = made_pipeline(rig) | {"fares": site(rig, "fares")}
     sites["delays"].session = fresh_id()
-    failing = sites["delays"].member(group="archive")
-    sites["delays"].beat(report(failing, "error", cause="full"))
-    sites["delays"].session = fresh_id()
-    unsafe = {"application": HOSTILE, "ui": "javascript:alert(1)"}
-    sites["delays"].attach(spark=unsafe)
+    sites["delays"].attach(spark={"application": HOSTILE, "ui": "javascript:alert(1)"})
     return sites
 
 

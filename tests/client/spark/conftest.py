@@ -73,6 +73,8 @@ def spark_session(
             .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
             .config("spark.task.maxFailures", "1")
             .config("spark.python.daemon.module", spark_daemon.__name__)
+            # Idle queries look for data a hundred times a second by default.
+            .config("spark.sql.streaming.pollingDelay", "50ms")
         )
         if any(item.path.stem == "test_connect" for item in request.session.items):
             builder = (
