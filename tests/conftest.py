@@ -54,12 +54,21 @@ _LONG = (
 )
 
 
-#: Parameters on which code does not branch, and tests that have them in `make test-all` only:
+#: Parameters on which code does not branch, and where `make test-all` repeats tests with them:
 #: HTTP runs on SQLite, stores and races on both databases; ledgers and Spark's jobs run on Avro,
-#: codecs and every type on both formats.
-_ONCE = {
+#: codecs and every type on both formats. In a listed file, the first test runs with both.
+_REPEATED = {
     "postgres": (
         "tests/gateway/http/",
+        "tests/gateway/services/test_ledger_pruning.py",
+        "tests/gateway/services/test_metrics.py",
+        "tests/gateway/services/test_pruning.py",
+        "tests/gateway/services/test_repairs.py",
+        "tests/gateway/services/test_sampling.py",
+        "tests/gateway/services/test_sampling_commits.py",
+        "tests/gateway/services/test_slow_members.py",
+        "tests/gateway/services/test_tokens.py",
+        "tests/reconcile/test_idling.py",
         "tests/reconcile/test_reconcile.py",
         "tests/tracing/",
     ),
@@ -113,16 +122,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Sharin
 # Before markers select tests.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make test` does once only; start with the longest tests.
+    """Mark repetitions as long; start with the longest tests.
 
     So the processes end at about the same time. The files after those are mixed: some keep a
     processor busy, where others wait.
     """
+    for places in _REPEATED.values():
+        assert all((_HERE.parent / each).exists() for each in places), places
+    first: dict[tuple[str, str], str] = {}
     for item in items:
-        for value, places in _ONCE.items():
-            given = getattr(item, "callspec", None)
-            if given and item.nodeid.startswith(places) and value in given.params.values():
-                item.add_marker(pytest.mark.long)
+        given = getattr(item, "callspec", None)
+        if given is None:
+            continue
+        for value, places in _REPEATED.items():
+            place = next((each for each in places if item.nodeid.startswith(each)), None)
+            if place is not None and value in given.params.values():
+                function = item.nodeid.partition("[")[0]
+                if place.endswith("/") or first.setdefault((value, place), function) != function:
+                    item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: _turn(item.path))
 
 

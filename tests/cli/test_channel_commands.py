@@ -273,7 +273,7 @@ def test_messages_name_the_options_of_the_command_line(
     command("channels", "create", name, "--schema", schema_file)
     with Gateway(gateway_url) as gateway, gateway.channel(name).reader(group="g"):
         refused = command("channels", "delete", name, "--yes")
-    refused.failed("in use by g[0]", "--force deletes the channel all the same")
+    refused.failed("in use by g[0]", "--force deletes the channel anyway")
     assert "force=" not in refused.err
 
 

@@ -310,7 +310,7 @@ def test_partitions_and_offsets_out_of_range_are_refused_with_the_valid_range(
     assert "not together" in refused(
         http, channel, 422, invalid, start="earliest", since="2026-01-01T00:00:00Z"
     )
-    assert "take next_cursor" in refused(http, channel, 422, invalid, cursor="bm9wZQ")
+    assert "use next_cursor" in refused(http, channel, 422, invalid, cursor="bm9wZQ")
     refused(http, channel, 422, invalid, limit=501)
     # What retention has removed is skipped.
     assert ids(page(http, channel, start="earliest")) == [2, 3, 4]

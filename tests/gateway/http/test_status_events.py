@@ -257,7 +257,7 @@ def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
     mine = [rig.token("read:fl") for _ in range(3)]
     looks: list[int] = []
     encoded: list[tuple[str, ...]] = []
-    look, changes = Statuses.look, feed._changes
+    look, changes = Statuses.feed_update, feed._changes
 
     def looked(self: Statuses, **asked: Any) -> Any:
         found = look(self, **asked)
@@ -268,7 +268,7 @@ def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
         encoded.append(prefixes)
         return changes(lines, prefixes, changed)
 
-    monkeypatch.setattr(Statuses, "look", looked)
+    monkeypatch.setattr(Statuses, "feed_update", looked)
     monkeypatch.setattr(feed, "_changes", encode)
     with ExitStack() as stack:
         tokens = [*mine, {}, {}]
@@ -389,7 +389,7 @@ def test_a_stream_survives_a_database_outage(
     flights: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = threading.Event()
-    was = Statuses.look
+    was = Statuses.feed_update
 
     def look(self: Statuses, **asked: Any) -> Any:
         if away:
@@ -398,7 +398,7 @@ def test_a_stream_survives_a_database_outage(
         return was(self, **asked)
 
     away = False
-    monkeypatch.setattr(Statuses, "look", look)
+    monkeypatch.setattr(Statuses, "feed_update", look)
     with watched(flights.rig) as events:
         events.event()
         away = True
@@ -415,7 +415,7 @@ def test_streams_end_if_reads_fail(flights: Site, monkeypatch: pytest.MonkeyPatc
     with watched(flights.rig) as events:
         events.event()
         with monkeypatch.context() as broken:
-            broken.setattr(Statuses, "look", look)
+            broken.setattr(Statuses, "feed_update", look)
             events.rest()
     with watched(flights.rig) as events:
         events.event()
