@@ -9,7 +9,8 @@ import { lineState, State } from "./states.js";
 import { html, signal, useEffect, useMemo, useState } from "./view.js";
 
 const REFRESH_MS = 10_000;
-const NODE = { width: 190, height: 58 };
+const NODE = { width: 164, height: 58 };
+const CHARACTER_PX = 6.2;
 const MARGIN = 16;
 
 // The layout library, which is loaded when a graph is first shown.
@@ -52,7 +53,7 @@ function Jobs({ graph }) {
 function arranged({ channels, jobs }) {
   const { graphlib, layout } = library.value;
   const drawing = new graphlib.Graph({ multigraph: true });
-  drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 34, marginx: MARGIN, marginy: MARGIN });
+  drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 26, marginx: MARGIN, marginy: MARGIN });
   // Names begin with a letter of ours, whatever others have called their channels.
   for (const line of channels) drawing.setNode(`c:${line.channel.name}`, { ...NODE, line });
   for (const job of jobs) {
@@ -60,7 +61,7 @@ function arranged({ channels, jobs }) {
     for (const edge of job.edges) {
       const ends = [`j:${job.id}`, `c:${edge.channel}`];
       const [from, to] = edge.role === "writer" ? ends : ends.toReversed();
-      drawing.setEdge(from, to, { edge, width: 84, height: 16, labelpos: "c" }, edge.role);
+      drawing.setEdge(from, to, { edge, width: edgeText(edge).length * CHARACTER_PX, height: 16, labelpos: "c" }, edge.role);
     }
   }
   layout(drawing);
