@@ -1,10 +1,10 @@
-"""What it costs a gateway that two thousand endpoints beat, and how fast it tells how they stand.
+"""CPU time of a gateway with heartbeats of 2,000 endpoints, and latency of heartbeats and statuses.
 
-A gateway in a process of its own, as `sluiceway serve` runs it, on SQLite, with its loops and a
-real broker. 2,000 endpoints beat every two seconds, in 100 sessions with a connection each: half of
-them are the readers of one group at a channel of 1,000 partitions, the others writers and readers
-of ten channels. Each beat has other counters and, of readers, other positions. What beats runs in
-another process; processor time is the gateway's own.
+`sluiceway serve` runs in a separate process, on SQLite, with its loops and a real broker. 2,000
+endpoints send heartbeats every two seconds, in 100 sessions with a connection each. Half of them
+are the readers of one group of a channel with 1,000 partitions, the others writers and readers of
+ten channels. Each heartbeat has new counters and, for readers, new positions. The clients run in
+another process; CPU time is the gateway's.
 """
 
 import argparse
@@ -48,7 +48,7 @@ GOALS = {
 
 
 class Line:
-    """A connection that is kept, with one request at a time."""
+    """A persistent connection, with one request at a time."""
 
     def __init__(self, service: Service) -> None:
         self._http = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
@@ -57,7 +57,7 @@ class Line:
     def ask(
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[float, http.client.HTTPResponse, bytes]:
-        """Ask, and return how long the whole answer took, in milliseconds."""
+        """Send a request; return the time until the end of the response, in milliseconds."""
         data = None if body is None else json.dumps(body)
         given = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         started_s = time.perf_counter()
@@ -65,7 +65,7 @@ class Line:
             self._http.request(method, path, body=data, headers=given | headers)
             answer = self._http.getresponse()
         except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
-            # It lay idle for longer than a server keeps it.
+            # It was idle for longer than a server keeps it open.
             self._http.close()
             self._http.request(method, path, body=data, headers=given | headers)
             answer = self._http.getresponse()
@@ -77,7 +77,7 @@ class Line:
 
 @dataclass
 class Instance:
-    """An endpoint: what its next beat tells."""
+    """An endpoint, and the values of its next heartbeat."""
 
     id: str
     epoch: int
@@ -85,10 +85,10 @@ class Instance:
     records: int = 0
 
     def report(self) -> dict[str, Any]:
-        """Tell of some more work."""
+        """Return a report with higher counters and positions."""
         self.records += 37
         kind, count = ("Read", "receivedRecordCount")
-        told: dict[str, Any] = {
+        report: dict[str, Any] = {
             "id": self.id,
             "epoch": self.epoch,
             "state": "started",
@@ -102,8 +102,8 @@ class Instance:
             "payload": None,
         }
         if self.partition is not None:
-            told["positions"] = {str(self.partition): [self.records, 0]}
-        return told
+            report["positions"] = {str(self.partition): [self.records, 0]}
+        return report
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Process:
     beats: int = 0
 
     def attach(self, channel: str, uid: str, role: str, **place: Any) -> None:
-        """Attach one endpoint more."""
+        """Attach another endpoint."""
         id_ = uuid.uuid4().hex
         body = {"uid": uid, "id": id_, "session": self.session, "role": role, **place}
         _, _, text = self.line.ask("POST", f"/v1/channels/{channel}/endpoints", body)
@@ -125,8 +125,8 @@ class Process:
         partition = endpoint["partitions"][0] if reads else None
         self.endpoints.append(Instance(id_, endpoint["epoch"], partition))
 
-    def beat(self) -> float:
-        """Beat for all of them; return how long the answer took."""
+    def send_heartbeat(self) -> float:
+        """Send a heartbeat for all endpoints; return the time of the response."""
         self.beats += 1
         body = {
             "session": self.session,
@@ -139,7 +139,7 @@ class Process:
 
 
 def attached(service: Service) -> list[Process]:
-    """Make the channels and attach all endpoints."""
+    """Create the channels and attach all endpoints."""
     uids: dict[str, str] = {}
     with Gateway(service.url, token=service.token) as client:
         for name in (WIDE, *OTHERS):
@@ -164,8 +164,8 @@ def attached(service: Service) -> list[Process]:
 
 
 @contextmanager
-def beating(processes: Sequence[Process]) -> Iterator[list[float]]:
-    """Let all sessions beat, spread over the interval, while the block runs; give the times."""
+def sending_heartbeats(processes: Sequence[Process]) -> Iterator[list[float]]:
+    """Send heartbeats of all sessions, spread over the interval; yield their times."""
     took_ms: list[float] = []
     failed: list[BaseException] = []
     stopping = threading.Event()
@@ -175,7 +175,7 @@ def beating(processes: Sequence[Process]) -> Iterator[list[float]]:
         due_s = begun_s + INTERVAL_S * number / len(processes)
         while not stopping.wait(max(0.0, due_s - time.perf_counter())):
             try:
-                took_ms.append(processes[number].beat())
+                took_ms.append(processes[number].send_heartbeat())
             except BaseException as error:
                 failed.append(error)
                 raise
@@ -194,7 +194,7 @@ def beating(processes: Sequence[Process]) -> Iterator[list[float]]:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time that a process has used."""
+    """Return the CPU time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -204,9 +204,9 @@ def p99(values: Sequence[float]) -> float:
 
 
 def measured(service: Service, processes: Sequence[Process], seconds: float) -> dict[str, float]:
-    """Return the figures: beats alone first, then with somebody who looks."""
-    with beating(processes) as took_ms:
-        # Until all have started, and samples were taken.
+    """Return the figures: first for heartbeats alone, then with requests for the status."""
+    with sending_heartbeats(processes) as took_ms:
+        # Wait for all to start, and for samples.
         time.sleep(3 * INTERVAL_S)
         first, begun_s, used_s = len(took_ms), time.perf_counter(), cpu_s(service.pid)
         time.sleep(seconds)
@@ -214,7 +214,7 @@ def measured(service: Service, processes: Sequence[Process], seconds: float) -> 
             took_ms[first:],
             (cpu_s(service.pid) - used_s) / (time.perf_counter() - begun_s),
         )
-        new, same, size = looks(service)
+        new, same, size = status_times(service)
     return {
         "heartbeat_cores": cores,
         "heartbeat_p99_ms": p99(beats),
@@ -228,18 +228,18 @@ def measured(service: Service, processes: Sequence[Process], seconds: float) -> 
     }
 
 
-def looks(service: Service) -> tuple[list[float], list[float], int]:
-    """Ask for the status, each time after it became another one, and then for what is the same."""
-    line, teller = Line(service), Process(Line(service))
+def status_times(service: Service) -> tuple[list[float], list[float], int]:
+    """Request the status after each change, and then the unchanged one."""
+    line, sender = Line(service), Process(Line(service))
     with Gateway(service.url, token=service.token) as client:
-        teller.attach(WIDE, client.channel(WIDE).uid, "writer")
+        sender.attach(WIDE, client.channel(WIDE).uid, "writer")
     path = f"/v1/channels/{WIDE}/status"
     new, same, size, tag = [], [], 0, ""
     for number in range(STATUSES):
-        teller.beats += 1
-        report = teller.endpoints[0].report() | {"payload": {"number": number}}
-        body = {"session": teller.session, "beat": teller.beats, "endpoints": [report]}
-        teller.line.ask("POST", "/v1/heartbeats", body)
+        sender.beats += 1
+        report = sender.endpoints[0].report() | {"payload": {"number": number}}
+        body = {"session": sender.session, "beat": sender.beats, "endpoints": [report]}
+        sender.line.ask("POST", "/v1/heartbeats", body)
         took_ms, answer, text = line.ask("GET", path)
         new.append(took_ms)
         assert answer.headers["ETag"] != tag
@@ -252,9 +252,9 @@ def looks(service: Service) -> tuple[list[float], list[float], int]:
 
 
 def report(figures: dict[str, float], settings: dict[str, Any], *, written: bool) -> None:
-    """Print the figures and, if they are whole, write `results/endpoints.json`."""
+    """Print the figures and, after a complete run, write `results/endpoints.json`."""
     table = Table("figure", title="2,000 endpoints in 100 sessions, one gateway on SQLite")
-    for heading in ("measured", "to stay below"):
+    for heading in ("measured", "limit"):
         table.add_column(heading, justify="right")
     for name, value in figures.items():
         goal = GOALS.get(name)
@@ -276,7 +276,7 @@ def report(figures: dict[str, float], settings: dict[str, Any], *, written: bool
 
 
 def main() -> None:
-    """Measure and report; a shorter time is shown and written nowhere."""
+    """Measure and report; a shorter run writes no results."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--seconds", type=float, default=SECONDS)
     seconds = arguments.parse_args().seconds
@@ -291,7 +291,7 @@ def main() -> None:
         "endpoints": SESSIONS * IN_A_SESSION,
         "interval_s": INTERVAL_S,
         "seconds": seconds,
-        "status_of": f"{PARTITIONS} readers at {PARTITIONS} partitions, while all beat",
+        "status_of": f"{PARTITIONS} readers of {PARTITIONS} partitions, during heartbeats of all",
         "statuses": STATUSES,
     }
     report(figures, settings, written=seconds == SECONDS)

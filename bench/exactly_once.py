@@ -1,18 +1,18 @@
-"""What delivery exactly_once costs beside at_least_once, and how soon commits are visible.
+"""Cost of delivery exactly_once compared with at_least_once, and latency of commits.
 
-Both sides are channels of one gateway on PostgreSQL and one broker, with the same client, the
-same Arrow batches and partitions; only `delivery` differs. Writing ends with a flush, which is a
-commit on the one side; reading ends where the channel ended when it began. Opening the channel
-and attaching the endpoint are not counted. A turn takes two or three seconds and has one commit;
-each side has one turn before the measured rounds, in which the new broker's code is compiled.
+Both sides are channels of one gateway on PostgreSQL and one broker, with the same client, Arrow
+batches and partitions; only `delivery` differs. Writing ends with a flush, which commits on one
+side; reading ends at the end offsets of its start. Opening the channel and attaching the endpoint
+are not measured. A turn takes two or three seconds and has one commit. Each side has one warm-up
+turn, in which the new broker's code is compiled.
 
-`commit_to_visible`: from the call that commits until a reader in another process, which waits,
-has the record. `commit_10000_attempts`: a driver's part of a job of 10,000 tasks, from their
-messages to the answer of the commit; each task's records lie between those of an attempt that
-failed, so that no two of its intervals can be merged.
+`commit_to_visible`: from the call of `commit` until a waiting reader in another process has the
+record. `commit_10000_attempts`: the driver's part of a job of 10,000 tasks, from the tasks'
+messages to the response of the commit. Records of failed attempts lie between those of each task,
+so no intervals can be merged.
 
-`--parts arrow_read avro_write --part 0.2` measures some of it, of fewer records; what is not the
-whole is shown and written nowhere.
+`--parts arrow_read avro_write --part 0.2` measures some parts with fewer records, and writes no
+results.
 """
 
 import argparse
@@ -77,20 +77,20 @@ class Site:
 
 
 def batches() -> list[pa.RecordBatch]:
-    """Return the records that are written again and again."""
+    """Return the records that are written repeatedly."""
     return to_batches(portion(), Schema.parse(SCHEMA))
 
 
 def new_channel(
     gateway: Gateway, *, format_: str, delivery: str, partitions: int = PARTITIONS
 ) -> Channel:
-    """Make an empty channel."""
+    """Create an empty channel."""
     name = f"bench-{uuid.uuid4().hex[:12]}"
     return gateway.channel(name, SCHEMA, format=format_, delivery=delivery, partitions=partitions)
 
 
 def write_all(channel: Channel, records: int) -> Measured:
-    """Write so many records; what counts lasts until all were flushed."""
+    """Write `records` records, and measure until the end of the flush."""
     data = batches()
     with channel.writer() as writer:
         started_s, cpu_s = time.perf_counter(), time.process_time()
@@ -114,7 +114,7 @@ def write(site: Site, format_: str, delivery: str, records: int) -> Measured:
 
 
 def fill(site: Site, format_: str, delivery: str, records: int) -> str:
-    """Make the channel that the turns of a reading side share, and return its name."""
+    """Create the channel for all turns of a reading side, and return its name."""
     with site.gateway() as gateway:
         channel = new_channel(gateway, format_=format_, delivery=delivery)
         write_all(channel, records)
@@ -137,8 +137,8 @@ def read(site: Site, name: str, records: int) -> Measured:
     return measured
 
 
-def tell_arrivals(site: Site, name: str, pipe: Pipe) -> None:
-    """Read one record after the other, and send the time at which each came."""
+def send_arrivals(site: Site, name: str, pipe: Pipe) -> None:
+    """Read records one by one, and send the arrival time of each."""
     with site.gateway() as gateway, gateway.channel(name).reader(until=None) as reader:
         pipe.send(0.0)
         for _ in range(COMMITS):
@@ -148,13 +148,13 @@ def tell_arrivals(site: Site, name: str, pipe: Pipe) -> None:
 
 
 def commit_latencies(site: Site) -> list[float]:
-    """Commit one record after the other; return how long each took to be read, in ms."""
+    """Commit records one by one; return the times until each was read, in ms."""
     took_ms = []
     with site.gateway() as gateway:
         channel = new_channel(gateway, format_="avro", delivery=EXACT, partitions=1)
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
         reading = multiprocessing.get_context("spawn").Process(
-            target=tell_arrivals, args=(site, channel.name, theirs)
+            target=send_arrivals, args=(site, channel.name, theirs)
         )
         reading.start()
         ours.recv()
@@ -173,7 +173,7 @@ def commit_latencies(site: Site) -> list[float]:
 
 
 def attempts() -> list[WrittenRecords]:
-    """Return what 10,000 tasks tell their driver: every second offset is a failed attempt's."""
+    """Return the commit messages of 10,000 tasks; every second offset is a failed attempt's."""
     found = []
     for task in range(TASKS):
         partition, place = task % TASK_PARTITIONS, task // TASK_PARTITIONS
@@ -187,7 +187,7 @@ def attempts() -> list[WrittenRecords]:
 
 
 def commit_attempts(site: Site) -> float:
-    """Commit a job of 10,000 tasks; return the seconds from their messages to the answer."""
+    """Commit a job of 10,000 tasks; return the seconds from their messages to the response."""
     with site.gateway() as gateway:
         channel = new_channel(gateway, format_="avro", delivery=EXACT, partitions=TASK_PARTITIONS)
         connection = channel.connection("write")
@@ -203,9 +203,9 @@ def commit_attempts(site: Site) -> float:
             for _ in range(2 * TASKS // TASK_PARTITIONS * INTERVALS_OF_A_TASK):
                 producer.produce(connection.topic_name, b"", partition=partition)
             assert producer.flush(60) == 0
-        told = attempts()
+        messages = attempts()
         started_s = time.perf_counter()
-        result = batch.commit(WrittenRecords.merged(told))
+        result = batch.commit(WrittenRecords.merged(messages))
         seconds = time.perf_counter() - started_s
         # The last interval of a partition ends before the last failed record.
         assert sum(result.stable.values()) == 2 * TASKS * INTERVALS_OF_A_TASK - TASK_PARTITIONS
@@ -214,7 +214,7 @@ def commit_attempts(site: Site) -> float:
 
 
 def turns(site: Site, parts: Sequence[str], portions: Mapping[str, int]) -> dict[str, Side]:
-    """Return the sides of these parts; sides that are compared follow each other."""
+    """Return the sides of these parts; compared sides are adjacent."""
     sides: dict[str, Side] = {}
     for part in parts:
         format_, work = part.split("_")

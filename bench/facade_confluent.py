@@ -1,10 +1,10 @@
-"""sluiceway.confluent beside confluent-kafka itself: what a channel's names cost.
+"""sluiceway.confluent compared with confluent-kafka.
 
-Both sides move the same messages of 100 bytes, over one broker and a channel of the format `bytes`,
-with the same properties of librdkafka: confluent-kafka is given the very ones that the facade
-makes for itself. The facade's time includes joining and leaving the group, and attaching and
-ending as a writer. Consumers ask for up to 10,000 messages a call, or poll one by one; producers
-are called back for each delivery, or for none. Commits are synchronous, one for each message.
+Both sides transfer the same messages of 100 bytes, over one broker and a channel of the format
+`bytes`, with the facade's librdkafka properties. The facade's time includes joining and leaving the
+group, and attaching and detaching the writer. Consumers request up to 10,000 messages per call, or
+poll one by one; producers have a callback for each delivery, or none. Commits are synchronous, one
+per message.
 """
 
 import os
@@ -30,12 +30,14 @@ RATIOS = {
     "confluent_produce_to_native": Ratio(side="confluent_produce", to="native_produce", goal=0.9),
     "confluent_poll_to_native": Ratio(side="confluent_poll", to="native_poll", goal=None),
     "confluent_commit_to_native": Ratio(side="confluent_commit", to="native_commit", goal=None),
-    "confluent_unheard_to_native": Ratio(side="confluent_unheard", to="native_unheard", goal=None),
+    "confluent_unreported_to_native": Ratio(
+        side="confluent_unreported", to="native_unreported", goal=None
+    ),
 }
 
 
 def new_channel(url: str, token: str) -> str:
-    """Make an empty channel and return its name."""
+    """Create an empty channel and return its name."""
     with Gateway(url, token=token) as gateway:
         name = f"bench-{uuid.uuid4().hex[:12]}"
         return gateway.channel(name, format="bytes", partitions=PARTITIONS).name
@@ -84,21 +86,21 @@ def facade_consume(url: str, token: str, name: str, one_by_one: bool) -> Measure
     return Measured(records=MESSAGES, seconds=time.perf_counter() - started_s)
 
 
-class Heard:
-    """Counts deliveries, as a program does that wants to know."""
+class DeliveryCounter:
+    """Delivery callback that counts deliveries."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self, error: object, message: object) -> None:
-        """Take a report."""
+        """Count a report."""
         del message
         assert error is None
         self.count += 1
 
 
 def commit_each(consumer: Any) -> Measured:
-    """Read one by one, and commit each message before the next; joining is not counted."""
+    """Read one by one, and commit each message before the next; joining is not measured."""
     message = None
     while message is None:
         message = consumer.poll(10)
@@ -129,48 +131,48 @@ def facade_commit(url: str, token: str, name: str) -> Measured:
     return commit_each(consumer)
 
 
-def produce_all(producer: Any, topic: str, heard: Heard | None) -> None:
+def produce_all(producer: Any, topic: str, counter: DeliveryCounter | None) -> None:
     produce = producer.produce
     for number in range(MESSAGES):
         while True:
             try:
-                if heard is None:
+                if counter is None:
                     produce(topic, VALUE, None, number % PARTITIONS)
                 else:
-                    produce(topic, VALUE, None, number % PARTITIONS, on_delivery=heard)
+                    produce(topic, VALUE, None, number % PARTITIONS, on_delivery=counter)
                 break
             except BufferError:
                 producer.poll(0.1)
         if not number % 1000:
             producer.poll(0)
     assert producer.flush(120) == 0
-    assert heard is None or heard.count == MESSAGES
+    assert counter is None or counter.count == MESSAGES
 
 
-def native_produce(url: str, token: str, listening: bool) -> Measured:
+def native_produce(url: str, token: str, with_reports: bool) -> Measured:
     connection = connection_of(url, token, new_channel(url, token))
     config = producer_config(
         connection.kafka,
         delivery_timeout_ms=120_000,
         max_message_bytes=connection.max_message_bytes,
     )
-    config = config | {"delivery.report.only.error": not listening}
+    config = config | {"delivery.report.only.error": not with_reports}
     started_s = time.perf_counter()
     producer = confluent_kafka.Producer(config)
-    produce_all(producer, connection.topic_name, Heard() if listening else None)
+    produce_all(producer, connection.topic_name, DeliveryCounter() if with_reports else None)
     return Measured(records=MESSAGES, seconds=time.perf_counter() - started_s)
 
 
-def facade_produce(url: str, token: str, listening: bool) -> Measured:
+def facade_produce(url: str, token: str, with_reports: bool) -> Measured:
     name = new_channel(url, token)
     started_s = time.perf_counter()
     with Producer(facade_config(url, token)) as producer:
-        produce_all(producer, name, Heard() if listening else None)
+        produce_all(producer, name, DeliveryCounter() if with_reports else None)
     return Measured(records=MESSAGES, seconds=time.perf_counter() - started_s)
 
 
 def sides(url: str, token: str, _bootstrap_servers: str) -> dict[str, Side]:
-    """Return the sides, at a gateway that runs. It fills the channel that the consumers read."""
+    """Return the sides for a running gateway, and fill the channel for the consumers."""
     filled = new_channel(url, token)
     with Producer(facade_config(url, token)) as producer:
         produce_all(producer, filled, None)
@@ -180,14 +182,14 @@ def sides(url: str, token: str, _bootstrap_servers: str) -> dict[str, Side]:
             reading[f"{who}_{kind}"] = in_own_process(function, url, token, filled, one_by_one)
     for who, committing in (("native", native_commit), ("confluent", facade_commit)):
         reading[f"{who}_commit"] = in_own_process(committing, url, token, filled)
-    for kind, listening in (("produce", True), ("unheard", False)):
+    for kind, with_reports in (("produce", True), ("unreported", False)):
         for who, writing in (("native", native_produce), ("confluent", facade_produce)):
-            reading[f"{who}_{kind}"] = in_own_process(writing, url, token, listening)
+            reading[f"{who}_{kind}"] = in_own_process(writing, url, token, with_reports)
     return reading
 
 
 def settings() -> dict[str, Any]:
-    """Describe what was measured."""
+    """Return the settings of the measurement."""
     return {
         "messages": MESSAGES,
         "message_bytes": len(VALUE),

@@ -1,9 +1,9 @@
-"""sluiceway.pypz and an output port beside ChannelWriter and ChannelReader.
+"""sluiceway.pypz and an output port compared with ChannelWriter and ChannelReader.
 
-All sides move the same records through channels of one partition, as a port of one replica has
-it, at a gateway in a process of its own and one broker: lists of 10,000 in, and up to 10,000 a
-call out; and record by record, beside the bare loop of `bench.python`. A side's time is from the
-first record until Kafka has acknowledged the last, or until the last was read.
+All sides transfer the same records through channels of one partition, with a gateway in a separate
+process and one broker: lists of 10,000 records, reads of up to 10,000 per call; and single records,
+compared with the bare loop of `bench.python`. A side's time is from the first record until Kafka
+has acknowledged the last one, or until the last one was read.
 """
 
 import logging
@@ -34,7 +34,7 @@ RATIOS = {
 
 
 def port(name: str) -> SimpleNamespace:
-    """Return what a channel asks of its port."""
+    """Return a stand-in for a pypz port, with the attributes that channels use."""
     return SimpleNamespace(
         get_full_name=lambda: name,
         get_logger=lambda: logging.getLogger("bench"),
@@ -143,14 +143,14 @@ def pypz_read(url: str, name: str) -> Measured:
 
 
 def written_to(gateway: Gateway) -> Channel:
-    """Make an empty channel."""
+    """Create an empty channel."""
     return gateway.channel(new_name(), SCHEMA, partitions=1)
 
 
 def sides(url: str, token: str, bootstrap_servers: str) -> dict[str, Side]:
-    """Return the sides, at a gateway that runs; SLUICEWAY_TOKEN has to be set to the token.
+    """Return the sides for a running gateway, and fill the channel for both readers.
 
-    It fills the channel that both readers read.
+    SLUICEWAY_TOKEN must be set to the token.
     """
     with Gateway(url, token=token) as gateway:
         filled = written_to(gateway)
@@ -175,7 +175,7 @@ def main() -> None:
         KafkaServer.start(Path(directory) / "kafka") as kafka,
         running(f"sqlite:///{directory}/gateway.db", kafka.bootstrap_servers) as service,
     ):
-        # A port has no place for a token: it is the environment's.
+        # A port takes its token from the environment.
         os.environ["SLUICEWAY_TOKEN"] = service.token
         measured = measure(
             sides(service.url, service.token, kafka.bootstrap_servers), rounds=ROUNDS

@@ -1,4 +1,4 @@
-"""The facades beside what they stand for: sluiceway.confluent, and sluiceway.pypz where it is."""
+"""The facades compared with the libraries: sluiceway.confluent and, if pypz is installed, pypz."""
 
 import importlib
 import importlib.util
@@ -21,7 +21,7 @@ _PARTS = ("confluent", "pypz")
 
 
 def parts() -> dict[str, ModuleType]:
-    """Return the parts that are asked for by name, or all that there are."""
+    """Return the requested parts, by default all."""
     wanted = sys.argv[1:] or _PARTS
     names = {name: f"bench.facade_{name}" for name in wanted}
     return {
@@ -55,7 +55,7 @@ def main() -> None:
         "facades" if len(chosen) == len(_PARTS) else None,
         measured,
         {key: ratio for part in chosen.values() for key, ratio in part.RATIOS.items()},
-        title="Interfaces that people know, beside what they stand for",
+        title="Facades compared with their libraries",
         settings={"rounds": ROUNDS, "brokers": 1}
         | {name: part.settings() for name, part in chosen.items() if hasattr(part, "settings")},
     )

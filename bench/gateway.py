@@ -1,8 +1,8 @@
-"""How many requests one gateway answers: reading a channel, and how to reach its records.
+"""Throughput of one gateway: requests for a channel, and for its connection.
 
-A gateway in a process of its own, as `sluiceway serve` runs it, on SQLite and on PostgreSQL; eight
-connections that are kept, each with one request at a time, a token with every request. What asks
-runs on the same machine, in another process.
+`sluiceway serve` runs in a separate process, on SQLite and on PostgreSQL; eight persistent
+connections, each with one request at a time and a token on every request. The clients run on the
+same machine, in another process.
 """
 
 import http.client
@@ -31,7 +31,7 @@ CONNECTIONS = 8
 SECONDS = 3.0
 ROUNDS = 3
 FIELDS = 10
-#: A channel with one version of its schema, and one with as many as there may be.
+#: A channel with one version of its schema, and one with the maximum.
 ONE, FULL = "one", "full"
 PATHS = {
     "channel": f"/v1/channels/{ONE}",
@@ -41,7 +41,7 @@ PATHS = {
 
 
 def definition(number: int) -> dict[str, Any]:
-    """Return a schema of ten fields, another one for each number."""
+    """Return a schema of ten fields, different for each number."""
     names = [f"field_{n}" for n in range(FIELDS - 1)] + [f"added_{number}"]
     fields = [{"name": name, "type": ["null", "double"], "default": None} for name in names]
     return {"type": "record", "name": "Measurement", "fields": fields}
@@ -51,7 +51,7 @@ def definition(number: int) -> dict[str, Any]:
 def gateway(database_url: str, bootstrap_servers: str) -> Iterator[Service]:
     """Run a gateway with both channels while the block runs."""
     with running(database_url, bootstrap_servers) as service:
-        # The client asks again until the gateway is there.
+        # The client retries until the gateway answers.
         with Gateway(service.url, token=service.token) as client:
             for name in (ONE, FULL):
                 client.channel(name, definition(1))
@@ -60,7 +60,7 @@ def gateway(database_url: str, bootstrap_servers: str) -> Iterator[Service]:
 
 
 def fill(database_url: str) -> None:
-    """Have the channel FULL keep as many versions of its schema as it may."""
+    """Give the channel FULL the maximum number of schema versions."""
     now = datetime.now(UTC)
     with open_database(database_url) as database, database.write() as tx:
         channel = channels_store.hold(tx, FULL)
@@ -76,7 +76,7 @@ def fill(database_url: str) -> None:
 
 
 def ask(service: Service, path: str) -> Measured:
-    """Ask for a path again and again over all connections, and count the answers."""
+    """Request a path repeatedly over all connections; return the responses per second."""
     counts = [0] * CONNECTIONS
     ends_s = time.perf_counter() + SECONDS
 
@@ -101,7 +101,7 @@ def ask(service: Service, path: str) -> Measured:
 
 
 def alone(service: Service, path: str, times: int = 20) -> dict[str, float]:
-    """Return how long an answer takes with nobody else asking, and how large it is."""
+    """Return the latency of sequential requests, and the size of a response."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     took_s, size = [], 0
     for _ in range(times):

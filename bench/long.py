@@ -1,8 +1,8 @@
-"""A long channel: whether speed and memory stay what they are, from its first rows to its last.
+"""A long channel: speed and memory from its first to its last rows.
 
-One Spark session (`local[2]`), one broker. In each format a channel is written in ten equal parts,
-one after the other, and then read in the same parts by their offsets, which are checked by count
-and sum. For each part: its speed, and the most memory that a Python worker of Spark's held.
+One Spark session (`local[2]`), one broker. In each format a channel is written sequentially in ten
+equal parts, and then read in the same parts by offset, checked by count and sum. Each part has its
+speed and the peak memory of Spark's Python workers.
 """
 
 import argparse
@@ -50,25 +50,25 @@ class Part:
 
     @property
     def rows_per_s(self) -> int:
-        """Its speed."""
+        """Rows per second."""
         return round(self.rows / self.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The parts of one side, in their order."""
+    """The parts of one side, in order."""
 
     side: str
     parts: tuple[Part, ...]
 
     @property
     def last_to_first(self) -> float:
-        """The last part's speed over the first one's; 1 is flat."""
+        """Ratio of the last part's speed to the first's; 1 means constant."""
         return self.parts[-1].rows_per_s / self.parts[0].rows_per_s
 
     @property
     def peak_mb(self) -> int:
-        """The most that a worker held."""
+        """Peak memory of a worker."""
         return max(part.peak_mb for part in self.parts)
 
 
@@ -128,18 +128,18 @@ class Long:
 
 @contextmanager
 def _timed(rows: int) -> Iterator[list[Part]]:
-    """Put the part that the block was into the list that it gets."""
+    """Measure the block, and append the part to the yielded list."""
     found: list[Part] = []
     with watched_workers() as memory:
         started_s = time.perf_counter()
         yield found
         seconds = time.perf_counter() - started_s
-    assert memory.workers, "no worker was seen, so nothing is known of their memory"
+    assert memory.workers, "no worker was found, so its memory is unknown"
     found.append(Part(rows=rows, seconds=seconds, peak_mb=memory.peak_mb))
 
 
 def main() -> None:
-    """Measure, show, and write results/long.json; fewer rows are shown and written nowhere."""
+    """Measure, print, and write results/long.json; a run with fewer rows writes no results."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rows", type=int, default=ROWS)
     rows = arguments.parse_args().rows

@@ -1,12 +1,11 @@
-"""Measuring sides against each other: in turn, several rounds, medians, one file of results.
+"""Comparison of sides: alternating turns, several rounds, medians, one file of results.
 
-A side is a function that does its work and returns how many records it did and how long that
-took. In each round every side has its turn, in a process of its own, so that none works in
-another's caches, and what the machine does besides falls on all of them. Every second round runs
-in the opposite order, so that none is always the one after the same other.
+A side is a function that does its work and returns the number of records and the time. In each
+round every side has its turn, in a separate process, so that no side profits from another's caches,
+and other load affects all sides. Every second round runs in reverse order.
 
-A ratio is the median of those of the rounds: of two sides in one round, which follow each other,
-rather than of two medians, which may come from a quiet and a busy time of the machine.
+A ratio is the median of the rounds' ratios, because adjacent turns have similar load. A ratio of
+medians might compare a quiet with a busy time of the machine.
 """
 
 import json
@@ -30,25 +29,24 @@ _PACKAGES = ("confluent-kafka", "fastavro", "pyarrow", "pyruhvro", "pyspark")
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What one turn of a side did."""
+    """Result of one turn of a side."""
 
     records: int
     seconds: float
     cpu_seconds: float | None = None
-    """Of the side's own process, if it was measured: what it takes on a machine of its own."""
+    """CPU time of the side's process, if measured; depends less on other load than wall time."""
 
     @property
     def records_per_s(self) -> float:
-        """Its speed."""
+        """Records per second."""
         return self.records / self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """One side's speed over another's, and what it is to reach, if there is a goal.
+    """Ratio of one side's speed to another's, with an optional goal.
 
-    Without another it is the speed itself.
-    `at_most`: the goal is one to stay below, as for the time of the one over that of the other.
+    Without another side it is the speed itself. `at_most`: the goal is a maximum.
     """
 
     side: str
@@ -57,13 +55,13 @@ class Ratio:
     at_most: bool = False
 
     def met(self, reached: float) -> bool:
-        """Tell whether the goal is reached; true where there is none."""
+        """Whether the goal is reached; True without a goal."""
         if self.goal is None:
             return True
         return reached <= self.goal if self.at_most else reached >= self.goal
 
     def of(self, measured: Mapping[str, Sequence[Measured]]) -> float:
-        """Return the median of the rounds."""
+        """Return the median of the rounds' ratios."""
         ours = measured[self.side]
         theirs: Sequence[Measured | None] = [None] * len(ours)
         if self.to is not None:
@@ -74,7 +72,7 @@ class Ratio:
         )
 
     def of_cpu(self, measured: Mapping[str, Sequence[Measured]]) -> float | None:
-        """Return the median of the CPU time of the other side over this one's, if measured."""
+        """Return the median ratio of the other side's CPU time to this one's, if measured."""
         found = [
             other.cpu_seconds / each.cpu_seconds
             for each, other in zip(measured[self.side], measured[self.to or self.side], strict=True)
@@ -85,7 +83,7 @@ class Ratio:
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """A figure that was measured by itself, such as a latency, and what it is to stay below."""
+    """A separate figure, such as a latency, with its limit."""
 
     value: float
     at_most: float
@@ -95,7 +93,7 @@ Side = Callable[[], Measured]
 
 
 def in_own_process(function: Callable[..., Measured], *arguments: Any) -> Side:
-    """Make a side of a module's function that runs in a new process."""
+    """Return a side that runs a module's function in a new process."""
 
     def side() -> Measured:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -105,7 +103,7 @@ def in_own_process(function: Callable[..., Measured], *arguments: Any) -> Side:
 
 
 def measure(sides: Mapping[str, Side], *, rounds: int = 3) -> dict[str, list[Measured]]:
-    """Give every side its turn in each of the rounds, whose order alternates."""
+    """Run every side once per round, in alternating order."""
     measured: dict[str, list[Measured]] = {name: [] for name in sides}
     with Progress(transient=True) as progress:
         task = progress.add_task("", total=rounds * len(sides))
@@ -129,7 +127,7 @@ def report(
 ) -> dict[str, float]:
     """Print the figures, write `results/NAME.json` if there is a name, and return the ratios.
 
-    `unit` is what the sides' records are; `others` are figures beside the ratios.
+    `unit` names the counted items; `others` are additional figures.
     """
     medians = {
         side: statistics.median(each.records_per_s for each in turns)
@@ -178,7 +176,7 @@ def report(
 
 
 def machine() -> dict[str, Any]:
-    """Describe where the figures were measured."""
+    """Return a description of the machine."""
     return {
         "cpus": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -208,7 +206,7 @@ def _ratios(
     ratios: Mapping[str, Ratio], reached: Mapping[str, float], of_cpu: Mapping[str, float]
 ) -> Table:
     table = Table("ratio")
-    for heading in ("measured", "by CPU time", "to reach"):
+    for heading in ("measured", "by CPU time", "goal"):
         table.add_column(heading, justify="right")
     for key, ratio in ratios.items():
         value, cpu = f"{reached[key]:.2f}", f"{of_cpu[key]:.2f}" if key in of_cpu else ""

@@ -1,9 +1,9 @@
-"""Commits: one over HTTP beside Kafka's own synchronous one, and of 32 connections at once.
+"""Commits over HTTP compared with Kafka's synchronous commits, and commits of 32 connections.
 
-A gateway in a process of its own, on SQLite and on PostgreSQL, each commit durable before its
-answer; beside it a FastAPI route that parses the same body and does nothing, and one consumer of
-confluent-kafka that commits with `asynchronous=False`. What asks runs on the same machine, in
-another process: sockets without an HTTP library, so that what is measured is who answers.
+A gateway runs in a separate process, on SQLite and on PostgreSQL; each commit is durable before its
+response. Baselines: a FastAPI route that parses the same body and does nothing, and a consumer of
+confluent-kafka that commits with `asynchronous=False`. The clients run on the same machine, in
+another process, with plain sockets, so that the servers dominate the measurement.
 """
 
 import json
@@ -37,7 +37,7 @@ MANY = 32
 CHANNEL, GROUP = "commits", "bench"
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
 RATIOS = {
-    # The time of one over the time of the other.
+    # Ratios of times.
     "commit_latency_to_kafka": Ratio(side="kafka_1", to="sqlite_1", goal=1.5, at_most=True),
     "commit_latency_to_kafka_postgresql": Ratio(side="kafka_1", to="postgresql_1", goal=None),
     "reader_commit_latency_to_kafka": Ratio(side="kafka_1", to="reader_1", goal=None),
@@ -49,14 +49,14 @@ RATIOS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A reader that commits: the head of its requests, and their body up to what changes."""
+    """A committing reader, with the head and the constant part of the body of its requests."""
 
     partition: int
     head: bytes
     body: dict[str, Any]
 
     def request(self, number: int) -> bytes:
-        """Return its commit of this number, one message further than the one before."""
+        """Return the request of its commit with this number, one message after the previous one."""
         position = {"partition": self.partition, "offset": number, "record": 0}
         body = json.dumps(self.body | {"number": number, "positions": [position]}).encode()
         return self.head + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -64,14 +64,14 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Who answers, who asks, and the number of the commit that is next."""
+    """A server, its clients, and the number of the next commit."""
 
     port: int
     members: tuple[Member, ...]
 
 
 def members(url: str, token: str) -> tuple[Member, ...]:
-    """Attach a group of readers, one for each partition."""
+    """Attach a group of readers, one per partition."""
     with Gateway(url, token=token) as gateway:
         channel = gateway.channel(CHANNEL, SCHEMA, partitions=MANY)
     session = uuid.uuid4().hex
@@ -95,7 +95,7 @@ def member(client: httpx.Client, uid: str, session: str, index: int, token: str)
 
 
 def commit(target: Target, first: int) -> Measured:
-    """Commit over one connection a member, each with one commit at a time, for some seconds."""
+    """Commit for some seconds, over one connection per member, each with one commit at a time."""
     done, numbers = 0, [first] * len(target.members)
     poll = select.epoll()
     sockets = {}
@@ -131,7 +131,7 @@ def commit(target: Target, first: int) -> Measured:
 
 
 def is_whole(answer: bytes) -> bool:
-    """Whether all of an answer has come."""
+    """Whether a response is complete."""
     head, separator, body = answer.partition(b"\r\n\r\n")
     if not separator:
         return False
@@ -140,7 +140,7 @@ def is_whole(answer: bytes) -> bool:
 
 
 def kafka_commit(bootstrap_servers: str, topic: str, first: int) -> Measured:
-    """Commit to Kafka, one after the other, as a consumer does that waits for each."""
+    """Commit to Kafka sequentially and synchronously."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -150,7 +150,7 @@ def kafka_commit(bootstrap_servers: str, topic: str, first: int) -> Measured:
         }
     )
     consumer.assign([TopicPartition(topic, 0)])
-    # The first one finds the coordinator, which a new broker has to make.
+    # The first one waits for the coordinator, which a new broker has to create.
     deadline_s = time.monotonic() + 60
     while True:
         try:
@@ -169,7 +169,7 @@ def kafka_commit(bootstrap_servers: str, topic: str, first: int) -> Measured:
 
 
 def reader_commit(url: str, token: str) -> Measured:
-    """Commit as a program does: by the client's reader."""
+    """Commit with the client's reader."""
     with Gateway(url, token=token) as gateway:
         channel = gateway.channel(f"{CHANNEL}-read", SCHEMA)
         with channel.writer() as writer:
@@ -184,7 +184,7 @@ def reader_commit(url: str, token: str) -> Measured:
 
 
 def serve_bare(port: int) -> None:
-    """Serve a route that takes the same body, and does nothing."""
+    """Serve a route that parses the same body, and does nothing."""
     app = FastAPI()
 
     @app.put("/v1/channels/{name}/groups/{group}/offsets")
@@ -197,7 +197,7 @@ def serve_bare(port: int) -> None:
 
 @contextmanager
 def bare() -> Iterator[int]:
-    """Run that route in a process of its own; give its port."""
+    """Run that route in a separate process; yield its port."""
     (port,) = free_ports(1)
     process = multiprocessing.get_context("spawn").Process(target=serve_bare, args=(port,))
     process.start()
@@ -213,7 +213,7 @@ def bare() -> Iterator[int]:
 
 
 class Numbers:
-    """Each turn goes on beyond the commits of those before."""
+    """Numbers of commits, ascending over all turns."""
 
     def __init__(self) -> None:
         self._turns = 0
@@ -256,7 +256,7 @@ def main() -> None:
         sides[f"bare_{MANY}"] = committing(bare_port, asking["sqlite"], numbers)
         measured = measure(sides, rounds=ROUNDS)
     settings = {"connections": MANY, "seconds": SECONDS, "rounds": ROUNDS}
-    title = "Commits, each durable before its answer"
+    title = "Commits, each durable before its response"
     report("offsets", measured, RATIOS, title=title, settings=settings, unit="commits")
 
 

@@ -1,9 +1,8 @@
-"""ChannelWriter and ChannelReader beside a bare loop of confluent-kafka and fastavro.
+"""ChannelWriter and ChannelReader compared with a bare loop of confluent-kafka and fastavro.
 
-All sides move the same records, in one process each, over one broker that this program starts,
-with the same Kafka properties: the bare loop gets the very configuration that the client makes
-for itself. The bare side is what one writes by hand with care: a parsed schema, large `consume`
-calls that ask for what is left, no callback a record.
+All sides transfer the same records, in one process each, over one broker that this program starts,
+with the client's Kafka properties. The bare loop is optimized code: a parsed schema, large
+`consume` calls for the remaining records, no callback per record.
 """
 
 import io
@@ -56,7 +55,7 @@ RATIOS = {
 
 
 def portion() -> list[dict[str, Any]]:
-    """Return the records that are written again and again: about 40 bytes each."""
+    """Return the records that are written repeatedly, about 40 bytes each."""
     return [
         {
             "id": 10_000_000 + i,
@@ -70,7 +69,7 @@ def portion() -> list[dict[str, Any]]:
 
 
 def producer_properties(bootstrap_servers: str) -> dict[str, Any]:
-    """Return what the writers' producers get."""
+    """Return the properties of the writers' producers."""
     return producer_config(
         {"bootstrap.servers": bootstrap_servers},
         delivery_timeout_ms=120_000,
@@ -79,7 +78,7 @@ def producer_properties(bootstrap_servers: str) -> dict[str, Any]:
 
 
 def new_topic(bootstrap_servers: str, format_: str, *, partitions: int = PARTITIONS) -> Connection:
-    """Make an empty topic and return the connection to it."""
+    """Create an empty topic and return its connection."""
     name = f"bench-{uuid.uuid4().hex[:12]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 4})
     admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
@@ -109,7 +108,7 @@ def bare_write(bootstrap_servers: str) -> Measured:
 
 
 def bare_loop(connection: Connection, records: Sequence[dict[str, Any]], times: int) -> None:
-    """Write the records so many times, one message each, and wait for Kafka."""
+    """Write the records `times` times, one message each, and wait for Kafka."""
     schema = fastavro.parse_schema(SCHEMA)
     prefix = struct.pack(">bI", 0, SCHEMA_ID)
     producer = Producer(producer_properties(connection.kafka["bootstrap.servers"]))
@@ -204,14 +203,14 @@ def record_read(connection: Connection) -> Measured:
 
 
 def checked(total: int, seconds: float) -> Measured:
-    """Return the figure of a read that saw every record."""
+    """Return the result of a read, after checking that it has every record."""
     expected = RECORDS // PORTION * sum(10_000_000 + i for i in range(PORTION))
     assert total == expected, f"the sum of the ids read is {total}, not {expected}"
     return Measured(records=RECORDS, seconds=seconds)
 
 
 def fill(bootstrap_servers: str, format_: str) -> Connection:
-    """Make the topic that the reading sides share."""
+    """Create the topic for the reading sides."""
     connection, records = new_topic(bootstrap_servers, format_), portion()
     with ChannelWriter(connection) as writer:
         for _ in range(RECORDS // PORTION):

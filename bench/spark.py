@@ -1,9 +1,9 @@
-"""Channels in Spark beside Spark's own Kafka connector with `to_avro` and `from_avro`.
+"""Channels in Spark compared with Spark's Kafka connector with `to_avro` and `from_avro`.
 
 One Spark session (`local[2]`), one broker. For each shape of records all sides write the same
-generated rows, each turn into a fresh topic, and then read them into the sink that drops every
-row after computing it. Sides take turns, first at writing and then at reading, as jobs do one or
-the other; each has one turn before the measured rounds, so that all are as warm.
+generated rows, each turn to a new topic, and then read them into the `noop` sink, which computes
+and discards every row. Sides alternate, first in writing and then in reading; each has one warm-up
+turn.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from sluiceway_gateway.demo.environment import demo_environment
 
 PARTITIONS = 4
 ROUNDS = 3
-# What the client's own producers have; both sides get them.
+# The properties of the client's producers, for both sides.
 SHARED = {
     name: str(value).lower()
     for name, value in producer_config(
@@ -38,8 +38,8 @@ SHARED = {
     ).items()
     if name in {"acks", "enable.idempotence", "compression.type", "linger.ms", "batch.size"}
 }
-# As the client's own consumers: the connector's wait half a second at a partition's end otherwise,
-# and what it asks after each fetch waits behind them.
+# The properties of the client's consumers: by default the connector's wait half a second at a
+# partition's end, and delay the request after each fetch.
 CONSUMER = {"kafka.check.crcs": "true", "kafka.fetch.max.wait.ms": "10"}
 _FAR = {
     "arrow_write_to_jvm": 0.9,
@@ -57,11 +57,11 @@ GOALS = {
     "wide": _FAR,
     "text": _FAR,
 }
-"""What the shapes are to reach; the others are shown beside them."""
+"""Shapes with goals; others are only shown."""
 
 
 class Bench:
-    """The sides of one shape; reads take the topic that was written last."""
+    """The sides of one shape; reads use the last written topic."""
 
     def __init__(self, spark: SparkSession, gateway: Gateway, name: str, rows: int) -> None:
         self._spark = spark
@@ -73,7 +73,7 @@ class Bench:
         self._channels: dict[str, str] = {}
 
     def writes(self) -> dict[str, Callable[[], Measured]]:
-        """Return each side of writing by its name."""
+        """Return the writing sides by name."""
         return {
             f"{self._name}_arrow_write": lambda: self._write("arrow", self._channel_write),
             f"{self._name}_avro_write": lambda: self._write("avro", self._channel_write),
@@ -81,7 +81,7 @@ class Bench:
         }
 
     def reads(self) -> dict[str, Callable[[], Measured]]:
-        """Return each side of reading by its name."""
+        """Return the reading sides by name."""
         return {
             f"{self._name}_arrow_read": lambda: self._read("arrow", self._channel_read),
             f"{self._name}_avro_read": lambda: self._read("avro", self._channel_read),
@@ -89,7 +89,7 @@ class Bench:
         }
 
     def _write(self, side: str, write: Callable[[DataFrame, str], None]) -> Measured:
-        # The JVM side gets a topic made in the same way.
+        # The JVM side gets a topic created in the same way.
         if side in self._channels:
             self._gateway.channel(self._channels[side]).delete(force=True)
         name = self._channels[side] = f"bench-{self._name}-{side}-{next(self._numbers)}"
@@ -143,7 +143,7 @@ class Bench:
 
 @contextmanager
 def session(directory: Path) -> Iterator[SparkSession]:
-    """Run one Spark for all sides, with the connector's jars."""
+    """Run one Spark session for all sides, with the connector's jars."""
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("bench")
@@ -165,7 +165,7 @@ def session(directory: Path) -> Iterator[SparkSession]:
 
 
 def ratios(shapes: Sequence[str]) -> dict[str, Ratio]:
-    """Return what is compared: every side with the connector's."""
+    """Return the ratios of all sides to the connector."""
     return {
         f"{shape}_{side}_to_jvm" if shape != "flat" else f"{side}_to_jvm": Ratio(
             side=f"{shape}_{side}",
@@ -178,7 +178,7 @@ def ratios(shapes: Sequence[str]) -> dict[str, Ratio]:
 
 
 def main() -> None:
-    """Measure and report; a part of the rows, or of the shapes, is shown and written nowhere."""
+    """Measure and report; a run with fewer rows or shapes writes no results."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--part", type=float, default=1.0, help="of each shape's rows")
     arguments.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))

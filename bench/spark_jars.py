@@ -1,4 +1,4 @@
-"""The jars of Spark's own Kafka connector and of its Avro functions, which pyspark leaves out."""
+"""The jars of Spark's Kafka connector and Avro functions, which pyspark does not contain."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ _VERSIONS = (
 
 
 def connector_jars() -> list[Path]:
-    """Return the jars, fetched and held against their pinned sums. Raises JarsUnavailable."""
+    """Return the jars, downloaded and verified by their pinned sums. Raises JarsUnavailable."""
     jars = JarSet(
         title="Spark's Kafka connector",
         name="spark-connector-4.1.1",

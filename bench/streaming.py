@@ -1,14 +1,12 @@
-"""Streams from channel to channel, beside Spark's own Kafka connector from topic to topic.
+"""Streams from channel to channel, compared with Spark's Kafka connector from topic to topic.
 
-One Spark session (`local[2]`), one broker. `micro_batch`: a query runs, records come one at a time,
-and each makes a micro-batch of its own; what counts is Spark's own measure of it, the time of its
-`triggerExecution`. `throughput`: a new query works off what lies in its source, in one micro-batch;
-what counts is that batch. Both sides decode every record and encode it again. The side
-`exactly_once` writes to a channel of that delivery; the others deliver at least once. Sides take
-turns; each has one turn before the measured rounds.
+One Spark session (`local[2]`), one broker. `micro_batch`: records arrive one at a time in a running
+query, each in a separate micro-batch; the result is the `triggerExecution` of Spark's progress.
+`throughput`: a new query processes its source in one micro-batch; the result is the time of that
+batch. Both sides decode and encode every record. The side `exactly_once` writes to a channel with
+that delivery; the others deliver at least once. Sides alternate; each has one warm-up turn.
 
-`--sides exactly_once jvm --work micro_batch` measures some of it; what is not the whole is shown
-and written nowhere.
+`--sides exactly_once jvm --work micro_batch` measures some parts, and writes no results.
 """
 
 import argparse
@@ -47,7 +45,7 @@ _UNCOUNTED = 3
 _SHAPE = SHAPES["flat"]
 _TIMEOUT_S = 300
 RATIOS = {
-    # Time over time: the connector's speed over ours.
+    # Ratios of times.
     "micro_batch_to_jvm": Ratio(
         side="jvm_micro_batch", to="avro_micro_batch", goal=2.0, at_most=True
     ),
@@ -67,11 +65,11 @@ RECORD = {"id": 1, "station": "station-1", "celsius": 0.5, "pascal": 1000.5, "se
 
 
 class Side(ABC):
-    """One way from a topic to another; both are channels' topics, made alike."""
+    """A stream between two topics, both created by channels with the same settings."""
 
     kind = "avro"
     delivery = "at_least_once"
-    """Of the channel that is written to."""
+    """Delivery of the channel that is written to."""
 
     def __init__(self, spark: SparkSession, gateway: Gateway, directory: Path, name: str) -> None:
         self._spark = spark
@@ -81,7 +79,7 @@ class Side(ABC):
         self._numbers = itertools.count(1)
 
     def channel(self, role: str) -> str:
-        """Make a channel that nothing was written to, and return its name."""
+        """Create an empty channel, and return its name."""
         name = f"bench-{self._name}-{role}-{next(self._numbers)}"
         self._gateway.channel(
             name,
@@ -93,16 +91,16 @@ class Side(ABC):
         return name
 
     def connection(self, channel: str) -> Connection:
-        """Return where a channel's records lie."""
+        """Return the connection of a channel."""
         return self._gateway.channel(channel).connection("write")
 
     @abstractmethod
     def fill(self, frame: DataFrame, channel: str) -> None:
-        """Write a dataframe as this side reads it."""
+        """Write a dataframe in the form that this side reads."""
 
     @abstractmethod
     def source(self, channel: str) -> DataFrame:
-        """Return the stream of a channel's records, in columns."""
+        """Return the stream of a channel's records as columns."""
 
     @abstractmethod
     def sink(self, frame: DataFrame, channel: str) -> DataStreamWriter:
@@ -119,7 +117,7 @@ class Side(ABC):
         return sink.option("checkpointLocation", str(checkpoint)).trigger(**trigger).start()
 
     def micro_batches(self, batches: int) -> Measured:
-        """Send records one by one, each when the one before was written."""
+        """Send records one by one, each after the previous one was written."""
         source = self.channel("source")
         connection = self.connection(source)
         value = self.value(connection)
@@ -139,7 +137,7 @@ class Side(ABC):
         return Measured(records=batches, seconds=sum(took_s[_UNCOUNTED:][:batches]))
 
     def throughput(self, rows: int) -> Measured:
-        """Work off what lies in a channel."""
+        """Process all records of a channel in one micro-batch."""
         source = self.channel("source")
         self.fill(self._spark.range(0, rows, 1, PARTITIONS).selectExpr(*_SHAPE.columns), source)
         query = self.start(source, availableNow=True)
@@ -155,11 +153,11 @@ class ChannelSide(Side):
         frame.write.format("channel").mode("append").save(channel)
 
     def source(self, channel: str) -> DataFrame:
-        """Read from the earliest record."""
+        """Read from the first record."""
         return self._spark.readStream.format("channel").load(channel)
 
     def sink(self, frame: DataFrame, channel: str) -> DataStreamWriter:
-        """Write what comes."""
+        """Start the write of a stream."""
         return frame.writeStream.format("channel").option("path", channel)
 
     def value(self, connection: Connection) -> bytes:
@@ -170,13 +168,13 @@ class ChannelSide(Side):
 
 
 class ArrowSide(ChannelSide):
-    """`format("channel")`, many records a message."""
+    """`format("channel")` with many records per message."""
 
     kind = "arrow"
 
 
 class ExactlyOnceSide(ChannelSide):
-    """`format("channel")`, each micro-batch a batch of the sink's ledger."""
+    """`format("channel")` with exactly-once delivery."""
 
     delivery = "exactly_once"
 
@@ -189,7 +187,7 @@ class ConnectorSide(Side):
         self._encoded(frame).write.format("kafka").options(**self._options(channel)).save()
 
     def source(self, channel: str) -> DataFrame:
-        """Read from the earliest record."""
+        """Read from the first record."""
         connection = self.connection(channel)
         messages = (
             self._spark.readStream.format("kafka")
@@ -202,7 +200,7 @@ class ConnectorSide(Side):
         return messages.select(from_avro("value", _SHAPE.avro).alias("record")).select("record.*")
 
     def sink(self, frame: DataFrame, channel: str) -> DataStreamWriter:
-        """Write what comes."""
+        """Start the write of a stream."""
         encoded = self._encoded(frame)
         return encoded.writeStream.format("kafka").options(**self._options(channel))
 
@@ -227,14 +225,14 @@ class ConnectorSide(Side):
 
 
 def _written(query: StreamingQuery, *, records: int) -> list[float]:
-    """Wait until a query has written so many records; return the seconds of each batch of some."""
+    """Wait until a query has written `records` records; return the seconds of its batches."""
     deadline_s = time.monotonic() + _TIMEOUT_S
     while True:
         progress = {each["batchId"]: each for each in query.recentProgress if each["numInputRows"]}
         if sum(each["numInputRows"] for each in progress.values()) >= records:
             return [each["durationMs"]["triggerExecution"] / 1000 for each in progress.values()]
         assert query.exception() is None, query.exception()
-        assert time.monotonic() < deadline_s, "the query does not come to its end"
+        assert time.monotonic() < deadline_s, "the query does not finish"
         time.sleep(0.005)
 
 
@@ -250,7 +248,7 @@ WORKS = ["micro_batch", "throughput"]
 def sides(
     made: Mapping[str, Side], works: Sequence[str], *, rows: int, batches: int
 ) -> dict[str, Callable[[], Measured]]:
-    """Return the turns of each side by their names."""
+    """Return the turns of all sides by name."""
     found: dict[str, Callable[[], Measured]] = {}
     for work in works:
         for name, side in made.items():

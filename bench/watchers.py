@@ -1,9 +1,9 @@
-"""What 200 open dashboards cost a gateway: with nothing going on, and with 1,000 endpoints at work.
+"""Cost of 200 open dashboards for a gateway, idle and with 1,000 active endpoints.
 
-A gateway in a process of its own on SQLite, with its loops and a real broker, 1,000 channels of one
-partition. First nothing changes. Then each channel has a reader that beats every two seconds with
-other counters and positions, and commits every five. Each is measured without streams and with 200
-streams of the whole list, compressed as browsers ask for it, which another process reads.
+A gateway runs in a separate process on SQLite, with its loops and a real broker; 1,000 channels of
+one partition. First nothing changes. Then each channel has a reader that sends a heartbeat every
+two seconds with new counters and positions, and commits every five. Both are measured without
+streams and with 200 compressed streams of the whole list, which another process reads.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.endpoints import Instance, Line, Process, beating, cpu_s
+from bench.endpoints import Instance, Line, Process, cpu_s, sending_heartbeats
 from bench.service import Service, running
 
 from sluiceway import Gateway
@@ -65,8 +65,8 @@ class _Stream:
                 self.events += self._inflating.decompress(data[:-2]).count(b"\nevent: ")
 
 
-def read_streams(port: int, token: str, end: Any, told: Any) -> None:
-    """Read all streams until `end` is set; put what one of them received into `told`."""
+def read_streams(port: int, token: str, end: Any, results: Any) -> None:
+    """Read all streams until `end` is set; put what one of them received into `results`."""
 
     async def read() -> None:
         streams = [_Stream() for _ in range(STREAMS)]
@@ -77,9 +77,9 @@ def read_streams(port: int, token: str, end: Any, told: Any) -> None:
         while not (done := await asyncio.to_thread(end.wait, 0.5)):
             assert not any(each.done() for each in tasks), "a stream ended"
             if all(each.bytes > 1_000 for each in streams):
-                told.put("ready")
+                results.put("ready")
         assert done
-        told.put((streams[0].bytes, streams[0].events))
+        results.put((streams[0].bytes, streams[0].events))
         for each in tasks:
             each.cancel()
 
@@ -90,16 +90,16 @@ def read_streams(port: int, token: str, end: Any, told: Any) -> None:
 def watching(service: Service) -> Iterator[list[int]]:
     """Have all streams read while the block runs; give bytes and events of one at the end."""
     context = multiprocessing.get_context("spawn")
-    end, told = context.Event(), context.Queue()
-    arguments = (service.port, service.token, end, told)
+    end, results = context.Event(), context.Queue()
+    arguments = (service.port, service.token, end, results)
     process = context.Process(target=read_streams, args=arguments)
     process.start()
     found: list[int] = []
     try:
-        assert told.get(timeout=60) == "ready"
+        assert results.get(timeout=60) == "ready"
         yield found
         end.set()
-        while (last := told.get(timeout=60)) == "ready":
+        while (last := results.get(timeout=60)) == "ready":
             pass
         found.extend(last)
     finally:
@@ -144,7 +144,7 @@ class Reader:
 class Job:
     """A process with readers of several channels."""
 
-    beating: Process
+    process: Process
     committing: Line
     readers: list[Reader] = field(default_factory=list)
 
@@ -153,7 +153,7 @@ class Job:
         body = {
             "uid": uid,
             "id": uuid.uuid4().hex,
-            "session": self.beating.session,
+            "session": self.process.session,
             "role": "reader",
             "group": GROUP,
             "index": 0,
@@ -162,7 +162,7 @@ class Job:
         path = f"/v1/channels/{channel}/endpoints"
         answer = json.loads(self.committing.ask("POST", path, body)[2])
         endpoint, epoch = answer["endpoint"], answer["endpoint"]["epoch"]
-        self.beating.endpoints.append(Instance(body["id"], epoch, 0))
+        self.process.endpoints.append(Instance(body["id"], epoch, 0))
         self.readers.append(
             Reader(
                 *(channel, uid, body["id"], epoch),
@@ -186,7 +186,7 @@ def attached(service: Service, uids: dict[str, str]) -> list[Job]:
 
 
 def work(service: Service, uids: dict[str, str], ready: Any, end: Any) -> None:
-    """Have all readers beat and commit until `end` is set."""
+    """Send heartbeats and commits of all readers until `end` is set."""
     jobs = attached(service, uids)
     begun_s = time.perf_counter()
 
@@ -199,7 +199,10 @@ def work(service: Service, uids: dict[str, str], ready: Any, end: Any) -> None:
                 return
             own.readers[count % total].commit(own.committing)
 
-    with beating([each.beating for each in jobs]), ThreadPoolExecutor(SESSIONS) as threads:
+    with (
+        sending_heartbeats([each.process for each in jobs]),
+        ThreadPoolExecutor(SESSIONS) as threads,
+    ):
         commits = [threads.submit(commit, number) for number in range(SESSIONS)]
         ready.set()
         for each in commits:
@@ -208,7 +211,7 @@ def work(service: Service, uids: dict[str, str], ready: Any, end: Any) -> None:
 
 @contextmanager
 def working(service: Service, uids: dict[str, str]) -> Iterator[None]:
-    """Run the readers in another process while the block runs."""
+    """Run the readers in another process, in the block."""
     context = multiprocessing.get_context("spawn")
     ready, end = context.Event(), context.Event()
     process = context.Process(target=work, args=(service, uids, ready, end))
@@ -224,8 +227,8 @@ def working(service: Service, uids: dict[str, str]) -> Iterator[None]:
 
 
 def cores(service: Service, seconds: float, name: str) -> float:
-    """Print and return the processor time that the gateway takes for each second."""
-    # Until what has just begun is usual.
+    """Print and return the gateway's CPU time per second."""
+    # Wait for a steady state.
     time.sleep(2 * SAMPLE_S)
     begun_s, used_s = time.perf_counter(), cpu_s(service.pid)
     time.sleep(seconds)

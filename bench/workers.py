@@ -10,17 +10,17 @@ from pathlib import Path
 _LOOK_EVERY_S = 0.25
 _PROC = Path("/proc")
 _NEW_PEAK = "5"
-"""What makes the kernel forget a process's peak, as proc(5) has it."""
+"""Value for `clear_refs` that resets a process's peak, see proc(5)."""
 
 
 class WorkerMemory:
-    """The most that any Python worker of this process's Spark held while it was watched.
+    """Peak memory of the Python workers of this process's Spark while they are watched.
 
-    `peak_mb` is the largest worker's, `grown_mb` the largest difference to what a worker held
-    when it was first seen; where none was seen, both are 0.
+    `peak_mb` is the largest worker's, `grown_mb` the largest growth of a worker since its first
+    observation; without workers both are 0.
 
-    The kernel keeps each process's peak: a look now and then finds the workers, and misses no
-    peak but that of one which ends between two looks.
+    The kernel keeps each process's peak, so occasional polling misses only the last growth of a
+    worker that ends between two polls.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class WorkerMemory:
 
     @property
     def workers(self) -> int:
-        """How many were seen."""
+        """Number of observed workers."""
         return len(self._first_mb)
 
-    def look(self) -> None:
-        """Note the peaks of the workers that there are."""
+    def poll(self) -> None:
+        """Record the peaks of the current workers."""
         for pid in _workers():
             with contextlib.suppress(OSError):  # it has ended
                 lines = (_PROC / str(pid) / "status").read_text().splitlines()
@@ -47,23 +47,23 @@ class WorkerMemory:
 
 @contextmanager
 def watched_workers() -> Iterator[WorkerMemory]:
-    """Watch the workers while the block runs; peaks of before do not count."""
+    """Watch the workers in the block; earlier peaks do not count."""
     memory = WorkerMemory()
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(_LOOK_EVERY_S):
-            memory.look()
+            memory.poll()
 
     for pid in _workers():
         with contextlib.suppress(OSError):
             (_PROC / str(pid) / "clear_refs").write_text(_NEW_PEAK)
-    memory.look()
+    memory.poll()
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
         yield memory
-        memory.look()
+        memory.poll()
     finally:
         done.set()
         thread.join()
@@ -74,7 +74,7 @@ def _workers() -> list[int]:
     parents = {}
     for path in _PROC.glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name before the last bracket may hold anything.
+            # The process name may contain brackets and spaces.
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
     found = []
     for pid in parents:

@@ -1,7 +1,7 @@
 """Alembic's entry point.
 
-The gateway hands its own connection over; the `alembic` command takes the
-database from `SLUICEWAY_DATABASE_URL`.
+The gateway passes its own connection; the `alembic` command uses the database
+at `SLUICEWAY_DATABASE_URL`.
 """
 
 from alembic import context
@@ -13,7 +13,7 @@ from sluiceway_gateway.settings import Settings
 
 
 def run(connection: Connection) -> None:
-    """Run the migrations that were asked for on this connection."""
+    """Run the requested migrations on this connection."""
     context.configure(
         connection=connection,
         target_metadata=metadata,
@@ -26,7 +26,7 @@ def run(connection: Connection) -> None:
 
 
 def main() -> None:
-    """Run on the connection that was handed over, or on one of our own."""
+    """Run on the given connection, or else on a new one."""
     given = context.config.attributes.get("connection")
     if given is not None:
         run(given)

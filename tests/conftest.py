@@ -23,21 +23,21 @@ from relay import Relay
 from shared_kafka import SharedKafka, kafka_of, number_of_process, place_of, write_down
 from sluiceway_gateway.db.engine import Database
 
-# For all Java that tests start, brokers and Spark's executors, which live for seconds: to optimise
-# their code, or to verify it, would cost more than it saves.
+# For short-lived Java processes (brokers, Spark's executors): optimization and verification of code
+# would cost more than they save.
 os.environ["JAVA_TOOL_OPTIONS"] = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 
-# Brokers and databases write all data to disk, which no test needs after a
-# loss of power. In memory that costs the processors less.
+# In memory, because brokers and databases sync to disk, and no test needs the data after a power
+# loss.
 _MEMORY = Path("/dev/shm")  # noqa: S108 - made names within
 _ROOM_BYTES = 10 << 30
 if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
-# Objects of collected tests live to the end: frequent collections would free nothing.
+# Objects of collected tests live until the end, so frequent collections would free nothing.
 gc.set_threshold(50_000, 20, 20)
 
 _HERE = Path(__file__).parent
@@ -54,12 +54,21 @@ _LONG = (
 )
 
 
-#: Parameters on which code does not branch, and tests that have them in `make test-all` only:
+#: Parameters on which code does not branch, and where `make test-all` repeats tests with them:
 #: HTTP runs on SQLite, stores and races on both databases; ledgers and Spark's jobs run on Avro,
-#: codecs and every type on both formats.
-_ONCE = {
+#: codecs and every type on both formats. In a listed file, the first test runs with both.
+_REPEATED = {
     "postgres": (
         "tests/gateway/http/",
+        "tests/gateway/services/test_ledger_pruning.py",
+        "tests/gateway/services/test_metrics.py",
+        "tests/gateway/services/test_pruning.py",
+        "tests/gateway/services/test_repairs.py",
+        "tests/gateway/services/test_sampling.py",
+        "tests/gateway/services/test_sampling_commits.py",
+        "tests/gateway/services/test_slow_members.py",
+        "tests/gateway/services/test_tokens.py",
+        "tests/reconcile/test_idling.py",
         "tests/reconcile/test_reconcile.py",
         "tests/tracing/",
     ),
@@ -78,11 +87,11 @@ _ONCE = {
 
 
 class _Together(pytest.Package):
-    """A directory whose tests share something large, such as a Spark session.
+    """A directory whose tests share a large fixture, such as a Spark session.
 
-    One process runs them all: to start another one, and to warm it up, takes as much of the
-    processors as its tests do. It ends after the last of them (scope "package"), for what only
-    waits costs the other tests something too.
+    One process runs them all, because starting and warming up a second session takes as much CPU
+    time as the tests. The fixture ends after the last test (scope "package"), because an idle one
+    slows down other tests.
     """
 
     def setup(self) -> None:
@@ -90,7 +99,7 @@ class _Together(pytest.Package):
 
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Keep those tests together."""
+    """Keep the tests of a directory in `_TOGETHER` in one process."""
     if path.is_relative_to(_HERE) and path.relative_to(_HERE).as_posix() in _TOGETHER:
         together: _Together = _Together.from_parent(parent, path=path)
         return together
@@ -106,23 +115,31 @@ class _Sharing(LoadFileScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Sharing:
-    """Share the tests out among processes."""
+    """Distribute the tests to processes."""
     return _Sharing(config, log)
 
 
 # Before markers select tests.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make test` does once only; start with the longest tests.
+    """Mark repetitions as long; start with the longest tests.
 
     So the processes end at about the same time. The files after those are mixed: some keep a
     processor busy, where others wait.
     """
+    for places in _REPEATED.values():
+        assert all((_HERE.parent / each).exists() for each in places), places
+    first: dict[tuple[str, str], str] = {}
     for item in items:
-        for value, places in _ONCE.items():
-            given = getattr(item, "callspec", None)
-            if given and item.nodeid.startswith(places) and value in given.params.values():
-                item.add_marker(pytest.mark.long)
+        given = getattr(item, "callspec", None)
+        if given is None:
+            continue
+        for value, places in _REPEATED.items():
+            place = next((each for each in places if item.nodeid.startswith(each)), None)
+            if place is not None and value in given.params.values():
+                function = item.nodeid.partition("[")[0]
+                if place.endswith("/") or first.setdefault((value, place), function) != function:
+                    item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: _turn(item.path))
 
 
@@ -158,7 +175,7 @@ hypothesis.settings.load_profile("few")
 
 @pytest.fixture(scope="session", autouse=True)
 def _logs() -> None:
-    """Send structured logs the way of all others, which pytest shows for tests that fail."""
+    """Send structured logs to the standard logging, which pytest shows for failed tests."""
     structlog.configure(
         processors=[structlog.stdlib.render_to_log_kwargs],
         logger_factory=structlog.stdlib.LoggerFactory(),
@@ -169,7 +186,7 @@ def _logs() -> None:
 def pytest_configure_node(node: WorkerController) -> None:
     """Pass each test process the path of the file that describes the shared broker.
 
-    The first one begins before there is one: what it compiles meanwhile, all would compile at once.
+    The first process starts before the broker, so that it compiles bytecode for all others.
     """
     node.workerinput["kafka"] = str(place_of(node.config))
     alone = len(node.config.getoption("tx")) == 1
@@ -192,7 +209,7 @@ def _way_to_kafka(kafka: SharedKafka, request: pytest.FixtureRequest) -> Iterato
 
 @pytest.fixture
 def fragile_kafka(_way_to_kafka: Relay) -> Relay:
-    """A way of this process' own to the broker, open until the test cuts it."""
+    """A separate relay to the broker for this process, which the test can cut."""
     _way_to_kafka.mend()
     return _way_to_kafka
 
@@ -212,7 +229,7 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> SQLite:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def databases(request: pytest.FixtureRequest) -> Databases:
-    """Where databases are made, once on SQLite and once on PostgreSQL."""
+    """Factory of databases: once on SQLite, once on PostgreSQL."""
     found: Databases = request.getfixturevalue(request.param)
     return found
 

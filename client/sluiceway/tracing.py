@@ -72,14 +72,14 @@ def span(
     parent = None
     if not trace.get_current_span().get_span_context().is_valid and (found := _environment()):
         parent = propagate.extract(found)
-    begun = _TRACER.start_span(
+    started = _TRACER.start_span(
         name,
         parent,
         kind=trace.SpanKind.CLIENT if client else trace.SpanKind.INTERNAL,
         attributes=attributes,
     )
     # An unsampled span is valid too: it propagates the decision not to sample.
-    return _active(begun) if begun.get_span_context().is_valid else _NO_SPAN
+    return _active(started) if started.get_span_context().is_valid else _NO_SPAN
 
 
 def child_span(
@@ -118,10 +118,10 @@ def channel_span(
 
 
 @contextmanager
-def _active(begun: Any) -> Iterator[ActiveSpan]:
-    active = ActiveSpan(begun)
+def _active(started: Any) -> Iterator[ActiveSpan]:
+    active = ActiveSpan(started)
     with trace.use_span(
-        begun, end_on_exit=True, record_exception=False, set_status_on_exception=False
+        started, end_on_exit=True, record_exception=False, set_status_on_exception=False
     ):
         try:
             yield active

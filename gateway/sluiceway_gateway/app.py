@@ -24,6 +24,7 @@ from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
+from sluiceway_gateway.graph import routes as graph_routes
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.history import routes as history_routes
@@ -213,6 +214,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         status_routes,
         event_routes,
         history_routes,
+        graph_routes,
         groups_routes,
         audit_routes,
         auth_routes,

@@ -1,6 +1,5 @@
 """Charts of lag and rates: lines, ranges in the URL, values as text, themes, hostile names."""
 
-import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,39 +7,14 @@ import pytest
 from browsers import Browser
 from endpoints import Site, site
 from gateways import Rig
+from pipelines import record_lag
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.history import store
-from sluiceway_gateway.history.model import FINEST, GroupPoint, HistoryPoint
+from sluiceway_gateway.history.model import FINEST, HistoryPoint
 from sluiceway_gateway.history.store import PointWrite
 from waiting import until
 
 HOSTILE = '<img src=x onerror="document.title=1">'
-
-
-def record(target: Site, hours: float, *, names: tuple[str, ...] = ("archive", "delays")) -> None:
-    """Write points up to now: a wave of lag, unknown for a group in the last ten minutes."""
-    clock = target.rig.clock
-    clock.now = datetime.now(UTC)
-    now_s = FINEST.start(clock.now.timestamp())
-    previous_s = None
-    for number in range(int(hours * 360), -1, -1):
-        at_s = now_s - 10 * number
-        groups = {}
-        for place, name in enumerate(names):
-            lag = int(1000 * (1 + place) * (1 + math.sin(number / 30 + place)))
-            known = place == 0 or number > 60
-            groups[name] = GroupPoint(
-                lag_messages=lag if known else None,
-                lag_seconds=lag / 40 if known else None,
-                lag_seconds_at_least=False,
-                read_rate=50.0 + place,
-            )
-        point = HistoryPoint(at_s=at_s, write_rate=60.0, groups=groups)
-        with target.rig.database.write() as tx:
-            store.write(
-                tx, [PointWrite(channel_uid=target.uid, point=point, previous_s=previous_s)]
-            )
-        previous_s = at_s
 
 
 @pytest.fixture
@@ -68,7 +42,7 @@ def drawn(browser: Browser) -> int:
 
 
 def test_charts_show_lag_and_rates_of_each_group(browser: Browser, flights: Site) -> None:
-    record(flights, 1)
+    record_lag(flights, 1)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
     until(lambda: drawn(browser) == 3, 30)
     labels = [each.get_attribute("aria-label") or "" for each in browser.all(".chart")]
@@ -86,7 +60,7 @@ def test_charts_show_lag_and_rates_of_each_group(browser: Browser, flights: Site
 
 
 def test_the_range_is_in_the_url_and_survives_other_tabs(browser: Browser, flights: Site) -> None:
-    record(flights, 7)
+    record_lag(flights, 7)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts&range=15m")
     until(lambda: drawn(browser) == 3, 30)
     assert "last 15 minutes" in str(browser.one(".chart").get_attribute("aria-label"))
@@ -101,12 +75,29 @@ def test_the_range_is_in_the_url_and_survives_other_tabs(browser: Browser, fligh
 
 
 def test_a_group_can_be_hidden(browser: Browser, flights: Site) -> None:
-    record(flights, 0.3)
+    record_lag(flights, 0.3)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
     until(lambda: drawn(browser) == 3, 30)
     browser.one(".legend input").click()
     until(lambda: drawn(browser) == 0, 30)
     assert "archive" not in str(browser.one(".chart").get_attribute("aria-label"))
+
+
+def test_lines_are_interrupted_where_no_sample_was_taken(browser: Browser, flights: Site) -> None:
+    record_lag(flights, 0.1)
+    browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
+    until(lambda: drawn(browser) == 3, 30)
+    script = """
+        const done = arguments[arguments.length - 1];
+        const series = [{ values: [1, 2, 3, null] }];
+        const times = [0, 60, 400, 410];
+        import("./ui/charts.js").then(({ withGaps }) => done(withGaps(times, 10, series)));
+    """
+    # Once a minute, as idle channels are sampled, is no gap.
+    assert browser.driver.execute_async_script(script) == [
+        [0, 60, 70, 400, 410],
+        [1, 2, None, 3, None],
+    ]
 
 
 def test_a_channel_without_samples_says_so(browser: Browser, flights: Site) -> None:
@@ -115,8 +106,8 @@ def test_a_channel_without_samples_says_so(browser: Browser, flights: Site) -> N
     browser.shows("No sample in this time")
 
 
-def test_new_samples_appear_until_the_page_is_paused(browser: Browser, flights: Site) -> None:
-    record(flights, 0.3)
+def test_new_samples_appear(browser: Browser, flights: Site) -> None:
+    record_lag(flights, 0.3)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts&range=15m")
     before = browser.one(".legend caption").text
     flights.rig.clock.advance(timedelta(seconds=20))
@@ -133,7 +124,7 @@ def test_new_samples_appear_until_the_page_is_paused(browser: Browser, flights: 
 def test_charts_are_accessible_and_hostile_names_are_text(
     browser: Browser, flights: Site, scheme: str
 ) -> None:
-    record(flights, 0.3, names=(HOSTILE, "\u202egnp.exe", "", *(f"g{n}" for n in range(9))))
+    record_lag(flights, 0.3, names=(HOSTILE, "\u202egnp.exe", "", *(f"g{n}" for n in range(9))))
     browser.color_scheme(scheme)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts&range=1h")
     until(lambda: drawn(browser) == 3, 30)

@@ -186,7 +186,17 @@ def test_axe_finds_nothing(browser: Browser, rig: Rig, scheme: str) -> None:
     assert browser.violations() == []
 
 
-TABS = ("readers", "endpoints", "messages", "commits", "schema", "changes", "configuration")
+TABS = (
+    "readers",
+    "charts",
+    "graph",
+    "endpoints",
+    "messages",
+    "commits",
+    "schema",
+    "changes",
+    "configuration",
+)
 
 
 def test_a_token_signs_in_and_its_end_leads_back_to_the_form(browser: Browser, rig: Rig) -> None:

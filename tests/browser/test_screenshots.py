@@ -8,7 +8,8 @@ import pytest
 
 from browsers import Browser
 from databases import SQLite
-from gateways import serving
+from gateways import Rig, serving
+from pipelines import made_pipeline, record_lag
 from shared_kafka import SharedKafka
 from sluiceway import Gateway, Heartbeat
 from sluiceway_gateway.app import create_app
@@ -62,6 +63,21 @@ def test_the_screenshots(
             with importer.batch("2013-01-01"):
                 importer.write(rows[:500])
             take(browser, url, target)
+
+
+def test_the_screenshots_of_a_pipeline(browser: Browser, rig: Rig, target: Path) -> None:
+    sites = made_pipeline(rig)
+    sites["delays"].member(group="report")
+    record_lag(sites["delays"], 1, names=("archive", "report"))
+    browser.resize(1280, 1240)
+    browser.open(f"{rig.url}/#/channels/delays?tab=charts")
+    browser.shows("archive", ".legend")
+    until(lambda: len(browser.all(".chart canvas")) == 3, 30)
+    save(browser, target / "dashboard-charts.png")
+    browser.resize(1280, 700)
+    browser.open(f"{rig.url}/#/channels/delays?tab=graph")
+    browser.shows("delays: written by sums", ".sentences")
+    save(browser, target / "dashboard-graph.png")
 
 
 def take(browser: Browser, url: str, target: Path) -> None:

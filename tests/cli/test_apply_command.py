@@ -59,7 +59,7 @@ def shown(command: Command, name: str) -> dict[str, Any]:
     return found
 
 
-def test_files_are_applied_once_and_a_dry_run_tells_by_its_exit_status(
+def test_files_are_applied_once_and_the_exit_status_of_a_dry_run_shows_changes(
     command: Command, folder: Path, name: str
 ) -> None:
     write(folder / "a.yaml", document(f"{name}-a", {"team": name}), None, document(f"{name}-b"))
@@ -127,7 +127,7 @@ def test_a_change_is_shown_field_by_field_and_omitted_fields_keep_their_values(
         ({"partitions": "many"}, ["bad.yaml:12 (document 1): /spec/partitions"]),
     ],
 )
-def test_one_refused_channel_is_explained_and_nothing_is_changed(
+def test_a_refused_channel_is_explained_and_nothing_is_changed(
     command: Command, folder: Path, name: str, spec: dict[str, Any], words: list[str]
 ) -> None:
     write(folder / "a.yaml", document(name, partitions=2))
@@ -169,7 +169,7 @@ def test_one_refused_channel_is_explained_and_nothing_is_changed(
         ("a.txt", "", "the folder has no file that ends with .yaml .yml .json"),
     ],
 )
-def test_a_file_that_is_no_document_is_refused_before_any_request(
+def test_an_invalid_document_is_refused_before_any_request(
     sluiceway: Sluiceway, folder: Path, file: str, content: str, words: str
 ) -> None:
     (folder / file).write_text(content)
@@ -230,7 +230,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_it_asks(
+def test_apply_asks_for_confirmation_on_a_terminal(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     path = write(folder / "a.yaml", document(name))
@@ -242,7 +242,7 @@ def test_on_a_terminal_it_asks(
         assert answer or "nothing was changed" in run.err
 
 
-def test_a_channel_that_others_change_after_the_plan_stops_the_run_and_is_left_as_it_is(
+def test_a_concurrent_change_stops_the_run_and_is_kept(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     names = [f"{name}-{each}" for each in "abc"]
@@ -264,7 +264,7 @@ def test_a_channel_that_others_change_after_the_plan_stops_the_run_and_is_left_a
     assert partitions == [3, 2, 1]
 
 
-def test_a_channel_that_others_create_after_the_plan_is_left_as_it_is(
+def test_a_concurrently_created_channel_is_not_changed(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     path = write(folder / "a.yaml", document(name, partitions=3))
@@ -280,7 +280,7 @@ def test_a_channel_that_others_create_after_the_plan_is_left_as_it_is(
     assert shown(command, name)["spec"]["partitions"] == 2
 
 
-def test_a_change_that_only_the_gateway_can_refuse_together_with_others_is_reported(
+def test_a_refusal_that_depends_on_earlier_changes_is_reported(
     command: Command, folder: Path, name: str
 ) -> None:
     schema = folder / "schema.txt"
@@ -301,7 +301,7 @@ def test_a_change_that_only_the_gateway_can_refuse_together_with_others_is_repor
 
 
 @pytest.mark.parametrize("request_arrives", [False, True])
-def test_a_gateway_that_goes_away_during_the_changes_leaves_one_channel_unknown_and_says_so(
+def test_an_outage_during_the_changes_reports_the_unconfirmed_channel(
     sluiceway: Sluiceway,
     gateway_url: str,
     folder: Path,
@@ -376,7 +376,7 @@ def test_pruning_deletes_matching_channels_but_none_with_data_unless_forced(
     assert shown(command, f"{name}-other")["status"]["phase"] == "ready"
 
 
-def test_an_exported_channel_is_applied_without_a_change_and_matches_the_schema(
+def test_applying_an_exported_channel_changes_nothing(
     command: Command, folder: Path, name: str
 ) -> None:
     everything = document(
@@ -422,7 +422,7 @@ def test_an_exported_channel_is_applied_without_a_change_and_matches_the_schema(
     assert command("apply", "-f", str(folder / "both.json"), "--dry-run").status == 0
 
 
-def test_an_adopted_topic_is_exported_without_what_the_topic_determines(
+def test_an_adopted_topic_is_exported_without_its_own_values(
     command: Command, folder: Path, name: str
 ) -> None:
     schema = folder / "schema.txt"
@@ -441,9 +441,7 @@ def test_an_adopted_topic_is_exported_without_what_the_topic_determines(
     command("apply", "-f", path).succeeded()
 
 
-def test_export_reports_what_it_cannot_do(
-    command: Command, folder: Path, name: str, tmp_path: Path
-) -> None:
+def test_export_reports_errors(command: Command, folder: Path, name: str, tmp_path: Path) -> None:
     command("export", name).failed(f"no channel {name!r}")
     none = command("export", "-l", f"team={name}")
     assert (none.status, none.out, "nothing was written" in none.err) == (0, "", True)
@@ -472,7 +470,7 @@ def test_the_json_schema_is_the_gateways_model_with_a_name(sluiceway: Sluiceway)
             jsonschema.validate(wrong, printed)
 
 
-def test_a_gateway_that_is_away_is_reported_and_nothing_is_changed(
+def test_an_unavailable_gateway_is_reported_and_nothing_is_changed(
     sluiceway: Sluiceway, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entry, "TIMEOUT_S", 0.2)
@@ -496,7 +494,7 @@ _VALUES = st.recursive(
 
 
 @pytest.mark.parametrize("format_", ["yaml", "json"])
-def test_any_value_is_read_as_it_was_written(
+def test_every_value_round_trips_through_a_document(
     format_: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("documents") / f"a.{format_}"

@@ -226,7 +226,7 @@ def _after(event: threading.Event, module: str) -> Callable[..., None]:
     return signalling
 
 
-def test_tail_of_an_absent_channel_names_the_commands_that_list_and_create(
+def test_tail_of_a_missing_channel_names_the_commands_to_list_and_create(
     command: Command, name: str
 ) -> None:
     command("tail", name).failed(f"no channel {name!r}", f"sluiceway channels create {name}")
@@ -273,7 +273,7 @@ def test_messages_name_the_options_of_the_command_line(
     command("channels", "create", name, "--schema", schema_file)
     with Gateway(gateway_url) as gateway, gateway.channel(name).reader(group="g"):
         refused = command("channels", "delete", name, "--yes")
-    refused.failed("in use by g[0]", "--force deletes the channel all the same")
+    refused.failed("in use by g[0]", "--force deletes the channel anyway")
     assert "force=" not in refused.err
 
 

@@ -34,7 +34,7 @@ def silent_url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_says_what_it_waits_for_and_gives_up_with_advice(
+def test_a_waiting_command_prints_the_reason_and_gives_up_with_advice(
     sluiceway: Sluiceway,
     silent_url: str,
     command: tuple[str, ...],
@@ -60,7 +60,7 @@ def test_ctrl_c_ends_a_waiting_command_without_a_traceback(silent_url: str) -> N
 
 
 @pytest.mark.parametrize("command", [("migrate",), ("token", "list"), ("serve",)])
-def test_a_command_says_that_it_waits_for_the_database(
+def test_a_command_that_waits_for_the_database_prints_that(
     silent_url: str, command: tuple[str, ...]
 ) -> None:
     address = silent_url.removeprefix("http://")

@@ -131,7 +131,7 @@ def test_the_values_of_labels_in_the_queries_exist(gateway_url: str) -> None:
     assert seen == VALUES.keys()
 
 
-def test_an_alert_says_how_bad_it_is_what_to_do_and_where_that_is_documented() -> None:
+def test_an_alert_has_severity_advice_and_runbook() -> None:
     for name, rule in ALERTS.items():
         assert re.fullmatch(r"\d+[mh]", rule["for"]), name
         assert rule["labels"].keys() == {"severity"}, name
@@ -148,7 +148,7 @@ def test_an_alert_says_how_bad_it_is_what_to_do_and_where_that_is_documented() -
             assert label in grouped or "by (" not in rule["expr"], f"{name}: {label} is lost"
 
 
-def test_panels_of_the_dashboard_explain_themselves_and_do_not_overlap() -> None:
+def test_panels_of_the_dashboard_have_descriptions_and_do_not_overlap() -> None:
     assert len({each["id"] for each in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     cells: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
@@ -266,7 +266,7 @@ TROUBLE: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.long
-def test_each_alert_fires_for_its_trouble_and_no_other(tmp_path: Path) -> None:
+def test_each_alert_fires_for_its_problem_only(tmp_path: Path) -> None:
     def scenario(alerts: str, changed: Mapping[str, str]) -> dict[str, Any]:
         series = HEALTHY | changed
         named = {

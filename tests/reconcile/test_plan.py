@@ -192,7 +192,7 @@ def test_a_topic_over_kafkas_creation_limit_grows_to_its_size() -> None:
         ),
     ],
 )
-def test_a_topic_of_exactly_once_delivery_keeps_what_was_acknowledged(
+def test_a_topic_of_exactly_once_delivery_keeps_acknowledged_records(
     replication: int, config: dict[str, str], expected: dict[str, str]
 ) -> None:
     desired = DesiredTopic(

@@ -15,7 +15,7 @@ from sluiceway_gateway.settings import Settings
 TIMEOUT_S = 1.0
 
 
-def test_the_time_to_stop_is_that_of_all_loops_together(
+def test_the_time_limit_to_stop_applies_to_all_loops_together(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, go_on = threading.Semaphore(0), threading.Event()

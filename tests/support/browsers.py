@@ -1,4 +1,4 @@
-"""Chromium, as a reader of the dashboard has it."""
+"""Chromium for tests of the dashboard."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ class Browser:
         self.driver = driver
 
     def open(self, url: str) -> None:
-        """Load the page anew, as by its address in a new tab."""
+        """Load the page as in a new tab."""
         self.driver.get("about:blank")
         self.driver.get(url)
 

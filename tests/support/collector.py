@@ -1,4 +1,4 @@
-"""A collector of traces: takes what exporters of any process send by OTLP over HTTP."""
+"""A collector of traces, which exporters of any process send by OTLP over HTTP."""
 
 import gzip
 import threading
@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """A span as it was exported."""
+    """An exported span."""
 
     service: str
     trace: str

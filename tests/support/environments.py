@@ -121,7 +121,7 @@ def _put(package: Distribution, packages: Path, *, links: bool) -> None:
 
 
 def spark_environment(directory: Path) -> dict[str, str]:
-    """Return variables for a Spark on this machine alone, with all its files below `directory`."""
+    """Return variables for a local Spark, with all its files below `directory`."""
     return {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(spark_home(directory / "home")),

@@ -22,7 +22,7 @@ from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef
 from sluiceway_gateway.cli.serve import bound_socket
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.http.server import limited_protocol
+from sluiceway_gateway.http.limits import limited_protocol
 from sluiceway_gateway.provisioning.store import record_observation
 from sluiceway_gateway.settings import Settings
 
@@ -56,7 +56,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
-    """Serve on a loopback port (0: a free one), in a thread, while the block runs; give the URL."""
+    """Serve on a loopback port (0: a free one), in a thread, in the block; yield the URL."""
     bound = bound_socket("127.0.0.1", port)
     protocol = limited_protocol(app.state.parts.settings)
     server = _Server(uvicorn.Config(app, log_config=None, lifespan="on", http=protocol, ws="none"))
@@ -70,7 +70,7 @@ def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
-        # Requests that wait for a change would hold up the end, as the server waits for them.
+        # The server waits for running requests, so end long polls first.
         app.state.parts.watch.close()
         server.end()
         thread.join(timeout=120)
@@ -98,7 +98,7 @@ class ManualClock:
 
 @dataclass(frozen=True, kw_only=True)
 class Rig:
-    """A gateway that runs, its database, and a client of it."""
+    """A running gateway, its database, and an HTTP client."""
 
     app: FastAPI
     url: str
@@ -108,12 +108,12 @@ class Rig:
     tokens: Tokens
 
     def put(self, name: str = "flights", *, metadata: Any = None, **spec: Any) -> httpx.Response:
-        """Make the channel, with a schema."""
+        """Create the channel, with a schema."""
         body = {"metadata": metadata or {}, "spec": {"schema": SCHEMA, **spec}}
         return self.http.put(f"/v1/channels/{name}", json=body)
 
     def token(self, *scopes: str, label: str = "test", **options: Any) -> dict[str, str]:
-        """Make a token and return the header that sends it."""
+        """Create a token and return the header that sends it."""
         made = self.tokens.create(label=label, scopes=scopes, **options)
         return {"Authorization": f"Bearer {made.text.get_secret_value()}"}
 
@@ -139,7 +139,7 @@ def condition(reason: str, message: str, now: datetime) -> Condition:
 
 @contextlib.contextmanager
 def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
-    """Run a gateway on a migrated database, its loops held off by a lease of the test's own."""
+    """Run a gateway on a migrated database, without loops: the test holds the lease."""
     with database.write() as tx:
         leases.acquire(tx, "reconcile", "the test", 3_600_000)
     clock = ManualClock()
@@ -151,7 +151,7 @@ def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
     }
     settings = Settings(database_url=url, **given)
     app = create_app(settings, clock=clock)
-    # Without authorities to trust, which take 20 ms to read: nothing here is encrypted.
+    # Without certificate authorities, which take 20 ms to read: there is no TLS here.
     with (
         serving(app) as address,
         httpx.Client(base_url=address, timeout=30, verify=False) as http,  # noqa: S501
@@ -182,7 +182,7 @@ __all__ = ["failed_cause", "views"]
 
 
 def views(url: str, channel: str) -> str:
-    """Return all that can be read of a channel, its endpoints and their history, as one text."""
+    """Return all responses about a channel, its endpoints and their history, as one text."""
     with httpx.Client(base_url=url, timeout=30) as http:
 
         def read(path: str) -> httpx.Response:
@@ -205,7 +205,7 @@ def views(url: str, channel: str) -> str:
 
 
 def failed_cause(url: str, channel: str, role: str) -> str:
-    """Return the cause of the channel's one endpoint of a role that is in error."""
+    """Return the cause of the channel's only failed endpoint of a role."""
     with httpx.Client(base_url=url, timeout=30) as http:
         listed = http.get(f"/v1/channels/{channel}/endpoints").raise_for_status().json()["items"]
     failed = [each for each in listed if (each["role"], each["state"]) == (role, "error")]

@@ -120,7 +120,7 @@ def records(draw, leaves=LEAVES, depth=2, most=5, name="nested", *, with_unions=
 
 
 def _named(type_: Type, path: str, *, dotted: bool = False) -> Type:
-    """Name each type by its place; if `dotted`, by the names of fields, and by its form."""
+    """Name each type by its path; if `dotted`, with field names and the kind of the type."""
 
     def within(inner: Type, step: object) -> Type:
         return _named(inner, f"{path}{'.' if dotted else '_'}{step}", dotted=dotted)
@@ -155,7 +155,7 @@ def schemas(leaves=LEAVES, depth=2, *, with_unions=False) -> st.SearchStrategy[S
 
 
 def _ticking(instants, nanoseconds):
-    """Draw values that a unit of so many nanoseconds can represent."""
+    """Draw values that are multiples of `nanoseconds`."""
     microseconds = max(1, nanoseconds // 1000)
 
     def cut(instant):
@@ -227,7 +227,7 @@ def values(type_: Type) -> st.SearchStrategy[object]:
 
 
 def without_branches(value: object) -> object:
-    """The value as it is read: those of unions are drawn as tuples with the branch's name."""
+    """Return the value as readers see it, without the branch names of drawn union values."""
     match value:
         case tuple():
             return without_branches(value[1])
@@ -264,25 +264,25 @@ PLAIN = st.one_of(
     LETTER_ENUMS,
     LETTER_ENUMS,
 )
-"""Leaves of which Avro's rules say all: no logical types."""
+"""Leaves that Avro's resolution rules cover completely: no logical types."""
 
 UNION_LEAVES = st.one_of(
     *[st.just(Scalar(kind=kind)) for kind in Kind if kind not in LOGICAL and kind != Kind.FLOAT],
     FIXED,
     LETTER_ENUMS,
 )
-"""Those of `PLAIN` whose values show as which branch fastavro has read them."""
+"""Leaves of `PLAIN` whose Python values identify the branch that fastavro has read."""
 
 _KNOWN = [Scalar(kind=kind) for kind in Kind if "nanos" not in kind]
 KNOWN_LEAVES = st.one_of(
     st.sampled_from(_KNOWN), st.sampled_from(_KNOWN), PLAIN, DECIMALS, st.just(Uuid())
 )
-"""Leaves that fastavro knows as well."""
+"""Leaves that fastavro supports too."""
 
 
 @st.composite
 def evolved(draw, type_: Type, leaves=KNOWN_LEAVES) -> Type:
-    """A type that grew out of `type_`, often one that can read it."""
+    """An evolved version of `type_`, often one that can read it."""
     nullable = isinstance(type_, Nullable)
     match type_.item if nullable else type_:
         case Scalar(kind=kind) as scalar:
@@ -322,7 +322,7 @@ _PREFERRED = {"int": 0, "long": 1, "double": 2, "string": 3, "bytes": 4}
 
 
 def _as_fastavro_prefers(branches: list[Type]) -> Union:
-    """The union of `branches` in an order in which the first that can read a value is its own."""
+    """Order `branches` so that the first one that can read a value is the value's own."""
     distinct = {branch_name(branch): branch for branch in branches}
     if "string" in distinct:
         distinct.pop("bytes", None)
@@ -344,7 +344,7 @@ def evolved_records(draw, record: Record, leaves=KNOWN_LEAVES, *, with_unions=Fa
 
 @st.composite
 def defaults(draw, type_: Type) -> str | None:
-    """JSON text of a default that fits `type_`; now and then None, for there is none."""
+    """JSON text of a valid default of `type_`, or None."""
     if draw(st.integers(0, 7)) == 0:
         return None
     try:
@@ -356,7 +356,7 @@ def defaults(draw, type_: Type) -> str | None:
 
 @st.composite
 def pairs(draw, leaves=KNOWN_LEAVES, depth=2, *, with_unions=False) -> tuple[Schema, Schema]:
-    """A writer's schema and a reader's that grew out of it."""
+    """A writer's schema, and a reader's schema evolved from it."""
     writer = draw(records(leaves, depth, with_unions=with_unions))
     reader = draw(evolved_records(writer, leaves, with_unions=with_unions))
     return Schema(_named(writer, "root", dotted=True)), Schema(_named(reader, "root", dotted=True))
@@ -412,7 +412,7 @@ def schema_of(type_, **more):
 
 
 def number(value):
-    """Return an Avro int or long as it is written."""
+    """Return the encoding of an Avro int or long."""
     raw, out = ((value << 1) ^ (value >> 63)) & (2**64 - 1), bytearray()
     while raw > 0x7F:
         out.append(raw & 0x7F | 0x80)
@@ -421,6 +421,6 @@ def number(value):
 
 
 def without_pyruhvro(codec_):
-    """Return the codec, which from now on goes the slow way."""
+    """Disable the columnar path of the codec, and return it."""
     codec_._columnar = None
     return codec_

@@ -1,4 +1,4 @@
-"""Ledgers of channels whose topic holds records, over HTTP."""
+"""Ledgers of channels on filled topics, over HTTP."""
 
 import hashlib
 import json
@@ -21,13 +21,13 @@ from sluiceway_gateway.provisioning.store import record_observation
 from topics import make
 
 Intervals = Mapping[int, Sequence[tuple[int, int]]]
-#: What clients of exactly-once delivery send.
+#: Headers of clients that support exactly-once delivery.
 KNOWN = {"Sluiceway-Features": "exactly-once"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenTopic:
-    """A topic with equally many records in each partition."""
+    """A topic with the same number of records in each partition."""
 
     name: str
     id: str
@@ -51,7 +51,7 @@ def written_topic(bootstrap_servers: str, *, partitions: int, records: int) -> W
 
 
 def use_topic(database: Database, name: str, topic: WrittenTopic) -> Channel:
-    """Make a channel ready on this topic, as the reconciler does on its own one."""
+    """Make a channel ready with this topic, as the reconciler does with owned topics."""
     with database.write() as tx:
         was = channels_store.hold(tx, name)
         assert was is not None
@@ -135,14 +135,14 @@ class LedgerSite:
         )
 
     def committed(self, **params: Any) -> Any:
-        """Return what readers may see."""
+        """Return the visible runs."""
         answer = self.ask_committed(**params)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
 
 def lose(site: LedgerSite, ends: Mapping[int, int]) -> None:
-    """Commit up to `ends`, above what Kafka has: as if it had lost the rest of its log."""
+    """Commit up to `ends`, above Kafka's watermarks, as if Kafka had lost records."""
     with site.rig.database.write() as tx:
         was = store.hold_existing(tx, site.uid)
         assert was is not None
@@ -159,7 +159,7 @@ def lose(site: LedgerSite, ends: Mapping[int, int]) -> None:
 
 
 def halt_ledger(site: LedgerSite, lost_from: Mapping[int, int]) -> None:
-    """Halt the channel, as the gateway does when it finds that records are lost."""
+    """Halt the channel, as the gateway does after a loss of records."""
     with site.rig.database.write() as tx:
         was = store.hold_existing(tx, site.uid)
         assert was is not None
@@ -167,7 +167,7 @@ def halt_ledger(site: LedgerSite, lost_from: Mapping[int, int]) -> None:
 
 
 def ledger_site(rig: Rig, topic: WrittenTopic, name: str = "flights", **spec: Any) -> LedgerSite:
-    """Make a channel on a topic that holds records."""
+    """Create a channel on a filled topic."""
     made = rig.put(name, delivery="exactly_once", partitions=topic.partitions, **spec)
     assert made.status_code == 201, made.text
     uid = use_topic(rig.database, name, topic).uid

@@ -1,4 +1,4 @@
-"""What a channel's ledger shows, read without a reader of the client."""
+"""Visible records of channels, read without the client's readers."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ class LedgerView:
         return sorted(record["id"] for record in self.records(channel))
 
     def kinds(self, channel: Channel) -> list[str]:
-        """Return how batches ended, the first one first."""
+        """Return the kinds of batches' ends, oldest first."""
         page = self.calls.commits(channel.name)
         return [event.kind for event in reversed(page.events)]
 

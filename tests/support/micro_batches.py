@@ -1,4 +1,4 @@
-"""Spark's writes without Spark: tasks and the driver, each with objects that were pickled."""
+"""Spark's writes without Spark: tasks and the driver, with pickled objects."""
 
 import pickle
 import uuid
@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from sluiceway.channel import Channel
-from sluiceway.spark.batches import TaskResult
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.endpoints import Job
+from sluiceway.spark.ledger_batches import TaskResult
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter
 from spark_tasks import SCHEMA
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def shipped(value: T) -> T:
-    """Return what another process gets."""
+    """Return the value after pickling, as another process gets it."""
     copy: T = pickle.loads(pickle.dumps(value))  # noqa: S301
     return copy
 
@@ -31,7 +31,7 @@ def rows(ids: Iterable[int]) -> pa.RecordBatch:
 
 
 class Tasks:
-    """Spark's TaskContext, for a task at a time."""
+    """Spark's TaskContext, for one task at a time."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._number = 0
@@ -39,7 +39,7 @@ class Tasks:
         patch.setattr("pyspark.TaskContext.get", lambda: self)
 
     def run(self, number: int, **properties: str) -> None:
-        """Be the task with a number from now on."""
+        """Act as the task with this number from now on."""
         self._number, self._properties = number, properties
 
     def partitionId(self) -> int:  # noqa: N802 - Spark's name

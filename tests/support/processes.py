@@ -103,7 +103,7 @@ class Run:
     err: str
 
     def succeeded(self) -> None:
-        """Assert that it ended with 0, and said at most that it waits for the gateway."""
+        """Assert status 0, and nothing on standard error except that it waits for the gateway."""
         said = [each for each in self.err.splitlines() if not each.endswith("; Ctrl-C stops")]
         assert (self.status, said) == (0, []), self
 
@@ -122,7 +122,7 @@ Sluiceway = Callable[..., Run]
 
 @contextmanager
 def logging_kept() -> Iterator[None]:
-    """Let the block configure logging; put it back at its end."""
+    """Let the block configure logging, and restore the configuration afterwards."""
     root, access = logging.getLogger(), logging.getLogger("uvicorn.access")
     handlers, level, disabled = root.handlers[:], root.level, access.disabled
     configured = structlog.get_config()
@@ -139,7 +139,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run_example(name: str, gateway_url: str, *arguments: str) -> list[str]:
-    """Run an example against a gateway to its good end, and return the lines that it printed."""
+    """Run an example against a gateway, assert its success, and return the printed lines."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
         env={**os.environ, "SLUICEWAY_URL": gateway_url},

@@ -81,7 +81,7 @@ class Rig:
         return channel
 
     def ready(self, **spec: Any) -> Channel:
-        """Add a channel and have its topic made."""
+        """Add a channel and create its topic."""
         channel = self.add(**spec)
         self.run_once()
         found = self.get(channel)
@@ -127,7 +127,7 @@ class Rig:
         return changed
 
     def topic_id(self, name: str) -> str:
-        """Return the id of a topic that was just made."""
+        """Return the id of a newly created topic."""
         topic: ObservedTopic = until(lambda: self.kafka.observe([name]).topics.get(name))
         return topic.id
 
@@ -135,7 +135,7 @@ class Rig:
         return self.kafka.observe([channel.topic.name]).topics.get(channel.topic.name)
 
     def until_topic(self, channel: Channel, once: Callable[[ObservedTopic | None], bool]) -> None:
-        """Wait until brokers know what was done to the topic."""
+        """Wait until the brokers' metadata has the change of the topic."""
         until(lambda: once(self.topic(channel)))
 
 

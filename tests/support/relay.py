@@ -19,13 +19,12 @@ def held_port(port: int = 0) -> socket.socket:
 
 
 class Relay:
-    """Passes connections on to `to`, from a `port` of its own (0: a free one).
+    """Forwards connections from its `port` (0: a free one) to `to`.
 
     `to` is a port, or the path of a Unix socket.
 
-    For those at its `address`, the server is away while the relay is cut: what they have open
-    ends, and what they open is refused. While it is `deaf`, a connection ends when an answer is
-    to pass.
+    While the relay is cut, open connections end and new ones are refused, as if the server were
+    down. While it is `deaf`, a connection ends instead of forwarding a response.
     """
 
     def __init__(self, to: int | Path, port: int = 0) -> None:
@@ -46,7 +45,7 @@ class Relay:
         self.mend()
 
     def cut(self) -> None:
-        """Have the server away; may be repeated."""
+        """End all connections, and refuse new ones; may be repeated."""
         with self._lock:
             listener, self._listener = self._listener, None
             for each in (listener, *self._open):
@@ -59,7 +58,7 @@ class Relay:
             listener.close()
 
     def mend(self) -> None:
-        """Have the server back; may be repeated."""
+        """Accept connections again; may be repeated."""
         with self._lock:
             if self._listener is None:
                 self._listener = held_port(self.port)
@@ -68,7 +67,7 @@ class Relay:
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
-        """Take connections and whatever comes while the block runs, and pass it on afterwards."""
+        """Accept connections and data in the block, but forward them only afterwards."""
         self._flows.clear()
         try:
             yield
@@ -76,16 +75,16 @@ class Relay:
             self._flows.set()
 
     def lose(self) -> None:
-        """Swallow all that passes, either way, on the connections that are open; new ones work."""
+        """Drop all data, in both directions, of the open connections; new ones work."""
         with self._lock:
             self._lost |= self._open
 
     def lose_at(self, word: bytes, *, arrives: bool) -> None:
-        """Lose, in the same way, the next connection that sends `word`, delivered or not."""
+        """Drop all data of the next connection that sends `word`; `arrives`: forward the word."""
         self._lose_at = (word, arrives)
 
     def lose_nothing(self) -> None:
-        """Wait no more for the word of `lose_at`."""
+        """Cancel `lose_at`."""
         self._lose_at = None
 
     @property
@@ -94,12 +93,12 @@ class Relay:
         return self._lose_at is not None
 
     def close(self) -> None:
-        """Cut it for good."""
+        """End all connections, and the relay."""
         self.cut()
         self._held.close()
 
     def _start(self, listener: socket.socket, near: socket.socket | None = None) -> None:
-        """Have a thread take connections, or carry the one that was taken; holding the lock."""
+        """Start a thread that accepts connections, or forwards one; the caller holds the lock."""
         thread = threading.Thread(
             target=self._take if near is None else self._carry,
             args=(listener,) if near is None else (listener, near),
@@ -119,7 +118,7 @@ class Relay:
                     self._start(listener, near)
 
     def _carry(self, listener: socket.socket, near: socket.socket) -> None:
-        # A server that is away refuses.
+        # Refuse as the server does.
         with contextlib.suppress(OSError), near, self._server() as far:
             with self._lock:
                 if self._listener is not listener:
@@ -159,6 +158,6 @@ class Relay:
 
 
 def _end(connection: socket.socket) -> None:
-    """Wake the threads that wait for it, here and at its other end."""
+    """Shut the connection down, to wake waiting threads at both ends."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -47,7 +47,7 @@ CHANNEL: dict[str, Any] = {
 
 
 class Script:
-    """Answers to give in order, and the requests that came."""
+    """Responses in order, and the received requests."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -69,7 +69,7 @@ class Script:
         return Control(self.transport(**options))
 
     def transport(self, **options: Any) -> Transport:
-        """Return a transport that does not really sleep."""
+        """Return a transport with a fake sleep."""
 
         def sleep(pause_s: float) -> None:
             self.pauses_s.append(pause_s)

@@ -26,7 +26,7 @@ _DAY = timedelta(days=1)
 class Authority:
     """A certificate authority; `pem` is its certificate, `file` the path of that.
 
-    It is found in its directory, where its key is too: what one process made signs in others.
+    Other processes load it with its key from its directory, and can sign with it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -143,10 +143,10 @@ PROTOCOLS = {
     "FOREIGN": "SSL",
     "ELSEWHERE": "SSL",
 }
-"""SCRAM takes a password over TLS, MUTUAL a client's certificate; the others' own are no good."""
+"""SCRAM needs a password over TLS, MUTUAL a client's certificate; others have bad certificates."""
 
 OURS, FOREIGN = "ours", "other"
-"""Where the authority is that the broker trusts, and where another one, among its certificates."""
+"""Directories of the authority that the broker trusts, and of another one."""
 
 
 def listener_properties(directory: Path) -> dict[str, str]:

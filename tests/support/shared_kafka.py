@@ -1,7 +1,7 @@
 """The broker of a test run, shared by all of its processes.
 
-Each of its own would take as long to start, and as much to keep, as many tests do. So each has a
-way of its own to it, which can be cut without harm to the others.
+A broker per process would take as much time and memory as many tests. Each process has a separate
+listener, which can be cut without affecting the others.
 """
 
 import json
@@ -32,10 +32,10 @@ class Way:
 
 @dataclass(frozen=True)
 class SharedKafka:
-    """A real broker, which no test stops, the directory of its logs, and ways that may be cut.
+    """A real broker, which no test stops, the directory of its logs, and listeners to cut.
 
-    `secured` are the addresses of its secured listeners by name, `certificates` the directory of
-    what was made for them.
+    `secured` has the addresses of its secured listeners by name, `certificates` is the directory of
+    their certificates.
     """
 
     bootstrap_servers: str
@@ -49,10 +49,9 @@ class SharedKafka:
         return _port(self.bootstrap_servers)
 
     def another(self, data_dir: Path, *, port: int | None = None) -> KafkaServer:
-        """Start a small broker of a cluster of its own, or start it again with its data.
+        """Start a small broker of another cluster, or start it again with its data.
 
-        Its directory is formatted as this one's is. Kafka's tool takes a Java of its own for that,
-        and a third of what the broker takes to start.
+        Formats its directory without Kafka's tool, which takes a third of the broker's start time.
         """
         log_dir = data_dir / "log"
         if not log_dir.exists():
@@ -76,7 +75,7 @@ def kafka_of(config: pytest.Config) -> SharedKafka:
 
 
 def place_of(config: pytest.Config) -> Path:
-    """Return where the processes that share the tests find the run's broker written down."""
+    """Return the path of the file that describes the run's broker to all test processes."""
     if _place not in config.stash:
         directory = tempfile.TemporaryDirectory(prefix="sluiceway-run-")
         config.add_cleanup(directory.cleanup)
@@ -85,7 +84,7 @@ def place_of(config: pytest.Config) -> Path:
 
 
 def write_down(config: pytest.Config) -> None:
-    """Write the run's broker down there, once it runs."""
+    """Write that file once the broker runs."""
     place = place_of(config)
     if not place.exists():
         whole = place.with_suffix(".part")
@@ -100,13 +99,13 @@ def _read(place: Path) -> SharedKafka:
 
 
 def number_of_process(config: pytest.Config) -> int:
-    """Return which of the processes that share the tests this is, from 0."""
+    """Return the number of this test process, from 0."""
     found: str = getattr(config, "workerinput", {}).get("workerid", "gw0")
     return int(found.removeprefix("gw"))
 
 
 def _until_unconfigured(config: pytest.Config) -> SharedKafka:
-    # A slow import, which only the process that starts the broker needs.
+    # A slow import, needed only by the process that starts the broker.
     import secured_kafka
 
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Topics that tests create themselves, and connections to them as a gateway describes them."""
+"""Topics of tests, and connections to them as a gateway describes them."""
 
 import itertools
 import uuid
@@ -29,12 +29,12 @@ from waiting import until
 
 
 def make(admin: AdminClient, topic: NewTopic) -> str:
-    """Create a topic, wait until the broker that answers knows it, and return its id."""
+    """Create a topic, wait until the broker's metadata has it, and return its id."""
     name = topic.topic
     admin.create_topics([topic])[name].result(30)
 
     def topic_id() -> str | None:
-        # The controller has created it; brokers know it a moment later.
+        # The controller creates it; brokers' metadata follows a moment later.
         with suppress(KafkaException):
             return str(admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
         return None

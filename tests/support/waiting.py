@@ -6,7 +6,7 @@ from typing import Any
 
 
 def until(holds: Callable[[], Any], seconds: float = 180) -> Any:
-    """Call `holds` until it returns something true, and return that; fail after `seconds`."""
+    """Call `holds` until it returns a true value, and return it; fail after `seconds`."""
     deadline_s = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < deadline_s, "it did not happen in time"

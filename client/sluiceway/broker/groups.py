@@ -204,7 +204,7 @@ class GroupRequests:
         checked_generation(generation)
 
         def sent(member: JoinedMember) -> HeartbeatResponse:
-            current = self._beat(member)
+            current = self._send_heartbeat(member)
             if generation not in (member.generation, member.joined):
                 raise _stale(member, generation)
             if current != member.joined:
@@ -260,10 +260,10 @@ class GroupRequests:
             return self._calls.sync(member.channel, member.id, body)
         except StaleGeneration:
             # A heartbeat revives a lost member.
-            self._beat(member)
+            self._send_heartbeat(member)
         return self._calls.sync(member.channel, member.id, body)
 
-    def _beat(self, member: JoinedMember) -> int | None:
+    def _send_heartbeat(self, member: JoinedMember) -> int | None:
         """Send a heartbeat, and return the group's generation."""
         member.heartbeats += 1
         state = "started" if member.started else "opened"

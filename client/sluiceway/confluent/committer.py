@@ -98,9 +98,9 @@ class AsyncCommitter:
             together |= {key: max(at, together.get(key, at)) for key, at in each.items()}
         failures = self.commit(together)
         # Commit one by one to find the request that failed, unless the gateway is unavailable.
-        away = all(isinstance(each, GatewayUnavailable) for each in failures.values())
+        unavailable = all(isinstance(each, GatewayUnavailable) for each in failures.values())
         for each in requests:
-            self.report(each, failures if away or len(requests) == 1 else self.commit(each))
+            self.report(each, failures if unavailable or len(requests) == 1 else self.commit(each))
 
     def _add_report(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
         self.reports.append((error, offsets))

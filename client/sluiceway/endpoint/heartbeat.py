@@ -306,7 +306,7 @@ class HeartbeatSession:
                     )
                 )
                 # The gateway ignores numbers up to the highest that it has seen.
-                self._sequence = max(self._sequence, answers[-1].newest_beat)
+                self._sequence = max(self._sequence, answers[-1].highest_number)
         self._end_outage()
         results = {id_: result for each in answers for id_, result in each.results.items()}
         next_ms = min(each.next_ms for each in answers)

@@ -225,11 +225,11 @@ def _by_id(node: JsonNode) -> dict[str, HeartbeatResult]:
 class HeartbeatReply:
     """The response to a heartbeat: when to send the next one, and the result of each endpoint.
 
-    `newest_beat` is the highest number of the session's heartbeats that the gateway accepted.
+    `highest_number` is the highest number of the session's heartbeats that the gateway accepted.
     """
 
     next_ms: int
-    newest_beat: Annotated[int, JsonPath("beat")] = 0
+    highest_number: Annotated[int, JsonPath("beat")] = 0
     results: Annotated[Mapping[str, HeartbeatResult], JsonPath("endpoints", read=_by_id)]
     body: Annotated[JsonNode, JsonPath()] = field(compare=False)
 

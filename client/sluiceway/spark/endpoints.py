@@ -73,13 +73,11 @@ class Job:
     @property
     def facts(self) -> Mapping[str, str]:
         """The application, query and UI, as far as they are known."""
-        facts = {"application": self.application, "query": self.query, "ui": self.ui}
-        limits = {"ui": _MAX_UI_CHARACTERS}
-        return {
-            name: value[: limits.get(name, _MAX_NAME_CHARACTERS)]
-            for name, value in facts.items()
-            if value
-        }
+        names = {"application": self.application, "query": self.query}
+        facts = {key: name[:_MAX_NAME_CHARACTERS] for key, name in names.items() if name}
+        if self.ui and len(self.ui) <= _MAX_UI_CHARACTERS:
+            facts["ui"] = self.ui
+        return facts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ __all__ = ["EncodedMessage", "MessageContent", "MessageDecoder", "encode", "part
 
 @dataclass(frozen=True, kw_only=True)
 class MessageContent:
-    """What a message holds: the first of its records as JSON values, or why there are none."""
+    """The first records of a message as JSON values, or the reason why there are none."""
 
     schema: SchemaVersion | None = None
     records: Sequence[Any] = ()
@@ -33,16 +33,15 @@ class MessageContent:
 
 
 class MessageDecoder:
-    """Decodes messages of a channel, each by the schema that it was written with."""
+    """Decodes messages of a channel, each by its writer's schema."""
 
     def __init__(self, format_: Format, versions: Sequence[SchemaVersion]) -> None:
         self._format = format_
         self._versions = {each.id: each for each in versions}
-        self._schemas = {each.id: Schema.parse(each.definition) for each in versions}
-        self._decoders: dict[int | None, Decoder] = {}
+        self._decoders: dict[int, Decoder] = {}
 
     def decode(self, value: bytes | None) -> MessageContent:
-        """Return what a value holds. Never raises because of the bytes."""
+        """Return the records of a value. Never raises because of the bytes."""
         id_ = self._schema_id(value)
         version = None if id_ is None else self._versions.get(id_)
         decoded = self._decoder(id_).decode([value])
@@ -65,13 +64,15 @@ class MessageDecoder:
                 return None
 
     def _decoder(self, id_: int | None) -> Decoder:
-        target = id_ if id_ in self._schemas else max(self._schemas)
+        """Return the decoder for a schema; without one, that of the newest says what is wrong."""
+        target = id_ if id_ in self._versions else max(self._versions)
         if target not in self._decoders:
+            # Messages of bytes have no id, and any of the schemas may be theirs.
+            known = self._versions if self._format is Format.BYTES else {target}
+            schemas = {each: Schema.parse(self._versions[each].definition) for each in known}
             self._decoders[target] = Decoder(
-                str(self._format),
-                self._schemas[target],
-                self._schemas,
-                # Their ids are all that there are.
+                *(str(self._format), schemas[target], schemas),
+                # The channel's ids are all that there are.
                 look_up=lambda _ids: {},
             )
         return self._decoders[target]
@@ -79,7 +80,7 @@ class MessageDecoder:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedMessage:
-    """A message's value, and how many records it holds."""
+    """A message's value, and its number of records."""
 
     value: bytes | None
     records: int

@@ -12,6 +12,8 @@ from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import ChannelNotFound, InvalidRequest, Violation
+from sluiceway_gateway.graph import store as graph_store
+from sluiceway_gateway.graph.model import GraphJob, jobs_of
 from sluiceway_gateway.history import store as history_store
 from sluiceway_gateway.history.model import LagHistory, history_of, resolution_for
 from sluiceway_gateway.status import store as status_store
@@ -33,21 +35,30 @@ class StatusPage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """What changed for watchers since their last look."""
+class FeedUpdate:
+    """Changes for watchers since their last update."""
 
     refused: frozenset[Principal]
     """Watchers whose tokens are no longer valid."""
     overall: Tag
     """Differs between two states of all channels."""
     tags: dict[str, Tag] | None
-    """Of all channels, by name; None if nobody watches the list."""
+    """Tags of all channels by name; None without watchers of the list."""
     summaries: tuple[ChannelSummary, ...]
-    """Of the channels that are new or have another tag in the list."""
+    """New channels, and channels with another tag in the list."""
     statuses: Mapping[str, StatusReport]
-    """Of the watched channels with another tag, by name."""
+    """Watched channels with another tag, by name."""
     gone: frozenset[str]
     """Watched channels that do not exist."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelGraph:
+    """The jobs around a channel."""
+
+    channels: tuple[ChannelSummary, ...]
+    jobs: tuple[GraphJob, ...]
+    truncated: bool
 
 
 class Statuses:
@@ -95,16 +106,16 @@ class Statuses:
             overall=overall,
         )
 
-    def look(
+    def feed_update(
         self,
         *,
         by: Collection[Principal],
         listed: Mapping[str, Tag] | None,
         watched: Mapping[str, Tag | None],
-    ) -> Look:
-        """Return what changed since `listed`, the tags of the list, and since those of `watched`.
+    ) -> FeedUpdate:
+        """Return the changes since the tags `listed` (of the list) and `watched`.
 
-        Without `listed`, the list is left out.
+        Without `listed`, the list is omitted.
         """
         with self._database.read() as tx:
             refused = self._tokens.refusals(tx, by)
@@ -112,7 +123,7 @@ class Statuses:
             tags = None if listed is None else channels_store.all_tags(tx, known=listed)
             found = channels_store.tags(tx, sorted(watched)) if tags is None else tags
             changed = [n for n, tag in (tags or {}).items() if tag is not (listed or {}).get(n)]
-            return Look(
+            return FeedUpdate(
                 refused=frozenset(refused),
                 overall=overall,
                 tags=tags,
@@ -153,6 +164,21 @@ class Statuses:
                 until_s=int(until.timestamp()),
             )
         return channel, history_of(stored, since=since, until=until, now=now)
+
+    def graph(self, name: str, *, by: Principal) -> ChannelGraph:
+        """Return the jobs around a channel. Raises ChannelNotFound."""
+        with self._database.read() as tx:
+            found = graph_store.surroundings(tx, name, prefixes=by.prefixes(Action.VIEW))
+            if found is None:
+                raise ChannelNotFound(f"There is no channel {name!r}.")
+            endpoints, truncated = found
+            names = {name} | {each.channel for each in endpoints}
+            summaries = status_store.summaries(tx, sorted(names))
+        return ChannelGraph(
+            channels=tuple(sorted(summaries, key=lambda each: each.version.channel.name)),
+            jobs=tuple(jobs_of(endpoints)),
+            truncated=truncated,
+        )
 
     def overview(self, *, prefixes: tuple[str, ...], max_groups: int) -> Overview:
         """Return the channels in use with one of the prefixes, with up to `max_groups` groups."""

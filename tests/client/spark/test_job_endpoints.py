@@ -1,6 +1,9 @@
 """Endpoints of Spark jobs and queries, while they run and after they end."""
 
 import gc
+import subprocess
+import sys
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,7 +23,7 @@ from sluiceway.channel import Channel
 from sluiceway.errors import GatewayError
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.spark.driver import Application
-from sluiceway.spark.endpoints import EndpointSpec, QueryEndpoint
+from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
 from sluiceway.spark.queries import _QueryRun, public_cause
 from spark_tasks import SCHEMA, fill
 
@@ -117,6 +120,61 @@ def test_a_running_write_is_listed_and_its_end_ends_readers(
     assert done.ends is not None
     assert sum(done.ends.values()) == 100
     assert (done.counters["records"], done.counters["tasks_done"]) == (100, 2)
+
+
+def spark_facts(gateway_url: str, channel: Channel, role: str) -> object:
+    """Return the Spark jobs of a channel's endpoints in a role, as the gateway has them."""
+    path = f"{gateway_url}/v1/channels/{channel.name}/endpoints"
+    items = httpx.get(path).raise_for_status().json()["items"]
+    return [each["spark"] for each in items if each["role"] == role]
+
+
+def test_the_gateway_knows_applications_and_queries(
+    spark: SparkSession,
+    gateway_url: str,
+    channel: Channel,
+    sink: Channel,
+    start: Callable[..., StreamingQuery],
+) -> None:
+    save(rows(spark, 10), channel, group="load")
+    application = {"application": "sluiceway tests", "query": None, "ui": None}
+    assert spark_facts(gateway_url, channel, "writer") == [application]
+    query = start(spark.readStream.format("channel").load(channel.name), sink)
+    query.processAllAvailable()
+    seen(sink, "writer", lambda each: each.counters.get("records") == 10)
+    expected = application | {"query": str(query.id)}
+    assert spark_facts(gateway_url, channel, "reader") == [expected]
+    assert spark_facts(gateway_url, sink, "writer") == [expected]
+    graph = httpx.get(f"{gateway_url}/v1/channels/{channel.name}/graph").raise_for_status().json()
+    (job,) = [each for each in graph["jobs"] if each["name"] == str(query.id)]
+    assert [(each["channel"], each["role"]) for each in job["edges"]] == [
+        (channel.name, "reader"),
+        (sink.name, "writer"),
+    ]
+
+
+@pytest.mark.long
+def test_the_address_of_the_ui_is_that_of_the_driver() -> None:
+    program = """
+        from pyspark.sql import SparkSession
+        from sluiceway.spark.queries import ui_address
+
+        builder = SparkSession.builder.master("local[1]").config("spark.ui.port", "0")
+        spark = builder.getOrCreate()
+        print(ui_address(spark) == spark.sparkContext.uiWebUrl)
+        print((ui_address(spark) or "").startswith("http://"))
+        spark.stop()
+        print(ui_address(spark))
+    """
+    arguments = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    assert done.stdout.split() == ["True", "True", "None"]
+
+
+def test_facts_of_jobs_are_as_long_as_the_gateway_takes() -> None:
+    job = Job(session="s", title="t", application="a" * 300, ui="http://h")
+    assert job.facts == {"application": "a" * 200, "ui": "http://h"}
+    assert Job(session="s", title="t", query="q", ui="http://" + "h" * 600).facts == {"query": "q"}
 
 
 def test_a_failed_write_is_in_error_until_its_group_writes_again(

@@ -63,7 +63,9 @@ def test_a_transition_is_applied_once_or_refused(before: State, after: State) ->
         (replace(ENDPOINT, state=State.CLOSED), False),
     ],
 )
-def test_which_endpoints_are_alive(endpoint: Endpoint, lives: bool) -> None:
+def test_an_endpoint_is_alive_until_it_ends_is_lost_or_superseded(
+    endpoint: Endpoint, lives: bool
+) -> None:
     assert endpoint.lives is lives
 
 

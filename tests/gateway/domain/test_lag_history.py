@@ -94,7 +94,7 @@ def test_a_sample_becomes_a_point_of_its_interval() -> None:
     )
 
 
-def test_of_many_groups_those_with_the_largest_lag_stay() -> None:
+def test_a_point_keeps_the_groups_with_the_largest_lag() -> None:
     groups = {f"g{number}": group(number) for number in range(3 * MAX_GROUPS)}
     (kept,) = merged([HistoryPoint(at_s=NOW_S, write_rate=None, groups=groups)], FINEST)
     assert set(kept.groups) == {f"g{n}" for n in range(2 * MAX_GROUPS, 3 * MAX_GROUPS)}

@@ -58,7 +58,7 @@ def test_an_overlap_is_found_where_there_is_one(stored: set[int], added: set[int
 
 
 @given(st.dictionaries(st.integers(0, 3), OFFSETS), st.integers(0, 70), st.integers(1, 5))
-def test_slices_of_one_answer_hold_all_of_it(
+def test_slices_of_visible_runs_are_complete_together(
     offsets: dict[int, set[int]], stable: int, limit: int
 ) -> None:
     runs = {at: runs_of(each) for at, each in offsets.items()}

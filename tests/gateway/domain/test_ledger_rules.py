@@ -163,7 +163,7 @@ def test_an_open_batch_holds_back_only_the_partitions_that_it_names(channel: Cha
     assert channel.ledger.stable == {0: 4, 1: 0}
 
 
-def test_a_committed_key_answers_with_its_commit(channel: Channel) -> None:
+def test_opening_a_committed_key_returns_its_commit(channel: Channel) -> None:
     batch = channel.open("k").batch
     channel.commit(batch, manifest((0, 3)))
     decision = channel.open("k", "i2")
@@ -173,7 +173,7 @@ def test_a_committed_key_answers_with_its_commit(channel: Channel) -> None:
     assert (decision.batch.number, decision.batch.records) == (1, 3)
 
 
-def test_the_same_commit_has_the_same_answer(channel: Channel) -> None:
+def test_a_repeated_commit_has_the_same_result(channel: Channel) -> None:
     batch = channel.open("k").batch
     first = channel.commit(batch, manifest((0, 3)))
     again = channel.commit(batch, manifest((0, 3)))
@@ -237,7 +237,7 @@ def test_a_takeover_ends_all_batches_of_the_previous_instance_at_once(channel: C
         channel.open("s:2", takeover=True, ordinal=2)
 
 
-def test_a_commit_of_a_fenced_instance_is_refused_though_its_batch_is_open(
+def test_a_commit_of_a_fenced_instance_is_refused_while_its_batch_is_open(
     channel: Channel,
 ) -> None:
     batch = channel.open("k", takeover=True).batch
@@ -266,7 +266,7 @@ def test_an_aborted_key_needs_another_instance(channel: Channel) -> None:
     assert channel.open("k", "i2").batch.epoch == 2
 
 
-def test_an_instance_goes_on_with_new_keys_after_an_abort(channel: Channel) -> None:
+def test_an_instance_continues_with_new_keys_after_an_abort(channel: Channel) -> None:
     channel.abort(channel.open("flush-1").batch)
 
     assert channel.open("flush-2").batch.state is BatchState.OPEN
@@ -323,7 +323,7 @@ def test_offsets_of_another_commit_are_refused(channel: Channel) -> None:
         channel.commit(second, manifest((4, 6)))
 
 
-def test_partitions_that_a_batch_did_not_open_are_refused(channel: Channel) -> None:
+def test_partitions_outside_of_the_batch_are_refused(channel: Channel) -> None:
     batch = channel.open("k", partitions=(0,)).batch
 
     with pytest.raises(UnknownPartition, match="opened without partition 1"):

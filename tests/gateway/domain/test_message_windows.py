@@ -127,7 +127,7 @@ def test_a_page_has_the_newest_messages_of_all_partitions(log: dict[int, Any], l
     assert times == sorted(everything, reverse=True)[:limit]
 
 
-def test_a_round_that_was_cut_short_says_so_and_the_next_page_goes_on() -> None:
+def test_a_truncated_round_is_reported_and_the_next_page_continues() -> None:
     log = {0: ([message(0, each) for each in range(10)], (Interval(0, 10),))}
     progress = ReadProgress(views=views_of(log), at={0: 0}, newest=False, limit=10)
     run(progress, log, [4])
@@ -147,7 +147,7 @@ def test_a_cursor_is_read_as_it_was_written(newest: bool, bounds: dict[int, int]
 
 
 @pytest.mark.parametrize("text", ["", "n", "é", "bg", "bm9wZQ", "biwwOjE=", "biwwOjEx\n", "=" * 99])
-def test_other_texts_are_no_cursors(text: str) -> None:
+def test_an_invalid_cursor_is_refused(text: str) -> None:
     assert start_of_cursor(text) is None
 
 

@@ -234,7 +234,7 @@ def test_an_offset_before_the_first_sample_is_at_least_as_old_as_that_sample() -
     assert written_at([(10.0, [None]), (20.0, [100])], 0, 50) == (20.0, True)
 
 
-def test_the_age_of_the_next_message_is_a_lower_bound_where_it_is_older_than_the_samples() -> None:
+def test_the_age_of_a_message_older_than_the_samples_is_a_lower_bound() -> None:
     reader = [member(positions={0: 5, 1: 7})]
     window = [sampled(each, [9, 7 + each], readers=reader) for each in range(4)]
     found = lag_of(window, *reader)
@@ -283,7 +283,7 @@ def test_without_a_reader_there_is_no_time_to_drain() -> None:
         assert (found.lag_messages, found.trend, found.drain_s) == (60, -2.0, None)
 
 
-def test_without_its_reader_a_group_has_no_time_to_drain_at_the_next_sample() -> None:
+def test_a_group_that_lost_its_reader_has_no_time_to_drain() -> None:
     window, reader = [], member()
     for number in range(4):
         reader = member(positions={0: 20 * number, 1: 0}, alive=number < 3)
@@ -311,7 +311,7 @@ def test_a_position_is_never_before_the_commit() -> None:
     assert (found.position, found.holder) == ([7], [4])
 
 
-def test_reported_positions_win_over_committed_ones_and_those_over_departed_readers() -> None:
+def test_a_living_readers_report_precedes_the_commit_and_a_departed_readers_report() -> None:
     committed = [
         CommittedOffset(group="g", member=None, partition=each, offset=7) for each in (0, 1)
     ]

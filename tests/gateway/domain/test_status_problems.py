@@ -54,7 +54,7 @@ def ledger(*held_messages: int, halted: str | None = None) -> LedgerSample:
     )
 
 
-def test_a_channel_at_work_has_no_problem() -> None:
+def test_a_working_channel_has_no_problem() -> None:
     groups = {"g": group(ProgressState.OK)}
     at_work = [endpoint(0), endpoint(1, state=State.CLOSED, health=Health.LOST)]
     assert current_problems(channel(), groups=groups, ledger=ledger(0), endpoints=at_work) == ()
@@ -91,7 +91,7 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
     assert (lost.endpoint, lost.group, lost.index, lost.since) == ("e1", "g", 1, NOW)
 
 
-def test_the_list_is_bounded_and_keeps_the_errors() -> None:
+def test_the_list_of_problems_is_limited_and_keeps_errors() -> None:
     suspects = [endpoint(each, health=Health.SUSPECT) for each in range(MAX_PROBLEMS)]
     endpoints = [*suspects, endpoint(99, health=Health.LOST)]
     found = current_problems(channel(), groups={}, ledger=None, endpoints=endpoints)

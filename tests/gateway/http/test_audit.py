@@ -37,7 +37,7 @@ def delete(rig: Rig, uid: str, name: str = "flights", **query: Any) -> int:
     return rig.http.delete(f"/v1/channels/{name}", params=params).status_code
 
 
-def test_a_creation_names_what_is_not_a_default(ops: Rig) -> None:
+def test_a_creation_records_values_that_differ_from_defaults(ops: Rig) -> None:
     made = ops.put(partitions=3, retention={"ms": 5000}, metadata={"labels": {"team": "data"}})
     (entry,) = changes(ops)
     assert (entry["action"], entry["by"]) == ("create", "ops")
@@ -70,7 +70,7 @@ def test_a_change_names_old_and_new_values(ops: Rig) -> None:
     }
 
 
-def test_what_changes_nothing_is_not_recorded(ops: Rig) -> None:
+def test_a_request_without_changes_is_not_recorded(ops: Rig) -> None:
     key = {"Idempotency-Key": "once"}
     body = {"spec": {"schema": SCHEMA}}
     path = "/v1/channels/flights"

@@ -91,7 +91,7 @@ def test_a_compressed_body_is_415(shared_rig: Rig) -> None:
     assert "send it without Content-Encoding" in problem["detail"]
 
 
-def test_a_request_without_a_body_is_told_to_send_one(shared_rig: Rig) -> None:
+def test_a_request_without_a_body_is_refused_with_advice(shared_rig: Rig) -> None:
     answer = shared_rig.http.put(PATH)
     assert (answer.status_code, code(answer)) == (400, "malformed_json")
     assert "no body; send JSON" in answer.json()["detail"]

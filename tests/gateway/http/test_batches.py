@@ -13,7 +13,7 @@ from ledger_sites import LedgerSite, digest, ledger_site, use_topic
 from waiting import until
 
 
-def test_what_a_batch_lists_becomes_visible_with_its_commit(ledger: LedgerSite) -> None:
+def test_listed_offsets_become_visible_with_the_commit(ledger: LedgerSite) -> None:
     batch = ledger.open()
     assert (batch["state"], batch["epoch"], batch["number"]) == ("open", 1, None)
     assert batch["begin"] == {"0": 0, "1": 0, "2": 0, "3": 0}
@@ -36,7 +36,7 @@ def test_opening_again_returns_the_same_batch(ledger: LedgerSite) -> None:
     assert ledger.open() == first
 
 
-def test_a_committed_key_is_answered_as_committed(ledger: LedgerSite) -> None:
+def test_opening_a_committed_key_is_answered_as_committed(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open(), {0: [(0, 10)]})
     again = ledger.open(instance="run-2")
     assert (again["state"], again["number"], again["records"]) == ("committed", 1, 10)
@@ -148,7 +148,7 @@ def test_leases_are_renewed_and_ended_batches_named(ledger: LedgerSite) -> None:
     assert ledger.post("batches/renew", batches=[strange]).json() == {"batches": []}
 
 
-def test_a_lease_of_0_only_asks_how_batches_stand(ledger: LedgerSite) -> None:
+def test_a_lease_of_0_renews_nothing(ledger: LedgerSite) -> None:
     batch = ledger.open()
     named = [{"id": batch["id"], "instance": "run-1"}]
     ledger.rig.clock.advance(10)
@@ -204,7 +204,7 @@ def test_a_heartbeat_renews_only_batches_of_channels_that_may_be_written(
     assert lease_of(ledger, batch) == "2030-01-01T00:00:50.000Z"
 
 
-def test_a_long_answer_is_read_in_slices_of_one_state(ledger: LedgerSite) -> None:
+def test_a_long_response_is_read_in_slices_of_one_state(ledger: LedgerSite) -> None:
     whole = {each: [(at, at + 1) for at in range(0, 20, 2)] for each in range(4)}
     ledger.commit(ledger.open(), whole)
     first = ledger.committed(limit=15)
@@ -232,7 +232,7 @@ def test_runs_above_stable_do_not_count_for_the_limit(ledger: LedgerSite) -> Non
     assert ledger.committed(limit=20)["truncated"] == {}
 
 
-def test_a_read_begins_at_the_offsets_asked_for(ledger: LedgerSite) -> None:
+def test_a_read_starts_at_the_requested_offsets(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open(), {0: [(0, 10), (20, 30)], 1: [(0, 5)]})
     found = ledger.committed(**{"from": "0:25,2:7"})
     assert found["runs"] == {"0": [[25, 30]], "2": []}
@@ -257,7 +257,7 @@ def test_a_snapshot_shows_the_channel_as_it_was(ledger: LedgerSite) -> None:
     assert (naive.status_code, code(naive)) == (422, "invalid_request")
 
 
-def test_commits_are_listed_with_the_last_one_first(ledger: LedgerSite) -> None:
+def test_commits_are_listed_newest_first(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
     ledger.ask_abort(ledger.open("k2"))
     ledger.open("k3", "other")

@@ -119,7 +119,7 @@ def test_a_malformed_opening_is_refused(ledger: LedgerSite, change: dict[str, An
     assert (answer.status_code, code(answer)) == (422, "invalid_request")
 
 
-def test_partitions_that_do_not_exist_cannot_be_named(ledger: LedgerSite) -> None:
+def test_unknown_partitions_are_refused(ledger: LedgerSite) -> None:
     assert code(ledger.ask_open(partitions=[4])) == "unknown_partition"
 
 

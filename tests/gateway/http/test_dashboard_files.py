@@ -51,6 +51,13 @@ def test_what_the_first_view_needs_is_preloaded() -> None:
     assert seen - {"main.js"} == preloaded
 
 
+def test_libraries_of_charts_and_graphs_are_loaded_when_they_are_shown() -> None:
+    text = "".join(module.read_text() for module in MODULES)
+    assert re.findall(r'from "\./vendor/', text) == []
+    dynamic = set(re.findall(r'import\("\./vendor/([^/]+)/', text))
+    assert dynamic == {"dagre", "uplot"}
+
+
 def test_own_modules_never_parse_text_as_html_or_code() -> None:
     for module in MODULES:
         text = module.read_text()

@@ -34,7 +34,7 @@ def test_every_read_shows_the_delivery(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("was", ["exactly_once", "at_least_once"])
-def test_the_delivery_stays_as_it_was_made(rig: Rig, was: str) -> None:
+def test_the_delivery_cannot_be_changed(rig: Rig, was: str) -> None:
     rig.put(delivery=was)
     assert rig.put(delivery=was).status_code == 200
     assert rig.put().json()["spec"]["delivery"] == was
@@ -73,7 +73,7 @@ def test_an_unknown_delivery_is_refused(shared_rig: Rig) -> None:
 
 @pytest.mark.parametrize("features", [{}, {"Sluiceway-Features": "other"}])
 @pytest.mark.parametrize("access", ["read", "write"])
-def test_a_client_that_does_not_know_the_delivery_gets_no_connection(
+def test_a_client_without_the_feature_gets_no_connection(
     rig: Rig, features: dict[str, str], access: str
 ) -> None:
     uid = ready(rig)

@@ -31,7 +31,7 @@ def test_a_failed_endpoint_has_a_cause_and_cannot_be_closed(flights: Site) -> No
     assert (event["state"], event["cause"]) == ("error", "ValueError: no such carrier")
 
 
-def test_the_principal_of_a_group_closes_last(flights: Site) -> None:
+def test_member_0_of_a_group_closes_last(flights: Site) -> None:
     first, second, third = (flights.member(index, 3, role="writer") for index in range(3))
     refused = flights.depart(first)
     assert (refused.status_code, code(refused)) == (409, "members_open")
@@ -43,7 +43,7 @@ def test_the_principal_of_a_group_closes_last(flights: Site) -> None:
     assert flights.depart(first).status_code == 200
 
 
-def test_a_failed_principal_does_not_wait_for_its_group(flights: Site) -> None:
+def test_a_failed_member_0_does_not_wait_for_its_group(flights: Site) -> None:
     first, _ = flights.member(0, 2), flights.member(1, 2)
     assert flights.depart(first, "error").status_code == 200
 

@@ -35,6 +35,8 @@ OPERATIONS = [
     "dismiss_endpoint",
     "get_broker",
     "get_channel",
+    "get_channel_graph",
+    "get_channel_history",
     "get_channel_status",
     "get_cluster",
     "get_committed",
@@ -42,7 +44,9 @@ OPERATIONS = [
     "get_endpoint",
     "get_offsets",
     "get_schema",
+    "get_token",
     "get_topic",
+    "list_channel_changes",
     "list_channels",
     "list_commits",
     "list_endpoints",
@@ -167,7 +171,7 @@ def bodies(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
     }
 
 
-def test_every_body_has_an_example_that_the_gateway_takes(rig: Rig) -> None:
+def test_every_body_has_an_example_that_the_gateway_accepts(rig: Rig) -> None:
     found = bodies(rig.http.get("/openapi.json").json())
     assert found.keys() == EXAMPLES.keys()
     for name, (method, path, example) in found.items():
@@ -197,7 +201,7 @@ def test_the_error_page_lists_every_code_with_status_and_advice(shared_rig: Rig)
         assert escape(each.advice) in row[1]
 
 
-def test_pages_refer_only_to_what_exists(rig: Rig) -> None:
+def test_pages_refer_only_to_existing_targets(rig: Rig) -> None:
     for path in ("/", "/docs/errors"):
         answer = rig.http.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
         assert answer.headers["content-type"] == "text/html; charset=utf-8"

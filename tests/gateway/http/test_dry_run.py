@@ -18,7 +18,7 @@ def _stored(rig: Rig) -> tuple[int, int]:
         return tuple(len(tx.execute(select(each)).all()) for each in (schemas, requests))  # type: ignore[return-value]
 
 
-def test_a_dry_creation_answers_what_the_channel_would_be_and_stores_nothing(rig: Rig) -> None:
+def test_a_dry_creation_returns_the_channel_and_stores_nothing(rig: Rig) -> None:
     body = {"metadata": {"labels": {"team": "ops"}}, "spec": {"schema": SCHEMA, "partitions": 3}}
     dry = rig.http.put(
         PATH, json=body, params=DRY, headers={"If-None-Match": "*", "Idempotency-Key": "k"}
@@ -32,7 +32,7 @@ def test_a_dry_creation_answers_what_the_channel_would_be_and_stores_nothing(rig
     assert made.json()["metadata"]["labels"] == dry.json()["metadata"]["labels"]
 
 
-def test_a_dry_change_answers_the_next_generation_and_stores_nothing(rig: Rig) -> None:
+def test_a_dry_change_returns_the_next_generation_and_stores_nothing(rig: Rig) -> None:
     made = rig.put(partitions=2)
     gate = {"name": "gate", "type": "string", "default": ""}
     wanted = {"spec": {"partitions": 4, "schema": {**SCHEMA, "fields": [*SCHEMA["fields"], gate]}}}
@@ -99,7 +99,7 @@ def test_a_dry_deletion_deletes_nothing(rig: Rig) -> None:
     assert (wrong.status_code, code(wrong)) == (409, "uid_mismatch")
 
 
-def test_whether_a_topic_is_empty_is_unknown_while_kafka_is_away(rig: Rig) -> None:
+def test_without_kafka_an_if_empty_deletion_is_refused(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.observe("flights", Phase.READY)
     asked = rig.http.delete(PATH, params={"uid": uid, "if_empty": "true"})

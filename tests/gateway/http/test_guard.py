@@ -92,7 +92,7 @@ def test_only_health_documentation_and_the_files_of_the_dashboard_are_public() -
     assert {"/livez", "/readyz"} | documentation | dashboard == PUBLIC
 
 
-def test_documentation_opens_without_a_token_and_holds_nothing_of_the_database(rig: Rig) -> None:
+def test_documentation_needs_no_token_and_shows_no_data(rig: Rig) -> None:
     rig.put("secret-name")
     rig.token("admin")
     for path in ("/", "/openapi.json", "/docs", "/docs/errors", "/docs/start.js"):
@@ -185,7 +185,7 @@ def test_a_prefix_is_respected_whether_or_not_the_channel_exists(rig: Rig) -> No
         assert connection.status_code == 403
 
 
-def test_other_protocols_than_http_are_not_served(rig: Rig) -> None:
+def test_protocols_other_than_http_are_not_served(rig: Rig) -> None:
     said: list[Any] = []
 
     async def say(message: Any) -> None:

@@ -106,7 +106,9 @@ def test_a_group_is_selected_by_name(flights: Site) -> None:
         ({"step": "5"}, "step"),
     ],
 )
-def test_what_is_wrong_is_said(flights: Site, query: dict[str, str], message: str) -> None:
+def test_invalid_parameters_are_refused_with_a_reason(
+    flights: Site, query: dict[str, str], message: str
+) -> None:
     answer = get(flights.rig, **query)
     assert (answer.status_code, code(answer)) == (422, "invalid_request")
     assert message in answer.text
@@ -115,12 +117,12 @@ def test_what_is_wrong_is_said(flights: Site, query: dict[str, str], message: st
 @pytest.mark.parametrize(
     "until", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "0", "-9000000000"]
 )
-def test_any_time_has_an_answer(flights: Site, until: str) -> None:
+def test_every_valid_time_gets_a_response(flights: Site, until: str) -> None:
     record(flights, a=1)
     assert get(flights.rig, until=until).status_code == 200
 
 
-def test_it_needs_the_permission_to_see_the_channel(flights: Site) -> None:
+def test_the_history_needs_the_view_scope(flights: Site) -> None:
     other, own = flights.rig.token("read:weather"), flights.rig.token("read:flights")
     assert get(flights.rig).status_code == 401
     assert code(flights.rig.http.get(PATH, headers=other)) == "forbidden"

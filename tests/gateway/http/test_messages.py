@@ -95,7 +95,7 @@ def test_messages_show_their_records_by_their_schema(
     assert (first["committed"], first["key"], first["error"], first["raw"]) == (None,) * 4
 
 
-def test_values_have_the_forms_that_tail_prints(http: httpx.Client, gateway: Gateway) -> None:
+def test_values_have_the_same_form_as_in_tail(http: httpx.Client, gateway: Gateway) -> None:
     fields = {
         "amount": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2},
         "at": {"type": "long", "logicalType": "timestamp-micros"},
@@ -115,7 +115,7 @@ def test_values_have_the_forms_that_tail_prints(http: httpx.Client, gateway: Gat
     ]
 
 
-def test_bytes_are_shown_as_text_where_they_are_text(
+def test_valid_utf8_bytes_are_shown_as_text(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway, None, format="bytes")
@@ -132,7 +132,7 @@ def test_bytes_are_shown_as_text_where_they_are_text(
     assert (tombstone["raw"], tombstone["records"]) == (None, [{"value": None}])
 
 
-def test_the_newest_come_first_and_pages_go_back_to_the_beginning(
+def test_the_newest_messages_come_first_and_pages_reach_the_beginning(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway, None, format="bytes", partitions=3)
@@ -251,7 +251,7 @@ def test_each_message_is_shown_with_the_schema_of_its_writer(
     assert (first["schema"]["version"], second["schema"]["version"]) == (1, 2)
 
 
-def test_large_values_are_cut_and_marked_and_one_alone_is_whole(
+def test_large_values_are_cut_and_marked_but_not_in_a_single_message(
     http: httpx.Client, gateway: Gateway
 ) -> None:
     channel = channel_of(gateway)
@@ -268,7 +268,7 @@ def test_large_values_are_cut_and_marked_and_one_alone_is_whole(
     assert (alone["truncated"], alone["records"]) == ([], [{"id": 3, "carrier": text}])
 
 
-def test_an_answer_has_some_megabytes_of_messages_at_most(
+def test_the_size_of_a_response_is_limited(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway, None, format="bytes", partitions=2)
@@ -288,7 +288,7 @@ def test_an_answer_has_some_megabytes_of_messages_at_most(
     assert len(set(shown)) == len(shown)
 
 
-def test_places_that_do_not_exist_are_refused_with_what_there_is(
+def test_partitions_and_offsets_out_of_range_are_refused_with_the_valid_range(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway, partitions=2)
@@ -310,7 +310,7 @@ def test_places_that_do_not_exist_are_refused_with_what_there_is(
     assert "not together" in refused(
         http, channel, 422, invalid, start="earliest", since="2026-01-01T00:00:00Z"
     )
-    assert "take next_cursor" in refused(http, channel, 422, invalid, cursor="bm9wZQ")
+    assert "use next_cursor" in refused(http, channel, 422, invalid, cursor="bm9wZQ")
     refused(http, channel, 422, invalid, limit=501)
     # What retention has removed is skipped.
     assert ids(page(http, channel, start="earliest")) == [2, 3, 4]
@@ -346,7 +346,7 @@ def test_compacted_topics_are_read_over_their_gaps(
     assert [each["raw"]["data"] for each in first["items"]] == ["0", "1", "2"]
 
 
-def test_a_topic_that_was_created_anew_is_neither_read_nor_written(
+def test_a_recreated_topic_is_neither_read_nor_written(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
     channel = channel_of(gateway)
@@ -479,9 +479,7 @@ def test_tombstones_and_bytes_are_written_to_channels_of_bytes(
     ]
 
 
-def test_what_cannot_be_written_is_refused_before_anything_is(
-    http: httpx.Client, gateway: Gateway
-) -> None:
+def test_invalid_records_are_refused_before_any_write(http: httpx.Client, gateway: Gateway) -> None:
     channel = channel_of(gateway, config={"max.message.bytes": "2000"})
 
     def refusal(status: int, name: str, **body: Any) -> Any:

@@ -47,7 +47,9 @@ def test_a_channel_without_a_topic_is_not_ready(rig: Rig) -> None:
     assert [code(each) for each in answers(rig, {})] == ["channel_not_ready"] * 2
 
 
-def test_few_run_and_few_wait_at_a_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_and_waiting_reads_are_limited(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig.put("flights").raise_for_status()
     rig.observe("flights", Phase.READY)
     reads = rig.app.state.parts.message_reads

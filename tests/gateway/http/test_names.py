@@ -101,7 +101,7 @@ def test_channels_whose_names_differ_by_case_dots_or_underscores_are_different(
     assert found == sorted(found)
 
 
-def test_a_name_is_as_long_as_the_topics_prefix_leaves_room(rig: Rig) -> None:
+def test_the_maximum_length_of_a_name_depends_on_the_topic_prefix(rig: Rig) -> None:
     most = 249 - len("sluiceway.") - len("-12345678")
     topic = rig.put("x" * most).json()["status"]["topic"]["name"]
     assert len(topic) == 249

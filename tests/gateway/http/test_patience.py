@@ -37,7 +37,7 @@ def test_times_outside_the_channels_bounds_are_refused_and_attach_nothing(flight
     assert flights.listed() == []
 
 
-def test_a_session_beats_at_the_shortest_interval_of_its_endpoints(flights: Site) -> None:
+def test_a_session_has_the_shortest_interval_of_its_endpoints(flights: Site) -> None:
     usual = flights.join()
     assert flights.send(report(usual)).json()["next_ms"] == 2000
     brisk = asked(flights, timeout_ms=3000).json()["endpoint"]
@@ -100,7 +100,7 @@ def test_a_restart_with_the_same_static_id_takes_index_and_partitions_at_once(
 
 
 @pytest.mark.parametrize("end", ["closed", "error", "lost", "removed"])
-def test_a_static_id_finds_its_index_after_every_end_and_the_ended_one_stays_out(
+def test_a_static_id_keeps_its_index_and_the_ended_instance_stays_fenced(
     rig: Rig, flights: Site, end: str
 ) -> None:
     first = flights.join(static_id="a")
@@ -124,7 +124,7 @@ def test_a_static_id_finds_its_index_after_every_end_and_the_ended_one_stays_out
         assert shares(flights, second, again) == [[1, 3], [0, 2]]
 
 
-def test_static_ids_are_of_one_group_and_of_dynamic_ones(flights: Site) -> None:
+def test_static_ids_are_scoped_to_a_dynamic_group(flights: Site) -> None:
     first, other = flights.join(static_id="a"), flights.join("e", static_id="a")
     assert first["index"] == other["index"] == 0
     assert not flights.get(first)["superseded"]

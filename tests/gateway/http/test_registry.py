@@ -100,7 +100,7 @@ def test_lookups_find_the_version_with_a_schema(rig: Rig, client: SchemaRegistry
     assert (failure.value.http_status_code, failure.value.error_code) == (404, 40403)
 
 
-def test_a_schema_of_the_channel_is_registered_already(
+def test_registering_a_schema_of_the_channel_returns_its_id(
     rig: Rig, client: SchemaRegistryClient
 ) -> None:
     present = channel_of(rig)["status"]["schema"]["id"]
@@ -153,7 +153,7 @@ def test_errors_have_the_form_of_the_registry(rig: Rig, path: str, status: int, 
     assert answer.headers["content-type"] == MEDIA_TYPE
 
 
-def test_a_schema_that_is_none_is_refused(rig: Rig) -> None:
+def test_an_invalid_schema_is_refused(rig: Rig) -> None:
     channel_of(rig)
     answer = rig.http.post(
         "/registry/subjects/flights-value",
@@ -194,7 +194,7 @@ def test_parameters_for_other_registries_are_ignored(rig: Rig) -> None:
     assert Schema.parse(answer.json()["schema"]) == Schema.parse(WIDER)
 
 
-def test_consoles_find_what_they_probe(rig: Rig) -> None:
+def test_probes_of_consoles_are_answered(rig: Rig) -> None:
     for path, body in {
         "": {},
         "/": {},

@@ -59,7 +59,7 @@ def test_groups_of_one_channel_have_independent_sizes(flights: Site) -> None:
     ]
 
 
-def test_groups_that_cannot_be_resized(flights: Site) -> None:
+def test_a_resize_of_an_unsuitable_group_is_refused(flights: Site) -> None:
     assert code(flights.resize(2, 1)) == "group_not_found"
     flights.join()
     assert code(flights.resize(2, 2, group="d")) == "group_size"

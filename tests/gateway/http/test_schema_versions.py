@@ -59,7 +59,7 @@ def test_a_connection_names_all_versions(rig: Rig) -> None:
     assert [(each["id"], each["version"]) for each in body["schemas"]] == [(1, 1), (2, 2)]
 
 
-def test_an_older_version_becomes_the_newest_without_a_new_row(rig: Rig) -> None:
+def test_an_older_version_becomes_the_newest_again_without_a_new_row(rig: Rig) -> None:
     rig.put()
     update(rig, schema=WIDER)
     back = update(rig, schema=SCHEMA)

@@ -77,7 +77,7 @@ def test_another_owner_is_refused_and_changes_nothing(
     assert flights.committed() == [(0, 5, 0)]
 
 
-def test_only_the_owner_takes_a_partition_assignment(flights: Site) -> None:
+def test_only_the_owner_can_take_an_assignment(flights: Site) -> None:
     member = flights.join()
     become(flights.rig, "another job")
     refused(flights.sync(member, take=member["generation"]))

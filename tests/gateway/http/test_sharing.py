@@ -158,7 +158,7 @@ def test_more_members_than_partitions_do_not_grow_the_channel(flights: Site) -> 
     assert flights.rig.http.get(flights.path).json()["spec"]["partitions"] == 4
 
 
-def test_the_principal_of_a_dynamic_group_may_leave_first(flights: Site) -> None:
+def test_member_0_of_a_dynamic_group_may_leave_first(flights: Site) -> None:
     first = flights.join()
     flights.join()
     assert flights.depart(first).status_code == 200

@@ -338,7 +338,7 @@ def test_the_status_list_contains_only_channels_in_the_tokens_scope(rig: Rig) ->
     assert rig.http.get("/v1/channels/other/status", headers=hers).status_code == 403
 
 
-def test_looking_leaves_no_trace(flights: Site) -> None:
+def test_reading_a_status_leaves_no_trace(flights: Site) -> None:
     flights.member()
     sampled(flights)
 

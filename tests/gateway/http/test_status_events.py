@@ -123,7 +123,7 @@ def names(lines: list[Any]) -> list[str]:
     return [each["channel"]["name"] for each in lines]
 
 
-def test_the_list_is_sent_once_and_then_what_changes(flights: Site) -> None:
+def test_the_list_is_sent_once_and_then_changes(flights: Site) -> None:
     rig = flights.rig
     site(rig, "weather")
     with watched(rig, LIST) as events:
@@ -146,7 +146,7 @@ def test_the_list_is_sent_once_and_then_what_changes(flights: Site) -> None:
         assert names(events.next("change")["changed"]) == ["again"]
 
 
-def test_a_list_stream_is_resumed_with_what_changed_since(flights: Site) -> None:
+def test_a_resumed_list_stream_gets_the_changes_since_then(flights: Site) -> None:
     rig = flights.rig
     site(rig, "weather")
     with watched(rig, LIST) as events:
@@ -248,7 +248,7 @@ def test_a_client_that_missed_more_than_the_list_has_gets_all_of_it(flights: Sit
         assert line["readers"]["living"] == 3
 
 
-def test_one_look_and_one_encoding_serve_all_watchers_of_a_permission(
+def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
     flights: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = flights.rig
@@ -257,7 +257,7 @@ def test_one_look_and_one_encoding_serve_all_watchers_of_a_permission(
     mine = [rig.token("read:fl") for _ in range(3)]
     looks: list[int] = []
     encoded: list[tuple[str, ...]] = []
-    look, changes = Statuses.look, feed._changes
+    look, changes = Statuses.feed_update, feed._changes
 
     def looked(self: Statuses, **asked: Any) -> Any:
         found = look(self, **asked)
@@ -268,7 +268,7 @@ def test_one_look_and_one_encoding_serve_all_watchers_of_a_permission(
         encoded.append(prefixes)
         return changes(lines, prefixes, changed)
 
-    monkeypatch.setattr(Statuses, "look", looked)
+    monkeypatch.setattr(Statuses, "feed_update", looked)
     monkeypatch.setattr(feed, "_changes", encode)
     with ExitStack() as stack:
         tokens = [*mine, {}, {}]
@@ -389,7 +389,7 @@ def test_a_stream_survives_a_database_outage(
     flights: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = threading.Event()
-    was = Statuses.look
+    was = Statuses.feed_update
 
     def look(self: Statuses, **asked: Any) -> Any:
         if away:
@@ -398,7 +398,7 @@ def test_a_stream_survives_a_database_outage(
         return was(self, **asked)
 
     away = False
-    monkeypatch.setattr(Statuses, "look", look)
+    monkeypatch.setattr(Statuses, "feed_update", look)
     with watched(flights.rig) as events:
         events.event()
         away = True
@@ -408,14 +408,14 @@ def test_a_stream_survives_a_database_outage(
         assert len(events.event()[1]["readers"]) == 1
 
 
-def test_streams_end_if_looks_fail(flights: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_end_if_reads_fail(flights: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(_self: Statuses, **_asked: Any) -> Any:
         raise RuntimeError("a defect")
 
     with watched(flights.rig) as events:
         events.event()
         with monkeypatch.context() as broken:
-            broken.setattr(Statuses, "look", look)
+            broken.setattr(Statuses, "feed_update", look)
             events.rest()
     with watched(flights.rig) as events:
         events.event()

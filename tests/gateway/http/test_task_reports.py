@@ -127,7 +127,7 @@ def test_tasks_of_another_epoch_are_fenced(flights: Site) -> None:
     assert flights.get(endpoint)["state"] == "opened"
 
 
-def test_the_principal_is_not_closed_by_its_tasks_before_its_group(rig: Rig) -> None:
+def test_member_0_is_not_closed_by_its_tasks_before_its_group(rig: Rig) -> None:
     flights = site(rig, partitions=2)
     first, second = flights.member(0, 2), flights.member(1, 2)
     worker = Worker(flights)
@@ -173,7 +173,7 @@ def test_late_and_repeated_task_heartbeats_change_nothing(flights: Site) -> None
     assert flights.get(endpoint)["counters"]["records"] == 9
 
 
-def test_tasks_of_removed_endpoints_get_that_status(flights: Site) -> None:
+def test_tasks_of_removed_endpoints_are_refused(flights: Site) -> None:
     first = flights.member(role="writer")
     flights.member(role="writer")
     nobody = {"id": fresh_id()}
@@ -258,7 +258,7 @@ def test_a_keeping_session_has_the_shortest_heartbeat_interval_of_its_channels(r
     assert Worker(hasty).send(task(endpoint, 0)).json()["next_ms"] == 300
 
 
-def test_a_keeping_session_beats_often_enough_to_renew_batches(rig: Rig) -> None:
+def test_a_keeping_session_has_an_interval_short_enough_to_renew_batches(rig: Rig) -> None:
     calm = site(rig, heartbeat={"interval_ms": 60_000, "timeout_ms": 240_000})
     writer = calm.attach("writer")
 

@@ -115,7 +115,7 @@ def test_no_position_moves_if_the_batch_is_refused(
     assert stored(source) == {}
 
 
-def test_a_channel_that_is_read_is_named_with_its_uid(
+def test_positions_of_another_channel_need_its_uid(
     ledger: LedgerSite, source: Site, reader: Any
 ) -> None:
     asked = positions(source, reader, 1, {0: (None, 5)}, uid=None)

@@ -48,7 +48,7 @@ def test_an_unchanged_channel_is_304(rig: Rig) -> None:
     assert rig.http.get(PATH, headers={"If-None-Match": '"other"'}).status_code == 200
 
 
-def test_a_wait_without_a_change_ends_with_its_time(rig: Rig) -> None:
+def test_a_wait_without_a_change_times_out(rig: Rig) -> None:
     etag = rig.put().headers["etag"]
     begun = time.monotonic()
     assert wait(rig, etag, 0.2).status_code == 304
@@ -61,7 +61,7 @@ def test_a_wait_with_an_old_etag_ends_at_once(rig: Rig) -> None:
     assert rig.http.get(PATH, params={"wait": 30}).status_code == 200
 
 
-def test_a_change_over_this_replica_ends_the_wait(rig: Rig) -> None:
+def test_a_change_by_this_replica_ends_the_wait(rig: Rig) -> None:
     etag = rig.put().headers["etag"]
     with ThreadPoolExecutor() as pool:
         waiting = start_waiting(rig, pool, etag)

@@ -144,7 +144,7 @@ def test_changing_an_absent_topic_is_rejected(admin: KafkaAdmin, name: str) -> N
     assert admin.describe_topic("no topic's name!") is None
 
 
-def test_metadata_and_watermarks_follow_what_was_written(
+def test_metadata_and_watermarks_follow_writes(
     admin: KafkaAdmin, kafka: SharedKafka, name: str
 ) -> None:
     create(admin, name, 2)

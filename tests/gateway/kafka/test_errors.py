@@ -33,7 +33,7 @@ def test_an_unlisted_code_is_other_unless_kafka_calls_it_retriable() -> None:
     assert rejection(retriable).cause is Cause.UNAVAILABLE
 
 
-def test_the_brokers_words_are_kept() -> None:
+def test_the_brokers_message_is_kept() -> None:
     error = KafkaError(KafkaError.INVALID_CONFIG, "Value must be at least 1048576")
     assert rejection(error).message == "Value must be at least 1048576"
 

@@ -60,7 +60,7 @@ def silent(server: KafkaServer) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_offsets_are_found_soon_after_a_leader_was_elected_anew(
+def test_offsets_are_found_soon_after_a_leader_election(
     kafka: SharedKafka, server: KafkaServer, tmp_path: Path
 ) -> None:
     admin = with_records(server)

@@ -127,7 +127,7 @@ def test_requests_that_wait_share_a_transaction(crowd: Crowd) -> None:
     assert len(crowd.notified) == 2
 
 
-def test_an_error_of_one_request_leaves_the_others_as_they_are(crowd: Crowd) -> None:
+def test_an_error_of_one_request_does_not_affect_the_others(crowd: Crowd) -> None:
     known = crowd.request(**member(0))
     crowd.service.submit(known).result(30)
     crowd.attach(**member(0))
@@ -158,7 +158,7 @@ def test_a_full_dynamic_group_admits_restarts_of_its_static_members_only(
         crowd.request(**dynamic, static_id="a"), crowd.request(**dynamic, static_id="b")
     )
     assert again.result(30).endpoint.place == first.place
-    with pytest.raises(GroupSize, match="has 2 members, the most"):
+    with pytest.raises(GroupSize, match="has the maximum of 2 members"):
         third.result(30)
     assert [row.size for row in crowd.rows(endpoint_groups, crowd.uid)] == [2]
 

@@ -67,7 +67,7 @@ def test_heavy_requests_are_spread_over_batches(road: Road) -> None:
     assert road.taken == [["a"], ["bb", "cc"], ["dddddddd"], ["e"]]
 
 
-def test_an_error_of_one_request_is_only_its_own(road: Road) -> None:
+def test_an_error_of_one_request_does_not_affect_the_batch(road: Road) -> None:
     batcher: Batcher[str, str] = Batcher(road.work, name="test")
     futures = sent(batcher, road, "a", "b", "bad", "c")
     assert [futures[at].result(30) for at in (0, 1, 3)] == ["a!", "b!", "c!"]

@@ -110,7 +110,7 @@ def test_waiting_commits_share_one_transaction(group: Group) -> None:
     assert group.stands() == {0: 0, 1: 5, 2: 5, 3: 5}
 
 
-def test_an_error_of_one_commit_is_only_its_own(group: Group) -> None:
+def test_an_error_of_one_commit_does_not_affect_the_batch(group: Group) -> None:
     group.offsets.submit(group.commit(1, 1, offset=9), principal=LOOPBACK).result(30)
     group.attach(2)
     back, fenced, stale, good = group.together(

@@ -92,7 +92,7 @@ def test_of_many_attaches_to_one_place_the_highest_epoch_wins(crowd: Crowd) -> N
     assert [each.epoch for each in page.endpoints] == [THREADS]
 
 
-def test_a_heartbeat_does_not_bring_back_an_endpoint_whose_place_is_taken_meanwhile(
+def test_a_heartbeat_does_not_restore_an_endpoint_that_is_superseded_concurrently(
     crowd: Crowd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = crowd.attach().endpoint

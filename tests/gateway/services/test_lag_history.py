@@ -119,7 +119,7 @@ def test_of_two_leaders_the_first_writes_an_interval(flights: Site) -> None:
     assert lags(history(flights, since=60)) == [1]
 
 
-def test_a_later_interval_takes_the_row_of_an_expired_one_alone(flights: Site) -> None:
+def test_a_later_interval_replaces_only_an_expired_row(flights: Site) -> None:
     recorder = Recorder(flights)
     recorder.record(1, after_s=10)
     recorder.record(2, after_s=FINEST.kept_s)
@@ -130,7 +130,7 @@ def test_a_later_interval_takes_the_row_of_an_expired_one_alone(flights: Site) -
     assert lags(history(flights, since=60)) == [3]
 
 
-def test_channels_have_histories_of_their_own_that_go_with_them(rig: Rig) -> None:
+def test_a_channels_history_is_separate_and_deleted_with_it(rig: Rig) -> None:
     flights, weather = site(rig, "flights"), site(rig, "weather")
     Recorder(flights, weather).record(1, after_s=10)
     Recorder(weather).record(2, after_s=10)

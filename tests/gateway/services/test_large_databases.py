@@ -70,7 +70,7 @@ class Looks:
 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
-def test_no_statements_parameter_count_grows_with_the_rows(
+def test_the_number_of_parameters_does_not_grow_with_the_rows(
     database: Database, database_url: str
 ) -> None:
     crowd(database, channels=700, endpoints=700)

@@ -94,7 +94,7 @@ def test_no_batch_ends_because_the_clock_was_set(
     assert ledger.committed()["open"][0]["key"] == "k1"
 
 
-def test_writers_may_renew_after_the_gateway_was_away(
+def test_writers_can_renew_after_an_outage_of_the_gateway(
     ledger: LedgerSite, clocks: Clocks, reap: Callable[[float], int]
 ) -> None:
     ledger.open(lease_ms=10_000)
@@ -178,7 +178,7 @@ def test_a_ledger_whose_records_are_lost_is_halted(
     assert code(ledger.ask_open("k2")) == "ledger_halted"
 
 
-def test_what_is_lost_is_the_lowest_watermark_seen(
+def test_the_loss_begins_at_the_lowest_observed_watermark(
     ledger: LedgerSite,
     clocks: Clocks,
     kafka: SharedKafka,

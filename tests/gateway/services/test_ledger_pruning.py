@@ -63,7 +63,7 @@ def test_a_stream_keeps_its_highest_batch(ledger: LedgerSite, pruner: LedgerPrun
     assert ledger.committed()["runs"]["0"] == [[0, 3]]
 
 
-def test_keys_of_one_instance_and_aborted_batches_go_with_their_owners(
+def test_keys_of_one_instance_and_aborted_batches_are_pruned_with_their_owners(
     ledger: LedgerSite, pruner: LedgerPruner
 ) -> None:
     ledger.commit(ledger.open("w-1", "w", "w", own_key=True), {0: [(0, 5)]}, instance="w")
@@ -81,7 +81,7 @@ def test_keys_of_one_instance_and_aborted_batches_go_with_their_owners(
     assert ledger.open("failed", "job", "run-2")["epoch"] == 1
 
 
-def test_a_pruned_snapshot_is_told_from_one_that_never_was(
+def test_a_pruned_snapshot_is_distinguished_from_an_unknown_one(
     ledger: LedgerSite, pruner: LedgerPruner
 ) -> None:
     early = "2029-12-31T00:00:00Z"
@@ -109,7 +109,7 @@ def test_the_last_snapshot_stays(ledger: LedgerSite, pruner: LedgerPruner) -> No
     assert ledger.committed(snapshot=1)["runs"]["0"] == [[0, 5]]
 
 
-def test_a_pass_is_bounded_and_the_next_one_goes_on(
+def test_a_pass_is_limited_and_the_next_one_continues(
     ledger: LedgerSite, pruner: LedgerPruner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "_ROWS", 2)

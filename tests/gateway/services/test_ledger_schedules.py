@@ -269,7 +269,7 @@ def test_no_committed_key_is_lost_while_ledgers_are_pruned(ledger: LedgerSite) -
     assert len(states) > 0
 
 
-def test_one_of_many_concurrent_openings_makes_the_batch(ledger: LedgerSite) -> None:
+def test_one_of_many_concurrent_openings_creates_the_batch(ledger: LedgerSite) -> None:
     ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
     request = OpenRequest(key="k", owner="o", instance="i", lease=LEASE)
     with ThreadPoolExecutor(12) as pool:
@@ -277,7 +277,7 @@ def test_one_of_many_concurrent_openings_makes_the_batch(ledger: LedgerSite) -> 
     assert len({each.result().batch.id for each in asked}) == 1
 
 
-def test_a_commit_and_an_abort_at_once_have_one_outcome(ledger: LedgerSite) -> None:
+def test_a_concurrent_commit_and_abort_have_one_outcome(ledger: LedgerSite) -> None:
     ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
     name, uid = ledger.name, ledger.uid
     for count in range(15):

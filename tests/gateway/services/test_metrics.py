@@ -163,7 +163,7 @@ def test_a_channel_without_endpoints_and_positions_has_no_series(rig: Rig) -> No
     assert values(rig, "sluiceway_channel_sampled_timestamp_seconds") == {}
 
 
-def test_the_number_of_series_is_limited_and_what_is_left_out_is_counted(
+def test_the_number_of_series_is_limited_and_omitted_channels_are_counted(
     database: Database, database_url: str
 ) -> None:
     with running(database, database_url, metrics_groups=3) as rig:

@@ -54,7 +54,7 @@ def repair(site: LedgerSite, lost_from: Mapping[str, int]) -> Any:
     return answer.json()
 
 
-def test_a_plan_names_what_is_lost_and_changes_nothing(site: LedgerSite) -> None:
+def test_a_plan_lists_lost_records_and_changes_nothing(site: LedgerSite) -> None:
     before = site.committed()
     plan = ask_plan(site).json()
 
@@ -65,7 +65,7 @@ def test_a_plan_names_what_is_lost_and_changes_nothing(site: LedgerSite) -> None
     assert before["halted"] == plan["cause"]
 
 
-def test_a_repaired_channel_gives_up_what_is_lost_and_goes_on(
+def test_a_repaired_channel_gives_up_lost_records_and_works_again(
     site: LedgerSite, admin: KafkaAdmin
 ) -> None:
     done = repair(site, {"0": 20})
@@ -92,7 +92,7 @@ def test_a_repaired_channel_gives_up_what_is_lost_and_goes_on(
     assert site.committed()["runs"]["0"] == [[0, 10], [11, 20], [30, 32]]
 
 
-def test_a_repair_keeps_who_made_it_and_why(site: LedgerSite) -> None:
+def test_a_repair_records_its_principal_and_reason(site: LedgerSite) -> None:
     done = repair(site, {"0": 20})
     listed = site.rig.http.get(f"{site.path}/commits").json()
     assert listed["repairs"] == [done]
@@ -101,7 +101,7 @@ def test_a_repair_keeps_who_made_it_and_why(site: LedgerSite) -> None:
     assert page["repairs"] == []
 
 
-def test_no_open_batch_and_no_instance_of_one_survives_a_repair(short: LedgerSite) -> None:
+def test_a_repair_aborts_open_batches_and_fences_their_instances(short: LedgerSite) -> None:
     idle = short.open("idle", "idle", "run-9")
     short.ask_abort(idle, "run-9")
     batch = short.open("late", "query", "run-1", takeover=True, ordinal=1)
@@ -120,7 +120,7 @@ def test_no_open_batch_and_no_instance_of_one_survives_a_repair(short: LedgerSit
 
 
 @pytest.mark.parametrize("lost_from", [{"0": 19}, {"0": 21}, {"1": 2}, {"0": 20, "1": 5}])
-def test_a_repair_gives_up_nothing_but_what_was_agreed_to(
+def test_a_repair_gives_up_only_the_requested_records(
     site: LedgerSite, lost_from: dict[str, int]
 ) -> None:
     before = site.committed()
@@ -130,7 +130,7 @@ def test_a_repair_gives_up_nothing_but_what_was_agreed_to(
     assert site.committed() == before
 
 
-def test_what_was_lost_since_the_halt_is_in_the_plan_and_is_given_up(site: LedgerSite) -> None:
+def test_losses_since_the_halt_are_in_the_plan_and_given_up(site: LedgerSite) -> None:
     lose(site, {1: 40})
     plan = ask_plan(site).json()
     assert [(each["partition"], each["first"]) for each in plan["lost"]] == [(0, 20), (1, 20)]
@@ -139,7 +139,7 @@ def test_what_was_lost_since_the_halt_is_in_the_plan_and_is_given_up(site: Ledge
     assert site.committed()["runs"]["1"] == [[0, 5], [6, 20]]
 
 
-def test_a_loss_is_given_up_although_others_have_written_there_since(
+def test_a_loss_is_given_up_despite_later_writes_of_others(
     site: LedgerSite, kafka: SharedKafka
 ) -> None:
     Topics(kafka.bootstrap_servers).produce(site.topic.name, 0, [b"other"] * 50)
@@ -154,7 +154,7 @@ def test_a_repeated_repair_changes_nothing(site: LedgerSite) -> None:
     assert site.committed()["number"] == 2
 
 
-def test_a_channel_that_works_is_not_repaired(ledger: LedgerSite) -> None:
+def test_a_repair_of_an_intact_channel_is_refused(ledger: LedgerSite) -> None:
     for _ in range(2):
         for answer in (ask_plan(ledger), ask_repair(ledger, {"0": 5})):
             assert (answer.status_code, code(answer)) == (409, "ledger_intact")
@@ -184,7 +184,7 @@ def test_a_repair_needs_the_scope_manage_and_its_plan_any(site: LedgerSite) -> N
     assert http.post(path, json=body, headers=owner).json()["by"] != "loopback"
 
 
-def test_nothing_is_repaired_while_kafka_is_away(site: LedgerSite, kafka: SharedKafka) -> None:
+def test_without_kafka_a_repair_is_refused(site: LedgerSite, kafka: SharedKafka) -> None:
     before = site.committed()
     parts = site.rig.app.state.parts
     away = KafkaAdmin("127.0.0.1:1", timeout_s=0.5)
@@ -196,7 +196,7 @@ def test_nothing_is_repaired_while_kafka_is_away(site: LedgerSite, kafka: Shared
 
 
 @pytest.mark.parametrize("forgotten", [{"halted": None}, {"lost_from": {}}, {"lost_from": {0: 25}}])
-def test_a_loss_is_forgotten_by_a_repair_only(site: LedgerSite, forgotten: dict[str, Any]) -> None:
+def test_only_a_repair_clears_a_loss(site: LedgerSite, forgotten: dict[str, Any]) -> None:
     def save(tx: WriteTransaction) -> None:
         was = store.hold_existing(tx, site.uid)
         assert was is not None

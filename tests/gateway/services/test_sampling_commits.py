@@ -79,7 +79,7 @@ def test_lag_is_measured_against_stable(ledger: LedgerSite, sampled: Status) -> 
     ]
 
 
-def test_lag_in_records_is_unknown_where_messages_are_of_no_commit(
+def test_lag_in_records_is_unknown_with_uncommitted_messages(
     ledger: LedgerSite, sampled: Status
 ) -> None:
     ledger.commit(ledger.open("k1"), {0: [(0, 130)], 1: [(0, 90)]})
@@ -116,7 +116,7 @@ def test_a_status_names_the_batch_that_holds_readers_back(
     assert [each["key"] for each in status["ledger"]["batches"]] == ["idle"]
 
 
-def test_messages_that_no_commit_lists_are_counted(ledger: LedgerSite, sampled: Status) -> None:
+def test_uncommitted_messages_are_counted(ledger: LedgerSite, sampled: Status) -> None:
     assert sampled()["ledger"]["uncommitted_messages"] == 4000
     ledger.commit(ledger.open("k1"), {0: [(0, 130), (140, 150)], 1: [(0, 200)]})
     status = sampled()

@@ -159,7 +159,7 @@ def test_an_old_heartbeat_does_not_return_a_lost_member(team: Team) -> None:
     assert team.known(paused).may_return
 
 
-def test_a_lost_member_is_known_however_long_it_ran_before(team: Team) -> None:
+def test_a_lost_member_that_ran_for_long_is_still_known(team: Team) -> None:
     paused = team.join()
     team.services.clock.advance(timedelta(days=40))
     team.pass_time(125)
@@ -233,7 +233,7 @@ def test_a_member_that_does_not_sync_loses_its_share_after_the_timeout(
     assert team.take(slow).partitions == (0, 2)
 
 
-def test_only_shares_of_an_earlier_generation_are_waited_for(team: Team) -> None:
+def test_only_shares_of_an_earlier_generation_can_be_overdue(team: Team) -> None:
     slow = team.join()
     team.sync(slow)
     assert team.behind() == []

@@ -89,7 +89,7 @@ def test_a_batch_ends_once(database: Database, ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(("visible_end", "stable"), [(4, 5), (-1, -1), (5, -1)])
-def test_readers_never_pass_what_is_visible(
+def test_stable_never_exceeds_the_visible_end(
     database: Database, ledger: Ledger, visible_end: int, stable: int
 ) -> None:
     row = {"channel_uid": ledger.channel_uid, "partition": 0}
@@ -133,7 +133,7 @@ def test_an_owners_numbers_never_fall(database: Database, ledger: Ledger) -> Non
             batch_store.put_owner(tx, ledger.channel_uid, worse)
 
 
-def test_a_run_is_replaced_only_if_it_is_as_it_was_read(database: Database, ledger: Ledger) -> None:
+def test_a_run_is_replaced_only_if_it_is_unchanged(database: Database, ledger: Ledger) -> None:
     uid = ledger.channel_uid
     with database.write() as tx:
         store.replace_runs(tx, uid, removed={}, added={0: [Interval(0, 5)]})

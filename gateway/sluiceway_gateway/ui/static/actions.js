@@ -1,16 +1,21 @@
 // Changes an operator may make, each behind a dialog that says what will happen.
 
 import { may } from "./account.js";
-import { channelPath, getJson, send } from "./api.js";
+import { channelPath, getJson, send, signInReason } from "./api.js";
 import { isUnknown, Text, whole } from "./format.js";
 import { exampleRecord, jsonText } from "./json.js";
-import { html, signal, useEffect, useRef, useState } from "./view.js";
+import { effect, html, signal, useEffect, useRef, useState } from "./view.js";
 
 // How many actions of this page have succeeded.
 export const acted = signal(0);
 
 // The open dialog: { title, text, confirm, fields, run }; null while there is none.
 const dialog = signal(null);
+
+// Whoever signs in next starts anew.
+effect(() => {
+  if (signInReason.value !== null) dialog.value = null;
+});
 
 export function channelActions(name, { channel }) {
   if (!may("manage", name)) return [];

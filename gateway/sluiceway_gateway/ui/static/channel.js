@@ -8,6 +8,7 @@ import { Commits } from "./commits.js";
 import { Configuration } from "./configuration.js";
 import { Endpoints } from "./endpoints.js";
 import { count, drainTime, duration, rate, Text, trend, whole } from "./format.js";
+import { Graph } from "./graph.js";
 import { follow } from "./live.js";
 import { Messages } from "./messages.js";
 import { ProblemSentence } from "./problems.js";
@@ -20,6 +21,7 @@ import { html, useEffect, useState } from "./view.js";
 const TABS = [
   { id: "readers", title: "Readers", view: Readers },
   { id: "charts", title: "Charts", view: Charts },
+  { id: "graph", title: "Graph", view: Graph },
   { id: "endpoints", title: "Endpoints", view: Endpoints },
   { id: "messages", title: "Messages", view: Messages },
   { id: "commits", title: "Commits", view: Commits, shown: (status) => status.ledger !== null },

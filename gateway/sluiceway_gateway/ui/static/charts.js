@@ -95,7 +95,7 @@ function ranked(groups) {
 }
 
 // Times and values for uPlot, with a gap wherever no sample was taken.
-function withGaps(times, stepS, series) {
+export function withGaps(times, stepS, series) {
   const limit = Math.max(MAX_GAP_S, 2.5 * stepS);
   const order = [];
   times.forEach((time, index) => {

@@ -3,6 +3,7 @@
 import { dismissAction } from "./actions.js";
 import { channelPath } from "./api.js";
 import { ago, count, dateTime, isUnknown, Text, whole } from "./format.js";
+import { safeAddress } from "./graph.js";
 import { tick } from "./live.js";
 import { Loaded, useResource } from "./resource.js";
 import { EndpointState, ProgressState } from "./states.js";
@@ -62,8 +63,7 @@ function heartbeat({ state, health, last_heartbeat_at: at }) {
 function Spark({ endpoint: { spark } }) {
   if (!spark) return "";
   const names = [spark.application, spark.query].filter(Boolean).join(" / ");
-  const safe = /^https?:\/\//i.test(spark.ui ?? "");
-  return html` <span class="spark">${safe ? html`<a href=${spark.ui} rel="noreferrer noopener" target="_blank"><${Text} value=${names || "Spark UI"} /></a>` : html`<${Text} value=${names} />`}</span>`;
+  return html` <span class="spark">${safeAddress(spark.ui) ? html`<a href=${spark.ui} rel="noreferrer noopener" target="_blank"><${Text} value=${names || "Spark UI"} /></a>` : html`<${Text} value=${names} />`}</span>`;
 }
 
 function History({ name, endpoint }) {

@@ -7,7 +7,7 @@ import { jsonText, parseExact, visible } from "./json.js";
 import { Loaded, useResource } from "./resource.js";
 import { href, route, setQuery } from "./router.js";
 import { State } from "./states.js";
-import { html, useState } from "./view.js";
+import { html, useEffect, useMemo, useState } from "./view.js";
 
 const STARTS = { latest: "newest first", earliest: "oldest first", offset: "from an offset on", time: "from a time on" };
 const LIMITS = [20, 50, 100, 500];
@@ -60,9 +60,9 @@ function Controls({ query, exact, partitions, onRefresh, write }) {
   }}>
     <label>Show <select value=${start} onChange=${({ target }) => change({ start: target.value })}>
       ${Object.entries(STARTS).map(([id, text]) => html`<option value=${id}>${text}</option>`)}</select></label>
-    <label>Partition <input type="number" class="short" min="0" max=${partitions ? partitions - 1 : undefined} placeholder="all" value=${query.partition ?? ""} onChange=${({ target }) => change({ partition: target.value })} /></label>
-    ${start === "offset" && html`<label>Offset <input type="number" class="middle" min="0" value=${query.offset ?? ""} onChange=${({ target }) => change({ offset: target.value })} /></label>`}
-    ${start === "time" && html`<label>Time <input type="datetime-local" step="1" value=${query.since ? localTime(query.since) : ""} onChange=${({ target }) => change({ since: instant(target.value) })} /></label>`}
+    <label>Partition <${Typed} type="number" class="short" min="0" max=${partitions ? partitions - 1 : undefined} placeholder="all" value=${query.partition ?? ""} onTyped=${(partition) => change({ partition })} /></label>
+    ${start === "offset" && html`<label>Offset <${Typed} type="number" class="middle" min="0" value=${query.offset ?? ""} onTyped=${(offset) => change({ offset })} /></label>`}
+    ${start === "time" && html`<label>Time <${Typed} type="datetime-local" step="1" value=${query.since ? localTime(query.since) : ""} onTyped=${(time) => change({ since: instant(time) })} /></label>`}
     <label>At most <select value=${query.limit ?? "50"} onChange=${({ target }) => change({ limit: target.value })}>
       ${LIMITS.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>
     ${exact && html`<label class="check"><input type="checkbox" checked=${Boolean(query.uncommitted)} onChange=${({ target }) => change({ uncommitted: target.checked ? "1" : "" })} /> Uncommitted too</label>`}
@@ -70,6 +70,13 @@ function Controls({ query, exact, partitions, onRefresh, write }) {
     ${write && html`<button type="button" disabled=${write.disabled} onClick=${write.onClick}>${write.title}</button>`}
     <label class="filter"><span class="sr">Find in these messages</span><input type="search" placeholder="Find in these messages" value=${query.find ?? ""} onInput=${({ target }) => setQuery({ find: target.value }, { replace: true })} /></label>
   </form>`;
+}
+
+// An input that keeps what is being typed while the view around it changes.
+function Typed({ value, onTyped, ...rest }) {
+  const [draft, setDraft] = useState(null);
+  useEffect(() => setDraft(null), [value]);
+  return html`<input ...${rest} value=${draft ?? value} onInput=${({ target }) => setDraft(target.value)} onChange=${({ target }) => onTyped(target.value)} />`;
 }
 
 // A time of the URL in the browser's zone, as its control takes it, and back.
@@ -96,7 +103,7 @@ function Page({ name, status, path, again, query, exact, onWritten }) {
 function Found({ name, status, page, query, exact, onWritten }) {
   const newest = page.order === "newest_first";
   const words = (query.find ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-  const texts = new Map(page.items.map((each) => [each, textOf(each)]));
+  const texts = useMemo(() => new Map(page.items.map((each) => [each, textOf(each)])), [page]);
   const items = page.items.filter((each) => {
     const text = `${each.key?.data ?? ""} ${texts.get(each)}`.toLowerCase();
     return words.every((word) => text.includes(word));
@@ -119,11 +126,12 @@ function Found({ name, status, page, query, exact, onWritten }) {
 
 function countText(page, items, newest) {
   const { length } = page.items;
-  if (!length) return page.incomplete?.message ?? "There are no messages here.";
   const found = items.length === length ? whole(length) : `${whole(items.length)} of ${whole(length)}`;
-  const parts = [`${found} ${length === 1 ? "message" : "messages"}, ${newest ? "newest" : "oldest"} first.`];
+  const parts = [length ? `${found} ${length === 1 ? "message" : "messages"}, ${newest ? "newest" : "oldest"} first.` : "There are no messages here."];
   if (page.incomplete) parts.push(page.incomplete.message);
   if (page.partitions_left_out) parts.push(`${whole(page.partitions_left_out)} further partitions have messages: give one.`);
+  const away = page.partitions_unavailable;
+  if (away.length) parts.push(`Without ${away.length === 1 ? `partition ${away[0]}, whose leader does` : `${whole(away.length)} partitions, whose leaders do`} not answer.`);
   return parts.join(" ");
 }
 

@@ -61,7 +61,7 @@ def test_a_reconcile_result_is_a_legal_transition_based_on_observations(
     channel: Channel, topic: ObservedTopic | None, rejection: Rejection | None, refusals: int
 ) -> None:
     last = plan(desired_topic(channel), topic)
-    verdict = compute_status(
+    result = compute_status(
         channel,
         refusals=refusals,
         first=last,
@@ -70,12 +70,12 @@ def test_a_reconcile_result_is_a_legal_transition_based_on_observations(
         rejection=rejection,
         now=NOW,
     )
-    if verdict.channel is None:
+    if result.channel is None:
         assert channel.phase is Phase.DELETING
         gone = topic is None or topic.id != (channel.topic.id or topic.id)
         assert gone or channel.adopted
         return
-    after = verdict.channel
+    after = result.channel
     assert may_become(channel.phase, after.phase)
     assert channel.topic.id in (None, after.topic.id), "a recorded id stays for good"
     if after.observed_generation == after.generation != channel.observed_generation:
@@ -87,8 +87,8 @@ def test_a_reconcile_result_is_a_legal_transition_based_on_observations(
         assert channel.phase is not Phase.PROVISIONING or (
             topic.partitions >= after.spec.partitions
         )
-    if verdict.refusals:
-        assert verdict.next_check_s is None or 1 <= verdict.next_check_s <= 60
+    if result.refusals:
+        assert result.next_check_s is None or 1 <= result.next_check_s <= 60
 
 
 access_failures = st.none() | st.builds(
@@ -100,12 +100,12 @@ access_failures = st.none() | st.builds(
 def test_an_outage_changes_no_phase_and_is_retried_soon(
     channel: Channel, failure: AccessFailure | None, refusals: int
 ) -> None:
-    verdict = unreachable(channel, failure, refusals=refusals, now=NOW)
-    assert verdict.channel is not None
-    if verdict.channel.conditions:
-        assert condition(verdict.channel, "Synced").reason == unavailable_reason(failure)
-    assert (verdict.channel.phase, verdict.channel.topic) == (channel.phase, channel.topic)
-    assert (verdict.next_check_s, verdict.refusals) == (1.0, refusals)
+    result = unreachable(channel, failure, refusals=refusals, now=NOW)
+    assert result.channel is not None
+    if result.channel.conditions:
+        assert condition(result.channel, "Synced").reason == unavailable_reason(failure)
+    assert (result.channel.phase, result.channel.topic) == (channel.phase, channel.topic)
+    assert (result.next_check_s, result.refusals) == (1.0, refusals)
 
 
 class Secretive(KafkaAdmin):

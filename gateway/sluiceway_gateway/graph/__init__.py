@@ -1,0 +1,1 @@
+"""Graph: the jobs that write and read a channel, and the channels around it."""

@@ -1,0 +1,80 @@
+"""Route of the graph, with its JSON."""
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+from pydantic_core import to_json
+
+from sluiceway_gateway.endpoints.model import Role
+from sluiceway_gateway.endpoints.wire import SparkPost
+from sluiceway_gateway.graph.model import MAX_CHANNELS, GraphJob
+from sluiceway_gateway.http.auth import Viewer
+from sluiceway_gateway.http.params import Name
+from sluiceway_gateway.http.problems import problems
+from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.status.wire import StatusLine, summary_json
+
+router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
+
+
+class GraphEdge(BaseModel):
+    """A job's endpoints at a channel, in one role."""
+
+    channel: str
+    role: Role
+    groups: list[str] = Field(description="Names of their groups; some may have none")
+    living: int
+    lost: int
+    failed: int
+    finished: int
+
+
+class GraphJobBody(BaseModel):
+    """A job: endpoints of one process, of one group, or of one query of a Spark application."""
+
+    id: str = Field(description="The same as long as its first endpoint is known")
+    name: str | None = Field(description="Its query, application, most frequent group, or title")
+    spark: SparkPost | None
+    processes: int
+    edges: list[GraphEdge]
+
+
+class GraphBody(BaseModel):
+    """A channel, the jobs that write and read it, and the channels that these lead to."""
+
+    channel: str
+    channels: list[StatusLine] = Field(
+        description=f"By name; at most {MAX_CHANNELS}, the nearest, as far as the token sees them"
+    )
+    jobs: list[GraphJobBody]
+    truncated: bool = Field(description="Whether there are more channels or endpoints")
+
+
+@router.get(
+    "/channels/{name}/graph",
+    operation_id="get_channel_graph",
+    summary="Read the jobs around a channel",
+    response_model=GraphBody,
+    responses=problems(404),
+)
+def get_graph(name: Name, viewer: Viewer, gateway: Gateway) -> Response:
+    """Return the jobs that write and read the channel, and the channels that they lead to.
+
+    Endpoints that have ended count if they are the last ones in their place in a group.
+    """
+    found = gateway.statuses.graph(name, by=viewer)
+    body = {
+        "channel": name,
+        "channels": [summary_json(each) for each in found.channels],
+        "jobs": [_job_json(each) for each in found.jobs],
+        "truncated": found.truncated,
+    }
+    return Response(to_json(body), media_type="application/json")
+
+
+def _job_json(job: GraphJob) -> dict[str, Any]:
+    return vars(job) | {
+        "spark": job.spark and vars(job.spark),
+        "edges": [vars(each) for each in job.edges],
+    }

@@ -1,0 +1,98 @@
+"""SQL of the graph: endpoints of channels, and channels that share processes with others."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from sqlalchemy import or_, select
+
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.db.engine import ReadTransaction
+from sluiceway_gateway.db.schema import channels, endpoints
+from sluiceway_gateway.db.statements import chunks, starts_with
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, SparkJob, State
+from sluiceway_gateway.graph.model import MAX_CHANNELS, MAX_ENDPOINTS, MAX_HOPS, GraphEndpoint
+
+# Of readers and writers without a group, those that have ended are no part of a pipeline.
+_SHOWN = ~endpoints.c.superseded & (
+    (endpoints.c.group_name != ANONYMOUS) | (endpoints.c.state != str(State.CLOSED))
+)
+
+
+def surroundings(
+    tx: ReadTransaction, name: str, *, prefixes: Collection[str]
+) -> tuple[list[GraphEndpoint], bool] | None:
+    """Return the endpoints of a channel and of channels that its jobs lead to, the nearest first.
+
+    Channels without one of the prefixes are left out. The second value is whether there are more
+    than a graph has. None if the channel does not exist.
+    """
+    start = channels_store.find(tx, name)
+    if start is None:
+        return None
+    names = {start.uid: start.name}
+    found: list[GraphEndpoint] = []
+    truncated = False
+    frontier, sessions = [start.uid], set[str]()
+    for _ in range(MAX_HOPS):
+        left = MAX_ENDPOINTS - len(found)
+        attached = _endpoints(tx, {uid: names[uid] for uid in frontier}, limit=left + 1)
+        truncated |= len(attached) > left
+        found += attached[:left]
+        new = {each.session for each in attached[:left]} - sessions
+        sessions |= new
+        neighbours = {
+            uid: neighbour
+            for uid, neighbour in _channels(tx, sorted(new), prefixes=prefixes).items()
+            if uid not in names
+        }
+        room = MAX_CHANNELS - len(names)
+        truncated |= len(neighbours) > room
+        frontier = sorted(neighbours, key=lambda uid: neighbours[uid])[:room]
+        names |= {uid: neighbours[uid] for uid in frontier}
+        if not frontier:
+            return found, truncated
+    left = MAX_ENDPOINTS - len(found)
+    attached = _endpoints(tx, {uid: names[uid] for uid in frontier}, limit=left + 1)
+    return [*found, *attached[:left]], True
+
+
+def _endpoints(tx: ReadTransaction, names: Mapping[str, str], *, limit: int) -> list[GraphEndpoint]:
+    table = endpoints.c
+    found: list[GraphEndpoint] = []
+    for part in chunks(list(names)):
+        statement = select(
+            *(table.id, table.channel_uid, table.role, table.group_name, table.session_id),
+            *(table.state, table.health, table.title, table.spark),
+        ).where(_SHOWN, table.channel_uid.in_(part))
+        rows = tx.execute(statement.order_by(table.id).limit(max(0, limit - len(found))))
+        found += [
+            GraphEndpoint(
+                id=row.id,
+                channel=names[row.channel_uid],
+                role=Role(row.role),
+                group=row.group_name,
+                session=row.session_id,
+                state=State(row.state),
+                health=Health(row.health),
+                title=row.title,
+                spark=None if row.spark is None else SparkJob(**row.spark),
+            )
+            for row in rows
+        ]
+    return found
+
+
+def _channels(
+    tx: ReadTransaction, sessions: Sequence[str], *, prefixes: Collection[str]
+) -> dict[str, str]:
+    """Return the names of the channels with endpoints of these sessions, by uid."""
+    visible = or_(False, *(starts_with(channels.c.name, each) for each in prefixes))
+    found: dict[str, str] = {}
+    for part in chunks(sessions):
+        statement = (
+            select(channels.c.uid, channels.c.name)
+            .join(endpoints, endpoints.c.channel_uid == channels.c.uid)
+            .where(_SHOWN, visible, endpoints.c.session_id.in_(part))
+            .distinct()
+        )
+        found |= {row.uid: row.name for row in tx.execute(statement)}
+    return found

@@ -1,0 +1,124 @@
+// The jobs around a channel as a picture: writers, channels and readers, with links, and as text.
+
+import { channelPath } from "./api.js";
+import { count, isUnknown, Text, whole } from "./format.js";
+import { isReading } from "./live.js";
+import { Loaded, useResource } from "./resource.js";
+import { href } from "./router.js";
+import { lineState, State } from "./states.js";
+import { html, signal, useEffect, useMemo, useState } from "./view.js";
+
+const REFRESH_MS = 10_000;
+const NODE = { width: 190, height: 58 };
+const MARGIN = 16;
+
+// The layout library, which is loaded when a graph is first shown.
+const library = signal(null);
+let loading = null;
+
+function load() {
+  loading ??= import("./vendor/dagre/dagre.esm.js").then(
+    (module) => {
+      library.value = module.default;
+    },
+    () => {
+      // The next view tries again.
+      loading = null;
+    },
+  );
+}
+
+export function Graph({ name, status }) {
+  const [version, setVersion] = useState(0);
+  useEffect(load, []);
+  useEffect(() => {
+    const timer = setInterval(() => isReading() && setVersion((old) => old + 1), REFRESH_MS);
+    return () => clearInterval(timer);
+  }, []);
+  const members = status.writers.length + status.readers.length;
+  const resource = useResource(channelPath(name, "graph"), `${version}/${members}`);
+  return html`<${Loaded} resource=${resource}>${(graph) => html`<${Jobs} graph=${graph} />`}</>`;
+}
+
+function Jobs({ graph }) {
+  if (!graph.jobs.length) return html`<p class="empty">No job writes or reads this channel.</p>`;
+  return html`${library.value ? html`<${Picture} graph=${graph} />` : html`<p class="loading">Loading</p>`}
+    ${graph.truncated && html`<p class="hint">The nearest channels: there may be more.</p>`}
+    <h2>As text</h2>
+    <${Sentences} graph=${graph} />`;
+}
+
+// Nodes and edges with their places, from left to right as records move.
+function arranged({ channels, jobs }) {
+  const { graphlib, layout } = library.value;
+  const drawing = new graphlib.Graph({ multigraph: true });
+  drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 34, marginx: MARGIN, marginy: MARGIN });
+  // Names begin with a letter of ours, whatever others have called their channels.
+  for (const line of channels) drawing.setNode(`c:${line.channel.name}`, { ...NODE, line });
+  for (const job of jobs) {
+    drawing.setNode(`j:${job.id}`, { ...NODE, job });
+    for (const edge of job.edges) {
+      const ends = [`j:${job.id}`, `c:${edge.channel}`];
+      const [from, to] = edge.role === "writer" ? ends : ends.toReversed();
+      drawing.setEdge(from, to, { edge, width: 84, height: 16, labelpos: "c" }, edge.role);
+    }
+  }
+  layout(drawing);
+  return {
+    width: drawing.graph().width,
+    height: drawing.graph().height,
+    nodes: drawing.nodes().map((id) => ({ id, ...drawing.node(id) })),
+    edges: drawing.edges().map(({ v, w, name }) => ({ id: `${v}/${w}/${name}`, ...drawing.edge(v, w, name) })),
+  };
+}
+
+function Picture({ graph }) {
+  const { width, height, nodes, edges } = useMemo(() => arranged(graph), [graph]);
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Picture">
+    <svg class="graph" width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label="Writers, channels and readers">
+      <defs><marker id="arrow" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0 L10 5 L0 10 z" /></marker></defs>
+      ${edges.map(({ id, points, edge, x, y }) => html`<g key=${id} class=${`edge ${edgeKind(edge)}`} aria-hidden="true"><path d=${path(points)} marker-end="url(#arrow)" /><text x=${x} y=${y - 4} text-anchor="middle">${edgeText(edge)}</text></g>`)}
+      ${nodes.map((node) => html`<foreignObject key=${node.id} x=${node.x - NODE.width / 2} y=${node.y - NODE.height / 2} ...${NODE}>${node.line ? html`<${ChannelNode} line=${node.line} current=${node.line.channel.name === graph.channel} />` : html`<${JobNode} job=${node.job} />`}</foreignObject>`)}
+    </svg>
+  </div>`;
+}
+
+const path = ([first, ...rest]) => `M${first.x} ${first.y} ${rest.map(({ x, y }) => `L${x} ${y}`).join(" ")}`;
+
+const edgeKind = ({ living, lost, failed }) => (lost || failed ? "error" : living ? "good" : "idle");
+
+function edgeText({ living, lost, failed, finished }) {
+  const parts = [[living, "running"], [lost, "lost"], [failed, "failed"]].filter(([number]) => number > 0);
+  return (parts.length ? parts : [[finished, "finished"]]).map(([number, word]) => `${whole(number)} ${word}`).join(", ");
+}
+
+function ChannelNode({ line, current }) {
+  const { name } = line.channel;
+  return html`<div class=${`node channel ${current ? "current" : ""}`}>
+    <a href=${href(["channels", name], { tab: "graph" })} aria-current=${current ? "page" : undefined}><${Text} value=${name} /></a>
+    <small><${State} ...${lineState(line)} />${!isUnknown(line.lag_messages) && html` · lag ${count(line.lag_messages)}`}</small>
+  </div>`;
+}
+
+function JobNode({ job }) {
+  return html`<div class="node job"><b><${JobName} job=${job} /></b><small><${JobFacts} job=${job} /></small></div>`;
+}
+
+const JobName = ({ job }) => (isUnknown(job.name) ? "without a name" : html`<${Text} value=${job.name} />`);
+
+function JobFacts({ job: { spark, processes, name } }) {
+  if (!spark) return `${whole(processes)} ${processes === 1 ? "process" : "processes"}`;
+  const application = spark.application !== name && spark.application;
+  return html`Spark ${application && html`<${Text} value=${application} />`}${safeAddress(spark.ui) && html` <a href=${spark.ui} rel="noreferrer noopener" target="_blank">UI</a>`}`;
+}
+
+// Others report these addresses: only those of pages become links.
+export const safeAddress = (address) => /^https?:\/\//i.test(address ?? "");
+
+function Sentences({ graph }) {
+  const linked = (channel, role) => graph.jobs.flatMap((job) => job.edges.filter((edge) => edge.channel === channel && edge.role === role).map((edge) => ({ job, edge })));
+  const part = (words, none, found) =>
+    found.length ? html`${words} ${found.map(({ job, edge }, index) => html`${index > 0 && ", "}<${JobName} job=${job} /> (${edgeText(edge)})`)}` : none;
+  return html`<ul class="sentences">${graph.channels.map(({ channel: { name } }) => html`<li key=${name}><a href=${href(["channels", name], { tab: "graph" })}><${Text} value=${name} /></a>:
+    ${" "}${part("written by", "without a writer", linked(name, "writer"))}; ${part("read by", "without a reader", linked(name, "reader"))}.</li>`)}</ul>`;
+}

@@ -1,0 +1,85 @@
+"""The graph of a channel: a pipeline as one picture, with links, as text, with hostile names."""
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from browsers import Browser
+from endpoints import Site, fresh_id, site
+from gateways import Rig
+from pipelines import made_pipeline
+from waiting import until
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+@pytest.fixture
+def pipeline(rig: Rig) -> dict[str, Site]:
+    """The pipeline of `flights` and `delays`, with a reader that reports a hostile name."""
+    sites = made_pipeline(rig) | {"fares": site(rig, "fares")}
+    sites["delays"].session = fresh_id()
+    sites["delays"].attach(spark={"application": HOSTILE, "ui": "javascript:alert(1)"})
+    return sites
+
+
+def order(browser: Browser) -> list[str]:
+    """Return the texts of the nodes from left to right."""
+    script = """
+        const nodes = [...document.querySelectorAll(".graph foreignObject")];
+        nodes.sort((a, b) => a.x.baseVal.value - b.x.baseVal.value);
+        return nodes.map(each => each.querySelector("a, b").textContent);
+    """
+    found: list[str] = browser.driver.execute_script(script)
+    return found
+
+
+def test_a_pipeline_is_one_picture_from_left_to_right(
+    browser: Browser, rig: Rig, pipeline: dict[str, Site]
+) -> None:
+    browser.open(f"{rig.url}/#/channels/delays?tab=graph")
+    until(lambda: len(browser.all(".graph .node")) == 6, 30)
+    assert order(browser)[:4] == ["loader", "flights", "sums", "delays"]
+    assert "fares" not in order(browser)
+    browser.shows("delays: written by sums (1 running); read by", ".sentences")
+    browser.shows("archive (1 failed)", ".sentences")
+    assert len(browser.all(".edge.error")) == 1
+    assert browser.one(".node.current").text.startswith("delays")
+    links = [each.get_attribute("href") for each in browser.all(".node.job a")]
+    assert links == ["http://driver.example:4040/"]
+
+
+def test_the_graph_leads_from_channel_to_channel_by_keyboard(
+    browser: Browser, rig: Rig, pipeline: dict[str, Site]
+) -> None:
+    browser.open(f"{rig.url}/#/channels/delays?tab=graph")
+    browser.one(".graph .node")
+    browser.tab_to(lambda each: each.text == "flights")
+    browser.press(Keys.ENTER)
+    browser.shows("flights", "h1")
+    browser.shows("flights: written by loader", ".sentences")
+    assert browser.driver.current_url.endswith("#/channels/flights?tab=graph")
+
+
+def test_a_new_reader_appears(browser: Browser, rig: Rig, pipeline: dict[str, Site]) -> None:
+    browser.open(f"{rig.url}/#/channels/fares?tab=graph")
+    browser.shows("No job writes or reads this channel")
+    pipeline["fares"].member(group="newcomer")
+    browser.shows("read by newcomer (1 running)", ".sentences")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_graph_is_accessible_and_names_are_text(
+    browser: Browser, rig: Rig, pipeline: dict[str, Site], scheme: str
+) -> None:
+    browser.color_scheme(scheme)
+    browser.open(f"{rig.url}/#/channels/delays?tab=graph")
+    until(lambda: len(browser.all(".graph .node")) == 6, 30)
+    assert browser.violations() == []
+    assert HOSTILE in browser.text(".graph")
+    assert browser.all("main img") == []
+    assert browser.driver.title == "delays · Sluiceway"
+    width = browser.driver.execute_script("return document.documentElement.scrollWidth")
+    assert width <= 1280
+    browser.open(f"{rig.url}/#/channels/delays?tab=endpoints")
+    browser.shows("nightly / sums", ".spark")
+    links = [each.get_attribute("href") for each in browser.all(".spark a")]
+    assert links == ["http://driver.example:4040/"]

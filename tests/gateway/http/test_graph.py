@@ -1,0 +1,98 @@
+"""`GET /v1/channels/{name}/graph` over HTTP."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from endpoints import Site, fresh_id, site
+from gateways import Rig, code
+from sluiceway_gateway.graph import model, store
+
+
+def graph(rig: Rig, name: str, **headers: str) -> Any:
+    answer = rig.http.get(f"/v1/channels/{name}/graph", headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def chain(rig: Rig, *names: str, prefix: str = "job") -> list[Site]:
+    """Make channels, and between each two of them a job that reads one and writes the other."""
+    sites = [site(rig, name) for name in names]
+    for number, (before, after) in enumerate(pairwise(sites)):
+        before.session = after.session = fresh_id()
+        before.member(group=f"{prefix}-{number}")
+        after.member(role="writer", group=f"{prefix}-{number}")
+    return sites
+
+
+def test_a_pipeline_is_one_graph_from_any_of_its_channels(rig: Rig) -> None:
+    chain(rig, "raw", "clean", "sums")
+    chain(rig, "other", "unrelated")
+    for name in ("raw", "clean", "sums"):
+        found = graph(rig, name)
+        assert found["channel"] == name
+        assert [each["channel"]["name"] for each in found["channels"]] == ["clean", "raw", "sums"]
+        assert not found["truncated"]
+        jobs = {each["name"]: each["edges"] for each in found["jobs"]}
+        assert {
+            name: [(e["channel"], e["role"]) for e in edges] for name, edges in jobs.items()
+        } == {
+            "job-0": [("clean", "writer"), ("raw", "reader")],
+            "job-1": [("clean", "reader"), ("sums", "writer")],
+        }
+        assert jobs["job-0"][0] == {
+            "channel": "clean",
+            "role": "writer",
+            "groups": ["job-0"],
+            "living": 1,
+            "lost": 0,
+            "failed": 0,
+            "finished": 0,
+        }
+    lines = {e["channel"]["name"]: e for e in rig.http.get("/v1/status").json()["items"]}
+    assert found["channels"] == [lines[name] for name in ("clean", "raw", "sums")]
+
+
+def test_spark_jobs_have_their_names_and_the_address_of_their_ui(rig: Rig) -> None:
+    flights = site(rig)
+    spark = {"application": "nightly", "query": "sums", "ui": "http://driver:4040"}
+    flights.member(spark=spark)
+    (job,) = graph(rig, "flights")["jobs"]
+    assert (job["name"], job["spark"], job["processes"]) == ("sums", spark, 1)
+
+
+def test_jobs_that_have_ended_stay_while_their_place_is_theirs(rig: Rig) -> None:
+    flights = site(rig)
+    flights.depart(flights.member())
+    flights.depart(flights.attach())
+    (job,) = graph(rig, "flights")["jobs"]
+    assert (job["name"], job["edges"][0]["finished"]) == ("g", 1)
+
+
+def test_channels_that_the_token_does_not_see_are_left_out(rig: Rig) -> None:
+    chain(rig, "raw", "secret", "sums")
+    found = graph(rig, "raw", **rig.token("read:raw"))
+    assert [each["channel"]["name"] for each in found["channels"]] == ["raw"]
+    assert [e["channel"] for job in found["jobs"] for e in job["edges"]] == ["raw"]
+    assert "secret" not in str(found)
+    refused = rig.http.get("/v1/channels/secret/graph", headers=rig.token("read:raw"))
+    assert code(refused) == "forbidden"
+    absent = rig.http.get("/v1/channels/absent/graph", headers=rig.token("read"))
+    assert code(absent) == "channel_not_found"
+
+
+def test_a_graph_is_bounded_and_says_so(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"c{number}" for number in range(model.MAX_HOPS + 3)]
+    chain(rig, *names)
+    found = graph(rig, "c0")
+    assert len(found["channels"]) == model.MAX_HOPS + 1
+    assert found["truncated"]
+    monkeypatch.setattr(store, "MAX_CHANNELS", 3)
+    found = graph(rig, "c4")
+    assert [each["channel"]["name"] for each in found["channels"]] == ["c3", "c4", "c5"]
+    assert found["truncated"]
+    monkeypatch.setattr(store, "MAX_ENDPOINTS", 2)
+    found = graph(rig, "c4")
+    assert sum(len(each["edges"]) for each in found["jobs"]) == 2
+    assert found["truncated"]
