@@ -17,8 +17,8 @@ from sluiceway.errors import Conflict
 from sluiceway.ledger.write_batch import LeaseKeeper
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.spark import batches as batches_module
-from sluiceway.spark.batches import JobBatch
 from sluiceway.spark.driver import Application
+from sluiceway.spark.ledger_batches import JobBatch
 from spark_tasks import SCHEMA
 from topics import Topics
 

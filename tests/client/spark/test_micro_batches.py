@@ -14,7 +14,7 @@ from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict, IncompleteBatch, InvalidRecord, ReplayMismatch
 from sluiceway.spark import batches as batches_module
-from sluiceway.spark.batches import TaskBatch
+from sluiceway.spark.ledger_batches import TaskBatch
 from spark_tasks import SCHEMA, messages_of
 from topics import Topics
 
