@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class BoundedThreads:
-    """Runs calls on threads of their own, which other requests do not wait for."""
+    """Runs calls on separate threads, so that other requests do not wait for them."""
 
     def __init__(self, what: str, *, running: int, waiting: int) -> None:
         """Bound the calls of requests `what`, such as "for messages"."""
@@ -25,7 +25,7 @@ class BoundedThreads:
     async def run(self, call: Callable[[], _T]) -> _T:
         """Return what the call returns, on the event loop. Raises TooManyWaiters.
 
-        A call that has begun runs to its end, even if nobody waits for it any more.
+        A running call is not cancelled, even if nobody waits for it any more.
         """
         if self._present >= self._most:
             raise TooManyWaiters(

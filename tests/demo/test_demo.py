@@ -92,7 +92,7 @@ def test_every_count_and_checksum_agrees_and_nothing_is_left(
     ("number", "command"),
     [
         pytest.param(signal.SIGINT, EXECUTOR, marks=pytest.mark.long),
-        (signal.SIGTERM, "kafka.Kafka"),
+        pytest.param(signal.SIGTERM, "kafka.Kafka", marks=pytest.mark.long),
     ],
     ids=["while Spark works", "while the broker starts"],
 )

@@ -57,6 +57,7 @@ class ChannelProducers:
             max_messages=settings.max_queue_messages, max_bytes=settings.max_queue_bytes
         )
         self.deliveries = Deliveries(queue, self.report)
+        self._callbacks = self.deliveries.unless_abandoned(settings.callbacks)
         self.lock = self.deliveries.lock
         self._changed = self.deliveries.changed
         self._queue = queue
@@ -158,7 +159,8 @@ class ChannelProducers:
         return failure
 
     def close_abandoned(self) -> None:
-        """Close an abandoned producer."""
+        """Close an abandoned producer, with delivery callbacks only."""
+        self.deliveries.abandoned = True
         try:
             failure = self.close(None, timeout_s=CLOSE_TIMEOUT_S)
             if failure is not None:
@@ -392,7 +394,7 @@ class ChannelProducers:
             return
         self._outage = True
         LOGGER.warning("messages to %s are delayed: %s", name, error.str())
-        error_cb = self._settings.callbacks.get("error_cb")
+        error_cb = self._callbacks.get("error_cb")
         if error_cb is not None:
             self._queue.calls.append(lambda: error_cb(error))
             self._changed.notify_all()
@@ -422,7 +424,7 @@ class ChannelProducers:
             max_message_bytes=min(filter(None, limits)),
         )
         own: dict[str, Any] = {
-            **settings.callbacks,
+            **self._callbacks,
             "on_delivery": self._count,
             "delivery.report.only.error": not reports_all,
         }

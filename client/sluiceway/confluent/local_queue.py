@@ -226,8 +226,20 @@ class Deliveries:
         self.queue = queue
         # The last one is current; another thread may still be in a call of a replaced one.
         self.producers: tuple[Any, ...] = ()
+        self.abandoned = False
         self._report = report
         self._report_due_s = 0.0
+
+    def unless_abandoned(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
+        """Return callbacks that do nothing once the producer is abandoned; loggers unchanged.
+
+        They belong to a program that may have ended, as AIOProducer's to its closed event loop.
+        """
+
+        def guarded(callback: Callable[..., object]) -> Callable[..., object]:
+            return lambda *given: None if self.abandoned else callback(*given)
+
+        return {name: guarded(each) if callable(each) else each for name, each in callbacks.items()}
 
     def __len__(self) -> int:
         return len(self.queue) + self.in_librdkafka

@@ -1,1 +1,1 @@
-"""Audit trail: who changed a channel, when, and from what to what."""
+"""Audit trail: changes of channels, with principal, time, and old and new values."""

@@ -1,4 +1,4 @@
-"""Entries of the audit trail, and the differences that they name. Pure."""
+"""Entries of the audit trail, with changed fields. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel, ChannelSpec
 
 MAX_FIELDS = 20
-"""Fields that an entry names at most; the others are counted."""
+"""Maximum listed fields of an entry; the others are counted."""
 MAX_TEXT = 200
-"""Characters of a value; the rest is cut off."""
+"""Maximum characters of a value; the rest is cut off."""
 GATEWAY = "gateway"
-"""Who changes idle channels."""
+"""Principal of changes of idle channels."""
 
 Scalar = str | int | bool | None
 

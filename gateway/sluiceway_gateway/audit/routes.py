@@ -43,7 +43,7 @@ class AuditEntryBody(BaseModel):
 
 
 class AuditBody(BaseModel):
-    """A page of changes, the last first."""
+    """A page of changes, newest first."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -87,7 +87,7 @@ def list_changes(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=1, le=INT64_MAX, description="A number")] = None,
 ) -> Response:
-    """Return who changed channels of this name, when, and from what to what.
+    """Return the changes of channels of this name: principal, time, and old and new values.
 
     Entries of deleted channels stay as long as others.
     """

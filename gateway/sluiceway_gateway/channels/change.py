@@ -173,14 +173,14 @@ def refuse_for_adopted(channel: Channel, change: Change) -> None:
     if not channel.adopted:
         return
     spec = channel.spec
-    for field, asked, now in (
+    for field, requested, now in (
         ("partitions", change.partitions, spec.partitions),
         ("replication", change.replication, spec.replication),
         ("retention.ms", change.retention_ms, spec.retention.ms),
         ("retention.bytes", change.retention_bytes, spec.retention.bytes),
         ("config", change.config, spec.config),
     ):
-        if asked is not UNSET and asked != now:
+        if requested is not UNSET and requested != now:
             raise ChannelAdopted(
                 f"The topic {channel.topic.name!r} of the channel {channel.name!r} is adopted, so "
                 f"the gateway does not change its {field} {now!r}: leave spec.{field} out, and "
@@ -203,12 +203,12 @@ def _refuse_replacement(channel: Channel, change: Change) -> None:
             f"The channel {channel.name!r} {has}, which cannot be changed; leave spec.topic out, "
             "or create a channel with another name."
         )
-    for field, asked, now in (
+    for field, requested, now in (
         ("format", change.format, spec.format),
         ("replication", change.replication, spec.replication),
         ("delivery", change.delivery, spec.delivery),
     ):
-        if asked is not UNSET and asked != now:
+        if requested is not UNSET and requested != now:
             was = "the broker's default" if now is None else now
             raise ImmutableField(
                 f"The {field} of the channel {channel.name!r} is {was} and cannot be changed; "

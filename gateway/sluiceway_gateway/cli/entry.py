@@ -129,10 +129,10 @@ def duration(
 def waiting_for(what: str) -> Iterator[None]:
     """Print the reason of the wait on standard error, if the block takes longer than 2 s."""
 
-    def tell() -> None:
+    def notify() -> None:
         click.echo(f"sluiceway: waiting for {what}; Ctrl-C stops", err=True)
 
-    notice = threading.Timer(NOTICE_S, tell)
+    notice = threading.Timer(NOTICE_S, notify)
     notice.daemon = True
     notice.start()
     try:

@@ -1,6 +1,6 @@
-"""Points of the lag history, and how points of one resolution become one of a coarser. Pure.
+"""Points of the lag history, and their merging into coarser resolutions. Pure.
 
-A point covers an interval: its lag is the largest one found in it, its rates are means.
+A point covers an interval: its lag is the maximum, its rates are means.
 """
 
 from collections import defaultdict
@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from sluiceway_gateway.status.lag import GroupSummary
 
 MAX_GROUPS = 50
-"""Groups of a point, and of an answer, at most; those with the largest lag."""
+"""Maximum groups of a point and of a response: those with the largest lag."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolution:
-    """A distance of points, and how long they are kept."""
+    """An interval between points, and the time for which points are kept."""
 
     step_s: int
     kept_s: int

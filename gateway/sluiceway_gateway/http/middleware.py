@@ -77,9 +77,9 @@ class Observation:
                 failure = problem_response(_internal(request_id), request_id=request_id)
                 await failure(scope, receive, observed)
             finally:
-                self._tell(scope, status, time.perf_counter() - begun)
+                self._record(scope, status, time.perf_counter() - begun)
 
-    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path_format", "unmatched")
         method = scope["method"]
         self._metrics.count_request(route=route, method=method, status=status, seconds=seconds)

@@ -191,8 +191,8 @@ class KafkaAdmin:
 
     def end_offsets(self, name: str, partitions: Iterable[int]) -> dict[int, int]:
         """Return the end offsets by partition, without those whose leader did not answer."""
-        asked = [(name, each) for each in sorted(partitions)]
-        return {at: end for (_, at), end in self._offsets(asked, OffsetSpec.latest()).items()}
+        pairs = [(name, each) for each in sorted(partitions)]
+        return {at: end for (_, at), end in self._offsets(pairs, OffsetSpec.latest()).items()}
 
     def watermarks_of(self, topics: Mapping[str, int]) -> dict[str, dict[int, Watermarks | None]]:
         """Return the watermarks of topics, given their numbers of partitions."""
@@ -223,8 +223,8 @@ class KafkaAdmin:
 
     def newest(self, name: str, partitions: Iterable[int]) -> datetime | None:
         """Return the latest message timestamp, by its writer's clock; None without messages."""
-        asked = [(name, each) for each in sorted(partitions)]
-        results = self._list_offsets(asked, OffsetSpec.max_timestamp())
+        pairs = [(name, each) for each in sorted(partitions)]
+        results = self._list_offsets(pairs, OffsetSpec.max_timestamp())
         times_ms = [each.timestamp for each in results.values() if each.timestamp >= 0]
         return datetime.fromtimestamp(max(times_ms) / 1000, UTC) if times_ms else None
 
@@ -233,8 +233,8 @@ class KafkaAdmin:
 
         -1 where there is none; without the partitions whose leader did not answer.
         """
-        asked = [(name, each) for each in sorted(partitions)]
-        found = self._offsets(asked, OffsetSpec.for_timestamp(time_ms))
+        pairs = [(name, each) for each in sorted(partitions)]
+        found = self._offsets(pairs, OffsetSpec.for_timestamp(time_ms))
         return {partition: offset for (_, partition), offset in found.items()}
 
     def produce(

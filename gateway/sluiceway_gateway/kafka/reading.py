@@ -34,9 +34,9 @@ _CONSUMER = {
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
     "check.crcs": True,
-    # A broker serves one fetch at a time: after a seek, the earlier fetch ends so soon.
+    # Short, because a broker serves one fetch at a time: after a seek, the earlier one ends first.
     "fetch.wait.max.ms": 50,
-    # What is fetched and not asked for is thrown away.
+    # Small, because surplus messages are discarded.
     "queued.min.messages": 500,
     "queued.max.messages.kbytes": 8 * 1024,
     "fetch.max.bytes": 4 * 1024 * 1024,
@@ -72,7 +72,7 @@ class WindowReader:
         open_ = set(windows)
         with child_span("kafka Fetch", {"messaging.system": "kafka"}):
             while open_ and (left_s := deadline_s - time.monotonic()) > 0:
-                # First one message, then what is there: `consume` waits for all it is asked for.
+                # First one message, then the available ones: `consume` waits for the whole number.
                 polled = consumer.consume(1, min(_POLL_S, left_s))
                 if polled:
                     polled += consumer.consume(_MESSAGES_PER_POLL, _GATHER_S)
@@ -104,7 +104,7 @@ class WindowReader:
         error = message.error()
         if error is None:
             return False
-        # A window may begin in what retention has removed meanwhile.
+        # Retention may have removed the beginning of a window.
         ends = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)  # noqa: SLF001
         if error.code() in ends:
             return True

@@ -1,1 +1,1 @@
-"""Messages of a channel as people look at them: a few, read and written by hand."""
+"""Messages of a channel for inspection: a few, read and written by hand."""

@@ -1,4 +1,4 @@
-"""Which messages a request reads, and how much of each is shown. Pure."""
+"""Selection of messages for a request, and limits of their display. Pure."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from sluiceway_gateway.errors import InvalidRequest, Violation
 from sluiceway_gateway.ledger.model import Interval
 
 MAX_MESSAGES = 500
-"""In an answer, at most."""
+"""Maximum of a response."""
 MAX_PARTITIONS = 200
-"""Partitions that one request reads; their offsets have to fit into a cursor."""
+"""Maximum partitions of a request; their offsets must fit into a cursor."""
 MAX_BYTES = 8 * 1024 * 1024
-"""Of the values and keys of an answer's messages, unless there is only one."""
+"""Maximum total size of keys and values in a response with several messages."""
 READ_S = 4.0
-"""Time after which an answer has what was read so far."""
+"""Time after which a response is returned with the messages read so far."""
 MAX_RECORDS = 100
-"""Records that are shown of one message."""
+"""Maximum shown records of a message."""
 _ROUND_MESSAGES = 2_000
-"""Messages that are asked for at once, of all partitions together."""
+"""Maximum messages of a round, in all partitions together."""
 _GAP = 1_000
-"""Offsets without a visible record that are read over rather than skipped."""
+"""Maximum gap between runs that are read together instead of separately."""
 _MAX_WINDOW = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadMessage:
-    """A message as Kafka has it."""
+    """A message from Kafka."""
 
     partition: int
     offset: int
@@ -53,10 +53,10 @@ class ReadMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class StartPoint:
-    """Where a request begins to read.
+    """The start point of a request.
 
-    `bounds` has, by partition, the offset that reading begins at, or ends below if it begins with
-    the newest message. Without it, all partitions are read, or one, from `offset` or `since` on.
+    `bounds` has the start offset by partition or, for newest first, the offset below which messages
+    are read. Without it, all partitions or one are read from `offset` or `since` on.
     """
 
     newest_first: bool = True
@@ -93,16 +93,16 @@ def start_of_cursor(cursor: str) -> StartPoint | None:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionView:
-    """The part of a partition that may be shown: messages in `runs`, sorted and apart.
+    """The visible part of a partition: messages in `runs`, which are sorted and separate.
 
-    `truncated`: there are more runs behind these, in the direction of reading.
+    `truncated`: there are more runs in the direction of reading.
     """
 
     partition: int
     begin_offset: int
     end_offset: int
     stable_offset: int | None = None
-    """Of exactly-once channels: where readers stop."""
+    """`stable` of exactly-once channels."""
     runs: tuple[Interval, ...]
     truncated: bool = False
 
@@ -191,7 +191,7 @@ class MessageSelection:
 
     @property
     def is_full(self) -> bool:
-        """Whether something was dropped."""
+        """Whether any message was dropped."""
         return bool(self.dropped)
 
     def of(self, partition: int) -> Sequence[ReadMessage]:
@@ -243,7 +243,7 @@ class ReadProgress:
     found: defaultdict[int, deque[ReadMessage]] = field(default_factory=lambda: defaultdict(deque))
     size_bytes: int = 0
     ended: Literal["time", "bytes"] | None = None
-    """Why there are fewer messages than asked for, although there are more."""
+    """The reason why there are fewer messages than requested, although there are more."""
     _grown: int = 1
 
     @property
@@ -252,7 +252,7 @@ class ReadProgress:
         return sum(map(len, self.found.values()))
 
     def windows(self) -> dict[int, Interval]:
-        """Return what the next round reads; nothing at the end."""
+        """Return the windows of the next round; empty at the end."""
         if self.ended is not None or self.count >= self.limit:
             return {}
         wanted = self.limit - self.count
@@ -301,7 +301,7 @@ class ReadProgress:
                 self.ended = "time"
             elif selected.is_full or self.size_bytes >= MAX_BYTES:
                 self.ended = "bytes"
-        # Where most offsets hold nothing to show, as in compacted topics, windows grow.
+        # Windows grow if most offsets have no message to show, as in compacted topics.
         self._grown = min(_MAX_WINDOW, self._grown * 4) if selected.count < len(windows) else 1
 
     def messages(self) -> list[ReadMessage]:
@@ -309,7 +309,7 @@ class ReadProgress:
         return merged(self.found, newest=self.newest)
 
     def following(self) -> StartPoint | None:
-        """Return where a further request goes on; None if everything was shown."""
+        """Return the start point of the next page; None at the end."""
         more = any(
             view.truncated or window(view, self.at[each], 1, newest=self.newest) is not None
             for each, view in self.views.items()
@@ -322,10 +322,9 @@ _LEAST_TEXT = 200
 
 
 def shortened(value: Any, characters: int) -> tuple[Any, list[str]]:
-    """Return a JSON value of about so many characters at most, and JSON pointers to what was cut.
+    """Return a JSON value of about `room` characters at most, and JSON pointers to cut values.
 
-    A text is cut to a quarter of that, and ends with `…`; of objects and arrays the rest is left
-    out.
+    A text is cut to a quarter of that, and ends with `…`; objects and arrays lose their rest.
     """
     cut: list[str] = []
     left = characters

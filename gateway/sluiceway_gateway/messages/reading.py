@@ -1,4 +1,4 @@
-"""Reads of a few messages, which change nothing: no positions, and no use is recorded."""
+"""Reads of a few messages. They change no positions, and do not count as use."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from sluiceway_gateway.messages.records import MessageContent
 
 _MAX_RUNS = 2_000
-"""Runs of one partition that a request looks at."""
+"""Maximum runs of a partition that a request reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownMessage:
-    """A message, what it holds, and whether a commit lists it (None without a ledger)."""
+    """A message, its records, and whether it is committed (None without a ledger)."""
 
     message: ReadMessage
     content: MessageContent
@@ -51,25 +51,25 @@ class ShownMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class MessagePage:
-    """Messages of an answer, in their order, and where a further request goes on."""
+    """The messages of a page, in order, and the start point of the next page."""
 
     channel: Channel
     newest_first: bool
     partitions: tuple[PartitionView, ...]
     left_out: int
-    """Partitions with messages that were not read, because there are too many."""
+    """Partitions that were not read, because there are too many."""
     unavailable: tuple[int, ...]
     """Partitions whose leaders did not answer."""
     messages: tuple[ShownMessage, ...]
     following: StartPoint | None
     ended: Literal["time", "bytes"] | None
-    """Why there are fewer messages than asked for, although there are more."""
+    """The reason why there are fewer messages than requested, although there are more."""
 
 
 class MessageReads:
     """Reads of messages of one database's channels.
 
-    Each has connections to Kafka of its own, and memory for some megabytes of messages.
+    Each read has its own connections to Kafka, and takes some megabytes of memory.
     """
 
     def __init__(self, database: Database, kafka: KafkaAdmin) -> None:
@@ -77,11 +77,11 @@ class MessageReads:
         self._kafka = kafka
 
     def read(self, name: str, start: StartPoint, *, limit: int, uncommitted: bool) -> MessagePage:
-        """Return up to `limit` messages from a point on; changes nothing.
+        """Return up to `limit` messages from a start point on; changes nothing.
 
-        Of exactly-once channels, those that readers see, or with `uncommitted` all. Fewer after
-        some seconds. Raises ChannelNotFound, ChannelNotReady, KafkaUnavailable, and InvalidRequest
-        for a partition or an offset that the channel does not have.
+        On exactly-once channels returns committed messages, or all with `uncommitted`. Returns
+        fewer after some seconds. Raises ChannelNotFound, ChannelNotReady, KafkaUnavailable, and
+        InvalidRequest for a partition or an offset out of range.
         """
         with self._database.read() as tx:
             channel = require_channel(name, channels_store.find(tx, name), None)
@@ -124,12 +124,14 @@ class MessageReads:
     def _start(
         self, channel: Channel, start: StartPoint, bounds: Mapping[int, Watermarks]
     ) -> tuple[dict[int, int], int]:
-        """Return by partition where reading begins, and the number of partitions left out."""
+        """Return the start offset by partition, and the number of omitted partitions."""
         if start.bounds is not None:
-            # Retention may have removed what a cursor names.
-            begins = {each: marks.begin_offset for each, marks in bounds.items()}
-            known = {each: at for each, at in start.bounds.items() if each in begins}
-            return {each: max(at, begins[each]) for each, at in known.items()}, 0
+            # Retention may have removed a cursor's messages, and a client may send any offset.
+            return {
+                each: min(max(at, bounds[each].begin_offset), bounds[each].end_offset)
+                for each, at in start.bounds.items()
+                if each in bounds
+            }, 0
         if start.offset is not None:
             assert start.partition is not None  # noqa: S101 - the wire requires it
             _require_offset(start.partition, start.offset, bounds[start.partition])
@@ -199,7 +201,7 @@ class MessageReads:
         *,
         uncommitted: bool,
     ) -> tuple[ShownMessage, ...]:
-        # The libraries of records take memory that most gateways never need.
+        # Imported on use: the libraries take memory that most gateways do not need.
         from sluiceway_gateway.messages.records import MessageDecoder
 
         decoder = MessageDecoder(channel.spec.format, versions)
@@ -217,7 +219,7 @@ class MessageReads:
     def _listed(
         self, channel: Channel, messages: Sequence[ReadMessage]
     ) -> Callable[[ReadMessage], bool | None]:
-        """Return whether commits list a message; None where there are too many runs to say."""
+        """Return whether a message is committed; None if there are too many runs to check."""
         offsets: defaultdict[int, list[int]] = defaultdict(list)
         for each in messages:
             offsets[each.partition].append(each.offset)
@@ -254,7 +256,7 @@ def _is_filled(marks: Watermarks) -> bool:
 
 
 def _chosen(start: StartPoint, partitions: int) -> Sequence[int]:
-    """Return the partitions that a start point names, or all. Raises InvalidRequest."""
+    """Return the partitions of a start point, by default all. Raises InvalidRequest."""
     if start.bounds is not None:
         named = sorted(start.bounds)
         if named[-1] >= partitions:

@@ -24,7 +24,7 @@ __all__ = ["EncodedMessage", "MessageContent", "MessageDecoder", "encode", "part
 
 @dataclass(frozen=True, kw_only=True)
 class MessageContent:
-    """What a message holds: the first of its records as JSON values, or why there are none."""
+    """The first records of a message as JSON values, or the reason why there are none."""
 
     schema: SchemaVersion | None = None
     records: Sequence[Any] = ()
@@ -33,7 +33,7 @@ class MessageContent:
 
 
 class MessageDecoder:
-    """Decodes messages of a channel, each by the schema that it was written with."""
+    """Decodes messages of a channel, each by its writer's schema."""
 
     def __init__(self, format_: Format, versions: Sequence[SchemaVersion]) -> None:
         self._format = format_
@@ -41,7 +41,7 @@ class MessageDecoder:
         self._decoders: dict[int, Decoder] = {}
 
     def decode(self, value: bytes | None) -> MessageContent:
-        """Return what a value holds. Never raises because of the bytes."""
+        """Return the records of a value. Never raises because of the bytes."""
         id_ = self._schema_id(value)
         version = None if id_ is None else self._versions.get(id_)
         decoded = self._decoder(id_).decode([value])
@@ -80,7 +80,7 @@ class MessageDecoder:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedMessage:
-    """A message's value, and how many records it holds."""
+    """A message's value, and its number of records."""
 
     value: bytes | None
     records: int

@@ -54,11 +54,11 @@ async def list_messages(
     limit: Limit = 50,
     uncommitted: Uncommitted = False,
 ) -> Response:
-    """Return the newest messages, or older ones from a given point on; no group's positions change.
+    """Return the newest messages, or messages from a start point on; changes no positions.
 
-    On exactly-once channels those that readers see. A message that cannot be decoded has `error`
-    and its bytes. An answer has at most some megabytes, and comes within about five seconds, then
-    with what was found: see `incomplete`.
+    On exactly-once channels returns committed messages. A message that cannot be decoded has
+    `error` and its bytes. A response has at most some megabytes. After about five seconds it has
+    the messages found so far: see `incomplete`.
     """
     begin = start_point(partition=partition, offset=offset, since=since, start=start, cursor=cursor)
 
@@ -78,13 +78,13 @@ async def list_messages(
     status_code=201,
     summary="Write messages",
     response_model=WrittenBody,
-    response_description="Where they are",
+    response_description="The offsets of the messages",
     responses=problems(404, 409, 413),
 )
 async def write_messages(
     name: Name, body: MessagesPost, writer: Writer, gateway: Gateway
 ) -> Response:
-    """Write a few records by hand, in the channel's format and present schema.
+    """Write a few records by hand, in the channel's format and current schema.
 
     On exactly-once channels they are one committed batch, which a repeat with the same `batch_key`
     does not write again. On other channels a repeat writes again.

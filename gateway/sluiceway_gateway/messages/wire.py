@@ -1,4 +1,4 @@
-"""JSON of messages: parameters, bodies and answers."""
+"""JSON of messages: parameters, request bodies and responses."""
 
 import base64
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ _ENDED = {
 
 
 PartitionNumber = Annotated[
-    int | None, Query(ge=0, lt=MAX_PARTITIONS, description="Only this one; default: all")
+    int | None, Query(ge=0, lt=MAX_PARTITIONS, description="Only this partition; default: all")
 ]
 Offset = Annotated[
     int | None,
@@ -54,11 +54,13 @@ Start = Annotated[
 ]
 Cursor = Annotated[
     str | None,
-    Query(max_length=8_000, description="next_cursor of an answer; replaces the other places"),
+    Query(
+        max_length=8_000, description="next_cursor of a response; replaces the other start points"
+    ),
 ]
 Limit = Annotated[int, Query(ge=1, le=MAX_MESSAGES)]
 Uncommitted = Annotated[
-    bool, Query(description="On exactly-once channels: also messages that readers do not see")
+    bool, Query(description="On exactly-once channels: also uncommitted messages")
 ]
 
 
@@ -70,7 +72,7 @@ def start_point(
     start: str,
     cursor: str | None,
 ) -> StartPoint:
-    """Return where to begin. Raises InvalidRequest for parameters that exclude each other."""
+    """Return the start point. Raises InvalidRequest for parameters that exclude each other."""
     given = {"cursor": cursor, "offset": offset, "since": since}
     named = [name for name, value in given.items() if value is not None]
     named += ["start"] if start == "earliest" else []
@@ -84,7 +86,7 @@ def start_point(
     found = start_of_cursor(cursor)
     if found is None:
         raise malformed(
-            "query:cursor", "not a cursor of messages; take next_cursor of the answer before"
+            "query:cursor", "not a cursor of messages; use next_cursor of the previous response"
         )
     return found
 
@@ -119,10 +121,10 @@ class MessageBody(BaseModel):
     offset: int
     timestamp: datetime | None
     timestamp_type: Literal["create", "append"] | None = Field(
-        description="Whose clock it is: the producer's, or the broker's"
+        description="The clock of the timestamp: the producer's, or the broker's"
     )
     committed: bool | None = Field(
-        description="Whether a commit lists it; null on other channels than exactly-once"
+        description="Whether it is committed; null except on exactly-once channels"
     )
     key: BytesBody | None
     headers: list[HeaderBody] = Field(description=f"The first {MAX_HEADERS}")
@@ -134,23 +136,21 @@ class MessageBody(BaseModel):
         description="JSON pointers into `records`: texts that were cut, and objects and lists "
         "whose rest was left out. limit=1 cuts less"
     )
-    error: str | None = Field(description="Why it has no records")
+    error: str | None = Field(description="The reason why it has no records")
     raw: BytesBody | None = Field(description="The value of a message of bytes, or with an error")
 
 
 class MessagePartitionBody(BaseModel):
-    """A partition that was read, and its offsets."""
+    """Offsets of a partition that was read."""
 
     partition: int
     begin_offset: int
     end_offset: int
-    stable_offset: int | None = Field(
-        description="Where readers of exactly-once channels stop at present; else null"
-    )
+    stable_offset: int | None = Field(description="`stable` of exactly-once channels, else null")
 
 
 class EndedBody(BaseModel):
-    """Why there are fewer messages than asked for, although there are more."""
+    """The reason why there are fewer messages than requested, although there are more."""
 
     reason: Literal["time", "bytes"]
     message: str
@@ -167,7 +167,7 @@ class MessagesBody(BaseModel):
     )
     partitions_unavailable: list[int] = Field(description="Their leaders did not answer")
     incomplete: EndedBody | None
-    next_cursor: str | None = Field(description="Goes on in this order; null at the end")
+    next_cursor: str | None = Field(description="The next page in this order; null at the end")
 
 
 class MessagesPost(RequestModel):
@@ -214,7 +214,7 @@ def _key_bytes(key: str | int | None) -> bytes | None:
 
 
 class WrittenMessageBody(BaseModel):
-    """Where a message is."""
+    """The offset of a message."""
 
     partition: int
     offset: int

@@ -30,7 +30,7 @@ from sluiceway_gateway.messages.reading import require_same_topic
 _log = structlog.get_logger(__name__)
 
 OWNER = "sluiceway.messages"
-"""Owner of the batches that hold hand-made messages."""
+"""Owner of the batches of hand-written messages."""
 _FRAMING_BYTES = 128
 """Kafka's overhead of a message."""
 
@@ -48,10 +48,10 @@ class WriteRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenMessages:
-    """Where the records are: (partition, offset, records) of each message.
+    """The written messages as (partition, offset, records).
 
-    `batch` is the one that was committed with them. `replayed`: its key was committed before, and
-    nothing was written.
+    `batch` is their committed batch. `replayed`: its key was committed before, and nothing was
+    written.
     """
 
     messages: tuple[tuple[int, int, int], ...] = ()

@@ -151,16 +151,16 @@ def validate_commit(commit: Commit, context: CommitContext) -> bool:
     if endpoint.state is State.CLOSED:
         raise IllegalTransition(f"The endpoint {endpoint.id} is closed and cannot commit.")
     own = _own(context)
-    for asked in commit.positions:
-        if asked.partition not in own:
+    for position in commit.positions:
+        if position.partition not in own:
             size = "" if endpoint.size is None else f", of {endpoint.size}"
             raise NotAssigned(
-                f"The partition {asked.partition} is not one of {endpoint.where}{size}; the "
+                f"The partition {position.partition} is not one of {endpoint.where}{size}; the "
                 f"channel has {context.partitions} partitions."
             )
-        stored = context.stored.get(asked.partition)
+        stored = context.stored.get(position.partition)
         if stored is not None:
-            require_forward(asked, stored, group)
+            require_forward(position, stored, group)
     return True
 
 
@@ -189,14 +189,14 @@ def require_topic(topic_id: str | None, given: str) -> None:
         )
 
 
-def require_forward(asked: Position, stored: Committed, group: Group) -> None:
+def require_forward(position: Position, stored: Committed, group: Group) -> None:
     """Raise GoesBack if the position is before the stored one."""
     at = stored.position
-    if asked.order < at.order:
+    if position.order < at.order:
         raise GoesBack(
             f"The group {group.name!r} has committed offset {at.offset}, record {at.record} of "
-            f"partition {at.partition}; a commit cannot go back to offset {asked.offset}, record "
-            f"{asked.record}. To read again, close the readers and use offsets/reset."
+            f"partition {at.partition}; a commit cannot go back to offset {position.offset}, "
+            f"record {position.record}. To read again, close the readers and use offsets/reset."
         )
 
 

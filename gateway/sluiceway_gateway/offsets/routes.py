@@ -166,7 +166,7 @@ async def commit(
     Only the living instance of a place, in the group's current generation, can commit, and only
     forward. A number that is not above the last one changes nothing.
     """
-    asked = Commit(
+    commit = Commit(
         channel=name,
         channel_uid=body.uid,
         group=group,
@@ -177,7 +177,7 @@ async def commit(
         number=body.number,
         positions=_positions_of(body.positions),
     )
-    result = await asyncio.wrap_future(gateway.offsets.submit(asked, principal=principal))
+    result = await asyncio.wrap_future(gateway.offsets.submit(commit, principal=principal))
     positions = [(result.member, each) for each in result.positions]
     return json_response(_group_json(result.group, positions) | {"number": result.number})
 
@@ -297,12 +297,12 @@ def advance(
     `members_open`), and only forward. 409 `position_moved` if another reader has moved a position.
     A repeat changes nothing.
     """
-    asked = Advance(
+    change = Advance(
         positions=_positions_of(body.positions),
         before={each.partition: each for each in _positions_of(body.before)},
         topic_id=body.topic_id,
     )
-    found = gateway.offsets.advance(name, group, asked, uid=body.uid, principal=principal)
+    found = gateway.offsets.advance(name, group, change, uid=body.uid, principal=principal)
     return json_response(_report_json(found))
 
 

@@ -280,9 +280,9 @@ class Offsets:
                 for _, each in offsets_store.of(tx, channel.uid, group, member=-1)
             }
             moving = [
-                asked
-                for asked in advance.positions
-                if _moves(asked, stored.get(asked.partition), advance, found)
+                position
+                for position in advance.positions
+                if _moves(position, stored.get(position.partition), advance, found)
             ]
             _put(tx, (channel.uid, group, -1), moving, advance.topic_id, self._clock())
             kept = offsets_store.of(tx, channel.uid, group, member=-1)
@@ -375,21 +375,21 @@ def _require_partitions(channel: Channel, positions: Iterable[Position]) -> None
         )
 
 
-def _moves(asked: Position, stored: Committed | None, advance: Advance, group: Group) -> bool:
+def _moves(position: Position, stored: Committed | None, advance: Advance, group: Group) -> bool:
     """Whether the position changes; False if it has the new value already."""
     at = None if stored is None else stored.position
-    if stored is not None and stored.topic_id == advance.topic_id and at == asked:
+    if stored is not None and stored.topic_id == advance.topic_id and at == position:
         return False
-    before = advance.before.get(asked.partition)
+    before = advance.before.get(position.partition)
     if (at and at.order) != (before and before.order):
         present = "no position" if at is None else f"offset {at.offset}, record {at.record}"
         raise PositionMoved(
-            f"The group {group.name!r} has {present} in partition {asked.partition}, which this "
+            f"The group {group.name!r} has {present} in partition {position.partition}, which this "
             "reader did not set: another one reads the partition for the group. Read the group's "
             "positions and continue from there, or stop."
         )
     if stored is not None:
-        require_forward(asked, stored, group)
+        require_forward(position, stored, group)
     return True
 
 

@@ -66,7 +66,7 @@ def apply(kafka: KafkaAdmin, actions: Iterable[Action]) -> Applied:
 
     Raises KafkaUnavailable, possibly after some of the actions.
     """
-    asked = list(actions)
+    requested = list(actions)
     rejections: dict[str, Rejection] = {}
 
     def accepted(outcomes: Mapping[str, Rejection | None]) -> frozenset[str]:
@@ -76,17 +76,19 @@ def apply(kafka: KafkaAdmin, actions: Iterable[Action]) -> Applied:
         return frozenset(name for name, rejection in outcomes.items() if rejection is None)
 
     created = accepted(
-        kafka.create_topics([each for each in asked if isinstance(each, CreateTopic)])
+        kafka.create_topics([each for each in requested if isinstance(each, CreateTopic)])
     )
     # Partitions cannot be added to a topic whose creation was refused; it keeps that rejection.
-    growths = [each for each in asked if isinstance(each, GrowPartitions)]
+    growths = [each for each in requested if isinstance(each, GrowPartitions)]
     grown = accepted(
         kafka.grow_partitions([each for each in growths if each.name not in rejections])
     )
     configured = accepted(
-        kafka.alter_configs([each for each in asked if isinstance(each, AlterConfig)])
+        kafka.alter_configs([each for each in requested if isinstance(each, AlterConfig)])
     )
-    deletions = kafka.delete_topics([each.name for each in asked if isinstance(each, DeleteTopic)])
+    deletions = kafka.delete_topics(
+        [each.name for each in requested if isinstance(each, DeleteTopic)]
+    )
     # An absent topic counts as deleted.
     deleted = accepted({name: each for name, each in deletions.items() if not _absent(each)})
     return Applied(
@@ -217,8 +219,8 @@ class Reconciler:
             for name, topic in desired.items()
             if name not in seen.rejections
         }
-        asked = [act for name, first in plans.items() for act in actions(desired[name], first)]
-        done = apply(self._kafka, asked)
+        requested = [act for name, first in plans.items() for act in actions(desired[name], first)]
+        done = apply(self._kafka, requested)
         self._observe_again(desired, done, topics)
         now = self._clock()
         results: dict[str, ReconcileResult] = {}

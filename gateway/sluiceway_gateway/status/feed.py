@@ -1,4 +1,4 @@
-"""Status feed: one look at the database for all who watch, and events that are encoded once."""
+"""Status feed: one read of the database for all watchers, and events that are encoded once."""
 
 import asyncio
 import secrets
@@ -21,21 +21,21 @@ from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.http.json import JsonCache, time_json
 from sluiceway_gateway.longpoll import Watch
-from sluiceway_gateway.status.service import Look, Statuses
+from sluiceway_gateway.status.service import FeedUpdate, Statuses
 from sluiceway_gateway.status.store import StatusReport
 from sluiceway_gateway.status.wire import status_text, summary_json
 
 PACE_S = 1.0
-"""Minimum time between two looks, and so between two events of a stream."""
+"""Minimum time between two reads, and so between two events of a stream."""
 LOOK_S = 5.0
-"""Maximum time between two looks: a stream ends so long after its token at the latest."""
+"""Maximum time between two reads, and so between the end of a token and of its streams."""
 HEARTBEAT_S = 15.0
 """Time without an event after which a stream has a comment."""
 RETRY_MS = 2000
 """Pause before a reconnect that is recommended to clients."""
 
 _SHARE = 0.1
-"""The largest part of the time that is spent on looks."""
+"""Maximum fraction of the time that is spent on reads."""
 _MAX_CHANGES = 100
 """Changes of the list from which a stream can be resumed."""
 _MAX_UPDATES = 50
@@ -65,7 +65,7 @@ _PIECES = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Update:
-    """The event that brings a watcher up to date."""
+    """The event that updates a watcher to the current state."""
 
     position: str
     """Its id."""
@@ -90,7 +90,7 @@ class _Subject:
     """Set at the next change, when another event takes its place."""
     watchers: int = 0
     is_read: bool = False
-    """Whether a look has found its present state."""
+    """Whether its current state was read."""
     is_gone: bool = False
     updates: dict[object, "asyncio.Future[_Update]"] = field(default_factory=dict)
     """Updates to the present state, by what watchers have and may see."""
@@ -198,7 +198,7 @@ class _Watcher:
 class StatusFeed:
     """Streams of one gateway: of the list, and of single channels. Lives in one event loop.
 
-    While anybody watches, one task looks at the database: after each change, at most once per
+    While anybody watches, one task reads the database: after each change, at most once per
     `PACE_S`, and at once for a new watcher of something that is not watched yet. It checks all
     tokens in the same transaction. Each event is encoded once for all
     watchers that have the same state and may see the same. A watcher has no queue: one that read
@@ -218,7 +218,7 @@ class StatusFeed:
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._urgent = asyncio.Event()
-        # A thread of its own, so that looks continue while all others are busy.
+        # A separate thread, so that reads continue while the worker threads are busy.
         self._thread = CapacityLimiter(1)
         watch.at_close(self._close)
 
@@ -274,9 +274,9 @@ class StatusFeed:
             self._watchers.discard(watcher)
             subject.watchers -= 1
             if not subject.watchers:
-                # Looks leave it out from now on.
+                # Omitted from reads from now on.
                 subject.is_read = False
-                if name is not None:
+                if name is not None and self._channels.get(name) is subject:
                     del self._channels[name]
 
     def _has_ended(self, watcher: _Watcher, subject: _Subject) -> bool:
@@ -355,23 +355,23 @@ class StatusFeed:
         return await asyncio.shield(found)
 
     async def _run(self) -> None:
-        """Look while there are watchers."""
+        """FeedUpdate while there are watchers."""
         try:
-            await self._keep_looking()
+            await self._keep_reading()
         finally:
-            # After an error too: without looks, tokens are not checked.
+            # After an error too: without reads, tokens are not checked.
             for each in self._watchers:
                 each.has_ended = True
             self._wake_all()
 
-    async def _keep_looking(self) -> None:
+    async def _keep_reading(self) -> None:
         overall: Tag | None = None
         while self._watchers and not self._watch.is_closed:
             self._urgent.clear()
             begun_s = time.monotonic()
-            # If the database is away, states are as they were.
+            # Without the database, states are unchanged.
             with suppress(DatabaseUnavailable):
-                overall = await self._look()
+                overall = await self._read()
             pause_s = max(PACE_S, (time.monotonic() - begun_s) / _SHARE)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
@@ -392,31 +392,34 @@ class StatusFeed:
             for each in tasks:
                 each.cancel()
 
-    async def _look(self) -> Tag:
+    async def _read(self) -> Tag:
         principals = {each.by for each in self._watchers}
         listed = self._list.tags if self._list.watchers else None
         subjects = dict(self._channels)
         watched = {name: each.tag for name, each in subjects.items()}
 
-        def run() -> tuple[Look, dict[str, bytes], dict[str, bytes]]:
-            look = self._statuses.look(by=principals, listed=listed, watched=watched)
-            lines = {e.version.channel.name: to_json(summary_json(e)) for e in look.summaries}
-            return look, lines, {name: self._text(each) for name, each in look.statuses.items()}
+        def run() -> tuple[FeedUpdate, dict[str, bytes], dict[str, bytes]]:
+            update = self._statuses.feed_update(by=principals, listed=listed, watched=watched)
+            lines = {e.version.channel.name: to_json(summary_json(e)) for e in update.summaries}
+            return update, lines, {name: self._text(each) for name, each in update.statuses.items()}
 
-        look, lines, texts = await to_thread.run_sync(run, limiter=self._thread)
-        if look.refused:
+        update, lines, texts = await to_thread.run_sync(run, limiter=self._thread)
+        if update.refused:
             for each in self._watchers:
-                each.has_ended = each.has_ended or each.by in look.refused
+                each.has_ended = each.has_ended or each.by in update.refused
             self._wake_all()
-        if look.tags is not None and self._list.watchers:
-            self._list.change(look.tags, lines)
+        if update.tags is not None and self._list.watchers:
+            self._list.change(update.tags, lines)
         for name, subject in subjects.items():
-            if name in look.gone:
+            if name in update.gone:
                 subject.is_gone = True
                 subject.wake()
+                # A later channel of the name has a subject of its own.
+                if self._channels.get(name) is subject:
+                    del self._channels[name]
             elif name in texts:
-                subject.change(look.statuses[name].version.tag, texts[name])
-        return look.overall
+                subject.change(update.statuses[name].version.tag, texts[name])
+        return update.overall
 
     def _text(self, status: StatusReport) -> bytes:
         """Return the JSON of a status, as a read has it."""

@@ -33,7 +33,7 @@ class ChannelView:
         self._by = by
         self._version: StatusVersion
 
-    async def look(self) -> str:
+    async def read_tag(self) -> str:
         """Read the state and return its tag, quoted.
 
         Raises ChannelNotFound, and Unauthenticated for a token that is not valid any more.
@@ -79,7 +79,7 @@ class ListView:
         self._by = principal
         self._page: StatusPage
 
-    async def look(self) -> str:
+    async def read_tag(self) -> str:
         """Read the state and return its tag, quoted.
 
         Raises Unauthenticated for a token that is not valid any more.
@@ -181,12 +181,12 @@ async def _answer(
 ) -> Response:
     """Return the status, or 304 if it has not changed within `wait_s`."""
     deadline_s = time.monotonic() + wait_s
-    tag = await view.look()
+    tag = await view.read_tag()
     # What changed may be on another page, or not this token's to see.
     while precondition.names(tag):
         left_s = deadline_s - time.monotonic()
         if left_s <= 0 or not await unless_disconnected(request, view.changed(left_s)):
             return Response(status_code=304, headers={"ETag": f"W/{tag}"})
-        tag = await view.look()
+        tag = await view.read_tag()
     tag, body = await view.body()
     return Response(body, headers={"ETag": f"W/{tag}"}, media_type="application/json")

@@ -35,19 +35,19 @@ class StatusPage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """What changed for watchers since their last look."""
+class FeedUpdate:
+    """Changes for watchers since their last update."""
 
     refused: frozenset[Principal]
     """Watchers whose tokens are no longer valid."""
     overall: Tag
     """Differs between two states of all channels."""
     tags: dict[str, Tag] | None
-    """Of all channels, by name; None if nobody watches the list."""
+    """Tags of all channels by name; None without watchers of the list."""
     summaries: tuple[ChannelSummary, ...]
-    """Of the channels that are new or have another tag in the list."""
+    """New channels, and channels with another tag in the list."""
     statuses: Mapping[str, StatusReport]
-    """Of the watched channels with another tag, by name."""
+    """Watched channels with another tag, by name."""
     gone: frozenset[str]
     """Watched channels that do not exist."""
 
@@ -106,16 +106,16 @@ class Statuses:
             overall=overall,
         )
 
-    def look(
+    def feed_update(
         self,
         *,
         by: Collection[Principal],
         listed: Mapping[str, Tag] | None,
         watched: Mapping[str, Tag | None],
-    ) -> Look:
-        """Return what changed since `listed`, the tags of the list, and since those of `watched`.
+    ) -> FeedUpdate:
+        """Return the changes since the tags `listed` (of the list) and `watched`.
 
-        Without `listed`, the list is left out.
+        Without `listed`, the list is omitted.
         """
         with self._database.read() as tx:
             refused = self._tokens.refusals(tx, by)
@@ -123,7 +123,7 @@ class Statuses:
             tags = None if listed is None else channels_store.all_tags(tx, known=listed)
             found = channels_store.tags(tx, sorted(watched)) if tags is None else tags
             changed = [n for n, tag in (tags or {}).items() if tag is not (listed or {}).get(n)]
-            return Look(
+            return FeedUpdate(
                 refused=frozenset(refused),
                 overall=overall,
                 tags=tags,

@@ -19,6 +19,7 @@ from confluent_kafka.aio import AIOProducer
 
 from confluent_facade import NUMBER, Facade, KafkaError, offsets, raised, taken
 from sluiceway.confluent import Message, Producer, TopicPartition
+from waiting import until
 
 Reported = list[tuple[int | None, str, int | None, int | None]]
 
@@ -116,6 +117,27 @@ def test_an_abandoned_producer_is_closed(site: Facade, name: str) -> None:
     gc.collect()
     with site.gateway.channel(name).reader() as reader:
         assert list(reader) == [{"value": b"last words"}]
+
+
+def test_an_abandoned_producer_calls_no_callback_of_its_program(
+    site: Facade, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: collections.Counter[str] = collections.Counter()
+    every = {"statistics.interval.ms": 50}
+    producer = site.producer(stats_cb=lambda _: calls.update(["abandoned"]), **every)
+    producer.produce(name, b"x")
+    assert producer.flush(30) == 0
+    with site.producer(stats_cb=lambda _: calls.update(["other"]), **every) as other:
+        other.produce(name, b"x")
+        # Both have the same interval, so events of the first one wait to be called.
+        until(lambda: other.poll(0.1) < 0 or calls["other"] >= 3)
+    called = calls["abandoned"]
+    del producer
+    gc.collect()
+    with site.gateway.channel(name).reader() as reader:
+        assert len(list(reader)) == 2, "both producers have reported their ends"
+    assert calls["abandoned"] == called
+    assert not [each for each in caplog.records if each.levelname == "ERROR"]
 
 
 def test_a_full_queue_raises_and_accepts_messages_after_a_poll(site: Facade, name: str) -> None:

@@ -3,7 +3,6 @@
 import gc
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 import warnings
@@ -16,7 +15,6 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import sluiceway.spark
-import spark_daemon
 from environments import spark_environment
 from relay import Relay
 from sluiceway.rest.models import Connection
@@ -56,10 +54,6 @@ def spark_session(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in spark_environment(directory).items():
             patch.setenv(name, value)
-        # Without the other modules of the tests, so workers cannot import them.
-        (directory / "daemon").mkdir()
-        shutil.copy(spark_daemon.__file__, directory / "daemon")
-        patch.setenv("PYTHONPATH", str(directory / "daemon"), prepend=os.pathsep)
         builder = (
             SparkSession.builder.master("local-cluster[1,2,1024]")
             .appName("sluiceway tests")
@@ -72,7 +66,6 @@ def spark_session(
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
             .config("spark.task.maxFailures", "1")
-            .config("spark.python.daemon.module", spark_daemon.__name__)
             # Idle queries look for data a hundred times a second by default.
             .config("spark.sql.streaming.pollingDelay", "50ms")
         )

@@ -1,5 +1,6 @@
 """Messages over HTTP: read from Kafka and decoded, written by hand."""
 
+import base64
 import itertools
 import struct
 import time
@@ -310,7 +311,7 @@ def test_partitions_and_offsets_out_of_range_are_refused_with_the_valid_range(
     assert "not together" in refused(
         http, channel, 422, invalid, start="earliest", since="2026-01-01T00:00:00Z"
     )
-    assert "take next_cursor" in refused(http, channel, 422, invalid, cursor="bm9wZQ")
+    assert "use next_cursor" in refused(http, channel, 422, invalid, cursor="bm9wZQ")
     refused(http, channel, 422, invalid, limit=501)
     # What retention has removed is skipped.
     assert ids(page(http, channel, start="earliest")) == [2, 3, 4]
@@ -394,6 +395,16 @@ class TestExactlyOnce:
                 assert ids(page(http, channel, partition=0, offset=2)) == [4]
                 older = page(http, channel, limit=1)
                 assert ids(page(http, channel, limit=1, cursor=older["next_cursor"])) == [2]
+
+    @pytest.mark.parametrize("order", ["n", "o"])
+    def test_a_cursor_beyond_the_end_is_one_at_the_end(
+        self, http: httpx.Client, channel: Channel, order: str
+    ) -> None:
+        with channel.writer(group="job", partition=0) as writer, writer.batch("one"):
+            writer.write({"id": 1})
+        text = f"{order},0:{10**19 - 1}".encode()
+        found = page(http, channel, cursor=base64.urlsafe_b64encode(text).decode().rstrip("="))
+        assert ids(found) == ([1] if order == "n" else [])
 
     def test_a_channel_without_commits_has_only_uncommitted_messages(
         self, http: httpx.Client, channel: Channel, topics: Topics

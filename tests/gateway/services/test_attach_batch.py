@@ -158,7 +158,7 @@ def test_a_full_dynamic_group_admits_restarts_of_its_static_members_only(
         crowd.request(**dynamic, static_id="a"), crowd.request(**dynamic, static_id="b")
     )
     assert again.result(30).endpoint.place == first.place
-    with pytest.raises(GroupSize, match="has 2 members, the most"):
+    with pytest.raises(GroupSize, match="has the maximum of 2 members"):
         third.result(30)
     assert [row.size for row in crowd.rows(endpoint_groups, crowd.uid)] == [2]
 

@@ -37,10 +37,10 @@ export function Graph({ name, status }) {
   }, []);
   const members = status.writers.length + status.readers.length;
   const resource = useResource(channelPath(name, "graph"), `${version}/${members}`);
-  return html`<${Loaded} resource=${resource}>${(graph) => html`<${Loading} graph=${graph} />`}</>`;
+  return html`<${Loaded} resource=${resource}>${(graph) => html`<${Jobs} graph=${graph} />`}</>`;
 }
 
-function Loading({ graph }) {
+function Jobs({ graph }) {
   if (!graph.jobs.length) return html`<p class="empty">No job writes or reads this channel.</p>`;
   return html`${library.value ? html`<${Picture} graph=${graph} />` : html`<p class="loading">Loading</p>`}
     ${graph.truncated && html`<p class="hint">The nearest channels: there may be more.</p>`}

@@ -98,7 +98,10 @@ function silence(line) {
 }
 
 function heartbeat(line) {
-  return beats(line) && !isUnknown(line.last_heartbeat_at) ? "in time" : ago(line.last_heartbeat_at, "None yet");
+  if (beats(line) && !isUnknown(line.last_heartbeat_at)) return "in time";
+  // Unchanged rows are not rendered again, except for this.
+  tick.value;
+  return ago(line.last_heartbeat_at, "None yet");
 }
 
 function counts({ living, lost, failed }) {

@@ -3,7 +3,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./view.js";
 
 const ROW_PX = 36;
-const MARGIN_ROWS = 12;
+const MARGIN_ROWS = 8;
 
 // `columns` have `id`, `title`, `cell(row, active)` and may have `hint`, `numeric`, `header`, and
 // `optional`: from 1 on, the first to be left out on narrow screens have the highest number.
@@ -13,6 +13,8 @@ export function VirtualTable({ label, columns, rows, keyOf, sort, descending, on
   const [view, setView] = useState({ first: 0, count: 60 });
   const [active, setActive] = useState(0);
   const focusWanted = useRef(false);
+  // The rows in the document by key. A row that is the same is not rendered again.
+  const rendered = useRef(new Map());
   const current = Math.min(active, Math.max(0, rows.length - 1));
 
   function measure() {
@@ -58,6 +60,20 @@ export function VirtualTable({ label, columns, rows, keyOf, sort, descending, on
   const shown = rows.slice(Math.min(view.first, rows.length), last);
   // The active row is a tab stop, and in the document wherever the view is.
   const tabStop = current >= view.first && current < last ? current : Math.min(view.first + MARGIN_ROWS, last - 1);
+  const following = new Map();
+  const rowsInView = shown.map((row, offset) => {
+    const index = view.first + offset;
+    const isActive = index === tabStop;
+    const key = keyOf(row);
+    let found = rendered.current.get(key);
+    if (found?.row !== row || found.index !== index || found.isActive !== isActive || found.columns !== columns) {
+      const node = html`<${Row} key=${key} row=${row} columns=${columns} index=${index} active=${isActive} onFocus=${() => setActive(index)} />`;
+      found = { row, index, isActive, columns, node };
+    }
+    following.set(key, found);
+    return found.node;
+  });
+  rendered.current = following;
   return html`<div class="scroller" ref=${scroller} onScroll=${measure} onKeyDown=${onKeyDown}>
     <table aria-label=${label} aria-rowcount=${rows.length + 1}>
       <thead>
@@ -72,10 +88,7 @@ export function VirtualTable({ label, columns, rows, keyOf, sort, descending, on
       </thead>
       <tbody>
         ${view.first > 0 && html`<tr key="above" aria-hidden="true" class="spacer"><td style=${{ height: `${Math.min(view.first, rows.length) * ROW_PX}px` }}></td></tr>`}
-        ${shown.map((row, offset) => {
-          const index = view.first + offset;
-          return html`<${Row} key=${keyOf(row)} row=${row} columns=${columns} index=${index} active=${index === tabStop} onFocus=${() => setActive(index)} />`;
-        })}
+        ${rowsInView}
         ${last < rows.length && html`<tr key="below" aria-hidden="true" class="spacer"><td style=${{ height: `${(rows.length - last) * ROW_PX}px` }}></td></tr>`}
       </tbody>
     </table>
@@ -83,8 +96,17 @@ export function VirtualTable({ label, columns, rows, keyOf, sort, descending, on
   </div>`;
 }
 
-const classOf = (column) =>
-  [column.numeric && "numeric", column.optional && `optional-${column.optional}`, `column-${column.id}`].filter(Boolean).join(" ");
+const classes = new WeakMap();
+
+function classOf(column) {
+  let found = classes.get(column);
+  if (found === undefined) {
+    const names = [column.numeric && "numeric", column.optional && `optional-${column.optional}`, `column-${column.id}`];
+    found = names.filter(Boolean).join(" ");
+    classes.set(column, found);
+  }
+  return found;
+}
 
 function Row({ row, columns, index, active, onFocus }) {
   return html`<tr aria-rowindex=${index + 2} onFocusIn=${onFocus}>

@@ -218,7 +218,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Close the connection if the client reads nothing of the pending data."""
         waiting = self.transport.get_write_buffer_size()
 
-        def look() -> None:
+        def check() -> None:
             self._stalled = None
             left = self.transport.get_write_buffer_size()
             if left and left >= waiting:
@@ -227,7 +227,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._abort_if_stalled()
 
         if waiting and self._stalled is None:
-            self._stalled = self.loop.call_later(self.client_timeout_s, look)
+            self._stalled = self.loop.call_later(self.client_timeout_s, check)
 
 
 def limited_protocol(settings: Settings) -> type[LimitedProtocol]:
