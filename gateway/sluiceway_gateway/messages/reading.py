@@ -126,10 +126,12 @@ class MessageReads:
     ) -> tuple[dict[int, int], int]:
         """Return the start offset by partition, and the number of omitted partitions."""
         if start.bounds is not None:
-            # Retention may have removed what a cursor names.
-            begins = {each: marks.begin_offset for each, marks in bounds.items()}
-            known = {each: at for each, at in start.bounds.items() if each in begins}
-            return {each: max(at, begins[each]) for each, at in known.items()}, 0
+            # Retention may have removed a cursor's messages, and a client may send any offset.
+            return {
+                each: min(max(at, bounds[each].begin_offset), bounds[each].end_offset)
+                for each, at in start.bounds.items()
+                if each in bounds
+            }, 0
         if start.offset is not None:
             assert start.partition is not None  # noqa: S101 - the wire requires it
             _require_offset(start.partition, start.offset, bounds[start.partition])

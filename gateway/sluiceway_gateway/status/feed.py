@@ -276,7 +276,7 @@ class StatusFeed:
             if not subject.watchers:
                 # Omitted from reads from now on.
                 subject.is_read = False
-                if name is not None:
+                if name is not None and self._channels.get(name) is subject:
                     del self._channels[name]
 
     def _has_ended(self, watcher: _Watcher, subject: _Subject) -> bool:
@@ -414,6 +414,9 @@ class StatusFeed:
             if name in update.gone:
                 subject.is_gone = True
                 subject.wake()
+                # A later channel of the name has a subject of its own.
+                if self._channels.get(name) is subject:
+                    del self._channels[name]
             elif name in texts:
                 subject.change(update.statuses[name].version.tag, texts[name])
         return update.overall

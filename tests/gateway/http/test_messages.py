@@ -1,5 +1,6 @@
 """Messages over HTTP: read from Kafka and decoded, written by hand."""
 
+import base64
 import itertools
 import struct
 import time
@@ -394,6 +395,16 @@ class TestExactlyOnce:
                 assert ids(page(http, channel, partition=0, offset=2)) == [4]
                 older = page(http, channel, limit=1)
                 assert ids(page(http, channel, limit=1, cursor=older["next_cursor"])) == [2]
+
+    @pytest.mark.parametrize("order", ["n", "o"])
+    def test_a_cursor_beyond_the_end_is_one_at_the_end(
+        self, http: httpx.Client, channel: Channel, order: str
+    ) -> None:
+        with channel.writer(group="job", partition=0) as writer, writer.batch("one"):
+            writer.write({"id": 1})
+        text = f"{order},0:{10**19 - 1}".encode()
+        found = page(http, channel, cursor=base64.urlsafe_b64encode(text).decode().rstrip("="))
+        assert ids(found) == ([1] if order == "n" else [])
 
     def test_a_channel_without_commits_has_only_uncommitted_messages(
         self, http: httpx.Client, channel: Channel, topics: Topics

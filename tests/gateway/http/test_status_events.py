@@ -179,15 +179,20 @@ def test_a_stream_is_compressed_for_clients_that_accept_it(flights: Site, path: 
         assert compressed.data() == plain.data() != first
 
 
-async def taken(rig: Rig, channel: str | None, between: Callable[[], object]) -> list[bytes]:
-    """Return the pieces of a stream whose client waits after the first event for `between`."""
-    # The server asks for the next piece when the connection takes it.
-    own = feed.StatusFeed(
+def separate_feed(rig: Rig) -> feed.StatusFeed:
+    """Return a feed that the gateway does not use."""
+    return feed.StatusFeed(
         rig.app.state.parts.statuses,
         Watch(rig.database, limit=1, poll_s=0.01),
         fragments=JsonCache(),
         clock=rig.clock,
     )
+
+
+async def taken(rig: Rig, channel: str | None, between: Callable[[], object]) -> list[bytes]:
+    """Return the pieces of a stream whose client waits after the first event for `between`."""
+    # The server asks for the next piece when the connection takes it.
+    own = separate_feed(rig)
     events = own.events(LOOPBACK, channel=channel, last_id=None, compress=False)
     other = own.events(LOOPBACK, channel=channel, last_id=None, compress=False)
 
@@ -346,6 +351,38 @@ def test_a_stream_ends_with_its_channel(flights: Site) -> None:
         events.rest()
     answer = flights.rig.http.get(f"{PATH}/events")
     assert (answer.status_code, code(answer)) == (404, "channel_not_found")
+
+
+def test_a_slow_stream_of_a_deleted_channel_does_not_end_those_of_its_successor(
+    flights: Site,
+) -> None:
+    rig = flights.rig
+
+    def delete() -> None:
+        with rig.database.write() as tx:
+            remove(tx, flights.uid, from_phases=list(Phase))
+
+    async def run() -> None:
+        own = separate_feed(rig)
+        slow, ended, successor = (
+            own.events(LOOPBACK, channel="flights", last_id=None, compress=False) for _ in range(3)
+        )
+        for each in (slow, ended):
+            assert await anext(each) == feed._START
+            while await anext(each) == feed._COMMENT:
+                pass
+        await asyncio.to_thread(delete)
+        assert {piece async for piece in ended} <= {feed._COMMENT}
+        await asyncio.to_thread(site, rig)
+        assert await anext(successor) == feed._START
+        while await anext(successor) == feed._COMMENT:
+            pass
+        # The new channel's stream does not end with the last one of the deleted channel.
+        await slow.aclose()
+        assert await anext(successor) == feed._COMMENT
+        await successor.aclose()
+
+    asyncio.run(run())
 
 
 def test_a_stopping_gateway_ends_its_streams(database: Database, database_url: str) -> None:
