@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -107,7 +107,7 @@ class MessageReads:
             left_out=left_out,
             unavailable=tuple(each for each in chosen if each not in bounds),
             messages=self._shown(channel, versions, progress.messages(), uncommitted=uncommitted),
-            following=progress.following(),
+            following=_following(start, progress, bounds),
             ended=progress.ended,
         )
 
@@ -267,6 +267,21 @@ def _chosen(start: StartPoint, partitions: int) -> Sequence[int]:
     if start.partition >= partitions:
         raise no_partition("query:partition", start.partition, partitions)
     return [start.partition]
+
+
+def _following(
+    start: StartPoint, progress: ReadProgress, known: Collection[int]
+) -> StartPoint | None:
+    """Return the start point of the next page, with the offsets of partitions that are not known.
+
+    None at the end.
+    """
+    following = progress.following()
+    unread = {each: at for each, at in (start.bounds or {}).items() if each not in known}
+    if not unread:
+        return following
+    bounds = {} if following is None else following.bounds
+    return StartPoint(newest_first=progress.newest, bounds={**(bounds or {}), **unread})
 
 
 def _require_offset(partition: int, offset: int, marks: Watermarks) -> None:

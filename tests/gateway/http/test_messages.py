@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from gateways import code
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from topics import Topics
 
 SCHEMA = {
@@ -316,6 +317,27 @@ def test_partitions_and_offsets_out_of_range_are_refused_with_the_valid_range(
     # What retention has removed is skipped.
     assert ids(page(http, channel, start="earliest")) == [2, 3, 4]
     assert ids(page(http, channel)) == [4, 3, 2]
+
+
+def test_a_cursor_keeps_partitions_whose_leaders_do_not_answer(
+    http: httpx.Client, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = channel_of(gateway, partitions=2)
+    for partition in (0, 1):
+        write(channel, 2 * partition, 2 * partition + 1, partition=partition)
+    found = [page(http, channel, limit=1)]
+    watermarks = KafkaAdmin.watermarks
+
+    def without_leader(self: KafkaAdmin, *arguments: Any) -> Any:
+        return watermarks(self, *arguments) | {1: None}
+
+    with monkeypatch.context() as away:
+        away.setattr(KafkaAdmin, "watermarks", without_leader)
+        found.append(page(http, channel, cursor=found[-1]["next_cursor"]))
+    assert found[-1]["partitions_unavailable"] == [1]
+    found.append(page(http, channel, cursor=found[-1]["next_cursor"]))
+    assert [ids(each) for each in found] == [[3], [1, 0], [2]]
+    assert found[-1]["next_cursor"] is None
 
 
 def test_a_channel_without_messages_has_none(http: httpx.Client, gateway: Gateway) -> None:
