@@ -108,7 +108,7 @@ class PartitionView:
 
     @cached_property
     def spans(self) -> tuple[Interval, ...]:
-        """The runs, with those that are near each other as one."""
+        """The runs, merged where the gap is small."""
         spans: list[Interval] = []
         for first, end in self.runs:
             if spans and first - spans[-1].end <= _GAP:

@@ -109,7 +109,7 @@ class _Subject:
 
 @dataclass(kw_only=True)
 class _List(_Subject):
-    """The lines of all channels, and the names of those that changed last."""
+    """The lines of all channels, and the names of the last changed channels."""
 
     run: str = field(default_factory=lambda: secrets.token_hex(4))
     """The prefix of this gateway's ids."""

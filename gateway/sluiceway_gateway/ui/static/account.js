@@ -1,4 +1,4 @@
-// The token in use: its name, what it permits, and its end.
+// The token in use: name, permissions and expiry.
 
 import { account, getJson, serverNow, signInReason, token } from "./api.js";
 import { Text } from "./format.js";

@@ -1,4 +1,4 @@
-// What is shown, kept up to date: an event stream, polling where a proxy buffers it, and pause.
+// Updates of the view: by an event stream, by polling where a proxy buffers it, and pause.
 
 import { ApiError } from "./api.js";
 import { PollInstead, readEvents } from "./stream.js";

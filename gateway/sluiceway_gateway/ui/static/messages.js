@@ -72,7 +72,7 @@ function Controls({ query, exact, partitions, onRefresh, write }) {
   </form>`;
 }
 
-// An input that keeps what is being typed while the view around it changes.
+// An input that keeps unfinished text while the view around it changes.
 function Typed({ value, onTyped, ...rest }) {
   const [draft, setDraft] = useState(null);
   useEffect(() => setDraft(null), [value]);
