@@ -49,12 +49,12 @@ function Jobs({ graph }) {
     <${Sentences} graph=${graph} />`;
 }
 
-// Nodes and edges with their places, from left to right as records move.
+// Nodes and edges with their positions, from left to right in the direction of records.
 function arranged({ channels, jobs }) {
   const { graphlib, layout } = library.value;
   const drawing = new graphlib.Graph({ multigraph: true });
   drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 26, marginx: MARGIN, marginy: MARGIN });
-  // Names begin with a letter of ours, whatever others have called their channels.
+  // Prefixes keep channels and jobs with equal names apart.
   for (const line of channels) drawing.setNode(`c:${line.channel.name}`, { ...NODE, line });
   for (const job of jobs) {
     drawing.setNode(`j:${job.id}`, { ...NODE, job });
@@ -113,7 +113,7 @@ function JobFacts({ job: { spark, processes, name } }) {
   return html`Spark ${application && html`<${Text} value=${application} />`}${safeAddress(spark.ui) && html` <a href=${spark.ui} rel="noreferrer noopener" target="_blank">UI</a>`}`;
 }
 
-// Others report these addresses: only those of pages become links.
+// Drivers report these addresses: only http and https become links.
 export const safeAddress = (address) => /^https?:\/\//i.test(address ?? "");
 
 function Sentences({ graph }) {
