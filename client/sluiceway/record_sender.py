@@ -46,7 +46,8 @@ class RecordSender:
     """Sends the records of one writer.
 
     `turn` is held to accumulate, send, or close; delivery reports do not take it. After `failure`
-    nothing more is accepted. `handle` and `batches` are set once the writer is an endpoint:
+    nothing more is accepted. `failed_unnoticed` is true until a call has raised the failure of a
+    background thread. `handle` and `batches` are set once the writer is an endpoint:
     with `batches`, each record is produced in an open batch.
     """
 
@@ -67,6 +68,7 @@ class RecordSender:
         self.batches: WriterBatches | None = None
         self.turn = FairLock()
         self.failure: SluicewayError | None = None
+        self.failed_unnoticed = False
         self.closed = False
         self._schema = schema
         self._timeout_s = timeout_s
@@ -212,6 +214,8 @@ class RecordSender:
     def _send_waiting(self) -> None:
         with self.turn:
             self._lingering = False
+            if self.failure is not None:
+                return
             try:
                 self.require_open()
                 self._send_rows()
@@ -219,8 +223,8 @@ class RecordSender:
                 # This thread has no caller. The producer raises the error again in the next call.
                 self.failure, self._send_at_once = None, True
             except SluicewayError:
-                # The next call raises it.
-                return
+                # The next call raises it, if only `close`.
+                self.failed_unnoticed = self.failure is not None
 
     def _send_rows(self) -> None:
         """Send the buffered rows, before anything that is written after them."""
@@ -278,7 +282,8 @@ class RecordSender:
     def require_open(self) -> None:
         """Raise unless the writer may be used."""
         if self.failure is not None:
-            if isinstance(self.failure, CommitUnknown):
+            if self.failed_unnoticed or isinstance(self.failure, CommitUnknown):
+                self.failed_unnoticed = False
                 raise self.failure
             raise EndpointClosed(
                 f"this writer failed, so it cannot be used any more: {self.failure}"

@@ -239,7 +239,8 @@ class ChannelWriter(ChannelEndpoint):
     def close(self) -> None:
         """Flush, report the end offsets, and detach. May be repeated.
 
-        After a failed `write` or `flush` it only detaches. Index 0 of a group waits for the other
+        After a failed `write` or `flush` it only detaches. A failure in the background that no call
+        has raised yet is raised. Index 0 of a group waits for the other
         members; SluicewayTimeout names those that are still attached after the `close_timeout_s`
         of `Channel.writer`. Raises Fenced for a superseded writer.
 
@@ -294,7 +295,7 @@ class ChannelWriter(ChannelEndpoint):
             self._sender.batches.require_ended()
         self._sender.close_rows()
         try:
-            if self._sender.failure is None:
+            if self._sender.failure is None or self._sender.failed_unnoticed:
                 self.flush()
         except BaseException as error:
             self._end_batches(error)

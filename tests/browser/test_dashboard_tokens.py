@@ -42,6 +42,22 @@ def test_only_permitted_actions_are_shown(browser: Browser, rig: Rig) -> None:
     browser.button("Reset offsets…")
 
 
+def test_a_paused_list_is_not_shown_to_the_next_token(browser: Browser, rig: Rig) -> None:
+    for name in ("flights", "weather"):
+        site(rig, name)
+    browser.open(f"{rig.url}/#/")
+    sign_in(browser, rig.token("read", label="ana"))
+    browser.shows("weather", "main")
+    browser.button("Pause").click()
+    browser.button("Sign out").click()
+    sign_in(browser, rig.token("read:fl", label="ops"))
+    browser.shows("ops", "header .account")
+    assert "weather" not in browser.text("main")
+    browser.button("Resume").click()
+    browser.shows("flights", "main")
+    assert "weather" not in browser.text("main")
+
+
 def test_an_action_with_a_revoked_token_changes_nothing_and_says_so(
     browser: Browser, rig: Rig
 ) -> None:

@@ -14,6 +14,7 @@ from sluiceway import Channel, Gateway
 from sluiceway.errors import Conflict
 from sluiceway_gateway.db.engine import Database
 from topics import DEFINITION, Topics, readings
+from waiting import until
 
 Command = Callable[..., Run]
 
@@ -62,8 +63,12 @@ def test_a_halted_channel_is_repaired_and_read_and_written_again(
         with pytest.raises(Conflict, match=f"halted.*channels repair {site.name}") as halted:
             ids(channel)
         assert halted.value.code == "ledger_halted"
-        with pytest.raises(Conflict, match=r"halted.*channels repair"), channel.writer() as writer:
-            writer.write(readings(1))
+        refused = channel.writer()
+        refused.write(readings(1))
+        # The batch is opened in the background, where no caller sees the refusal.
+        until(lambda: refused._sender.failure is not None)
+        with pytest.raises(Conflict, match=r"halted.*channels repair"):
+            refused.close()
 
         monkeypatch.setattr("click.confirm", lambda *_, **__: False)
         declined = command("repair", site.name)

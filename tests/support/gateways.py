@@ -22,7 +22,7 @@ from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef
 from sluiceway_gateway.cli.serve import bound_socket
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.http.server import limited_protocol
+from sluiceway_gateway.http.limits import limited_protocol
 from sluiceway_gateway.provisioning.store import record_observation
 from sluiceway_gateway.settings import Settings
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from sluiceway.channel import Channel
-from sluiceway.spark.batches import TaskResult
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.endpoints import Job
+from sluiceway.spark.ledger_batches import TaskResult
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter
 from spark_tasks import SCHEMA

@@ -3,7 +3,7 @@
 import math
 from datetime import UTC, datetime
 
-from endpoints import Site, fresh_id, report, site
+from endpoints import Site, fresh_id, site
 from gateways import Rig
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.history import store
@@ -53,6 +53,6 @@ def made_pipeline(rig: Rig) -> dict[str, Site]:
     flights.member(group="sums", spark=spark)
     delays.member(role="writer", group="sums", spark=spark)
     delays.session = fresh_id()
-    delays.beat(report(delays.member(group="archive"), "error", cause="the disk is full"))
+    delays.depart(delays.member(group="archive"), "error", cause="the disk is full")
     delays.session = fresh_id()
     return sites

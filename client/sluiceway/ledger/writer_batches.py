@@ -33,6 +33,8 @@ class BatchedWriter(Protocol):
 
     failure: SluicewayError | None
     """The reason why it refuses further work, or None."""
+    failed_unnoticed: bool
+    """Whether it failed in a background thread, and no call has raised the failure yet."""
 
     def require_open(self) -> None:
         """Raise unless it may be used."""
@@ -171,7 +173,7 @@ class WriterBatches:
         with self._turn:
             committed = self._sequence.resolve(timeout_s=timeout_s)
             if isinstance(self._writer.failure, CommitUnknown):
-                self._writer.failure = None
+                self._writer.failure, self._writer.failed_unnoticed = None, False
             return committed
 
     def close(self, error: BaseException | None = None) -> None:
@@ -215,14 +217,16 @@ class WriterBatches:
 
     def _commit_if_current(self, batch: WriteBatch | None) -> None:
         with self._turn:
-            if self._sequence.current is not batch or self._sequence.in_block:
+            writer = self._writer
+            if self._sequence.current is not batch or self._sequence.in_block or writer.failure:
                 return
             try:
-                self._writer.require_open()
-                self._writer.send_accumulated()
+                writer.require_open()
+                writer.send_accumulated()
                 self.flush()
             except SluicewayError as error:
-                # The next call raises it.
+                # The next call raises it, if only `close`.
+                writer.failed_unnoticed = writer.failure is not None
                 LOGGER.warning("the timed commit of a writer failed: %s", error)
 
 

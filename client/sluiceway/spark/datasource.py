@@ -21,9 +21,9 @@ from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.gateway import Gateway
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader, FilteredDataReader
-from sluiceway.spark.batches import JobBatch, request_of_job
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import Job, JobEndpoint
+from sluiceway.spark.ledger_batches import JobBatch, request_of_job
 from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.microbatch import require_supported, stream_reader
 from sluiceway.spark.options import ReadOptions, WriteOptions

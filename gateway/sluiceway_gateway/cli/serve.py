@@ -164,7 +164,7 @@ def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[]
     """Serve until SIGINT or SIGTERM, then finish running requests. Raises ClickException."""
     # Imported late because it takes long: refusals to start should come first.
     from sluiceway_gateway.app import create_app
-    from sluiceway_gateway.http.server import limited_protocol
+    from sluiceway_gateway.http.limits import limited_protocol
 
     configure_tracing("sluiceway-gateway")
     app = create_app(settings)

@@ -11,7 +11,7 @@ from sluiceway_gateway.db.statements import chunks, starts_with
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, SparkJob, State
 from sluiceway_gateway.graph.model import MAX_CHANNELS, MAX_ENDPOINTS, MAX_HOPS, GraphEndpoint
 
-# Of readers and writers without a group, those that have ended are no part of a pipeline.
+# Ended readers and writers without a group are not part of a pipeline.
 _SHOWN = ~endpoints.c.superseded & (
     (endpoints.c.group_name != ANONYMOUS) | (endpoints.c.state != str(State.CLOSED))
 )

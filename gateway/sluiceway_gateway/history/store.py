@@ -74,7 +74,7 @@ def write(tx: WriteTransaction, writes: Sequence[PointWrite]) -> None:
         ended: dict[tuple[int, int], list[str]] = defaultdict(list)
         for each in writes:
             until_s = coarser.start(each.point.at_s)
-            # After a start, whatever another replica may have left is merged.
+            # After a start, also merge the points of a replica that led before.
             since_s = until_s - finer.kept_s
             if each.previous_s is not None:
                 since_s = coarser.start(max(each.previous_s, since_s))

@@ -34,7 +34,7 @@ _CONSUMER = {
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
     "check.crcs": True,
-    # Short, because a broker serves one fetch at a time: after a seek, the earlier one ends first.
+    # Short: a broker serves a connection's fetches in order, so a fetch after a seek waits for it.
     "fetch.wait.max.ms": 50,
     # Small, because surplus messages are discarded.
     "queued.min.messages": 500,
@@ -100,7 +100,7 @@ class WindowReader:
         return read
 
     def _is_end(self, message: Message) -> bool:
-        """Whether it is no message, but says that the partition has no further one."""
+        """Whether this event is the end of its partition; keep other errors."""
         error = message.error()
         if error is None:
             return False

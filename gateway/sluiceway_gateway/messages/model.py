@@ -108,7 +108,7 @@ class PartitionView:
 
     @cached_property
     def spans(self) -> tuple[Interval, ...]:
-        """The runs, with those that are near each other as one."""
+        """The runs, merged where the gap is small."""
         spans: list[Interval] = []
         for first, end in self.runs:
             if spans and first - spans[-1].end <= _GAP:
@@ -177,7 +177,7 @@ class MessageSelection:
         """By partition, the offset of the last message that was dropped."""
 
     def add(self, message: ReadMessage) -> None:
-        """Take a message, unless it is not to be shown or dropped at once."""
+        """Add a message if it is visible and among the selected ones."""
         partition = message.partition
         if not self._views[partition].shows(message.offset):
             return
@@ -322,9 +322,10 @@ _LEAST_TEXT = 200
 
 
 def shortened(value: Any, characters: int) -> tuple[Any, list[str]]:
-    """Return a JSON value of about `room` characters at most, and JSON pointers to cut values.
+    """Return a JSON value of at most about `characters`, and JSON pointers to cut values.
 
-    A text is cut to a quarter of that, and ends with `…`; objects and arrays lose their rest.
+    Texts are cut to a quarter of `characters` and end with `…`; objects and arrays lose their last
+    items.
     """
     cut: list[str] = []
     left = characters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -107,7 +107,7 @@ class MessageReads:
             left_out=left_out,
             unavailable=tuple(each for each in chosen if each not in bounds),
             messages=self._shown(channel, versions, progress.messages(), uncommitted=uncommitted),
-            following=progress.following(),
+            following=_following(start, progress, bounds),
             ended=progress.ended,
         )
 
@@ -126,10 +126,12 @@ class MessageReads:
     ) -> tuple[dict[int, int], int]:
         """Return the start offset by partition, and the number of omitted partitions."""
         if start.bounds is not None:
-            # Retention may have removed what a cursor names.
-            begins = {each: marks.begin_offset for each, marks in bounds.items()}
-            known = {each: at for each, at in start.bounds.items() if each in begins}
-            return {each: max(at, begins[each]) for each, at in known.items()}, 0
+            # Retention may have removed a cursor's messages, and a client may send any offset.
+            return {
+                each: min(max(at, bounds[each].begin_offset), bounds[each].end_offset)
+                for each, at in start.bounds.items()
+                if each in bounds
+            }, 0
         if start.offset is not None:
             assert start.partition is not None  # noqa: S101 - the wire requires it
             _require_offset(start.partition, start.offset, bounds[start.partition])
@@ -265,6 +267,21 @@ def _chosen(start: StartPoint, partitions: int) -> Sequence[int]:
     if start.partition >= partitions:
         raise no_partition("query:partition", start.partition, partitions)
     return [start.partition]
+
+
+def _following(
+    start: StartPoint, progress: ReadProgress, known: Collection[int]
+) -> StartPoint | None:
+    """Return the start point of the next page, with the offsets of partitions that are not known.
+
+    None at the end.
+    """
+    following = progress.following()
+    unread = {each: at for each, at in (start.bounds or {}).items() if each not in known}
+    if not unread:
+        return following
+    bounds = {} if following is None else following.bounds
+    return StartPoint(newest_first=progress.newest, bounds={**(bounds or {}), **unread})
 
 
 def _require_offset(partition: int, offset: int, marks: Watermarks) -> None:

@@ -1,7 +1,7 @@
 """Records of messages as JSON, and messages of records, by the client's codecs.
 
-The libraries of records take memory and time, so this module is imported by the first request that
-needs it.
+The libraries of records take memory and time, so the first request that needs this module
+imports it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class MessageDecoder:
                 return None
 
     def _decoder(self, id_: int | None) -> Decoder:
-        """Return the decoder for a schema; without one, that of the newest says what is wrong."""
+        """Return the decoder for a schema; for an unknown one the newest, which gives the error."""
         target = id_ if id_ in self._versions else max(self._versions)
         if target not in self._decoders:
             # Messages of bytes have no id, and any of the schemas may be theirs.
@@ -72,7 +72,7 @@ class MessageDecoder:
             schemas = {each: Schema.parse(self._versions[each].definition) for each in known}
             self._decoders[target] = Decoder(
                 *(str(self._format), schemas[target], schemas),
-                # The channel's ids are all that there are.
+                # The channel has no other ids.
                 look_up=lambda _ids: {},
             )
         return self._decoders[target]

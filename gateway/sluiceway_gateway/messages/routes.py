@@ -67,7 +67,7 @@ async def list_messages(
         return json_response(page_json(page))
 
     response = await gateway.message_threads.run(read)
-    # Records are whoever's may read them.
+    # Records must not stay in caches, which do not check tokens.
     response.headers["Cache-Control"] = "no-store"
     return response
 

@@ -173,7 +173,9 @@ class MessagesBody(BaseModel):
 class MessagesPost(RequestModel):
     """The body of `POST …/messages`."""
 
-    uid: Uid | None = Field(default=None, description="Of the channel; means no later one")
+    uid: Uid | None = Field(
+        default=None, description="Of the channel; a later channel of the name is refused"
+    )
     records: list[dict[str, Any]] = Field(
         min_length=1,
         max_length=MAX_WRITTEN,
@@ -317,7 +319,7 @@ def _time_json(timestamp_ms: int | None) -> str | None:
     try:
         return None if timestamp_ms is None else time_json(_moment(timestamp_ms))
     except (OverflowError, ValueError, OSError):
-        # Producers may give any number.
+        # Producers may set any number.
         return None
 
 

@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
 
 _EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
 _OF_CHANNEL: dict[str, Any] = {
-    "description": "Events, whose data is the answer of the read and whose id is its ETag",
+    "description": "Events; `data` is the response of the read, `id` its ETag",
     "content": _EVENTS,
 }
 _OF_LIST: dict[str, Any] = {
@@ -34,7 +34,7 @@ LastEvent = Annotated[
     str | None,
     Header(
         alias="Last-Event-ID",
-        description="The id of the event that was received last: its state is not sent again",
+        description="The id of the last event received; its state is not sent again",
         max_length=500,
     ),
 ]
@@ -46,7 +46,7 @@ class _Stream(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(self, events: AsyncIterator[bytes], watch: Watch, *, compress: bool) -> None:
-        # Proxies are to pass each event on as it comes.
+        # Proxies must not buffer events.
         headers = {
             "Cache-Control": "no-store",
             "X-Accel-Buffering": "no",
@@ -87,7 +87,7 @@ def _stream(
 @router.get(
     "/channels/{name}/status/events",
     operation_id="watch_channel_status",
-    summary="Watch how a channel stands",
+    summary="Watch the status of a channel",
     response_class=Response,
     responses=problems(404, also={200: _OF_CHANNEL}),
 )
@@ -100,9 +100,9 @@ async def watch_status(
 ) -> Response:
     """Send the status now and after each change, at most once a second.
 
-    Ends when the channel is gone, the token does not count any more, or the gateway stops.
+    Ends when the channel is deleted, the token is no longer valid, or the gateway stops.
     """
-    # A channel that is not there is a problem, and no stream.
+    # Respond with 404 instead of an empty stream.
     await run_in_threadpool(gateway.statuses.version, name, by=viewer)
     return _stream(request, gateway, by=viewer, channel=name, last_id=last_event_id)
 
@@ -110,7 +110,7 @@ async def watch_status(
 @router.get(
     "/status/events",
     operation_id="watch_status",
-    summary="Watch how channels stand",
+    summary="Watch the status of all channels",
     response_class=Response,
     responses=problems(also={200: _OF_LIST}),
 )
@@ -120,8 +120,8 @@ async def watch_statuses(
     gateway: Gateway,
     last_event_id: LastEvent = None,
 ) -> Response:
-    """Send all channels that the token may see, then what changes, at most once a second.
+    """Send all channels that the token may see, then the changes, at most once a second.
 
-    Ends when the token does not count any more, or the gateway stops.
+    Ends when the token is no longer valid, or the gateway stops.
     """
     return _stream(request, gateway, by=principal, channel=None, last_id=last_event_id)

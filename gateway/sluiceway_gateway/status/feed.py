@@ -27,7 +27,7 @@ from sluiceway_gateway.status.wire import status_text, summary_json
 
 PACE_S = 1.0
 """Minimum time between two reads, and so between two events of a stream."""
-LOOK_S = 5.0
+MAX_PAUSE_S = 5.0
 """Maximum time between two reads, and so between the end of a token and of its streams."""
 HEARTBEAT_S = 15.0
 """Time without an event after which a stream has a comment."""
@@ -60,7 +60,7 @@ _PIECES = {
     False: (_START, _COMMENT),
     True: (_GZIP_HEADER + _compressed(_START), _compressed(_COMMENT)),
 }
-"""What begins a stream, and a comment: plain and compressed."""
+"""The first bytes of a stream, and a comment: plain and compressed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +68,11 @@ class _Update:
     """The event that updates a watcher to the current state."""
 
     position: str
-    """Its id."""
+    """The event's id."""
     kind: str | None
     """The type of an event that begins with the time, which is inserted when it is sent."""
     body: bytes
-    """The rest of the event, or all of it; empty if nothing of it is for this watcher."""
+    """The rest of the event, or all of it; empty if no change is visible to the watcher."""
 
     def data(self, now: datetime, *, compress: bool) -> bytes:
         """Return the event."""
@@ -84,19 +84,19 @@ class _Update:
 
 @dataclass(kw_only=True)
 class _Subject:
-    """What is watched: the list, or one channel. Lives in the event loop."""
+    """The subject of watchers: the list, or one channel. Used in the event loop only."""
 
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set at the next change, when another event takes its place."""
+    """Set at the next change, and then replaced."""
     watchers: int = 0
     is_read: bool = False
-    """Whether its current state was read."""
+    """Whether the current state was read."""
     is_gone: bool = False
     updates: dict[object, "asyncio.Future[_Update]"] = field(default_factory=dict)
-    """Updates to the present state, by what watchers have and may see."""
+    """Updates to the current state, by the states and permissions of watchers."""
 
     def publish(self) -> None:
-        """Wake the watchers, for another state."""
+        """Wake the watchers after a change of the state."""
         self.is_read = True
         self.updates.clear()
         self.wake()
@@ -109,10 +109,10 @@ class _Subject:
 
 @dataclass(kw_only=True)
 class _List(_Subject):
-    """The lines of all channels, and the names of those that changed last."""
+    """The lines of all channels, and the names of the last changed channels."""
 
     run: str = field(default_factory=lambda: secrets.token_hex(4))
-    """Begins the ids of this gateway."""
+    """The prefix of this gateway's ids."""
     number: int = 0
     tags: dict[str, Tag] = field(default_factory=dict)
     lines: dict[str, bytes] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class _List(_Subject):
         self.publish()
 
     def since(self, position: str | None) -> int | None:
-        """Return the number in an event's id; None if changes since then are not known."""
+        """Return the number in an event's id; None if the changes since then are not kept."""
         run, _, number = (position or "").partition("-")
         if run != self.run or not number.isdecimal():
             return None
@@ -169,7 +169,7 @@ class _OneChannel(_Subject):
 
     @property
     def id(self) -> str:
-        """The ETag of the state, as a read has it."""
+        """The ETag of the state, as in responses of reads."""
         return "" if self.tag is None else f"W/{status_etag(**vars(self.tag))}"
 
     def change(self, tag: Tag, text: bytes) -> None:
@@ -191,18 +191,18 @@ class _Watcher:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Prefixes of the names that it may see."""
+        """Prefixes of the channel names that it may see."""
         return self.by.prefixes(Action.VIEW)
 
 
 class StatusFeed:
     """Streams of one gateway: of the list, and of single channels. Lives in one event loop.
 
-    While anybody watches, one task reads the database: after each change, at most once per
-    `PACE_S`, and at once for a new watcher of something that is not watched yet. It checks all
-    tokens in the same transaction. Each event is encoded once for all
-    watchers that have the same state and may see the same. A watcher has no queue: one that read
-    slowly gets the difference between its state and the present one, or the whole.
+    While there are watchers, one task reads the database: after each change, at most once per
+    `PACE_S`, and at once for the first watcher of a subject. The same transaction checks all
+    tokens. An event is encoded once for all watchers with the same state and permissions. A
+    watcher has no queue: a slow one gets the difference between its state and the current one, or
+    the whole state.
     """
 
     def __init__(
@@ -225,10 +225,10 @@ class StatusFeed:
     async def events(
         self, by: Principal, *, channel: str | None, last_id: str | None, compress: bool
     ) -> AsyncGenerator[bytes]:
-        """Yield the present state, then each change, each after the last one was sent.
+        """Yield the current state, then changes, each after the previous one was sent.
 
         `channel`: None for the list of the channels that `by` may see. `last_id`, an event's id,
-        names a state that is not repeated. Ends when the channel is gone, when the token is no
+        names a state that is not repeated. Ends when the channel is deleted, when the token is no
         longer valid, and when the gateway stops.
         """
         start, comment = _PIECES[compress]
@@ -276,7 +276,7 @@ class StatusFeed:
             if not subject.watchers:
                 # Omitted from reads from now on.
                 subject.is_read = False
-                if name is not None:
+                if name is not None and self._channels.get(name) is subject:
                     del self._channels[name]
 
     def _has_ended(self, watcher: _Watcher, subject: _Subject) -> bool:
@@ -295,12 +295,12 @@ class StatusFeed:
     async def _update(
         self, watcher: _Watcher, subject: _List | _OneChannel, position: str | None
     ) -> _Update | None:
-        """Return what brings the watcher up to date; None if it is."""
+        """Return the watcher's update to the current state; None if it has that state."""
         if not subject.is_read:
             return None
         if isinstance(subject, _List):
             return await self._list_update(watcher, subject, subject.since(position))
-        # Without the mark of a weak tag, in which ids may differ.
+        # Proxies may remove or add the prefix of weak tags.
         if position is not None and position.removeprefix("W/") == subject.id.removeprefix("W/"):
             return None
         event = subject.event
@@ -351,11 +351,11 @@ class StatusFeed:
             if len(subject.updates) >= _MAX_UPDATES:
                 subject.updates.clear()
             found = subject.updates[*key, compress] = asyncio.ensure_future(encoded())
-        # One that leaves does not take it from the others.
+        # Other watchers await it too, so it is not cancelled with this one.
         return await asyncio.shield(found)
 
     async def _run(self) -> None:
-        """FeedUpdate while there are watchers."""
+        """Read while there are watchers, then end their streams."""
         try:
             await self._keep_reading()
         finally:
@@ -380,9 +380,9 @@ class StatusFeed:
                 await self._change(overall)
 
     async def _change(self, overall: Tag) -> None:
-        """Wait until another state is there, or a watcher of something new."""
+        """Wait for a change of any channel, or for the first watcher of a subject."""
         waits = (
-            self._watch.anything_changed(overall, timeout_s=LOOK_S, has_slot=True),
+            self._watch.anything_changed(overall, timeout_s=MAX_PAUSE_S, has_slot=True),
             self._urgent.wait(),
         )
         tasks = [asyncio.ensure_future(each) for each in waits]
@@ -414,12 +414,15 @@ class StatusFeed:
             if name in update.gone:
                 subject.is_gone = True
                 subject.wake()
+                # A later channel of the name has a subject of its own.
+                if self._channels.get(name) is subject:
+                    del self._channels[name]
             elif name in texts:
                 subject.change(update.statuses[name].version.tag, texts[name])
         return update.overall
 
     def _text(self, status: StatusReport) -> bytes:
-        """Return the JSON of a status, as a read has it."""
+        """Return the JSON of a status, as in responses of reads."""
         sampled_at = status.version.sampled_at and time_json(status.version.sampled_at)
         rest = status_text(status, self._fragments)[1:]
         return b'{"sampled_at":' + to_json(sampled_at) + b"," + rest.encode()

@@ -119,7 +119,7 @@ def _tag(version: StatusVersion) -> str:
 @router.get(
     "/channels/{name}/status",
     operation_id="get_channel_status",
-    summary="Read how a channel stands",
+    summary="Read the status of a channel",
     response_model=StatusBody,
     responses=problems(
         404,

@@ -16,9 +16,9 @@ from sluiceway.channel import Channel
 from sluiceway.errors import Conflict
 from sluiceway.ledger.write_batch import LeaseKeeper
 from sluiceway.rest.parsing import JsonNode
-from sluiceway.spark import batches as batches_module
-from sluiceway.spark.batches import JobBatch
+from sluiceway.spark import ledger_batches
 from sluiceway.spark.driver import Application
+from sluiceway.spark.ledger_batches import JobBatch
 from spark_tasks import SCHEMA
 from topics import Topics
 
@@ -38,7 +38,7 @@ def channel(gateway: Gateway, name: str) -> Channel:
 def keepers(monkeypatch: pytest.MonkeyPatch) -> dict[Any, LeaseKeeper]:
     """The lease keepers of this process, which renew leases on the test's command."""
     kept: dict[Any, LeaseKeeper] = {}
-    monkeypatch.setattr(batches_module, "_KEEPERS", kept)
+    monkeypatch.setattr(ledger_batches, "_KEEPERS", kept)
     return kept
 
 

@@ -13,8 +13,8 @@ from micro_batches import Query, Tasks, rows
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict, IncompleteBatch, InvalidRecord, ReplayMismatch
-from sluiceway.spark import batches as batches_module
-from sluiceway.spark.batches import TaskBatch
+from sluiceway.spark import ledger_batches
+from sluiceway.spark.ledger_batches import TaskBatch
 from spark_tasks import SCHEMA, messages_of
 from topics import Topics
 
@@ -260,7 +260,7 @@ def opened_early(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         opening(task)
         opened.set()
 
-    monkeypatch.setattr(batches_module, "_OPEN_AFTER_S", 0.01)
+    monkeypatch.setattr(ledger_batches, "_OPEN_AFTER_S", 0.01)
     monkeypatch.setattr(TaskBatch, "_open_early", noted)
     return opened
 

@@ -10,8 +10,8 @@ import pytest
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import OptionError, SchemaMismatch
-from sluiceway.spark.batches import TaskResult
 from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.ledger_batches import TaskResult
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.writer import ChannelStreamWriter, TaskWriter

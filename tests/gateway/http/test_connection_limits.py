@@ -14,7 +14,7 @@ import pytest
 from databases import Databases
 from gateways import SCHEMA, Rig, running
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.http.server import (
+from sluiceway_gateway.http.limits import (
     HEALTH_CONNECTIONS,
     MAX_HEAD_BYTES,
     MAX_HEADERS,

@@ -1,5 +1,6 @@
 """Messages over HTTP: read from Kafka and decoded, written by hand."""
 
+import base64
 import itertools
 import struct
 import time
@@ -16,6 +17,7 @@ from confluent_kafka import Producer
 from gateways import code
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from topics import Topics
 
 SCHEMA = {
@@ -317,6 +319,27 @@ def test_partitions_and_offsets_out_of_range_are_refused_with_the_valid_range(
     assert ids(page(http, channel)) == [4, 3, 2]
 
 
+def test_a_cursor_keeps_partitions_whose_leaders_do_not_answer(
+    http: httpx.Client, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = channel_of(gateway, partitions=2)
+    for partition in (0, 1):
+        write(channel, 2 * partition, 2 * partition + 1, partition=partition)
+    found = [page(http, channel, limit=1)]
+    watermarks = KafkaAdmin.watermarks
+
+    def without_leader(self: KafkaAdmin, *arguments: Any) -> Any:
+        return watermarks(self, *arguments) | {1: None}
+
+    with monkeypatch.context() as away:
+        away.setattr(KafkaAdmin, "watermarks", without_leader)
+        found.append(page(http, channel, cursor=found[-1]["next_cursor"]))
+    assert found[-1]["partitions_unavailable"] == [1]
+    found.append(page(http, channel, cursor=found[-1]["next_cursor"]))
+    assert [ids(each) for each in found] == [[3], [1, 0], [2]]
+    assert found[-1]["next_cursor"] is None
+
+
 def test_a_channel_without_messages_has_none(http: httpx.Client, gateway: Gateway) -> None:
     found = page(http, channel_of(gateway, partitions=2))
     assert (found["items"], found["next_cursor"], found["incomplete"]) == ([], None, None)
@@ -394,6 +417,16 @@ class TestExactlyOnce:
                 assert ids(page(http, channel, partition=0, offset=2)) == [4]
                 older = page(http, channel, limit=1)
                 assert ids(page(http, channel, limit=1, cursor=older["next_cursor"])) == [2]
+
+    @pytest.mark.parametrize("order", ["n", "o"])
+    def test_a_cursor_beyond_the_end_is_one_at_the_end(
+        self, http: httpx.Client, channel: Channel, order: str
+    ) -> None:
+        with channel.writer(group="job", partition=0) as writer, writer.batch("one"):
+            writer.write({"id": 1})
+        text = f"{order},0:{10**19 - 1}".encode()
+        found = page(http, channel, cursor=base64.urlsafe_b64encode(text).decode().rstrip("="))
+        assert ids(found) == ([1] if order == "n" else [])
 
     def test_a_channel_without_commits_has_only_uncommitted_messages(
         self, http: httpx.Client, channel: Channel, topics: Topics

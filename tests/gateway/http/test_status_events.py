@@ -37,7 +37,7 @@ BOTH = [PATH, LIST]
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "PACE_S", 0.01)
-    monkeypatch.setattr(feed, "LOOK_S", 0.1)
+    monkeypatch.setattr(feed, "MAX_PAUSE_S", 0.1)
     monkeypatch.setattr(feed, "HEARTBEAT_S", 0.1)
 
 
@@ -179,15 +179,20 @@ def test_a_stream_is_compressed_for_clients_that_accept_it(flights: Site, path: 
         assert compressed.data() == plain.data() != first
 
 
-async def taken(rig: Rig, channel: str | None, between: Callable[[], object]) -> list[bytes]:
-    """Return the pieces of a stream whose client waits after the first event for `between`."""
-    # The server asks for the next piece when the connection takes it.
-    own = feed.StatusFeed(
+def separate_feed(rig: Rig) -> feed.StatusFeed:
+    """Return a feed that the gateway does not use."""
+    return feed.StatusFeed(
         rig.app.state.parts.statuses,
         Watch(rig.database, limit=1, poll_s=0.01),
         fragments=JsonCache(),
         clock=rig.clock,
     )
+
+
+async def taken(rig: Rig, channel: str | None, between: Callable[[], object]) -> list[bytes]:
+    """Return the pieces of a stream whose client waits after the first event for `between`."""
+    # The server asks for the next piece when the connection takes it.
+    own = separate_feed(rig)
     events = own.events(LOOPBACK, channel=channel, last_id=None, compress=False)
     other = own.events(LOOPBACK, channel=channel, last_id=None, compress=False)
 
@@ -221,6 +226,10 @@ def test_a_slow_client_gets_the_last_state_without_the_earlier_ones(flights: Sit
 
 
 def test_a_slow_client_gets_changes_of_the_list_merged(flights: Site) -> None:
+    # So many lines that each change may be read separately without a new state.
+    for each in range(20):
+        assert flights.rig.put(f"other-{each}").is_success
+
     def change() -> None:
         for each in range(3):
             site(flights.rig, f"c{each}")
@@ -255,31 +264,31 @@ def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
     site(rig, "other")
     rig.http.headers.update(rig.token("admin"))
     mine = [rig.token("read:fl") for _ in range(3)]
-    looks: list[int] = []
+    summaries: list[int] = []
     encoded: list[tuple[str, ...]] = []
-    look, changes = Statuses.feed_update, feed._changes
+    feed_update, changes = Statuses.feed_update, feed._changes
 
-    def looked(self: Statuses, **asked: Any) -> Any:
-        found = look(self, **asked)
-        looks.append(len(found.summaries))
+    def counted(self: Statuses, **arguments: Any) -> Any:
+        found = feed_update(self, **arguments)
+        summaries.append(len(found.summaries))
         return found
 
     def encode(lines: Any, prefixes: tuple[str, ...], changed: set[str]) -> bytes:
         encoded.append(prefixes)
         return changes(lines, prefixes, changed)
 
-    monkeypatch.setattr(Statuses, "feed_update", looked)
+    monkeypatch.setattr(Statuses, "feed_update", counted)
     monkeypatch.setattr(feed, "_changes", encode)
     with ExitStack() as stack:
         tokens = [*mine, {}, {}]
         streams = [stack.enter_context(watched(rig, LIST, **each)) for each in tokens]
         first = [names(each.next("state")["items"]) for each in streams]
         assert first == [["flights"]] * 3 + [["flights", "other"]] * 2
-        before = sum(looks)
+        before = sum(summaries)
         flights.member()
         assert [names(each.next("change")["changed"]) for each in streams] == [["flights"]] * 5
     # The line was read once, and encoded once for each permission.
-    assert sum(looks) - before == 1
+    assert sum(summaries) - before == 1
     assert sorted(encoded) == [("",), ("fl",)]
 
 
@@ -348,6 +357,38 @@ def test_a_stream_ends_with_its_channel(flights: Site) -> None:
     assert (answer.status_code, code(answer)) == (404, "channel_not_found")
 
 
+def test_a_slow_stream_of_a_deleted_channel_does_not_end_those_of_its_successor(
+    flights: Site,
+) -> None:
+    rig = flights.rig
+
+    def delete() -> None:
+        with rig.database.write() as tx:
+            remove(tx, flights.uid, from_phases=list(Phase))
+
+    async def run() -> None:
+        own = separate_feed(rig)
+        slow, ended, successor = (
+            own.events(LOOPBACK, channel="flights", last_id=None, compress=False) for _ in range(3)
+        )
+        for each in (slow, ended):
+            assert await anext(each) == feed._START
+            while await anext(each) == feed._COMMENT:
+                pass
+        await asyncio.to_thread(delete)
+        assert {piece async for piece in ended} <= {feed._COMMENT}
+        await asyncio.to_thread(site, rig)
+        assert await anext(successor) == feed._START
+        while await anext(successor) == feed._COMMENT:
+            pass
+        # The new channel's stream does not end with the last one of the deleted channel.
+        await slow.aclose()
+        assert await anext(successor) == feed._COMMENT
+        await successor.aclose()
+
+    asyncio.run(run())
+
+
 def test_a_stopping_gateway_ends_its_streams(database: Database, database_url: str) -> None:
     ended: list[list[dict[str, str]]] = []
     with running(database, database_url) as rig:
@@ -388,34 +429,34 @@ def test_streams_count_as_waiting_requests(database: Database, database_url: str
 def test_a_stream_survives_a_database_outage(
     flights: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = threading.Event()
+    failed = threading.Event()
     was = Statuses.feed_update
 
-    def look(self: Statuses, **asked: Any) -> Any:
+    def read(self: Statuses, **arguments: Any) -> Any:
         if away:
-            looks.set()
+            failed.set()
             raise DatabaseUnavailable("away")
-        return was(self, **asked)
+        return was(self, **arguments)
 
     away = False
-    monkeypatch.setattr(Statuses, "feed_update", look)
+    monkeypatch.setattr(Statuses, "feed_update", read)
     with watched(flights.rig) as events:
         events.event()
         away = True
-        assert looks.wait(20)
+        assert failed.wait(20)
         away = False
         flights.member()
         assert len(events.event()[1]["readers"]) == 1
 
 
 def test_streams_end_if_reads_fail(flights: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(_self: Statuses, **_asked: Any) -> Any:
+    def fail(_self: Statuses, **_arguments: Any) -> Any:
         raise RuntimeError("a defect")
 
     with watched(flights.rig) as events:
         events.event()
         with monkeypatch.context() as broken:
-            broken.setattr(Statuses, "feed_update", look)
+            broken.setattr(Statuses, "feed_update", fail)
             events.rest()
     with watched(flights.rig) as events:
         events.event()

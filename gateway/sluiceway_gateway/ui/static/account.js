@@ -1,4 +1,4 @@
-// The token in use: its name, what it permits, and its end.
+// The token in use: name, permissions and expiry.
 
 import { account, getJson, serverNow, signInReason, token } from "./api.js";
 import { Text } from "./format.js";
@@ -62,7 +62,7 @@ export function Account() {
   return known?.name && html`<span class="account" title=${`Token ${known.name}: ${known.scopes.join(", ")}`}><${Text} value=${known.name} /></span>`;
 }
 
-// Said once a minute, as it is read aloud.
+// The text changes once a minute, because screen readers read each change.
 export function Expiry() {
   tick.value;
   const end = account.value?.expires_at;

@@ -12,7 +12,7 @@ export const acted = signal(0);
 // The open dialog: { title, text, confirm, fields, run }; null while there is none.
 const dialog = signal(null);
 
-// Whoever signs in next starts anew.
+// A dialog ends with its token.
 effect(() => {
   if (signInReason.value !== null) dialog.value = null;
 });

@@ -72,7 +72,7 @@ export async function send(path, { method = "GET", headers = {}, body, signal: a
   if (Math.abs(date + 500 - serverNow()) > 1000) setServerTime(date + 500);
   if (response.ok || response.status === 304) return response;
   const problem = await response.json().catch(() => ({}));
-  // The page may have signed in anew in the meantime, or out: the first reason counts.
+  // Meanwhile the page may have signed in again or out; the first reason is kept.
   if (response.status === 401 && used === token.value && signInReason.value === null) {
     signOut(`${method === "GET" ? "" : "Nothing was changed. "}${refusal(used)}`);
   }

@@ -1,4 +1,4 @@
-// Changes of a channel: by whose token, when, and from what to what. Deleted channels have them too.
+// Audit trail of a channel, which may be deleted: token, time, and old and new values.
 
 import { acted } from "./actions.js";
 import { channelPath } from "./api.js";
@@ -35,7 +35,7 @@ export function Changes({ name, status }) {
           </table></div>`}</>`;
 }
 
-// Differs after what is recorded as a change; samples of lag are none.
+// Differs after each change of the audit trail, and not after samples of lag.
 function versionOf(status) {
   if (!status) return `gone/${acted.value}`;
   const { channel, groups, writers, readers, ledger } = status;

@@ -2,7 +2,7 @@
 
 import { send, setServerTime, signInReason } from "./api.js";
 import { follow } from "./live.js";
-import { signal } from "./view.js";
+import { effect, signal } from "./view.js";
 
 // Lines as in `GET /v1/status`; a new array after each change.
 export const channels = signal([]);
@@ -15,6 +15,14 @@ function show() {
   channels.value = [...lines.values()];
   loaded.value = true;
 }
+
+// The next token may permit other channels.
+effect(() => {
+  if (signInReason.value === null) return;
+  lines = new Map();
+  channels.value = [];
+  loaded.value = false;
+});
 
 const byName = (items) => new Map(items.map((line) => [line.channel.name, line]));
 

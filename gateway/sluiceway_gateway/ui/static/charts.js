@@ -13,7 +13,7 @@ const RANGES = [
   { id: "6h", title: "6 hours", seconds: 21_600, refreshS: 60 },
   { id: "24h", title: "24 hours", seconds: 86_400, refreshS: 60 },
 ];
-// Groups that have lines: as many as can be told apart.
+// Maximum lines of a chart, whose colors are distinguishable.
 const MAX_LINES = 8;
 const DASHES = [[], [6, 3], [2, 3], [9, 3, 2, 3]];
 const HEIGHT = 190;
@@ -88,7 +88,7 @@ const groupText = (group) => (isUnknown(group) ? "without a group" : group);
 const styleOf = (index) => ({ color: `--series-${(index % MAX_LINES) + 1}`, dash: DASHES[index % DASHES.length] });
 const largest = (values) => values.reduce((most, each) => (isUnknown(each) || each <= most ? most : each), -1);
 
-// By name; where there are more than can be told apart, those with the largest lag first.
+// By name or, if there are more than lines, by the largest lag.
 function ranked(groups) {
   if (groups.length <= MAX_LINES) return groups;
   return groups.toSorted((one, other) => largest(other.lag_messages) - largest(one.lag_messages));
@@ -200,7 +200,7 @@ function Swatch({ style }) {
   return html`<svg class="swatch" width="26" height="8" aria-hidden="true"><line x1="1" y1="4" x2="25" y2="4" stroke-width="3" stroke-dasharray=${style.dash.join(" ")} class=${style.color.slice(2)} /></svg>`;
 }
 
-// Every value, for those who do not see the charts.
+// All values as text, for screen readers.
 function Values({ history, groups }) {
   const [open, setOpen] = useState(false);
   return html`<button class="disclosure" aria-expanded=${open} onClick=${() => setOpen(!open)}>Values as a table</button>

@@ -9,7 +9,8 @@ import { lineState, State } from "./states.js";
 import { html, signal, useEffect, useMemo, useState } from "./view.js";
 
 const REFRESH_MS = 10_000;
-const NODE = { width: 190, height: 58 };
+const NODE = { width: 164, height: 58 };
+const CHARACTER_PX = 6.2;
 const MARGIN = 16;
 
 // The layout library, which is loaded when a graph is first shown.
@@ -37,10 +38,10 @@ export function Graph({ name, status }) {
   }, []);
   const members = status.writers.length + status.readers.length;
   const resource = useResource(channelPath(name, "graph"), `${version}/${members}`);
-  return html`<${Loaded} resource=${resource}>${(graph) => html`<${Loading} graph=${graph} />`}</>`;
+  return html`<${Loaded} resource=${resource}>${(graph) => html`<${Jobs} graph=${graph} />`}</>`;
 }
 
-function Loading({ graph }) {
+function Jobs({ graph }) {
   if (!graph.jobs.length) return html`<p class="empty">No job writes or reads this channel.</p>`;
   return html`${library.value ? html`<${Picture} graph=${graph} />` : html`<p class="loading">Loading</p>`}
     ${graph.truncated && html`<p class="hint">The nearest channels: there may be more.</p>`}
@@ -48,19 +49,19 @@ function Loading({ graph }) {
     <${Sentences} graph=${graph} />`;
 }
 
-// Nodes and edges with their places, from left to right as records move.
+// Nodes and edges with their positions, from left to right in the direction of records.
 function arranged({ channels, jobs }) {
   const { graphlib, layout } = library.value;
   const drawing = new graphlib.Graph({ multigraph: true });
-  drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 34, marginx: MARGIN, marginy: MARGIN });
-  // Names begin with a letter of ours, whatever others have called their channels.
+  drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 26, marginx: MARGIN, marginy: MARGIN });
+  // Prefixes keep channels and jobs with equal names apart.
   for (const line of channels) drawing.setNode(`c:${line.channel.name}`, { ...NODE, line });
   for (const job of jobs) {
     drawing.setNode(`j:${job.id}`, { ...NODE, job });
     for (const edge of job.edges) {
       const ends = [`j:${job.id}`, `c:${edge.channel}`];
       const [from, to] = edge.role === "writer" ? ends : ends.toReversed();
-      drawing.setEdge(from, to, { edge, width: 84, height: 16, labelpos: "c" }, edge.role);
+      drawing.setEdge(from, to, { edge, width: edgeText(edge).length * CHARACTER_PX, height: 16, labelpos: "c" }, edge.role);
     }
   }
   layout(drawing);
@@ -112,7 +113,7 @@ function JobFacts({ job: { spark, processes, name } }) {
   return html`Spark ${application && html`<${Text} value=${application} />`}${safeAddress(spark.ui) && html` <a href=${spark.ui} rel="noreferrer noopener" target="_blank">UI</a>`}`;
 }
 
-// Others report these addresses: only those of pages become links.
+// Drivers report these addresses: only http and https become links.
 export const safeAddress = (address) => /^https?:\/\//i.test(address ?? "");
 
 function Sentences({ graph }) {

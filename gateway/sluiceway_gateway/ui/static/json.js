@@ -1,4 +1,5 @@
-// JSON without loss: numbers that JavaScript would round keep their text, and texts show what they hold.
+// JSON without loss: numbers that JavaScript would round keep their text, and invisible characters are
+// shown as escapes.
 
 // A name that no answer contains.
 const MARK = `number ${crypto.getRandomValues(new Uint32Array(4)).join(" ")}`;

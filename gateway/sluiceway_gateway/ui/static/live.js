@@ -1,4 +1,4 @@
-// What is shown, kept up to date: an event stream, polling where a proxy buffers it, and pause.
+// Updates of the view: by an event stream, by polling where a proxy buffers it, and pause.
 
 import { ApiError } from "./api.js";
 import { PollInstead, readEvents } from "./stream.js";
@@ -95,10 +95,13 @@ async function keepReading(source, signal) {
 
 function pause(ms, signal) {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener("abort", () => {
+    const end = () => {
       clearTimeout(timer);
+      // Otherwise a page that polls for days keeps a listener for each pause.
+      signal.removeEventListener("abort", end);
       resolve();
-    });
+    };
+    const timer = setTimeout(end, ms);
+    signal.addEventListener("abort", end);
   });
 }

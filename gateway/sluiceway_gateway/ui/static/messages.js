@@ -30,7 +30,7 @@ export function Messages({ name, status }) {
     ${hint ? html`<p class="empty">${hint}</p>` : html`<${Page} name=${name} status=${status} path=${path} again=${again} query=${query} exact=${exact} onWritten=${onWritten} />`}`;
 }
 
-// The request that the URL names, or what it lacks.
+// The request of the URL, or a hint at a missing parameter.
 function requestOf(name, { start = "latest", partition, offset, since, limit = "50", uncommitted, cursor }, exact) {
   const parameters = new URLSearchParams({ limit });
   if (exact && uncommitted) parameters.set("uncommitted", "true");
@@ -72,7 +72,7 @@ function Controls({ query, exact, partitions, onRefresh, write }) {
   </form>`;
 }
 
-// An input that keeps what is being typed while the view around it changes.
+// An input that keeps unfinished text while the view around it changes.
 function Typed({ value, onTyped, ...rest }) {
   const [draft, setDraft] = useState(null);
   useEffect(() => setDraft(null), [value]);

@@ -1,9 +1,9 @@
-// What a part of a view reads once, and again on request.
+// Data of a part of a view, read once and again on request.
 
 import { getJson } from "./api.js";
 import { html, useEffect, useState } from "./view.js";
 
-// Return { data, error, reload } of a path; reads it anew when `path` or `version` changes. With another
+// Return { data, error, reload } of a path; reads it again when `path` or `version` changes. With another
 // query, the old data is shown until the new one is there. `read` gives the data of a path.
 export function useResource(path, version = 0, read = getJson) {
   const [found, setFound] = useState({ path, data: null, error: null });
@@ -22,7 +22,7 @@ export function useResource(path, version = 0, read = getJson) {
 
 const base = (path) => path.split("?", 1)[0];
 
-// The data's view, or why it is not there.
+// The view of the data, or the error.
 export function Loaded({ resource: { data, error, reload }, children }) {
   if (error) {
     return html`<p class="notice" role="alert">${error.message} <button onClick=${reload}>Try again</button></p>`;

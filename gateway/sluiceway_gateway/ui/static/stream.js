@@ -7,12 +7,11 @@ const SILENCE_MS = 20_000;
 // The gateway sends a first line at once; a proxy that buffers keeps it.
 const FIRST_MS = 5_000;
 
-// The stream does not serve: reads are to take its place.
+// The stream is buffered on the way: the page has to poll instead.
 export class PollInstead extends Error {}
 
 // Read events until the stream ends; calls onEvent({ event, data, id }) with each, and onActivity with
-// whatever arrives, comments too.
-// Raises PollInstead if nothing arrives within five seconds of the start.
+// all that arrives, comments included. Raises PollInstead if nothing arrives within five seconds of the start.
 export async function readEvents(path, { lastId, onEvent, onActivity, signal }) {
   const silent = new AbortController();
   const abort = () => silent.abort();
@@ -41,8 +40,8 @@ export async function readEvents(path, { lastId, onEvent, onActivity, signal }) 
   }
 }
 
-// The grammar of event streams, without `retry`: the page has its own pauses. An event may come in many
-// parts, each of which is looked at once.
+// Parser of event streams, without `retry`: the page has its own pauses. An event may arrive in many
+// parts; each is parsed once.
 class Parser {
   #held = "";
   #line = "";
