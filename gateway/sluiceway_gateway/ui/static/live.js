@@ -5,6 +5,8 @@ import { PollInstead, readEvents } from "./stream.js";
 import { effect, signal, untracked } from "./view.js";
 
 const POLL_MS = 2_000;
+// How long a view polls before it tries its stream again: a network that hung looks like a proxy that buffers.
+const RETRY_STREAM_MS = 60_000;
 const MAX_BACKOFF_MS = 5_000;
 
 export const paused = signal(false);
@@ -54,7 +56,7 @@ async function keepReading(source, signal) {
   let attempt = 0;
   while (!signal.aborted) {
     try {
-      if (source.polls) {
+      if (performance.now() < (source.pollsUntil ?? 0)) {
         await source.poll(signal);
         received();
         mode.value = "polling";
@@ -78,7 +80,7 @@ async function keepReading(source, signal) {
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof PollInstead) {
-        source.polls = true;
+        source.pollsUntil = performance.now() + RETRY_STREAM_MS;
         continue;
       }
       if (error instanceof ApiError && [401, 403, 404].includes(error.status)) {
