@@ -227,7 +227,8 @@ class MessageFetcher:
             requested = [each for each in requested if each[0] not in self._committed]
         if not requested or self._closed:
             return committed
-        found = self._consumer.position([self._place(each) for each in requested])
+        with self._requests:
+            found = self._consumer.position([self._place(each) for each in requested])
         return committed | {
             key: each.offset for key, each in zip(requested, found, strict=True) if each.offset >= 0
         }
