@@ -160,6 +160,7 @@ def problems(
         409: "The state does not allow it; `code` says why",
         412: "The precondition does not hold",
         413: "The body is too large",
+        414: "The URL is too long",
         415: "The body is not sent as application/json",
         422: "The request is malformed",
         500: "The gateway failed",
@@ -170,7 +171,7 @@ def problems(
             "description": described[status],
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
-        for status in sorted({401, 403, 422, 500, 503, *statuses, *bodies})
+        for status in sorted({401, 403, 414, 422, 500, 503, *statuses, *bodies})
     }
     return {**found, **(also or {})}
 
