@@ -31,7 +31,8 @@ _CONSUMER = {
     "group.id": "sluiceway-gateway",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    "auto.offset.reset": "error",
+    # Where retention has removed the beginning of a window, read on at the log start.
+    "auto.offset.reset": "earliest",
     "enable.partition.eof": True,
     "check.crcs": True,
     # Short: a broker serves a connection's fetches in order, so a fetch after a seek waits for it.
@@ -84,7 +85,7 @@ class WindowReader:
                         continue
                     else:
                         offset = message.offset()
-                        if offset < windows[partition].end:
+                        if windows[partition].first <= offset < windows[partition].end:
                             on_message(_read_message(message))
                         read[partition] = offset + 1
                         done = read[partition] >= windows[partition].end
@@ -104,9 +105,7 @@ class WindowReader:
         error = message.error()
         if error is None:
             return False
-        # Retention may have removed the beginning of a window.
-        ends = (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET)  # noqa: SLF001
-        if error.code() in ends:
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             return True
         self._failure = error
         return False

@@ -49,6 +49,21 @@ def test_windows_end_within_the_log_and_at_its_end(reader: WindowReader) -> None
     assert [(each.offset, each.value) for each in found] == [(0, b"0"), (1, b"1")]
 
 
+def test_a_window_whose_beginning_was_removed_is_read_from_the_log_start(
+    reader: WindowReader, kafka: SharedKafka, topic: str
+) -> None:
+    Topics(kafka.bootstrap_servers).truncate(topic, 0, before=4)
+    found: list[ReadMessage] = []
+    assert reader.read({0: Interval(2, 7)}, soon(), found.append) == {0: 7}
+    assert [each.offset for each in found] == [4, 5, 6]
+
+
+def test_a_window_behind_the_end_has_no_messages(reader: WindowReader) -> None:
+    found: list[ReadMessage] = []
+    assert reader.read({0: Interval(20, 25)}, soon(), found.append) == {0: 25}
+    assert found == []
+
+
 def test_kafka_that_goes_away_leaves_the_windows_unread(
     reader: WindowReader, fragile_kafka: Relay
 ) -> None:
