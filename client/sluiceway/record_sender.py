@@ -109,7 +109,6 @@ class RecordSender:
         self._oldest_context = copy_context()
         self._lingering = False
         self._sends_of_rows = 0
-        self._send_at_once = False
         self._batch_records = 0
 
     @property
@@ -139,7 +138,7 @@ class RecordSender:
         if not buffered:
             with self.turn:
                 self.require_open()
-        elif buffered >= FULL or self._send_at_once:
+        elif buffered >= FULL:
             with self.turn:
                 # If another thread has closed the writer meanwhile, it has sent these rows.
                 if not self.closed:
@@ -219,9 +218,6 @@ class RecordSender:
             try:
                 self.require_open()
                 self._send_rows()
-            except DeliveryFailed:
-                # This thread has no caller. The producer raises the error again in the next call.
-                self.failure, self._send_at_once = None, True
             except SluicewayError:
                 # The next call raises it, if only `close`.
                 self.failed_unnoticed = self.failure is not None

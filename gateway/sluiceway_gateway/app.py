@@ -12,7 +12,6 @@ from starlette.routing import BaseRoute
 
 from sluiceway import __version__
 from sluiceway_gateway.audit import routes as audit_routes
-from sluiceway_gateway.audit.service import AuditTrail
 from sluiceway_gateway.auth import routes as auth_routes
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import routes as channels_routes
@@ -156,7 +155,6 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         feed=StatusFeed(statuses, watch, fragments=fragments, clock=clock),
         rendered=ResponseCache(),
         fragments=fragments,
-        audit=AuditTrail(database),
         groups=GroupService(database, notify=watch.notify, clock=clock),
         watch=watch,
         metrics=metrics,

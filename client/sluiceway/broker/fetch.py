@@ -189,7 +189,7 @@ def _answer(request: _Request) -> FetchPartitionResponse:
 
 
 def _is_enough(requests: Collection[_Request], min_bytes: int) -> bool:
-    """Whether the requests can be answered without further waiting."""
+    """Return whether there are enough bytes, or an error, to respond without further waiting."""
     if not all(each.partition.answered for each in requests):
         return False
     if any(each.partition.refusal is not None for each in requests):

@@ -40,7 +40,7 @@ class Resolution:
 
     @property
     def identical(self) -> bool:
-        """Whether batches stay unchanged."""
+        """True if `sift` returns batches as they are."""
         return self._columns is None
 
     def sift(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:

@@ -136,7 +136,7 @@ class WireFormatValidator:
         )
 
     def _is_remembered(self, id_: int) -> bool:
-        """Whether the id is known to belong to the channel or not, without a request."""
+        """Return whether an earlier request has decided if the channel has this id."""
         prefix = _prefix(id_)
         return prefix is None or prefix in self._prefixes or id_ in self._unknown_ids
 

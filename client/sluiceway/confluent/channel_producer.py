@@ -193,7 +193,7 @@ class BatchCommits:
         self._attached = attached
         self._transactional = transactional
         self.stopped = False
-        """Whether timed commits have ended."""
+        """True after the last timed commit."""
 
     def commit(self, timeout_s: float) -> None:
         """Commit the delivered messages of exactly-once channels. Raises SluicewayError.

@@ -37,7 +37,7 @@ class AsyncCommitter:
         self._changed = threading.Condition()
         self._waiting: list[dict[Partition, Position]] = []
         self.idle = True
-        """Whether no commit is waiting or running."""
+        """True while no commit waits or runs."""
         self.reports: collections.deque[Report] = collections.deque()
 
     def commit(self, offsets: Mapping[Partition, Position]) -> dict[str, SluicewayError]:

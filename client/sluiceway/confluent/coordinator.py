@@ -91,7 +91,7 @@ class ConsumerCoordinator:
 
     @property
     def rebalancing(self) -> bool:
-        """Whether others may wait for partitions, so polled messages must be returned first."""
+        """True during a rebalance, before which polled messages must be returned."""
         if self._steps.active:
             return True
         return any(each.share.rebalance_due for each in self.assignment.group_members)

@@ -82,7 +82,7 @@ class MessageFetcher:
 
     @property
     def ready(self) -> bool:
-        """Whether there are channels to poll."""
+        """True once it has a channel to poll."""
         return self._consumer is not None
 
     def add_channel(self, connection: Connection, visibility: Visibility | None) -> None:

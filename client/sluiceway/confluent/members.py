@@ -251,7 +251,7 @@ class Subscription:
         self._retry_s, self._reported = {}, {}
 
     def includes(self, channel: str) -> bool:
-        """Whether it contains a channel."""
+        """Return whether the subscription names or matches a channel."""
         found = (each.match(channel) for each in self._regexes.values())
         return channel in self._names or any(found)
 
@@ -276,7 +276,7 @@ class Subscription:
         return [each.name for each in found if regex.match(each.name)]
 
     def excludes(self, channel: str) -> bool:
-        """Whether a channel must not be joined again."""
+        """Return whether a channel was excluded."""
         return self._retry_s.get(channel) == math.inf
 
     def is_new(self, name: str, error: SluicewayError | None) -> bool:

@@ -50,7 +50,7 @@ class PartitionAssignment:
 
     @property
     def rebalance_due(self) -> bool:
-        """Whether a heartbeat since the last request announced a possible change."""
+        """True if a heartbeat came since the last request, and the assignment may have changed."""
         return self._heartbeat.is_set() and (
             self._generation is None
             or self._announced_generation != self._generation

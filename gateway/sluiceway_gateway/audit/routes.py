@@ -91,7 +91,7 @@ def list_changes(
 
     Entries of deleted channels stay as long as others.
     """
-    found, more = gateway.audit.page(name, before=before, limit=limit)
+    found, more = gateway.channels.changes(name, before=before, limit=limit)
     return json_response(
         {
             "items": [_entry_json(each) for each in found],

@@ -6,7 +6,13 @@ from datetime import timedelta
 
 from sluiceway.schema import Schema
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited, fields_of, given_fields
+from sluiceway_gateway.audit.model import (
+    AuditedAction,
+    AuditEntry,
+    audited,
+    fields_of,
+    given_fields,
+)
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import (
@@ -299,6 +305,21 @@ class Channels:
         """Return the name of the channel that owns this topic."""
         with self._database.read() as tx:
             return channels_store.name_of_topic(tx, topic)
+
+    def changes(
+        self, name: str, *, before: int | None, limit: int
+    ) -> tuple[list[AuditEntry], bool]:
+        """Return the audit entries of channels of this name, newest first, and whether more follow.
+
+        Deleted channels have entries too. Raises ChannelNotFound if there never was one.
+        """
+        with self._database.read() as tx:
+            found = audit_store.page(tx, name, before=before, limit=limit + 1)
+            if not found and before is None and channels_store.find(tx, name) is None:
+                raise ChannelNotFound(
+                    f"There is no channel {name!r}, and there are no changes of one."
+                )
+        return found[:limit], len(found) > limit
 
     def _once(
         self,

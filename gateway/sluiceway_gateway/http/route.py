@@ -16,7 +16,6 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from sluiceway_gateway.audit.service import AuditTrail
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.db.engine import Database
@@ -74,7 +73,6 @@ class Services:
     rendered: ResponseCache
     fragments: JsonCache
     groups: GroupService
-    audit: AuditTrail
     watch: Watch
     metrics: Metrics
     database: Database

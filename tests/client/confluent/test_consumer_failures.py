@@ -108,7 +108,8 @@ def test_consume_returns_early_when_its_partitions_are_revoked(consumer: New, na
     first.seek(at(name, 0, 0))
     first.seek(at(name, 1, 0))
     held: list[Any] = []
-    holding = threading.Thread(target=lambda: held.extend(first.consume(1000, 25)))
+    # Longer than anything here waits: position() goes before it, and a rebalance ends it.
+    holding = threading.Thread(target=lambda: held.extend(first.consume(1000, 300)), daemon=True)
     holding.start()
     both = [at(name, 0), at(name, 1)]
     until(lambda: sum(each.offset for each in first.position(both)) == 20)

@@ -3,7 +3,7 @@
 import { channelPath, serverNow } from "./api.js";
 import { count, dateTime, duration, durationText, isUnknown, rate, Text, whole } from "./format.js";
 import { isReading } from "./live.js";
-import { Loaded, useResource } from "./resource.js";
+import { lazy, Loaded, useResource } from "./resource.js";
 import { href, route } from "./router.js";
 import { html, signal, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./view.js";
 
@@ -21,21 +21,13 @@ const HEIGHT = 190;
 const MAX_GAP_S = 90;
 const COMPACT = new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 3 });
 
-// The chart library, which is loaded when charts are first shown.
-const library = signal(null);
-let loading = null;
-
-function load() {
-  loading ??= Promise.all([import("./vendor/uplot/uPlot.esm.js"), stylesheet("ui/vendor/uplot/uPlot.min.css")]).then(
-    ([module]) => {
-      library.value = module.default;
-    },
-    () => {
-      // The next view tries again.
-      loading = null;
-    },
-  );
-}
+const [library, load] = lazy(async () => {
+  const [module] = await Promise.all([
+    import("./vendor/uplot/uPlot.esm.js"),
+    stylesheet("ui/vendor/uplot/uPlot.min.css"),
+  ]);
+  return module.default;
+});
 
 function stylesheet(path) {
   return new Promise((resolve, reject) => {

@@ -3,31 +3,17 @@
 import { channelPath } from "./api.js";
 import { count, isUnknown, Text, whole } from "./format.js";
 import { isReading } from "./live.js";
-import { Loaded, useResource } from "./resource.js";
+import { lazy, Loaded, useResource } from "./resource.js";
 import { href } from "./router.js";
 import { lineState, State } from "./states.js";
-import { html, signal, useEffect, useMemo, useState } from "./view.js";
+import { html, useEffect, useMemo, useState } from "./view.js";
 
 const REFRESH_MS = 10_000;
 const NODE = { width: 164, height: 58 };
 const CHARACTER_PX = 6.2;
 const MARGIN = 16;
 
-// The layout library, which is loaded when a graph is first shown.
-const library = signal(null);
-let loading = null;
-
-function load() {
-  loading ??= import("./vendor/dagre/dagre.esm.js").then(
-    (module) => {
-      library.value = module.default;
-    },
-    () => {
-      // The next view tries again.
-      loading = null;
-    },
-  );
-}
+const [library, load] = lazy(async () => (await import("./vendor/dagre/dagre.esm.js")).default);
 
 export function Graph({ name, status }) {
   const [version, setVersion] = useState(0);

@@ -1,7 +1,7 @@
 // Data of a part of a view, read once and again on request.
 
 import { getJson } from "./api.js";
-import { html, useEffect, useState } from "./view.js";
+import { html, signal, useEffect, useState } from "./view.js";
 
 // Return { data, error, reload } of a path; reads it again when `path` or `version` changes. With another
 // query, the old data is shown until the new one is there. `read` gives the data of a path.
@@ -28,4 +28,22 @@ export function Loaded({ resource: { data, error, reload }, children }) {
     return html`<p class="notice" role="alert">${error.message} <button onClick=${reload}>Try again</button></p>`;
   }
   return data ? children(data) : html`<p class="loading">Loading</p>`;
+}
+
+// A library that is loaded when it is first needed: its signal, null until then, and the function that loads it.
+export function lazy(read) {
+  const library = signal(null);
+  let loading = null;
+  const load = () => {
+    loading ??= read().then(
+      (found) => {
+        library.value = found;
+      },
+      () => {
+        // The next view tries again.
+        loading = null;
+      },
+    );
+  };
+  return [library, load];
 }
