@@ -52,7 +52,18 @@ def test_a_waiting_command_prints_the_reason_and_gives_up_with_advice(
     assert "--url or SLUICEWAY_URL" in failure
 
 
-def test_ctrl_c_ends_a_waiting_command_without_a_traceback(silent_url: str) -> None:
+PATIENT = """
+from sluiceway_gateway.cli import entry, main
+entry.TIMEOUT_S = 600.0
+raise SystemExit(main())
+"""
+
+
+def test_ctrl_c_ends_a_waiting_command_without_a_traceback(
+    silent_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that only the signal ends it, even if this process is slow to send it.
+    monkeypatch.setattr("processes.COMMAND", [sys.executable, "-c", PATIENT])
     with process("channels", "list", "--url", silent_url) as running:
         running.until("(waiting for the gateway)")
         assert running.end(signal.SIGINT) == 130
