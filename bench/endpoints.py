@@ -63,16 +63,16 @@ class Line:
         started_s = time.perf_counter()
         try:
             self._http.request(method, path, body=data, headers=given | headers)
-            answer = self._http.getresponse()
+            response = self._http.getresponse()
         except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
             # It was idle for longer than a server keeps it open.
             self._http.close()
             self._http.request(method, path, body=data, headers=given | headers)
-            answer = self._http.getresponse()
-        text = answer.read()
+            response = self._http.getresponse()
+        text = response.read()
         took_ms = (time.perf_counter() - started_s) * 1000
-        assert answer.status < 400, text
-        return took_ms, answer, text
+        assert response.status < 400, text
+        return took_ms, response, text
 
 
 @dataclass
@@ -240,12 +240,12 @@ def status_times(service: Service) -> tuple[list[float], list[float], int]:
         report = sender.endpoints[0].report() | {"payload": {"number": number}}
         body = {"session": sender.session, "beat": sender.beats, "endpoints": [report]}
         sender.line.ask("POST", "/v1/heartbeats", body)
-        took_ms, answer, text = line.ask("GET", path)
+        took_ms, response, text = line.ask("GET", path)
         new.append(took_ms)
-        assert answer.headers["ETag"] != tag
-        tag, size = answer.headers["ETag"], len(text)
-        took_ms, answer, _ = line.ask("GET", path, **{"If-None-Match": tag})
-        if answer.status == 304:
+        assert response.headers["ETag"] != tag
+        tag, size = response.headers["ETag"], len(text)
+        took_ms, response, _ = line.ask("GET", path, **{"If-None-Match": tag})
+        if response.status == 304:
             same.append(took_ms)
     assert len(same) > STATUSES / 2
     return new, same, size

@@ -85,9 +85,9 @@ def ask(service: Service, path: str) -> Measured:
         headers = {"Authorization": f"Bearer {service.token}"}
         while time.perf_counter() < ends_s:
             connection.request("GET", path, headers=headers)
-            answer = connection.getresponse()
-            body = answer.read()
-            assert answer.status == 200, body
+            response = connection.getresponse()
+            body = response.read()
+            assert response.status == 200, body
             counts[number] += 1
         connection.close()
 
@@ -107,9 +107,9 @@ def alone(service: Service, path: str, times: int = 20) -> dict[str, float]:
     for _ in range(times):
         started_s = time.perf_counter()
         connection.request("GET", path, headers={"Authorization": f"Bearer {service.token}"})
-        answer = connection.getresponse()
-        size = len(answer.read())
-        assert answer.status == 200
+        response = connection.getresponse()
+        size = len(response.read())
+        assert response.status == 200
         took_s.append(time.perf_counter() - started_s)
     connection.close()
     return {"bytes": size, "median_ms": round(sorted(took_s)[times // 2] * 1000, 1)}

@@ -82,9 +82,9 @@ def members(url: str, token: str) -> tuple[Member, ...]:
 def member(client: httpx.Client, uid: str, session: str, index: int, token: str) -> Member:
     place = {"group": GROUP, "index": index, "size": MANY}
     asked = {"uid": uid, "id": uuid.uuid4().hex, "session": session, "role": "reader"}
-    answer = client.post(f"/v1/channels/{CHANNEL}/endpoints", json=asked | place)
-    answer.raise_for_status()
-    endpoint, connection = answer.json()["endpoint"], answer.json()["connection"]
+    response = client.post(f"/v1/channels/{CHANNEL}/endpoints", json=asked | place)
+    response.raise_for_status()
+    endpoint, connection = response.json()["endpoint"], response.json()["connection"]
     body = {name: endpoint[name] for name in ("id", "epoch", "generation")}
     return Member(
         partition=index,
@@ -130,9 +130,9 @@ def commit(target: Target, first: int) -> Measured:
     return Measured(records=done, seconds=seconds)
 
 
-def is_whole(answer: bytes) -> bool:
+def is_whole(response: bytes) -> bool:
     """Whether a response is complete."""
-    head, separator, body = answer.partition(b"\r\n\r\n")
+    head, separator, body = response.partition(b"\r\n\r\n")
     if not separator:
         return False
     length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]

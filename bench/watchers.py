@@ -160,14 +160,14 @@ class Job:
             "size": 1,
         }
         path = f"/v1/channels/{channel}/endpoints"
-        answer = json.loads(self.committing.ask("POST", path, body)[2])
-        endpoint, epoch = answer["endpoint"], answer["endpoint"]["epoch"]
+        response = json.loads(self.committing.ask("POST", path, body)[2])
+        endpoint, epoch = response["endpoint"], response["endpoint"]["epoch"]
         self.process.endpoints.append(Instance(body["id"], epoch, 0))
         self.readers.append(
             Reader(
                 *(channel, uid, body["id"], epoch),
                 generation=endpoint["generation"],
-                topic_id=answer["connection"]["topic"]["id"],
+                topic_id=response["connection"]["topic"]["id"],
             )
         )
 

@@ -100,7 +100,7 @@ class Channel:
         Does not attach to the channel. Raises Conflict for another incarnation of it.
         """
         found = self._control.status(self.name)
-        assert found is not None  # noqa: S101 - only a conditional request has no answer
+        assert found is not None  # noqa: S101 - only a conditional request has no response
         self._state.check_uid(found.uid)
         return found
 

@@ -11,22 +11,22 @@ from opentelemetry.trace import Span
 from sluiceway_gateway.tracing import current, joined
 
 Request = TypeVar("Request")
-Answer = TypeVar("Answer")
-_Waiting = tuple[Request, Future[Answer], Span]
-"""A request, its answer, and the span that it arrived in."""
+Response = TypeVar("Response")
+_Waiting = tuple[Request, Future[Response], Span]
+"""A request, its response, and the span that it arrived in."""
 
 
-class Batcher(Generic[Request, Answer]):
+class Batcher(Generic[Request, Response]):
     """Passes all waiting requests to one call of `work`, on its own thread.
 
     There is no delay to collect requests. `work` gets requests in order of arrival and returns
-    their answers in the same order. An exception among the answers is raised for its request only,
-    and a future delays its request only. If `work` raises, all requests of the batch fail.
+    their responses in the same order. An exception among them is raised for its request only, and a
+    future delays its request only. If `work` raises, all requests of the batch fail.
     """
 
     def __init__(
         self,
-        work: Callable[[Sequence[Request]], "Sequence[Answer | Future[Answer] | Exception]"],
+        work: Callable[[Sequence[Request]], "Sequence[Response | Future[Response] | Exception]"],
         *,
         name: str,
         key: Callable[[Request], Hashable] | None = None,
@@ -38,17 +38,17 @@ class Batcher(Generic[Request, Answer]):
         self._key = key
         self._weight = weight
         self._most = most
-        self._arriving: SimpleQueue[_Waiting[Request, Answer] | None] = SimpleQueue()
-        self._waiting: list[_Waiting[Request, Answer]] = []
+        self._arriving: SimpleQueue[_Waiting[Request, Response] | None] = SimpleQueue()
+        self._waiting: list[_Waiting[Request, Response]] = []
         self._starting = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._closed = False
 
-    def submit(self, request: Request) -> "Future[Answer]":
+    def submit(self, request: Request) -> "Future[Response]":
         """Add a request to the next batch; returns at once."""
         if self._thread.ident is None:
             self._start()
-        future: Future[Answer] = Future()
+        future: Future[Response] = Future()
         self._arriving.put((request, future, current()))
         return future
 
@@ -68,20 +68,20 @@ class Batcher(Generic[Request, Answer]):
             batch = self._next_batch()
             if not batch:
                 continue
-            answers: Sequence[Answer | Future[Answer] | Exception]
+            responses: Sequence[Response | Future[Response] | Exception]
             try:
                 with joined(f"{self._thread.name} batch", [span for *_, span in batch]):
-                    answers = self._work([request for request, *_ in batch])
+                    responses = self._work([request for request, *_ in batch])
             except Exception as error:
-                answers = [error] * len(batch)
-            for (_, future, _), answer in zip(batch, answers, strict=True):
-                _settle(future, answer)
+                responses = [error] * len(batch)
+            for (_, future, _), response in zip(batch, responses, strict=True):
+                _settle(future, response)
 
-    def _next_batch(self) -> "list[_Waiting[Request, Answer]]":
+    def _next_batch(self) -> "list[_Waiting[Request, Response]]":
         """Wait for a request, and return the next batch."""
         self._gather()
-        batch: list[_Waiting[Request, Answer]] = []
-        later: list[_Waiting[Request, Answer]] = []
+        batch: list[_Waiting[Request, Response]] = []
+        later: list[_Waiting[Request, Response]] = []
         keys: set[Hashable] = set()
         weight = 0
         for at, waiting in enumerate(self._waiting):
@@ -114,17 +114,19 @@ class Batcher(Generic[Request, Answer]):
                 self._waiting.append(arrived)
 
 
-def _settle(future: "Future[Answer]", answer: "Answer | Future[Answer] | Exception") -> None:
-    def forward(done: "Future[Answer]") -> None:
+def _settle(
+    future: "Future[Response]", response: "Response | Future[Response] | Exception"
+) -> None:
+    def forward(done: "Future[Response]") -> None:
         error = done.exception()
         if error is None:
             future.set_result(done.result())
         else:
             future.set_exception(error)
 
-    if isinstance(answer, Future):
-        answer.add_done_callback(forward)
-    elif isinstance(answer, Exception):
-        future.set_exception(answer)
+    if isinstance(response, Future):
+        response.add_done_callback(forward)
+    elif isinstance(response, Exception):
+        future.set_exception(response)
     else:
-        future.set_result(answer)
+        future.set_result(response)

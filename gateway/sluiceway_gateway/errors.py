@@ -162,7 +162,7 @@ class InvalidSchema(InvalidRequest, code="invalid_schema", title="The schema can
 
 
 class RegistryError(InvalidRequest, code="registry_error", title="Refused by the registry"):
-    """An answer of the registry; `number` is its `error_code`, an HTTP status and two digits."""
+    """A response of the registry; `number` is its `error_code`, an HTTP status and two digits."""
 
     def __init__(self, detail: str, number: int = 42205) -> None:
         super().__init__(detail)
@@ -343,11 +343,11 @@ class EndpointIdReused(Conflict, code="endpoint_id_reused", title="The id is in 
 
 
 class GroupSize(Conflict, code="group_size", title="The group has another size"):
-    """The group has another size, and living members."""
+    """The group has another size, and live members."""
 
 
 class GroupMode(Conflict, code="group_mode", title="The group has another mode"):
-    """The group has another mode, and living members."""
+    """The group has another mode, and live members."""
 
 
 class PatienceOutOfBounds(
@@ -395,7 +395,7 @@ class BatchKeyTaken(Conflict, code="batch_key_taken", title="The batch's key is 
 
 
 class BatchOpen(Conflict, code="batch_open", title="The batch is open elsewhere", retriable=True):
-    """Another living instance has the batch open, until it ends or its lease does."""
+    """Another live instance has the batch open, until it ends or its lease does."""
 
 
 class BatchAborted(Conflict, code="batch_aborted", title="The batch was aborted"):

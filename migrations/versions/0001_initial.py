@@ -401,14 +401,14 @@ def _create_ledger() -> None:
         sa.UniqueConstraint("channel_uid", "number"),
         sa.UniqueConstraint("channel_uid", "key", "epoch"),
     )
-    living, is_open = sa.text("state <> 'aborted'"), sa.text("state = 'open'")
+    live, is_open = sa.text("state <> 'aborted'"), sa.text("state = 'open'")
     op.create_index(
-        "uq_batches_living_key",
+        "uq_batches_live_key",
         "batches",
         ["channel_uid", "key"],
         unique=True,
-        sqlite_where=living,
-        postgresql_where=living,
+        sqlite_where=live,
+        postgresql_where=live,
     )
     op.create_index(
         "ix_batches_open",

@@ -237,14 +237,14 @@ def proxy(target: str, *, prefix: str = "", held: list[str] | None = None) -> It
                 stopped.wait(60)
                 return
             headers = {name: self.headers.get(name, "") for name in ("Accept", "If-None-Match")}
-            answer = httpx.get(target + self.path.removeprefix(prefix), headers=headers)
-            self.send_response(answer.status_code)
+            response = httpx.get(target + self.path.removeprefix(prefix), headers=headers)
+            self.send_response(response.status_code)
             for name in ("content-type", "content-security-policy", "etag"):
-                if name in answer.headers:
-                    self.send_header(name, answer.headers[name])
-            self.send_header("Content-Length", str(len(answer.content)))
+                if name in response.headers:
+                    self.send_header(name, response.headers[name])
+            self.send_header("Content-Length", str(len(response.content)))
             self.end_headers()
-            self.wfile.write(answer.content)
+            self.wfile.write(response.content)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass

@@ -254,7 +254,7 @@ def cut_kafka(scene: Scene, target: str, generator: random.Random) -> None:
 
 @fault(_gateways, at_most_s=20, ledger=True)
 def lose_commit(scene: Scene, target: str, generator: random.Random) -> None:
-    """Lose the answer to a commit, or the commit itself, and later the connection."""
+    """Lose the response to a commit, or the commit itself, and later the connection."""
     relay = scene.gateway(target).relay
     relay.lose_at(b"/commit HTTP", arrives=generator.random() < 0.7)
     try:

@@ -235,11 +235,11 @@ def test_apply_asks_for_confirmation_on_a_terminal(
 ) -> None:
     path = write(folder / "a.yaml", document(name))
     monkeypatch.setattr(sys, "stdin", _Terminal())
-    for answer in (False, True):
-        monkeypatch.setattr(entry.click, "confirm", lambda *_, answer=answer, **__: answer)
+    for response in (False, True):
+        monkeypatch.setattr(entry.click, "confirm", lambda *_, response=response, **__: response)
         run = command("apply", "-f", path)
-        assert run.status == (0 if answer else 1)
-        assert answer or "nothing was changed" in run.err
+        assert run.status == (0 if response else 1)
+        assert response or "nothing was changed" in run.err
 
 
 def test_a_concurrent_change_stops_the_run_and_is_kept(

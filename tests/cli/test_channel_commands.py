@@ -140,10 +140,10 @@ def test_delete_asks_for_confirmation(
     command: Command, schema_file: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command("channels", "create", name, "--schema", schema_file)
-    for answer in (False, True):
-        monkeypatch.setattr(channels.click, "confirm", lambda *_, answer=answer, **__: answer)
+    for response in (False, True):
+        monkeypatch.setattr(channels.click, "confirm", lambda *_, response=response, **__: response)
         run = command("channels", "delete", name)
-        if answer:
+        if response:
             assert run.status == 0
         else:
             run.failed("nothing was deleted")

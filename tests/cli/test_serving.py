@@ -88,8 +88,8 @@ def _unprovisioned(url: str) -> httpx.Response:
     channel = httpx.put(f"{url}/v1/channels/one", json={"spec": {"schema": SCHEMA}})
     while "BrokerUnavailable" not in channel.text:
         seen = {"If-None-Match": channel.headers["ETag"]}
-        answer = httpx.get(f"{url}/v1/channels/one?wait=60", headers=seen, timeout=480)
-        channel = channel if answer.status_code == 304 else answer
+        response = httpx.get(f"{url}/v1/channels/one?wait=60", headers=seen, timeout=480)
+        channel = channel if response.status_code == 304 else response
     return channel
 
 

@@ -142,4 +142,4 @@ def test_numbers_and_durations_are_formatted() -> None:
     bounds = [_seconds(each, at_least=True) for each in (0.0, 59.9, 3_661)]
     assert bounds == ["> 0 s", "> 59 s", "> 1 h 1 min"]
     assert _seconds(None, at_least=False) == "?"
-    assert _counts(EndpointCounts(living=3, lost=1, failed=2, finished=4)) == "3, 1 lost, 2 failed"
+    assert _counts(EndpointCounts(live=3, lost=1, failed=2, finished=4)) == "3, 1 lost, 2 failed"

@@ -119,8 +119,8 @@ class ByBroker(Writing):
         for event in events:
             message = Message(packed(event))
             request.add_message(message, self.channel.name.encode(), event[1] % partitions)
-        answers = self.broker.produce_messages(request).topics[self.channel.name]
-        assert {answer.err for answer in answers.values()} == {0}
+        responses = self.broker.produce_messages(request).topics[self.channel.name]
+        assert {response.err for response in responses.values()} == {0}
 
     @property
     def producer(self) -> Any:

@@ -342,8 +342,8 @@ def test_causes_of_pykafka_brokers_contain_no_values(
         with broker_at(gateway_url) as broker:
             request = ProduceRequest()
             request.add_message(Message(SECRET.encode()), channel.name.encode(), 0)
-            answer = broker.produce_messages(request)
-            raise RuntimeError(f"{SECRET}: {answer}")
+            response = broker.produce_messages(request)
+            raise RuntimeError(f"{SECRET}: {response}")
 
     with pytest.raises(RuntimeError):
         produce()

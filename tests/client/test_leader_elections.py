@@ -114,9 +114,9 @@ def test_a_partition_without_a_leader_does_not_hide_the_others_offsets(
         leaderless.add(1)
         name = channel.name.encode()
         requests = [PartitionOffsetRequest(name, number, OffsetType.LATEST) for number in range(3)]
-        answers = broker.request_offset_limits(requests).topics[name]
-        assert [tuple(answers[number]) for number in range(3)] == [([0], 0), ([], 5), ([2], 0)]
-        assert "no leader" in answers[1].reason
+        responses = broker.request_offset_limits(requests).topics[name]
+        assert [tuple(responses[number]) for number in range(3)] == [([0], 0), ([], 5), ([2], 0)]
+        assert "no leader" in responses[1].reason
         assert limit(broker, channel, OffsetType.EARLIEST, 1).err == LeaderNotAvailable.ERROR_CODE
         leaderless.clear()
         assert limit(broker, channel, OffsetType.LATEST, 1).offset == [0]

@@ -105,11 +105,11 @@ def test_a_schema_that_appears_while_reading_is_fetched_and_its_new_fields_dropp
 def test_an_unknown_schema_during_an_outage_is_an_error_and_nothing_is_lost(
     interleaved: Connection,
 ) -> None:
-    answers: list[BaseException] = [GatewayUnavailable("away"), KeyboardInterrupt()]
+    responses: list[BaseException] = [GatewayUnavailable("away"), KeyboardInterrupt()]
 
     def refresh() -> Connection:
-        if answers:
-            raise answers.pop(0)
+        if responses:
+            raise responses.pop(0)
         return using(interleaved, OLD_VERSION, NEW_VERSION)
 
     # This job started with its own schema, which no message has.

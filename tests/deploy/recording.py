@@ -6,7 +6,7 @@ Run at a release; `test_older_client.py` replays every recording against today's
 is what goes through any of the client's connections, those of its endpoints too, but for the beats
 that come of themselves: when these come, and how many, is chance. What differs from run to run is
 replaced: `<uid N>` and its first 8 digits `<uid8 N>` for the Nth uid that is seen, `<etag>` for the
-ETag of the path's last answer, `<topic id>` for the id of the topic that was seen last, and
+ETag of the path's last response, `<topic id>` for the id of the topic that was seen last, and
 `<time>`, `<text>`, `<number>`, `<address>` for what only has a form.
 """
 
@@ -65,13 +65,13 @@ class Recorder:
         self._uids: list[str] = []
 
     def note(self, response: httpx.Response) -> None:
-        """Take one exchange, when its answer has come."""
+        """Take one exchange, when its response has come."""
         request = response.request
         if threading.current_thread().name == "sluiceway-heartbeat":
             return
         response.read()
-        answer = response.json() if response.content else None
-        self._learn(answer)
+        content = response.json() if response.content else None
+        self._learn(content)
         exchange = {
             "method": request.method,
             "path": request.url.path,
@@ -82,10 +82,10 @@ class Recorder:
                 if name in request.headers
             },
             "body": self._general(json.loads(request.content)) if request.content else None,
-            "answer": {
+            "response": {
                 "status": response.status_code,
                 "etag": "etag" in response.headers,
-                "json": self._general(answer),
+                "json": self._general(content),
             },
         }
         if self.exchanges and _waits(exchange) and _waits(self.exchanges[-1]):

@@ -40,8 +40,8 @@ def unfit(value: Any, hint: Any, path: str) -> Iterator[str]:
     """Yield the fields of a document that the API's types do not have."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Union:
-        answers = [list(unfit(value, each, path)) for each in arguments if each is not type(None)]
-        yield from min(answers, key=len)
+        responses = [list(unfit(value, each, path)) for each in arguments if each is not type(None)]
+        yield from min(responses, key=len)
     elif origin is list:
         if not isinstance(value, list):
             yield f"{path} is no list"

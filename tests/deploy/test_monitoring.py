@@ -325,11 +325,11 @@ def prometheus(gateway_url: str, directory: Path) -> Iterator[Callable[..., Any]
         )
 
     def get(path: str, **parameters: str) -> Any:
-        answer = httpx.get(f"http://{address}/api/v1/{path}", params=parameters)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["data"]
+        response = httpx.get(f"http://{address}/api/v1/{path}", params=parameters)
+        assert response.status_code == 200, response.text
+        return response.json()["data"]
 
-    def answers() -> bool:
+    def responses() -> bool:
         assert process.poll() is None, (directory / "log").read_text()
         try:
             return httpx.get(f"http://{address}/-/ready").status_code == 200
@@ -338,7 +338,7 @@ def prometheus(gateway_url: str, directory: Path) -> Iterator[Callable[..., Any]
             return False
 
     try:
-        until(answers)
+        until(responses)
         yield get
     finally:
         process.terminate()

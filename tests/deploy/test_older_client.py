@@ -32,7 +32,7 @@ def http(database_url: str, kafka: SharedKafka) -> Iterator[httpx.Client]:
 
 
 class Replay:
-    """Sends recorded requests with the uids and ETags of today's answers in them."""
+    """Sends recorded requests with the uids and ETags of today's responses in them."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
@@ -46,24 +46,24 @@ class Replay:
             name: value.replace("<etag>", self._etags.get(path, ""))
             for name, value in exchange["headers"].items()
         }
-        answer = self._http.request(
+        response = self._http.request(
             exchange["method"],
             self._put_in(path),
             params=self._put_in(exchange["query"]),
             headers=headers,
             json=self._put_in(exchange["body"]),
         )
-        if "etag" in answer.headers:
-            self._etags[path] = answer.headers["etag"]
-        return answer
+        if "etag" in response.headers:
+            self._etags[path] = response.headers["etag"]
+        return response
 
-    def differences(self, exchange: dict[str, Any], answer: httpx.Response) -> list[str]:
+    def differences(self, exchange: dict[str, Any], response: httpx.Response) -> list[str]:
         """Return the parts of the recorded response that are missing in this one."""
-        expected = exchange["answer"]
-        if answer.status_code != expected["status"]:
-            return [f"status {answer.status_code}, was {expected['status']}: {answer.text}"]
-        found = [] if not expected["etag"] or "etag" in answer.headers else ["no ETag"]
-        return found + list(self._missing(expected["json"], answer.json(), ""))
+        expected = exchange["response"]
+        if response.status_code != expected["status"]:
+            return [f"status {response.status_code}, was {expected['status']}: {response.text}"]
+        found = [] if not expected["etag"] or "etag" in response.headers else ["no ETag"]
+        return found + list(self._missing(expected["json"], response.json(), ""))
 
     def _missing(self, expected: Any, found: Any, path: str) -> Iterator[str]:
         if isinstance(expected, dict) and isinstance(found, dict):

@@ -30,11 +30,11 @@ MAPS = {"labels", "config", "kafka", "schema", "definition", "ends"}
 
 
 def sample(status: int, *keys: str) -> Any:
-    """Return the last recorded answer with these keys, with a time where it had one."""
+    """Return the last recorded response with these keys, with a time where it had one."""
     found = [
-        each["answer"]["json"]
+        each["response"]["json"]
         for each in RECORDED
-        if each["answer"]["status"] == status and set(keys) <= each["answer"]["json"].keys()
+        if each["response"]["status"] == status and set(keys) <= each["answer"]["json"].keys()
     ]
     return json.loads(json.dumps(found[-1]).replace("<time>", "2026-01-01T00:00:00Z"))
 
@@ -55,7 +55,7 @@ ID = "0" * 32
 AT = "2026-01-01T00:00:00Z"
 NAMED = {"name": "a", "uid": ID, "phase": "ready"}
 PACE = {"lag_messages": 5, "lag_seconds": None, "progress": "ok"}
-CREW = {"living": 1, "lost": 0, "failed": 0, "finished": 0}
+CREW = {"live": 1, "lost": 0, "failed": 0, "finished": 0}
 LINE = {"channel": NAMED, "sampled_at": AT, "writers": CREW, "readers": CREW, "write_rate": 1.5}
 LINE |= PACE
 PLACE = {"id": ID, "role": "writer", "group": "g", "index": 0, "size": 2}
@@ -116,7 +116,7 @@ ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def newer(value: Any, key: str = "") -> Any:
-    """Return an answer with a field that this client does not know in every object."""
+    """Return a response with a field that this client does not know in every object."""
     if isinstance(value, list):
         return [newer(each, key) for each in value]
     if not isinstance(value, dict):
@@ -127,11 +127,11 @@ def newer(value: Any, key: str = "") -> Any:
     return {name: newer(each, name) for name, each in value.items()} | {"since-then": {"x": [1]}}
 
 
-def ask(call: str, answer: Any, **arguments: Any) -> Any:
+def ask(call: str, response: Any, **arguments: Any) -> Any:
     """Make a call to a gateway that returns this response, and return the client's result."""
     transport = Transport("http://gateway.invalid")
     transport._http.close()
-    handler = httpx.MockTransport(lambda _request: httpx.Response(200, json=answer))
+    handler = httpx.MockTransport(lambda _request: httpx.Response(200, json=response))
     transport._http = httpx.Client(base_url=transport.url, transport=handler)
     control = Control(transport)
     asked = control.endpoints if call in ENDPOINT_CALLS else control
@@ -143,9 +143,9 @@ def ask(call: str, answer: Any, **arguments: Any) -> Any:
 
 @pytest.mark.parametrize("call", sorted([*CALLS, *ENDPOINT_CALLS]))
 def test_new_fields_are_ignored_in_every_response(call: str) -> None:
-    answer, arguments = (CALLS | ENDPOINT_CALLS)[call]
-    assert newer(answer) != answer
-    assert ask(call, newer(answer), **arguments) == ask(call, answer, **arguments)
+    response, arguments = (CALLS | ENDPOINT_CALLS)[call]
+    assert newer(response) != response
+    assert ask(call, newer(response), **arguments) == ask(call, response, **arguments)
 
 
 @pytest.mark.parametrize(("kind", "tried"), [(Control, CALLS), (EndpointCalls, ENDPOINT_CALLS)])

@@ -94,11 +94,11 @@ def gateway(
 def make_channel(gateway: Gateway) -> None:
     """Make the channel that requests meet; with Kafka, wait until it is ready."""
     with httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=60) as http:
-        answer = http.put(f"/v1/channels/{CHANNEL}", json={"spec": {"schema": SCHEMA}})
+        response = http.put(f"/v1/channels/{CHANNEL}", json={"spec": {"schema": SCHEMA}})
         deadline = time.monotonic() + 180
-        while gateway.kafka_is == "up" and answer.json()["status"]["phase"] != "ready":
+        while gateway.kafka_is == "up" and response.json()["status"]["phase"] != "ready":
             assert time.monotonic() < deadline
-            answer = http.get(f"/v1/channels/{CHANNEL}")
+            response = http.get(f"/v1/channels/{CHANNEL}")
 
 
 def test_the_stored_openapi_document_is_the_served_one(gateway: Gateway) -> None:

@@ -26,7 +26,7 @@ LEASE = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Response:
     """What a reader gets: one snapshot."""
 
     number: int
@@ -148,21 +148,25 @@ class Gateway:
         self.batches[batch] = renewed
         return renewed.state
 
-    def committed(self, starts: Mapping[int, int], limit: int, known: int | None) -> Answer | None:
+    def committed(
+        self, starts: Mapping[int, int], limit: int, known: int | None
+    ) -> Response | None:
         """Answer a reader; None if nothing has happened since the commit `known`."""
         if known == self.ledger.number:
             return None
         every = {at: starts.get(at, 0) for at in range(self.ledger.partitions)}
-        return self._answer(every, limit, self.ledger.stable)
+        return self._response(every, limit, self.ledger.stable)
 
-    def more(self, starts: Mapping[int, int], limit: int, first: Answer) -> Answer:
-        """Answer with a further slice of a first answer."""
-        return self._answer(starts, limit, first.stable)
+    def more(self, starts: Mapping[int, int], limit: int, first: Response) -> Response:
+        """Answer with a further slice of a first response."""
+        return self._response(starts, limit, first.stable)
 
-    def _answer(self, starts: Mapping[int, int], limit: int, stable: Mapping[int, int]) -> Answer:
+    def _response(
+        self, starts: Mapping[int, int], limit: int, stable: Mapping[int, int]
+    ) -> Response:
         model.require_intact(self.ledger)
         part = model.slice_runs(self.runs, stable, starts, limit)
-        return Answer(
+        return Response(
             number=self.ledger.number,
             stable=stable,
             visible_end=self.ledger.visible_end,
@@ -177,7 +181,7 @@ class Gateway:
         decision = model.reap(self.locked_ledger(), self.open_batches(), self.world.now)
         for each in decision.aborted:
             if each.lease_until > self.world.now:
-                raise Violation("fenced", f"{each.key} of the living {each.instance} was reaped")
+                raise Violation("fenced", f"{each.key} of the live {each.instance} was reaped")
         self._store_aborts(decision)
 
     def grow(self) -> None:
@@ -297,7 +301,7 @@ class Gateway:
         for each in decision.aborted:
             self.fenced.add((each.owner, each.instance))
             if not request.takeover and not each.lease_until <= self.world.now:
-                raise Violation("fenced", f"{each.key} of the living {each.instance} was ended")
+                raise Violation("fenced", f"{each.key} of the live {each.instance} was ended")
         gone = {each.id for each in decision.aborted}
         if [
             each for each in self.open_batches() if each.key == request.key and each.id not in gone

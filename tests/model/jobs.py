@@ -94,9 +94,9 @@ class Work:
                 raise self.failures[0]
             done = {each.task for each in self.reports}
             for task, attempts in running.items():
-                living = [each for each in attempts if not each.over]
+                live = [each for each in attempts if not each.over]
                 speculate = task not in done and self.world.fault("speculation", 0.02)
-                if (not living and task not in done) or speculate:
+                if (not live and task not in done) or speculate:
                     name = f"{self.request.instance}/{task}.{len(attempts)}"
                     attempts.append(self.world.spawn(name, self._attempt(task)))
             self._renew()

@@ -293,7 +293,7 @@ def _() -> list[Patch]:
     return [(committing, "merge_runs", merge)]
 
 
-@mutant("a job that got no answer to its commit writes under another key")
+@mutant("a job that got no response to its commit writes under another key")
 def _() -> list[Patch]:
     real = BatchJob.work
 
@@ -303,7 +303,7 @@ def _() -> list[Patch]:
     return [(BatchJob, "work", fresh)]
 
 
-@mutant("a flush that got no answer is written again")
+@mutant("a flush that got no response is written again")
 def _() -> list[Patch]:
     def drive(writer: PlainWriter, instance: str) -> Steps:
         while writer.begun < len(writer.flushes):
@@ -438,7 +438,7 @@ def _() -> list[Patch]:
     return [(model, "expired", lambda *_: False), (opening, "expired", lambda *_: False)]
 
 
-@mutant("the living are reaped")
+@mutant("live batches are reaped")
 def _() -> list[Patch]:
     return [(model, "expired", lambda batch, _: batch.state is BatchState.OPEN)]
 
@@ -500,16 +500,16 @@ def _() -> list[Patch]:
     real = StreamReader._answer
 
     def torn(reader: StreamReader, known: int | None) -> Steps:
-        answer = yield from real(reader, known)
-        if answer is None:
+        response = yield from real(reader, known)
+        if response is None:
             return None
         yield from (None for _ in range(3))
-        return replace(answer, stable=reader.gateway.ledger.stable)
+        return replace(response, stable=reader.gateway.ledger.stable)
 
     return [(StreamReader, "_answer", torn)]
 
 
-@mutant("the slices of an answer have a stable each")
+@mutant("the slices of a response have a stable each")
 def _() -> list[Patch]:
     real = Gateway.more
 
@@ -526,8 +526,8 @@ def _() -> list[Patch]:
 
 @mutant("readers read up to visible_end")
 def _() -> list[Patch]:
-    def ends(reader: StreamReader, answer: Any) -> Mapping[int, int]:
-        return answer.visible_end
+    def ends(reader: StreamReader, response: Any) -> Mapping[int, int]:
+        return response.visible_end
 
     return [(StreamReader, "ends", ends)]
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.model.gateway import Answer, Gateway
+from tests.model.gateway import Gateway, Response
 from tests.model.world import Steps, Violation, World, offsets
 
 
@@ -32,23 +32,23 @@ class StreamReader:
         self.told: int = 0
 
     def read(self) -> Steps:
-        """Read for ever; each round has one answer."""
+        """Read for ever; each round has one response."""
         known = None
         while True:
             yield
-            answer = yield from self._answer(known)
-            if answer is None:
+            response = yield from self._response(known)
+            if response is None:
                 continue
             # What a checkpoint has planned must come again, whatever was committed since.
             replay = self.planned is not None
-            ends = self.ends(answer) if self.planned is None else self.planned
+            ends = self.ends(response) if self.planned is None else self.planned
             found: dict[tuple[int, int], tuple[Any, ...]] = {}
             self.planned = ends
             for partition, end in ends.items():
                 yield
                 start = self.positions.get(partition, 0)
                 start = self._from_log(partition, start, end)
-                for offset in offsets(answer.runs.get(partition, ())):
+                for offset in offsets(response.runs.get(partition, ())):
                     if start <= offset < end:
                         identity = fetch(self.world, partition, offset)
                         if identity is None:
@@ -63,43 +63,43 @@ class StreamReader:
             self.seen.update(found)
             self.positions.update(ends)
             self.planned, self.replayed = None, None
-            known = None if replay else answer.number
+            known = None if replay else response.number
 
     def restart(self) -> None:
         """Forget what a repair may have given up; the positions stay."""
         self.planned = self.replayed = None
 
-    def ends(self, answer: Answer) -> Mapping[int, int]:
-        """Return how far an answer is read."""
-        return {at: max(self.positions.get(at, 0), end) for at, end in answer.stable.items()}
+    def ends(self, response: Response) -> Mapping[int, int]:
+        """Return how far a response is read."""
+        return {at: max(self.positions.get(at, 0), end) for at, end in response.stable.items()}
 
-    def _answer(self, known: int | None) -> Steps:
+    def _response(self, known: int | None) -> Steps:
         positions = dict(self.positions)
-        answer = yield from self.world.call(
+        response = yield from self.world.call(
             "committed", lambda: self.gateway.committed(positions, self.limit, known)
         )
-        if answer is None:
+        if response is None:
             return None
-        runs, rest = dict(answer.runs), dict(answer.truncated)
+        runs, rest = dict(response.runs), dict(response.truncated)
         while rest:
-            part = yield from self.world.call("committed", self._next_slice(rest, answer))
+            part = yield from self.world.call("committed", self._next_slice(rest, response))
             for at, more in part.runs.items():
                 runs[at] = (*runs.get(at, ()), *more)
             rest = dict(part.truncated)
-            answer = self.joined(answer, part)
-        return Answer(
-            number=answer.number,
-            stable=answer.stable,
-            visible_end=answer.visible_end,
+            response = self.joined(response, part)
+        return Response(
+            number=response.number,
+            stable=response.stable,
+            visible_end=response.visible_end,
             runs=runs,
             truncated={},
         )
 
-    def _next_slice(self, starts: Mapping[int, int], first: Answer) -> Callable[[], Answer]:
+    def _next_slice(self, starts: Mapping[int, int], first: Response) -> Callable[[], Response]:
         return lambda: self.gateway.more(starts, self.limit, first)
 
-    def joined(self, first: Answer, _further: Answer) -> Answer:
-        """Return the answer whose `stable` counts: the first one."""
+    def joined(self, first: Response, _further: Response) -> Response:
+        """Return the response whose `stable` counts: the first one."""
         return first
 
     def _from_log(self, partition: int, start: int, end: int) -> int:
@@ -139,13 +139,13 @@ def bounded_read(world: World, gateway: Gateway) -> Steps:
     }
     ends = bounds(first)
     while True:
-        answer = yield from world.call("committed", lambda: gateway.committed({}, 10_000, None))
-        if all(answer.stable.get(at, 0) >= end for at, end in ends.items()):
+        response = yield from world.call("committed", lambda: gateway.committed({}, 10_000, None))
+        if all(response.stable.get(at, 0) >= end for at, end in ends.items()):
             break
         yield
     found = {
         (at, offset)
-        for at, runs in answer.runs.items()
+        for at, runs in response.runs.items()
         for offset in offsets(runs)
         if offset < ends.get(at, 0)
     }
@@ -154,7 +154,7 @@ def bounded_read(world: World, gateway: Gateway) -> Steps:
         raise Violation("lost", f"a bounded read lacks {sorted(missing)[:3]}")
 
 
-def bounds(first: Answer) -> Mapping[int, int]:
+def bounds(first: Response) -> Mapping[int, int]:
     """Return the end of a bounded read."""
     return first.visible_end
 

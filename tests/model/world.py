@@ -57,7 +57,7 @@ class Message:
 
     name: str
     handle: Callable[[], Any]
-    answers: list[Any]
+    responses: list[Any]
 
 
 class Violation(Exception):
@@ -118,42 +118,42 @@ class World:
         process.steps.close()
 
     def send(self, name: str, handle: Callable[[], Any]) -> list[Any]:
-        """Send a request, which may get lost; return the list that its answer will be in."""
-        answers: list[Any] = []
+        """Send a request, which may get lost; return the list that its response will be in."""
+        responses: list[Any] = []
         if not self.fault("request lost", 0.06):
-            self.network.append(Message(name=name, handle=handle, answers=answers))
-        return answers
+            self.network.append(Message(name=name, handle=handle, responses=responses))
+        return responses
 
     def call(self, name: str, handle: Callable[[], Any], patience: int | None = None) -> Steps:
         """Repeat a request until it is answered; after `patience` repeats, raise TimeoutError."""
         repeats = 0
         while True:
-            answers = self.send(name, handle)
+            responses = self.send(name, handle)
             for _ in range(self.random.randint(4, 25) if not self.calm else 40):
                 yield
-                if answers:
-                    if isinstance(answers[0], Exception):
-                        raise answers[0]
-                    return answers[0]
+                if responses:
+                    if isinstance(responses[0], Exception):
+                        raise responses[0]
+                    return responses[0]
             repeats += 1
             if patience is not None and repeats > patience and not self.calm:
                 raise TimeoutError(name)
 
     def deliver(self, at: int) -> None:
-        """Handle a request, once or once more; its answer may get lost."""
+        """Handle a request, once or once more; its response may get lost."""
         message = self.network[at]
         if not self.fault("request repeated", 0.1):
             self.network[at] = self.network[-1]
             self.network.pop()
         try:
-            answer = message.handle()
+            response = message.handle()
         except SluicewayGatewayError as error:
             self.note(f"{message.name}: {error.code}")
-            answer = error
+            response = error
         else:
             self.note(message.name)
         if not self.fault("answer lost", 0.1):
-            message.answers.append(answer)
+            message.responses.append(response)
 
     def step(self) -> None:
         """Let one process or one request go a step further."""

@@ -73,8 +73,8 @@ def until_reason(http: httpx.Client, reason: str) -> httpx.Response:
     while ready_condition(channel)["reason"] != reason:
         assert time.monotonic() < deadline_s, channel.text
         etag = channel.headers["etag"]
-        answer = http.get(PATH, params={"wait": 5}, headers={"If-None-Match": etag})
-        channel = channel if answer.status_code == 304 else answer
+        response = http.get(PATH, params={"wait": 5}, headers={"If-None-Match": etag})
+        channel = channel if response.status_code == 304 else response
     return channel
 
 

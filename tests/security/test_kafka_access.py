@@ -52,7 +52,7 @@ def test_an_unreachable_broker_is_not_an_access_problem(secured: SecuredKafka) -
 
 
 @pytest.mark.parametrize(
-    ("answer", "protocol", "words"),
+    ("response", "protocol", "words"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "PLAINTEXT", "is not Kafka; correct the address"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "SSL", "does not use TLS"),
@@ -60,7 +60,7 @@ def test_an_unreachable_broker_is_not_an_access_problem(secured: SecuredKafka) -
     ],
 )
 def test_a_port_of_another_service_is_reported_within_the_timeout(
-    answer: bytes, protocol: str, words: str
+    response: bytes, protocol: str, words: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -72,7 +72,7 @@ def test_a_port_of_another_service_is_reported_within_the_timeout(
                     return
                 with talk:
                     talk.recv(1024)
-                    talk.sendall(answer)
+                    talk.sendall(response)
 
         serving = threading.Thread(target=serve, daemon=True)
         serving.start()

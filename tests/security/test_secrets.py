@@ -230,7 +230,7 @@ def test_tracebacks_of_records_show_no_secret(
 
 @contextmanager
 def answering(body: bytes | None) -> Iterator[str]:
-    """Give this answer to all requests; None hangs up."""
+    """Give this response to all requests; None hangs up."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -258,9 +258,9 @@ def answering(body: bytes | None) -> Iterator[str]:
 LACKING = json.dumps({"kafka": {"sasl.password": HUSH}, "format": "avro"}).encode()
 GATEWAY_FAILURES: dict[str, tuple[bytes | None, type[SluicewayError]]] = {
     "it hangs up": (None, GatewayUnavailable),
-    "its answer is no JSON": (LACKING[:-1], IncompatibleGateway),
-    "its answer lacks something": (LACKING, IncompatibleGateway),
-    "its answer has another type": (
+    "its response is no JSON": (LACKING[:-1], IncompatibleGateway),
+    "its response lacks something": (LACKING, IncompatibleGateway),
+    "its response has another type": (
         json.dumps({"channel": {"sasl.password": HUSH, "name": [HUSH]}}).encode(),
         IncompatibleGateway,
     ),

@@ -107,8 +107,8 @@ def test_the_response_with_credentials_is_not_cacheable(
 ) -> None:
     with Gateway() as gateway:
         gateway.channel("uncached", SCHEMA)
-        answer = gateway._control._transport.request(
+        response = gateway._control._transport.request(
             "GET", "/v1/channels/uncached/connection", params={"access": "read"}
         )
-    assert answer.headers["cache-control"] == "no-store"
-    assert answer.json()["kafka"] == secured.scram("job")
+    assert response.headers["cache-control"] == "no-store"
+    assert response.json()["kafka"] == secured.scram("job")

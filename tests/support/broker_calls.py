@@ -48,24 +48,24 @@ def produced(
     request = ProduceRequest(**options)
     for value in values:
         request.add_message(Message(value), channel.name.encode(), partition)
-    answer = broker.produce_messages(request)
-    return None if answer is None else answer.topics[channel.name][partition]
+    response = broker.produce_messages(request)
+    return None if response is None else response.topics[channel.name][partition]
 
 
 def fetched(
     broker: Broker, channel: Channel, offset: int = 0, partition: int = 0, **options: Any
 ) -> Any:
-    """Fetch from one partition, and return its answer."""
+    """Fetch from one partition, and return its response."""
     wait = {key: options.pop(key) for key in ("timeout", "min_bytes") if key in options}
     request = PartitionFetchRequest(channel.name.encode(), partition, offset, **options)
     return broker.fetch_messages([request], **wait).topics[channel.name][partition]
 
 
 def committed(broker: Broker, channel: Channel, group: bytes, partition: int = 0) -> Any:
-    """Return the answer with a group's committed offset of one partition."""
+    """Return the response with a group's committed offset of one partition."""
     request = PartitionOffsetFetchRequest(channel.name.encode(), partition)
-    answer = broker.fetch_consumer_group_offsets(group, [request])
-    return answer.topics[channel.name][partition]
+    response = broker.fetch_consumer_group_offsets(group, [request])
+    return response.topics[channel.name][partition]
 
 
 def commit(
@@ -78,13 +78,13 @@ def commit(
     generation: int = -1,
     member: bytes = b"",
 ) -> Any:
-    """Commit one partition, and return its answer."""
+    """Commit one partition, and return its response."""
     asked = PartitionOffsetCommitRequest(channel.name.encode(), partition, offset, 0, b"")
-    answer = broker.commit_consumer_group_offsets(group, generation, member, [asked])
-    return answer.topics[channel.name][partition]
+    response = broker.commit_consumer_group_offsets(group, generation, member, [asked])
+    return response.topics[channel.name][partition]
 
 
 def limit(broker: Broker, channel: Channel, when: int, partition: int = 0) -> Any:
-    """Return the answer with one offset of one partition."""
+    """Return the response with one offset of one partition."""
     request = PartitionOffsetRequest(channel.name.encode(), partition, when, 1)
     return broker.request_offset_limits([request]).topics[channel.name][partition]

@@ -61,15 +61,15 @@ def collecting() -> Iterator[Collector]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
-            answer = ExportTraceServiceResponse().SerializeToString()
+            response = ExportTraceServiceResponse().SerializeToString()
             with collector.arrived:
                 collector.spans += _spans(ExportTraceServiceRequest.FromString(body))
                 collector.arrived.notify_all()
             self.send_response(200)
             self.send_header("Content-Type", "application/x-protobuf")
-            self.send_header("Content-Length", str(len(answer)))
+            self.send_header("Content-Length", str(len(response)))
             self.end_headers()
-            self.wfile.write(answer)
+            self.wfile.write(response)
 
         def log_message(self, *_: Any) -> None:
             """Print nothing."""

@@ -56,9 +56,9 @@ class Site:
 
     def attach(self, role: str = "reader", **body: Any) -> Any:
         """Attach, and return the endpoint."""
-        answer = self.ask(role, **body)
-        assert answer.status_code in (200, 201), answer.text
-        return answer.json()["endpoint"]
+        response = self.ask(role, **body)
+        assert response.status_code in (200, 201), response.text
+        return response.json()["endpoint"]
 
     def member(
         self, index: int = 0, size: int = 1, role: str = "reader", group: str = "g", **body: Any
@@ -97,9 +97,9 @@ class Site:
 
     def beat(self, *reports: Any, beat: int | None = None) -> Any:
         """Send a heartbeat, and return the replies."""
-        answer = self.send(*reports, beat=beat)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["endpoints"]
+        response = self.send(*reports, beat=beat)
+        assert response.status_code == 200, response.text
+        return response.json()["endpoints"]
 
     def commit(
         self, endpoint: Any, number: int, *positions: tuple[int, int, int], **body: Any
@@ -118,9 +118,9 @@ class Site:
 
     def committed(self, group: str = "g", **query: Any) -> list[tuple[int, int, int]]:
         """Return the positions of a group, as `commit` takes them."""
-        answer = self.rig.http.get(self.offsets_path(group), params=query)
-        assert answer.status_code == 200, answer.text
-        found = answer.json()["positions"]
+        response = self.rig.http.get(self.offsets_path(group), params=query)
+        assert response.status_code == 200, response.text
+        found = response.json()["positions"]
         return [(each["partition"], each["offset"], each["record"]) for each in found]
 
     def reset(
@@ -139,9 +139,9 @@ class Site:
         return f"{self.path}/groups/{group}/offsets"
 
     def get(self, endpoint: Any) -> Any:
-        answer = self.rig.http.get(f"{self.path}/endpoints/{endpoint['id']}")
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.rig.http.get(f"{self.path}/endpoints/{endpoint['id']}")
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def listed(self, **query: Any) -> Any:
         return self.rig.http.get(f"{self.path}/endpoints", params=query).json()["items"]

@@ -190,7 +190,7 @@ def views(url: str, channel: str) -> str:
 
         base = f"/v1/channels/{channel}"
         listed = read(f"{base}/endpoints")
-        answers = [
+        responses = [
             read(base),
             read(f"{base}/status"),
             read("/v1/status?limit=1000"),
@@ -198,7 +198,7 @@ def views(url: str, channel: str) -> str:
             listed,
             *(read(f"{base}/endpoints/{each['id']}") for each in listed.json()["items"]),
         ]
-        told = [each.text for each in answers]
+        told = [each.text for each in responses]
         with http.stream("GET", f"{base}/status/events") as stream:
             told.append(next(line for line in stream.iter_lines() if line.startswith("data:")))
     return "\n".join(told)

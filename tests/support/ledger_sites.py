@@ -101,9 +101,9 @@ class LedgerSite:
         self, key: str = "k1", owner: str = "job", instance: str = "run-1", **body: Any
     ) -> Any:
         """Open a batch, and return it."""
-        answer = self.ask_open(key, owner, instance, **body)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.ask_open(key, owner, instance, **body)
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def ask_commit(
         self, batch: Any, manifest: Intervals, *, instance: str = "run-1", **body: Any
@@ -120,10 +120,10 @@ class LedgerSite:
     def commit(
         self, batch: Any, manifest: Intervals, *, instance: str = "run-1", **body: Any
     ) -> Any:
-        """Commit a batch, and return the answer."""
-        answer = self.ask_commit(batch, manifest, instance=instance, **body)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        """Commit a batch, and return the response."""
+        response = self.ask_commit(batch, manifest, instance=instance, **body)
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def ask_abort(self, batch: Any, instance: str | None = "run-1") -> httpx.Response:
         return self.post(f"batches/{batch['id']}/abort", instance=instance, cause="a test")
@@ -136,9 +136,9 @@ class LedgerSite:
 
     def committed(self, **params: Any) -> Any:
         """Return the visible runs."""
-        answer = self.ask_committed(**params)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.ask_committed(**params)
+        assert response.status_code == 200, response.text
+        return response.json()
 
 
 def lose(site: LedgerSite, ends: Mapping[int, int]) -> None:

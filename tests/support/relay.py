@@ -126,7 +126,7 @@ class Relay:
                 self._open |= {near, far}
             back = threading.Thread(target=self._pass, args=(far, near), daemon=True)
             back.start()
-            self._pass(near, far, answers=False)
+            self._pass(near, far, responses=False)
             back.join()
             with self._lock:
                 self._open -= {near, far}
@@ -139,15 +139,15 @@ class Relay:
         server.connect(str(self._to))
         return server
 
-    def _pass(self, source: socket.socket, sink: socket.socket, *, answers: bool = True) -> None:
+    def _pass(self, source: socket.socket, sink: socket.socket, *, responses: bool = True) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self._flows.wait()
-                if answers and self.deaf:
+                if responses and self.deaf:
                     break
                 arrives = source not in self._lost
                 lose_at = self._lose_at
-                if not answers and lose_at is not None and lose_at[0] in data:
+                if not responses and lose_at is not None and lose_at[0] in data:
                     arrives, self._lose_at = lose_at[1], None
                     with self._lock:
                         self._lost |= {source, sink}

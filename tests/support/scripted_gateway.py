@@ -51,19 +51,19 @@ class Script:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.answers: list[tuple[int, dict[str, str], bytes]] = []
+        self.responses: list[tuple[int, dict[str, str], bytes]] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.bodies: list[Any] = []
         self.pauses_s: list[float] = []
         self._now_s = 0.0
 
-    def answer(self, status: int, body: object = None, **headers: str) -> None:
+    def response(self, status: int, body: object = None, **headers: str) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.answers.append((status, {k.replace("_", "-"): v for k, v in headers.items()}, data))
+        self.responses.append((status, {k.replace("_", "-"): v for k, v in headers.items()}, data))
 
     def problem(self, status: int, code: str, *, retriable: bool = False, **headers: str) -> None:
         body = {"status": status, "code": code, "detail": f"it is {code}", "retriable": retriable}
-        self.answer(status, body, **headers)
+        self.response(status, body, **headers)
 
     def control(self, **options: Any) -> Control:
         return Control(self.transport(**options))
@@ -87,9 +87,9 @@ def scripted() -> Iterator[Script]:
             sent = self.rfile.read(int(self.headers.get("Content-Length", "0")))
             script.bodies.append(json.loads(sent) if sent else None)
             script.requests.append((self.command, self.path, dict(self.headers)))
-            if not script.answers:
+            if not script.responses:
                 return
-            status, headers, body = script.answers.pop(0)
+            status, headers, body = script.responses.pop(0)
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)

@@ -67,15 +67,15 @@ def run_batch() -> None:
         return requests
 
     batcher = Batcher[str, str](work, name="test")
-    spans, answers = [], []
+    spans, responses = [], []
     for name in ("first", "second", "third"):
         span = TRACER.start_span(name)
         spans.append(span)
         with trace.use_span(span):
-            answers.append(batcher.submit(name))
+            responses.append(batcher.submit(name))
         assert begun.wait(60)
     go_on.set()
-    assert [each.result(60) for each in answers] == ["first", "second", "third"]
+    assert [each.result(60) for each in responses] == ["first", "second", "third"]
     for span in spans:
         span.end()
     batcher.close()

@@ -224,11 +224,11 @@ class AdminRequests:
                     f"offsets_before is {when!r}; it takes -2 (the beginning), -1 (the end) or "
                     "milliseconds since 1970"
                 )
-            answers = topics.setdefault(topic, {})
+            responses = topics.setdefault(topic, {})
             try:
                 connection = self._handler.locate(topic, request.partition_id)
             except ProtocolClientError as refusal:
-                answers[request.partition_id] = _refused_offset(refusal)
+                responses[request.partition_id] = _refused_offset(refusal)
             else:
                 _, times = requested.setdefault(topic, (connection, {}))
                 times[request.partition_id] = when
@@ -243,7 +243,7 @@ class AdminRequests:
         self, connection: Connection, times: Mapping[int, int]
     ) -> dict[int, OffsetPartitionResponse]:
         identity, timeout_s = self._handler.identity(connection), self._handler.timeout_s
-        answers: dict[int, OffsetPartitionResponse] = {}
+        responses: dict[int, OffsetPartitionResponse] = {}
         try:
             # Kafka's client fails for all partitions if one has no leader.
             leaderless = identity.leaderless(timeout_s=timeout_s)
@@ -269,12 +269,12 @@ class AdminRequests:
             return dict.fromkeys(times, _refused_offset(refusal))
         for partition in times:
             offset = found.get(partition)
-            answers[partition] = (
+            responses[partition] = (
                 _refused_offset(LeaderNotAvailable(_NO_LEADER_REASON))
                 if offset is None
                 else OffsetPartitionResponse([offset], 0)
             )
-        return answers
+        return responses
 
     def _list_topics(self, connection: Connection) -> Any:
         name = connection.topic_name

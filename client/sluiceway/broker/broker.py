@@ -282,8 +282,8 @@ class Broker:
         UnknownTopicOrPartition, InvalidTopic for a closed channel, RequestTimedOut.
         """
         with self._request() as requests:
-            answer = requests.produces.produce(produce_request)
-            return None if answer is None else self._checked(answer)
+            response = requests.produces.produce(produce_request)
+            return None if response is None else self._checked(response)
 
     def request_offset_limits(self, partition_requests: Iterable[Any]) -> ListOffsetResponse:
         """Return an offset for each partition: the beginning (-2) or the end (-1).
@@ -445,5 +445,5 @@ class Broker:
         with offsets.handler.request():
             yield offsets
 
-    def _checked(self, answer: R) -> R:
-        return answer.check() if self._raise_errors else answer
+    def _checked(self, response: R) -> R:
+        return response.check() if self._raise_errors else response

@@ -109,7 +109,7 @@ class RequestHandler:
         self.control.close()
 
     def greet(self, attempts: int) -> None:
-        """Check that the gateway answers; after `attempts` without an answer, stop and raise."""
+        """Check that the gateway answers; after `attempts` without a response, stop and raise."""
         for left in reversed(range(max(1, attempts))):
             try:
                 with self.request():

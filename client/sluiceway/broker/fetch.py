@@ -67,18 +67,18 @@ class FetchRequests:
         valid: list[_Request] = []
         for asked in each_once(requests):
             topic = in_bytes(asked.topic_name, "topic")
-            answers = topics.setdefault(topic, {})
+            responses = topics.setdefault(topic, {})
             try:
                 valid.append(_Request(topic, asked, self._locate(asked)))
             except ProtocolClientError as refusal:
-                answers[asked.partition_id] = _refused(refusal)
+                responses[asked.partition_id] = _refused(refusal)
                 timeout_s = 0.0
         with self._lock:
             found = self._fetch(valid, timeout_s, min_bytes)
-        for each, answer in zip(valid, found, strict=True):
-            topics[each.topic][each.asked.partition_id] = answer
-        for topic, answers in topics.items():
-            if any(answer.err for answer in answers.values()):
+        for each, response in zip(valid, found, strict=True):
+            topics[each.topic][each.asked.partition_id] = response
+        for topic, responses in topics.items():
+            if any(response.err for response in responses.values()):
                 # The name may belong to another channel by now.
                 self._handler.forget(topic)
         return FetchResponse(topics)
@@ -115,12 +115,12 @@ class FetchRequests:
     ) -> list[FetchPartitionResponse]:
         deadline_s = time.monotonic() + timeout_s
         # The wait for Kafka's first response may exceed the request's own timeout.
-        answer_deadline_s = max(deadline_s, time.monotonic() + self._handler.timeout_s)
+        response_deadline_s = max(deadline_s, time.monotonic() + self._handler.timeout_s)
         try:
             clients = self._assign(requests)
             while not _is_enough(requests, min_bytes):
                 answered = all(each.partition.answered for each in requests)
-                wait_s = (deadline_s if answered else answer_deadline_s) - time.monotonic()
+                wait_s = (deadline_s if answered else response_deadline_s) - time.monotonic()
                 if wait_s <= 0:
                     break
                 for client in clients:
@@ -136,7 +136,7 @@ class FetchRequests:
                     f"Kafka did not answer within {self._handler.timeout_s:g} s; fetch again when "
                     "its brokers are available"
                 )
-            return [_answer(each) for each in requests]
+            return [_response(each) for each in requests]
         except KafkaException as error:
             failure = translate_error(error.args[0], doing="fetching", topic="several")
             raise SocketDisconnectedError(str(failure)) from error
@@ -172,7 +172,7 @@ class FetchRequests:
         return self._clients[key]
 
 
-def _answer(request: _Request) -> FetchPartitionResponse:
+def _response(request: _Request) -> FetchPartitionResponse:
     partition, connection = request.partition, request.connection
     if partition.refusal is not None:
         request.client.drop([request.key])

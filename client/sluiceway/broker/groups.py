@@ -145,7 +145,7 @@ class GroupRequests:
 
         def joined(member: JoinedMember) -> JoinGroupResponse:
             try:
-                return answer(member)
+                return response(member)
             except BaseException:
                 if not id_:
                     # Its id is lost, and until its timeout it would hold partitions.
@@ -153,7 +153,7 @@ class GroupRequests:
                         self._detach(member)
                 raise
 
-        def answer(member: JoinedMember) -> JoinGroupResponse:
+        def response(member: JoinedMember) -> JoinGroupResponse:
             if member.channel != topic_name:
                 raise InconsistentGroupProtocol(
                     f"the member {member.id!r} joined for {member.channel!r}, not for "
@@ -175,7 +175,7 @@ class GroupRequests:
             )
 
         attach = None if id_ else lambda: self._attach(name, topic_name)
-        return _answer(joined, JoinGroupResponse, name, id_, attach, member_id=id_.encode())
+        return _response(joined, JoinGroupResponse, name, id_, attach, member_id=id_.encode())
 
     def sync(
         self, group: Any, generation: Any, member_id: Any, assignment: Iterable[Any]
@@ -197,7 +197,7 @@ class GroupRequests:
             pairs = [(member.channel.encode(), list(share.partitions))]
             return SyncGroupResponse(member_assignment=MemberAssignment(pairs))
 
-        return _answer(synced, SyncGroupResponse, group, member_id)
+        return _response(synced, SyncGroupResponse, group, member_id)
 
     def heartbeat(self, group: Any, generation: Any, member_id: Any) -> HeartbeatResponse:
         """Send a heartbeat; the response says whether to join again."""
@@ -213,7 +213,7 @@ class GroupRequests:
                 raise _rejoin("partitions of another member are free")
             return HeartbeatResponse()
 
-        return _answer(sent, HeartbeatResponse, group, member_id)
+        return _response(sent, HeartbeatResponse, group, member_id)
 
     def leave(self, group: Any, member_id: Any) -> LeaveGroupResponse:
         """Leave the group."""
@@ -222,7 +222,7 @@ class GroupRequests:
             self._detach(member)
             return LeaveGroupResponse()
 
-        return _answer(left, LeaveGroupResponse, group, member_id)
+        return _response(left, LeaveGroupResponse, group, member_id)
 
     def _attach(self, group: str, topic: str) -> JoinedMember:
         connection = self._handler.connection(topic, fresh=True)
@@ -268,10 +268,10 @@ class GroupRequests:
         member.heartbeats += 1
         state = "started" if member.started else "opened"
         report = {"id": member.id, "epoch": member.epoch, "state": state, **_positions(member)}
-        answer = self._calls.heartbeat(
+        response = self._calls.heartbeat(
             member.session, member.heartbeats, [report], timeout_s=self._handler.timeout_s
         )
-        result = answer.results.get(member.id)
+        result = response.results.get(member.id)
         if result is None or result.status in ("fenced", "gone"):
             why = "the gateway removed it" if result is None else result.reason or result.status
             raise _unknown(member.id, member.group, why)
@@ -286,7 +286,7 @@ class GroupRequests:
         return [each.id for each in sorted(readers, key=lambda each: each.index)]
 
 
-def _answer(
+def _response(
     call: Callable[[JoinedMember], R],
     kind: type[R],
     group: Any,

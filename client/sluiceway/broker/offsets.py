@@ -49,14 +49,14 @@ class OffsetRequests:
             by_topic.setdefault(topic, {})[each.partition_id] = each
         topics: ByName[dict[int, OffsetCommitPartitionResponse]] = ByName()
         for topic, requested in by_topic.items():
-            answers = topics[topic] = dict.fromkeys(requested, OffsetCommitPartitionResponse(0))
+            responses = topics[topic] = dict.fromkeys(requested, OffsetCommitPartitionResponse(0))
             refusals: dict[int, ProtocolClientError] = {}
             try:
                 self._commit(topic, requested, name, generation, id_, refusals)
             except SluicewayError as error:
                 refusals = dict.fromkeys(requested, group_refusal(error)) | refusals
             for partition, each in refusals.items():
-                answers[partition] = OffsetCommitPartitionResponse(each.ERROR_CODE).because(each)
+                responses[partition] = OffsetCommitPartitionResponse(each.ERROR_CODE).because(each)
             if refusals:
                 # The name may belong to another channel by now.
                 self.handler.forget(topic)
@@ -75,11 +75,13 @@ class OffsetRequests:
                     known[topic] = group_state().committer(connection, name).fetch(self._calls)
                 at = known[topic].get(each.partition_id)
                 metadata = (at.metadata or "").encode() if at else b""
-                answer = OffsetFetchPartitionResponse(at.offset if at else -1, metadata, 0)
+                response = OffsetFetchPartitionResponse(at.offset if at else -1, metadata, 0)
             except SluicewayError as error:
                 refusal = group_refusal(error)
-                answer = OffsetFetchPartitionResponse(-1, b"", refusal.ERROR_CODE).because(refusal)
-            topics.setdefault(topic, {})[each.partition_id] = answer
+                response = OffsetFetchPartitionResponse(-1, b"", refusal.ERROR_CODE).because(
+                    refusal
+                )
+            topics.setdefault(topic, {})[each.partition_id] = response
         return OffsetFetchResponse(topics)
 
     def _commit(

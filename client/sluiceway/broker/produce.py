@@ -122,11 +122,11 @@ class ProduceRequests:
         if not wait:
             return None
         for topic, part in parts:
-            answer = ProducePartitionResponse(0, part.first_offset)
+            response = ProducePartitionResponse(0, part.first_offset)
             if part.refusal is not None:
-                answer = _refused(part.refusal)
+                response = _refused(part.refusal)
                 self.handler.forget(topic)
-            topics.setdefault(topic, {})[part.partition] = answer
+            topics.setdefault(topic, {})[part.partition] = response
         return ProduceResponse(topics)
 
     def close(self, error: BaseException | None = None, *, timeout_s: float | None = None) -> None:

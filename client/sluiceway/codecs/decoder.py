@@ -70,7 +70,7 @@ class _Merger:
         corrupt = Corrupt(index=index, reason=reason, skippable=skippable)
         self._corrupt.setdefault(index, corrupt)
 
-    def add(self, decoded: Decoded, indices: Sequence[int], resolution: Resolution) -> None:
+    def add(self, decoded: Decoded, indices: Sequence[int], resolution: Resolution | None) -> None:
         """Add the decoded messages `indices`."""
         for corrupt in decoded.corrupt:
             self.reject(indices[corrupt.index], corrupt.reason)
@@ -87,7 +87,10 @@ class _Merger:
             first = last
             self._resolve(part, resolution)
 
-    def _resolve(self, part: _Part, resolution: Resolution) -> None:
+    def _resolve(self, part: _Part, resolution: Resolution | None) -> None:
+        if resolution is None:
+            self._parts.append(part)
+            return
         batch, failed = resolution.sift(part.batch)
         messages, rows = part.messages, part.rows
         if failed:
@@ -139,7 +142,8 @@ class _Readable:
     """The decoding of messages of one schema id."""
 
     codec: Codec
-    resolution: Resolution
+    resolution: Resolution | None
+    """None: the codec decodes into the target schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +219,7 @@ class Decoder:
         ids = {self._schema_id(values[corrupt.index]) for corrupt in decoded.corrupt}
         if not ids <= {usual, None}:
             return None
-        if readable.resolution.identical:
+        if readable.resolution is None:
             return decoded
         merger = _Merger(self._target.arrow, messages=len(values))
         merger.add(decoded, range(len(values)), readable.resolution)
@@ -271,7 +275,10 @@ class Decoder:
             names = schema.arrow.names
             columns = [name for name in names if name in self._target.arrow.names] or names[:1]
             decoding = codec(self._format, schema, id_, columns)
-            resolution = Resolution(decoding.decoded_schema, self._target)
+            decoded = decoding.decoded_schema
+            resolution = None
+            if decoded.record != self._target.record:
+                resolution = Resolution(decoded, self._target)
             found = _Readable(codec=decoding, resolution=resolution)
         except SchemaMismatch as error:
             found = _Unreadable(

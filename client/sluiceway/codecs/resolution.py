@@ -34,14 +34,7 @@ class Resolution:
         if reasons := incompatibilities(reader, writer):
             raise SchemaMismatch("; ".join(reasons))
         self._schema = reader.arrow
-        self._columns = None
-        if writer.record != reader.record:
-            self._columns = _Columns(writer.record, reader.record, "")
-
-    @property
-    def identical(self) -> bool:
-        """True if `sift` returns batches as they are."""
-        return self._columns is None
+        self._columns = _Columns(writer.record, reader.record, "")
 
     def sift(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Return the converted rows, and the reasons of the rows that cannot be converted.
@@ -49,8 +42,6 @@ class Resolution:
         The reasons are by position in `batch`, in order. Only rows with bytes that are read as a
         string and are not UTF-8 fail.
         """
-        if self._columns is None:
-            return batch, {}
         try:
             return self._resolved(batch), {}
         except _NotText:
@@ -59,7 +50,6 @@ class Resolution:
             return self._resolved(batch.take(pa.array(rest))), failed
 
     def _resolved(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        assert self._columns is not None  # noqa: S101 - checked by `sift`
         arrays = self._columns.convert(batch.columns, batch.num_rows)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 

@@ -135,7 +135,7 @@ class HeartbeatExtension(Protocol):
     def fields(self) -> Mapping[str, Any]:
         """Return fields for the body of the next heartbeat; empty if there is nothing to report."""
 
-    def on_answer(self, answer: JsonNode) -> None:
+    def on_response(self, response: JsonNode) -> None:
         """Handle the response to a heartbeat with such fields."""
 
     def on_rejected(self, error: GatewayError) -> None:
@@ -265,7 +265,7 @@ class HeartbeatSession:
         for first in range(0, len(endpoints) or 1, _MAX_REPORTS):
             group = endpoints[first : first + _MAX_REPORTS]
             try:
-                answer = self._exchange(calls, group, {} if first else extra)
+                response = self._exchange(calls, group, {} if first else extra)
             except GatewayError as error:
                 if extra and not first and not isinstance(error, GatewayUnavailable):
                     for extension in extensions:
@@ -274,17 +274,17 @@ class HeartbeatSession:
                 else:
                     self._begin_outage(error)
                 return
-            if answer is None:
+            if response is None:
                 continue
             # Endpoints may have shorter intervals.
-            next_ms.append(answer.next_ms)
+            next_ms.append(response.next_ms)
             next_s = min(next_ms) / 1000
             self._interval_s = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, next_s))
             for endpoint in group:
-                if (result := answer.results.get(endpoint.id)) is not None:
+                if (result := response.results.get(endpoint.id)) is not None:
                     endpoint.on_heartbeat(result)
             for extension in () if first else extensions:
-                extension.on_answer(answer.body)
+                extension.on_response(response.body)
 
     def _exchange(
         self, calls: EndpointCalls, endpoints: Sequence[SessionEndpoint], extra: Mapping[str, Any]
@@ -293,24 +293,24 @@ class HeartbeatSession:
             reports = [report for each in endpoints if (report := each.report()) is not None]
             if not reports and not extra:
                 return None
-            answers: list[HeartbeatReply] = []
+            responses: list[HeartbeatReply] = []
             for batch in list(_batches(reports)) or [[]]:
                 self._sequence += 1
-                answers.append(
+                responses.append(
                     calls.heartbeat(
                         self.id,
                         self._sequence,
                         batch,
-                        extra={} if answers else extra,
+                        extra={} if responses else extra,
                         timeout_s=max(1.0, self._interval_s),
                     )
                 )
                 # The gateway ignores numbers up to the highest that it has seen.
-                self._sequence = max(self._sequence, answers[-1].highest_number)
+                self._sequence = max(self._sequence, responses[-1].highest_number)
         self._end_outage()
-        results = {id_: result for each in answers for id_, result in each.results.items()}
-        next_ms = min(each.next_ms for each in answers)
-        return replace(answers[0], results=results, next_ms=next_ms)
+        results = {id_: result for each in responses for id_, result in each.results.items()}
+        next_ms = min(each.next_ms for each in responses)
+        return replace(responses[0], results=results, next_ms=next_ms)
 
     def _run(self, calls: EndpointCalls, wake: threading.Event) -> None:
         while True:

@@ -69,7 +69,7 @@ def diagnosis(properties: Mapping[str, object], *, timeout_s: float = _PROBE_S) 
             if found is not None:
                 return found
     if slow:
-        raise TimeoutError(f"no answer from {', '.join(slow)}")
+        raise TimeoutError(f"no response from {', '.join(slow)}")
     return None
 
 
@@ -85,7 +85,7 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
 class _BrokerProbe:
     """Connects to one address like a client with these properties.
 
-    Waits `timeout_s` at most for each answer.
+    Waits `timeout_s` at most for each response.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class _BrokerProbe:
         return self._over_tls() if self._uses_tls else self._in_plaintext()
 
     def _in_plaintext(self) -> Finding | None:
-        answer = self._plaintext_answer()
-        tls = not _is_kafka(answer) and speaks_tls(*self._address, self._timeout_s)
+        response = self._plaintext_response()
+        tls = not _is_kafka(response) and speaks_tls(*self._address, self._timeout_s)
         if tls:
             fitting = "SASL_SSL" if self._uses_sasl else "SSL, or to SASL_SSL with a password"
             return _protocol(f"{self._where} uses TLS, but {self._setting}; set it to {fitting}")
-        if answer is None or tls is None:
+        if response is None or tls is None:
             raise TimeoutError
-        return self._interpret(answer)
+        return self._interpret(response)
 
     def _over_tls(self) -> Finding | None:
         try:
@@ -122,7 +122,7 @@ class _BrokerProbe:
                     plain, server_hostname=self._address[0]
                 ) as secured,
             ):
-                return self._interpret(_answer(secured))
+                return self._interpret(_response(secured))
         except ssl.SSLCertVerificationError as error:
             message = certificate_fault(error, self._where, "ssl.ca.pem or ssl.ca.location")
             return Finding(problem=AccessProblem.CERTIFICATE, message=message)
@@ -131,7 +131,7 @@ class _BrokerProbe:
 
     def _tls_failure(self, error: OSError) -> Finding | None:
         """Return the reason of a TLS failure: no TLS at the broker, or a missing certificate."""
-        if _is_kafka(self._plaintext_answer()):
+        if _is_kafka(self._plaintext_response()):
             return _protocol(
                 f"{self._where} does not use TLS, but {self._setting}; use the port for TLS, or "
                 f"set it to {self._protocol_name(tls=False)}"
@@ -152,11 +152,11 @@ class _BrokerProbe:
         )
         return Finding(problem=AccessProblem.CERTIFICATE, message=message)
 
-    def _interpret(self, answer: bytes) -> Finding | None:
+    def _interpret(self, response: bytes) -> Finding | None:
         """Return the finding from a broker's response; None without a response."""
-        if answer and not _is_kafka(answer):
+        if response and not _is_kafka(response):
             return _protocol(f"the server at {self._where} is not Kafka; correct the address")
-        if answer and _ANSWER.unpack(answer)[2] == _UNKNOWN_MECHANISM and not self._uses_sasl:
+        if response and _ANSWER.unpack(response)[2] == _UNKNOWN_MECHANISM and not self._uses_sasl:
             return _protocol(
                 f"{self._where} requires a user and a password, but {self._setting}; set it to "
                 f"SASL_{self._protocol_name(tls=self._uses_tls)}, with sasl.mechanism, "
@@ -170,11 +170,11 @@ class _BrokerProbe:
     def _connected(self) -> socket.socket:
         return socket.create_connection(self._address, self._timeout_s)
 
-    def _plaintext_answer(self) -> bytes | None:
+    def _plaintext_response(self) -> bytes | None:
         """Return the response without TLS; b"" if there is none, None after the timeout."""
         try:
             with self._connected() as plain:
-                return _answer(plain)
+                return _response(plain)
         except TimeoutError:
             return None
         except OSError:
@@ -199,22 +199,22 @@ def _context(properties: Mapping[str, object]) -> ssl.SSLContext:
     return context
 
 
-def _answer(connection: socket.socket) -> bytes:
+def _response(connection: socket.socket) -> bytes:
     """Send the request and return the first bytes of the response that arrive."""
     connection.sendall(_REQUEST)
-    answer = b""
-    while len(answer) < _ANSWER.size:
-        more = connection.recv(_ANSWER.size - len(answer))
+    response = b""
+    while len(response) < _ANSWER.size:
+        more = connection.recv(_ANSWER.size - len(response))
         if not more:
             break
-        answer += more
-    return answer
+        response += more
+    return response
 
 
-def _is_kafka(answer: bytes | None) -> bool:
-    if answer is None or len(answer) != _ANSWER.size:
+def _is_kafka(response: bytes | None) -> bool:
+    if response is None or len(response) != _ANSWER.size:
         return False
-    return bool(_ANSWER.unpack(answer)[1] == _CORRELATION_ID)
+    return bool(_ANSWER.unpack(response)[1] == _CORRELATION_ID)
 
 
 _REFUSED = frozenset(

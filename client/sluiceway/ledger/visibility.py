@@ -66,15 +66,15 @@ class VisibleRuns:
         """By partition, the offset below which the runs are final."""
         return {partition: runs.stable for partition, runs in list(self._partitions.items())}
 
-    def add(self, answer: Committed) -> None:
+    def add(self, response: Committed) -> None:
         """Add a complete response that begins at or below the `stable` of each partition.
 
         Raises IncompatibleGateway if runs are missing: `stable` is always the end of a run, or of
         a run that a repair removed.
         """
-        for partition, stable in answer.stable.items():
-            found = answer.runs.get(partition)
-            given_up = answer.given_up.get(partition, ())
+        for partition, stable in response.stable.items():
+            found = response.runs.get(partition)
+            given_up = response.given_up.get(partition, ())
             if any(lost.first < stable <= lost.end for lost in given_up):
                 continue
             if found and found[-1].end < stable > self.stable_of(partition):
@@ -83,11 +83,11 @@ class VisibleRuns:
                     f"{partition} is listed up to {found[-1].end}, but committed up to {stable}, "
                     "so the list is not used. Update the gateway"
                 )
-        for partition, stable in answer.stable.items():
+        for partition, stable in response.stable.items():
             runs = self._partitions.setdefault(partition, _PartitionRuns())
             if stable <= runs.stable:
                 continue
-            for run in answer.runs.get(partition, ()):
+            for run in response.runs.get(partition, ()):
                 runs.append(Interval(run.first, min(run.end, stable)))
             runs.stable = stable
 
@@ -172,23 +172,23 @@ class Visibility(ABC):
     def held_back_by(self) -> str | None:
         """Return a description of the open batch that holds back `stable`, or None."""
 
-    def _check(self, answer: Committed) -> Committed:
+    def _check(self, response: Committed) -> Committed:
         """Return the response; raise if the topic differs or the channel is halted or repaired."""
-        if answer.topic_id is not None and self._topic_id not in (None, answer.topic_id):
+        if response.topic_id is not None and self._topic_id not in (None, response.topic_id):
             raise TopicGone(
                 f"the committed records of the channel {self.channel!r} are those of the topic id "
-                f"{answer.topic_id}, but this reader was opened with the topic id "
+                f"{response.topic_id}, but this reader was opened with the topic id "
                 f"{self._topic_id}: the topic was deleted and created again. Open the channel "
                 "again; positions in the old topic are invalid in this one"
             )
-        if answer.halted is not None:
+        if response.halted is not None:
             raise Conflict(
                 f"the channel {self.channel!r} is halted: it cannot be read or written before a "
-                f"repair. {answer.halted} `sluiceway channels repair {self.channel}` shows the "
+                f"repair. {response.halted} `sluiceway channels repair {self.channel}` shows the "
                 "lost records, and repairs the channel",
                 code="ledger_halted",
             )
-        if self.number >= 0 and answer.repaired != self._repaired:
+        if self.number >= 0 and response.repaired != self._repaired:
             self.outdated = True
             raise Conflict(
                 f"the channel {self.channel!r} was repaired: Kafka had lost committed records, "
@@ -196,8 +196,8 @@ class Visibility(ABC):
                 "committed positions without them",
                 code="ledger_repaired",
             )
-        self._repaired = answer.repaired
-        return answer
+        self._repaired = response.repaired
+        return response
 
 
 class Snapshot(Visibility):
@@ -222,15 +222,15 @@ class Snapshot(Visibility):
                 f"snapshot is {snapshot!r}; it takes the number of a commit or a datetime with a "
                 "time zone. `sluiceway channels commits NAME` lists the commits"
             )
-        answer = calls.all_committed(
+        response = calls.all_committed(
             self.channel,
             uid=self._uid,
             starts=dict.fromkeys(range(connection.partitions), 0),
             snapshot=snapshot,
         )
-        assert answer is not None  # noqa: S101 - a request without an ETag has a response
-        self.runs.add(self._check(answer))
-        self.number = answer.number
+        assert response is not None  # noqa: S101 - a request without an ETag has a response
+        self.runs.add(self._check(response))
+        self.number = response.number
         self.visible_end = self.runs.stable
 
     def refresh(self) -> None:
@@ -348,24 +348,24 @@ class CommittedRuns(Visibility):
     def _request(self, calls: LedgerCalls, *, seen: str | None, wait_s: float) -> None:
         while True:
             starts = dict.fromkeys(range(self._partitions), 0) | self.runs.stable
-            answer = calls.all_committed(
+            response = calls.all_committed(
                 self.channel, uid=self._uid, starts=starts, seen=seen, wait_s=wait_s
             )
-            if answer is None:
+            if response is None:
                 return
-            self._check(answer)
-            added = answer.stable.keys() - starts.keys()
+            self._check(response)
+            added = response.stable.keys() - starts.keys()
             if not added:
                 break
             # The channel has grown: repeat the request with the new partitions.
             self._partitions = max(added) + 1
             seen, wait_s = None, 0.0
         with self._changed:
-            self.runs.add(answer)
-            if answer.number >= self.number:
-                self.visible_end = answer.visible_end
-                self._held_back_by = _holder(answer)
-                self.number, self._etag = answer.number, answer.etag
+            self.runs.add(response)
+            if response.number >= self.number:
+                self.visible_end = response.visible_end
+                self._held_back_by = _holder(response)
+                self.number, self._etag = response.number, response.etag
             self._changed.notify_all()
 
 
@@ -393,12 +393,12 @@ class _Follower(threading.Thread):
             self._calls.close()
 
 
-def _holder(answer: Committed) -> str | None:
+def _holder(response: Committed) -> str | None:
     """Describe the open batch with the lowest begin that hides committed records, if any."""
-    held = {p: end for p, end in answer.visible_end.items() if end > answer.stable.get(p, 0)}
+    held = {p: end for p, end in response.visible_end.items() if end > response.stable.get(p, 0)}
     holders = [
         (sum(end - each.begin[p] for p, end in held.items() if each.begin.get(p, end) < end), each)
-        for each in answer.open
+        for each in response.open
     ]
     most, holder = max(holders, key=lambda found: found[0], default=(0, None))
     if not most or holder is None:

@@ -229,7 +229,7 @@ class StatusReport:
 class EndpointCounts:
     """The numbers of live, lost, failed and finished writers, or readers."""
 
-    living: int
+    live: int
     lost: int
     failed: int
     finished: int

@@ -127,11 +127,11 @@ class Application:
         renews = [] if self._ending else self._running()
         return {"keeps": True, "renews": renews[:_MAX_RENEWED]}
 
-    def on_answer(self, answer: JsonNode) -> None:
+    def on_response(self, response: JsonNode) -> None:
         """Detach the kept endpoints that have ended."""
         queries = self.session.ids
-        answers = (each.read(_KeptEndpoint) for each in answer.items("kept"))
-        kept = [each for each in answers if each.id not in queries]
+        responses = (each.read(_KeptEndpoint) for each in response.items("kept"))
+        kept = [each for each in responses if each.id not in queries]
         self._writes = [each.id for each in kept if each.role == "writer"]
         now_s = time.monotonic()
         before, self._last_reports = self._last_reports, {}

@@ -49,7 +49,7 @@ class ShippedRuns(Visibility):
     ) -> None:
         super().__init__(connection)
         ends = {offsets.partition: offsets.end}
-        answer = Committed(
+        response = Committed(
             uid=connection.channel_uid,
             topic_id=connection.topic_id,
             number=0,
@@ -57,7 +57,7 @@ class ShippedRuns(Visibility):
             visible_end=ends,
             runs={offsets.partition: visible},
         )
-        self.runs.add(answer)
+        self.runs.add(response)
         self.number, self.visible_end = 0, ends
 
     def refresh(self) -> None:

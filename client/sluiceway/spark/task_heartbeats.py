@@ -122,10 +122,10 @@ class TaskReports:
         tasks = [report.to_json(task) for task, report in reports]
         return {"tasks": tasks} if tasks else {}
 
-    def on_answer(self, answer: JsonNode) -> None:
+    def on_response(self, response: JsonNode) -> None:
         """Remove attempts whose end is reported, or whose endpoint has ended."""
         statuses = {
-            each.read(str, "endpoint"): each.read(str, "status") for each in answer.items("tasks")
+            each.read(str, "endpoint"): each.read(str, "status") for each in response.items("tasks")
         }
         with self._lock:
             self._reports = [

@@ -21,7 +21,7 @@ from sluiceway_gateway.channels.wire import (
     Uid,
     channel_json,
 )
-from sluiceway_gateway.db.idempotency import Answer
+from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.errors import ConfigNotAllowed, Violation
 from sluiceway_gateway.http.auth import Anybody, Manager, Viewer, authenticate
 from sluiceway_gateway.http.json import json_response, text_of
@@ -92,7 +92,7 @@ def put_channel(
         principal.require_everywhere(Action.MANAGE, "Adopting a topic")
     change = body.change(config=_config(body))
     content = body.model_dump_json(exclude_unset=True, by_alias=True)
-    answer = gateway.channels.put(
+    response = gateway.channels.put(
         name,
         change,
         schema=schema,
@@ -104,10 +104,12 @@ def put_channel(
             *(principal, "PUT", name, content),
             precondition=precondition,
         ),
-        render=lambda channel, created: _answer(channel, 201 if created else 200, dry_run=dry_run),
+        render=lambda channel, created: _response(
+            channel, 201 if created else 200, dry_run=dry_run
+        ),
         dry_run=dry_run,
     )
-    return _sent(answer)
+    return _sent(response)
 
 
 @router.get(
@@ -135,7 +137,7 @@ async def get_channel(
             channel = await run_in_threadpool(gateway.channels.get, name)
     if precondition.unchanged(channel):
         return Response(status_code=304, headers={"ETag": etag(channel)})
-    return _sent(_answer(channel, 200))
+    return _sent(_response(channel, 200))
 
 
 @router.get(
@@ -185,7 +187,7 @@ def close_channel(
     It is `closing` until every writer has ended or is lost and every group has committed all
     records; the condition `Drained` names the rest. With `force` it is closed at once.
     """
-    answer = gateway.channels.close(
+    response = gateway.channels.close(
         name,
         uid=body.uid,
         by=principal,
@@ -195,9 +197,9 @@ def close_channel(
             *(idempotency_key, principal, "CLOSE", name, body.uid, body.force),
             precondition=precondition,
         ),
-        render=lambda channel, _created: _answer(channel, 200),
+        render=lambda channel, _created: _response(channel, 200),
     )
-    return _sent(answer)
+    return _sent(response)
 
 
 @router.delete(
@@ -232,7 +234,7 @@ def delete_channel(
     if the topic is deleted, 409 `unread_data` until all groups have committed all records, or 503
     while Kafka is unavailable.
     """
-    answer = gateway.channels.delete(
+    response = gateway.channels.delete(
         name,
         uid=uid,
         by=principal,
@@ -244,11 +246,11 @@ def delete_channel(
             *(principal, "DELETE", name, uid, topic, force, if_empty),
             precondition=precondition,
         ),
-        render=lambda channel, _created: _answer(channel, 202, dry_run=dry_run),
+        render=lambda channel, _created: _response(channel, 202, dry_run=dry_run),
         if_empty=if_empty,
         dry_run=dry_run,
     )
-    return _sent(answer)
+    return _sent(response)
 
 
 def _config(body: ChannelPut) -> Any:
@@ -268,15 +270,18 @@ def _config(body: ChannelPut) -> Any:
     return canonical(config)
 
 
-def _answer(channel: Channel, status: int, *, dry_run: bool = False) -> Answer:
+def _response(channel: Channel, status: int, *, dry_run: bool = False) -> StoredResponse:
     # No tag: the tag of a state that is not stored would later match another state.
     headers = {} if dry_run else {"ETag": etag(channel)}
-    return Answer(status=status, headers=headers, body=text_of(channel_json(channel)))
+    return StoredResponse(status=status, headers=headers, body=text_of(channel_json(channel)))
 
 
-def _sent(answer: Answer) -> Response:
+def _sent(response: StoredResponse) -> Response:
     return Response(
-        answer.body, answer.status, headers=dict(answer.headers), media_type="application/json"
+        response.body,
+        response.status,
+        headers=dict(response.headers),
+        media_type="application/json",
     )
 
 

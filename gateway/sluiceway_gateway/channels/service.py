@@ -35,7 +35,7 @@ from sluiceway_gateway.channels.model import (
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.db.idempotency import Answer, Request
+from sluiceway_gateway.db.idempotency import Request, StoredResponse
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.errors import (
     ChannelClosed,
@@ -96,8 +96,8 @@ def require_known(channel: Channel, features: Collection[str]) -> None:
         )
 
 
-Render = Callable[[Channel, bool], Answer]
-"""Renders the answer for a channel and whether it was just created."""
+Render = Callable[[Channel, bool], StoredResponse]
+"""Renders the response for a channel and whether it was just created."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class Channels:
         request: Request | None,
         render: Render,
         dry_run: bool = False,
-    ) -> Answer:
+    ) -> StoredResponse:
         """Create or change the channel; idempotent.
 
         With `uid` only the channel of that uid is changed. A repeated `request` gets the stored
@@ -204,7 +204,7 @@ class Channels:
         render: Render,
         if_empty: bool = False,
         dry_run: bool = False,
-    ) -> Answer:
+    ) -> StoredResponse:
         """Start deleting the channel; idempotent.
 
         Without `force`, raises EndpointsLive and, if the topic is deleted too, UnreadData (with
@@ -237,7 +237,7 @@ class Channels:
         precondition: Precondition,
         request: Request | None,
         render: Render,
-    ) -> Answer:
+    ) -> StoredResponse:
         """Close the channel to writers; idempotent.
 
         Without `force`, it is `closing` until its writers have ended and all records are read.
@@ -328,7 +328,7 @@ class Channels:
         render: Render,
         *,
         dry_run: bool = False,
-    ) -> Answer:
+    ) -> StoredResponse:
         """Act and store the response in one transaction, or return the stored response.
 
         With `dry_run` the transaction is rolled back.
@@ -341,11 +341,11 @@ class Channels:
                 kept = idempotency.claim(tx, request, self._clock())
                 if kept is not None:
                     return kept
-            answer = render(*act(tx))
+            response = render(*act(tx))
             if request is not None:
-                idempotency.settle(tx, request, answer)
+                idempotency.settle(tx, request, response)
         self._wake()
-        return answer
+        return response
 
     def _version(
         self, tx: WriteTransaction, channel: Channel, change: Change, schema: Schema

@@ -187,13 +187,13 @@ def _print_ledger(name: str, ledger: LedgerReport) -> None:
 
 
 def _counts(counts: EndpointCounts) -> str:
-    """Return the number of living endpoints, and of lost and failed ones if there are any."""
+    """Return the number of live endpoints, and of lost and failed ones if there are any."""
     troubles = [
         f"{number} {state}"
         for number, state in ((counts.lost, "lost"), (counts.failed, "failed"))
         if number
     ]
-    return ", ".join([str(counts.living), *troubles])
+    return ", ".join([str(counts.live), *troubles])
 
 
 def _number(number: float | None) -> str:

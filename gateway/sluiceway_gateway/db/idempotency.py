@@ -25,7 +25,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class StoredResponse:
     """An HTTP response."""
 
     status: int
@@ -42,7 +42,7 @@ _CLAIM = by_dialect(
 )
 
 
-def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | None:
+def claim(tx: WriteTransaction, request: Request, now: datetime) -> StoredResponse | None:
     """Return the stored response of a repeated request; None for a new one.
 
     A repeat waits for the first request's transaction. Raises IdempotencyKeyReused if the key was
@@ -61,7 +61,7 @@ def claim(tx: WriteTransaction, request: Request, now: datetime) -> Answer | Non
             f"The idempotency key {request.key!r} was used for another request; "
             "use a new key for a new request."
         )
-    return Answer(status=row.status, headers=row.headers, body=row.body)
+    return StoredResponse(status=row.status, headers=row.headers, body=row.body)
 
 
 def forget(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
@@ -76,12 +76,12 @@ def forget(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
     return tx.execute(delete(requests).where(is_old)).rowcount
 
 
-def settle(tx: WriteTransaction, request: Request, answer: Answer) -> None:
+def settle(tx: WriteTransaction, request: Request, response: StoredResponse) -> None:
     """Store the response of a request that was claimed in this transaction."""
     tx.execute(
         update(requests)
         .where(*_is(request), requests.c.status.is_(None))
-        .values(status=answer.status, headers=dict(answer.headers), body=answer.body)
+        .values(status=response.status, headers=dict(response.headers), body=response.body)
     )
 
 

@@ -144,7 +144,7 @@ batches = Table(
     UniqueConstraint("channel_uid", "key", "epoch"),
     # A key is open or committed once.
     Index(
-        "uq_batches_living_key",
+        "uq_batches_live_key",
         "channel_uid",
         "key",
         unique=True,

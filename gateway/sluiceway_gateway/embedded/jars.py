@@ -67,13 +67,13 @@ def find_java() -> Path:
     if found is None:
         raise JavaMissing(f"No java was found on PATH: {_JAVA_ADVICE}.")
     try:
-        answer = subprocess.run(
+        response = subprocess.run(
             [found, "-version"], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise JavaMissing(f"{found} does not run ({error}): {_JAVA_ADVICE}.") from error
     # `version "17.0.15"` is 17 and `version "1.8.0_402"` is 8.
-    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    version = re.search(r'version "(?:1\.)?(\d+)', response.stderr + response.stdout)
     if version is None or int(version[1]) < JAVA_VERSION:
         name = version[1] if version else "of an unknown version"
         raise JavaMissing(f"{found} is Java {name}: {_JAVA_ADVICE}.")

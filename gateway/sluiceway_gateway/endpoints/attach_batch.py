@@ -128,7 +128,7 @@ class AttachBatch:
     _changed_groups: dict[RoleGroup, Group] = field(default_factory=dict)
     _joined: Counter[RoleGroup] = field(default_factory=Counter)
     _added: Counter[RoleGroup] = field(default_factory=Counter)
-    """Those of `_joined` that replaced no living member."""
+    """Those of `_joined` that replaced no live member."""
     _members: dict[RoleGroup, list[Endpoint]] = field(default_factory=dict)
     """Members of groups that a request wants to change."""
     _occupants: dict[tuple[str, Place], Endpoint] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class AttachBatch:
                 if endpoint is not None:
                     accepted.append((each, endpoint))
         self._write()
-        self._answer(accepted)
+        self._response(accepted)
 
     def _check(self, refusals: Mapping[Principal, SluicewayGatewayError]) -> list[_Candidate]:
         requests = []
@@ -261,8 +261,8 @@ class AttachBatch:
         key, spec = candidate.group, candidate.spec
         before = self._groups.get(key) or new_group(*key, spec.config)
         members = [each for each in self._members.get(key, ()) if each.id not in self._superseded]
-        living = self._joined[key] + sum(each.lives for each in members)
-        group = before.reconfigured(spec.config, living=living, now=self.now)
+        live = self._joined[key] + sum(each.lives for each in members)
+        group = before.reconfigured(spec.config, live=live, now=self.now)
         self._require_partitions(candidate)
         outcasts = [] if group is before else self._outcasts(key)
         previous = self._predecessors.get(candidate.static_key)
@@ -347,7 +347,7 @@ class AttachBatch:
         add_events(tx, self._events)
         endpoints_store.revise(tx, {each.channel_uid for each in new})
 
-    def _answer(self, accepted: Sequence[tuple[_Candidate, Endpoint]]) -> None:
+    def _response(self, accepted: Sequence[tuple[_Candidate, Endpoint]]) -> None:
         uids = {each.channel.uid for each, _ in accepted}
         versions = {uid: schemas_store.versions(self.tx, uid) for uid in sorted(uids)}
         for each, endpoint in accepted:

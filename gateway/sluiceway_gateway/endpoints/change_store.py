@@ -72,12 +72,12 @@ def rebalance(
         if was_alive:
             gone.append(after.id)
     groups_store.release_shares(tx, gone)
-    members = groups_store.living(tx, sorted(touched))
+    members = groups_store.live_members(tx, sorted(touched))
     groups = groups_store.find_all(tx, [(uid, Role.READER, name) for uid, name in members])
     groups_store.save(
         tx,
         *(
-            each.rebalanced(living=len(members[each.channel_uid, each.name]), now=now)
+            each.rebalanced(live=len(members[each.channel_uid, each.name]), now=now)
             for each in groups.values()
         ),
     )

@@ -127,7 +127,7 @@ class HeartbeatPost(RequestModel):
     keeps: bool = Field(
         default=False,
         description="The heartbeat counts for all endpoints that this session attached, and the "
-        "answer's `kept` lists the open ones",
+        "response's `kept` lists the open ones",
     )
     renews: Annotated[
         list[BatchText],
@@ -211,14 +211,14 @@ def beat(
     if body.renews:
         # In separate transactions, because they lock ledgers.
         gateway.ledgers.renew_running(body.renews, principal)
-    answer = _result_json(result)
+    response = _result_json(result)
     if body.tasks:
-        answer["tasks"] = result.tasks
+        response["tasks"] = result.tasks
     if body.keeps:
         # Jobs may have opened batches that the process does not know yet.
-        answer["next_ms"] = min(answer["next_ms"], _RENEWAL_MS)
-        answer["kept"] = [_kept_json(each) for each in result.kept]
-    return json_response(answer)
+        response["next_ms"] = min(response["next_ms"], _RENEWAL_MS)
+        response["kept"] = [_kept_json(each) for each in result.kept]
+    return json_response(response)
 
 
 def _report_of(body: EndpointReportBody) -> EndpointReport:

@@ -50,15 +50,15 @@ class Pruner:
         readers = self._deleted(_delete_departed_readers, before)
         # After the endpoints that refer to them.
         idle = self._deleted(_delete_idle_sessions, before)
-        answers = self._deleted(idempotency.forget, now - idempotency.REMEMBERED_FOR)
+        responses = self._deleted(idempotency.forget, now - idempotency.REMEMBERED_FOR)
         return PruneCounts(
             events=events,
             audited=audited,
             endpoints=superseded + readers,
             sessions=idle,
-            requests=answers,
+            requests=responses,
             pause_s=0.0
-            if _ROWS in (events, audited, superseded, readers, idle, answers)
+            if _ROWS in (events, audited, superseded, readers, idle, responses)
             else _PAUSE_S,
         )
 

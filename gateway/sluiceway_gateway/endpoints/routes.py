@@ -154,9 +154,9 @@ async def list_endpoints(
     )
     following = None if page.following is None else cursor_after_place(page.following)
     items = [endpoint_json(page.channel, each) for each in page.endpoints]
-    answer = json_response({"items": items, "next_cursor": following})
-    answer.headers["ETag"] = endpoints_etag(page.channel, page.revision)
-    return answer
+    response = json_response({"items": items, "next_cursor": following})
+    response.headers["ETag"] = endpoints_etag(page.channel, page.revision)
+    return response
 
 
 @router.get(

@@ -50,7 +50,7 @@ class JobEdge:
     channel: str
     role: Role
     groups: tuple[str, ...]
-    living: int
+    live: int
     lost: int
     failed: int
     finished: int
@@ -127,7 +127,7 @@ def _edge(channel: str, role: Role, endpoints: Sequence[GraphEndpoint]) -> JobEd
         channel=channel,
         role=role,
         groups=tuple(sorted({each.group for each in endpoints} - {ANONYMOUS})),
-        living=kinds["living"],
+        live=kinds["live"],
         lost=kinds["lost"],
         failed=kinds["failed"],
         finished=kinds["finished"],
@@ -139,4 +139,4 @@ def _kind(endpoint: GraphEndpoint) -> str:
         return "finished"
     if endpoint.state is State.ERROR:
         return "failed"
-    return "lost" if endpoint.health is Health.LOST else "living"
+    return "lost" if endpoint.health is Health.LOST else "live"

@@ -24,7 +24,7 @@ class GraphEdge(BaseModel):
     channel: str
     role: Role
     groups: list[str] = Field(description="Names of their groups; some may have none")
-    living: int
+    live: int
     lost: int
     failed: int
     finished: int

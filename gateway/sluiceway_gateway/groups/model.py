@@ -77,26 +77,26 @@ class Group:
         same_kind = (self.mode, self.dynamic) == (config.mode, config.dynamic)
         return same_kind and (self.dynamic or self.size == config.size)
 
-    def reconfigured(self, config: GroupConfig, *, living: int, now: datetime) -> "Group":
+    def reconfigured(self, config: GroupConfig, *, live: int, now: datetime) -> "Group":
         """Return the group as requested, in a new generation; itself if it matches.
 
         Raises GroupSize or GroupMode while a member is alive.
         """
         if self.matches(config):
             return self
-        members = f"{living} of its members {'is' if living == 1 else 'are'} alive"
-        if living and self.dynamic != config.dynamic:
+        members = f"{live} of its members {'is' if live == 1 else 'are'} alive"
+        if live and self.dynamic != config.dynamic:
             is_, other = ("dynamic", "with") if self.dynamic else ("of a fixed size", "without")
             raise GroupSize(
                 f"The group {self.name!r} is {is_}, and {members}. Join it as it is, or {other} "
                 "an index and a size after all members have closed."
             )
-        if living and self.size != config.size:
+        if live and self.size != config.size:
             raise GroupSize(
                 f"The group {self.name!r} has the size {self.size}, not {config.size}, and "
                 f"{members}. Join with its size, or after all members have closed."
             )
-        if living:
+        if live:
             raise GroupMode(
                 f"The group {self.name!r} is {self.mode}, not {config.mode}, and {members}. Join "
                 "it as it is, use another group, or join after all members have closed."
@@ -110,9 +110,9 @@ class Group:
         generation = self.generation + 1
         return replace(self, generation=generation, size=size or self.size, changed_at=now)
 
-    def rebalanced(self, *, living: int, now: datetime) -> "Group":
+    def rebalanced(self, *, live: int, now: datetime) -> "Group":
         """Return a dynamic group in a new generation, after members joined or left."""
-        return self.next_generation(now, size=max(1, living))
+        return self.next_generation(now, size=max(1, live))
 
     def with_member(self, index: int | None) -> tuple["Group", Place]:
         """Return the group with a new instance, and the place of that instance."""

@@ -201,7 +201,7 @@ def _group(tx: ReadTransaction, endpoint: Endpoint) -> Group:
 
 def _live_members(tx: ReadTransaction, endpoint: Endpoint) -> list[Member]:
     key = endpoint.channel_uid, endpoint.place.group
-    return groups_store.living(tx, [key])[key]
+    return groups_store.live_members(tx, [key])[key]
 
 
 def _require_member(endpoint: Endpoint, request: SyncRequest) -> None:

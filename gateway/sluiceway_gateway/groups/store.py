@@ -105,7 +105,7 @@ _MEMBERS = (
 )
 
 
-def living(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, list[Member]]:
+def live_members(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, list[Member]]:
     """Return the live members of each of these groups, by index."""
     found: dict[GroupKey, list[Member]] = {key: [] for key in keys}
     for part in chunks(list(found)):

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from sluiceway_gateway.channels.model import Channel
@@ -13,13 +13,11 @@ from sluiceway_gateway.endpoints.wire import EndpointChannel, GroupName
 from sluiceway_gateway.history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
 from sluiceway_gateway.http.auth import Viewer
 from sluiceway_gateway.http.json import time_json
-from sluiceway_gateway.http.params import Name
+from sluiceway_gateway.http.params import Name, Time
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
-
-_TIME = "RFC 3339 with a time zone, or Unix time in seconds"
 
 
 class HistoryGroup(BaseModel):
@@ -87,11 +85,8 @@ def get_history(
     name: Name,
     _viewer: Viewer,
     gateway: Gateway,
-    since: Annotated[
-        AwareDatetime | None,
-        Query(description=f"{_TIME}; by default an hour before `until`"),
-    ] = None,
-    until: Annotated[AwareDatetime | None, Query(description=f"{_TIME}; by default now")] = None,
+    since: Annotated[Time | None, Query(description="By default an hour before `until`")] = None,
+    until: Annotated[Time | None, Query(description="By default now")] = None,
     group: Annotated[GroupName | None, Query(description="Only this group")] = None,
 ) -> Response:
     """Return lag and rates of the past, at the finest resolution that goes back to `since`.

@@ -64,7 +64,7 @@ class ClusterTopicBody(BaseModel):
     responses=problems(also={200: {"description": "The cluster", "model": ClusterBody}}),
 )
 def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
-    """Return the cluster's id, its controller and its living brokers."""
+    """Return the cluster's id, its controller and its live brokers."""
     return JSONResponse(asdict(gateway.kafka.describe_cluster()))
 
 
@@ -75,13 +75,13 @@ def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
     responses=problems(404, also={200: {"description": "The broker", "model": BrokerBody}}),
 )
 def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gateway) -> Response:
-    """Return a living broker."""
+    """Return a live broker."""
     brokers = gateway.kafka.describe_cluster().brokers
     for broker in brokers:
         if broker.id == broker_id:
             return JSONResponse(asdict(broker))
     alive = ", ".join(str(each.id) for each in brokers)
-    raise NotFound(f"There is no broker {broker_id}; living brokers: {alive or 'none'}.")
+    raise NotFound(f"There is no broker {broker_id}; live brokers: {alive or 'none'}.")
 
 
 @router.get(

@@ -207,10 +207,10 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: SluicewayGatewayError) -> None:
         """Respond with a problem instead of any other response, and close."""
-        answer = problem_response(error, {"Connection": "close"})
-        lines = [f"HTTP/1.1 {answer.status_code} {error.title}".encode()]
-        lines += [name + b": " + value for name, value in answer.raw_headers]
-        self.transport.write(b"\r\n".join([*lines, b"", bytes(answer.body)]))
+        response = problem_response(error, {"Connection": "close"})
+        lines = [f"HTTP/1.1 {response.status_code} {error.title}".encode()]
+        lines += [name + b": " + value for name, value in response.raw_headers]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
         self.transport.close()
         self._abort_if_stalled()
 
@@ -288,10 +288,10 @@ def _too_many() -> TooManyConnections:
 
 
 def _health_only(app: ASGIApp) -> ASGIApp:
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    async def response(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] in HEALTH:
             await app(scope, receive, send)
         else:
             await problem_response(_too_many())(scope, receive, send)
 
-    return answer
+    return response

@@ -318,7 +318,7 @@ class KafkaAdmin:
             for page in pages(sorted({name for name, _ in again})):
                 self._describe(page)
             results |= self._ask_leaders(again, spec)
-        return accepted(self._client.require_answer(results))
+        return accepted(self._client.require_response(results))
 
     def _ask_leaders(
         self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
@@ -329,10 +329,10 @@ class KafkaAdmin:
         futures = self._admin.list_offsets(specs, request_timeout=timeout_s)
         keyed = {(each.topic, each.partition): future for each, future in futures.items()}
         results = self._client.settled("ListOffsets", keyed, timeout_s)
-        return {each: _answer(result) for each, result in results.items()}
+        return {each: _response(result) for each, result in results.items()}
 
 
-def _answer(result: ListOffsetsResultInfo | Rejection) -> ListOffsetsResultInfo | Rejection:
+def _response(result: ListOffsetsResultInfo | Rejection) -> ListOffsetsResultInfo | Rejection:
     """Return a rejection for a result that librdkafka returns for a silent leader."""
     if isinstance(result, Rejection) or result.offset != OFFSET_INVALID:
         return result

@@ -223,7 +223,7 @@ class Client:
         `operation` is Kafka's name of the request. Raises KafkaUnavailable if every result is
         `UNAVAILABLE`.
         """
-        return self.require_answer(self.settled(operation, futures, timeout_s))
+        return self.require_response(self.settled(operation, futures, timeout_s))
 
     def settled(
         self, operation: str, futures: Mapping[Any, "Future[Any]"], timeout_s: float
@@ -233,7 +233,7 @@ class Client:
         with child_span(f"kafka {operation}", attributes):
             return {key: _result(future, timeout_s) for key, future in futures.items()}
 
-    def require_answer(self, results: dict[Any, Any]) -> dict[Any, Any]:
+    def require_response(self, results: dict[Any, Any]) -> dict[Any, Any]:
         """Return the results. Raises KafkaUnavailable if every one is `UNAVAILABLE`."""
         unavailable = [
             each.message

@@ -155,7 +155,7 @@ def _require_own(batch: Batch, manifest: Manifest, runs: Runs) -> None:
         if partition not in batch.begin:
             raise UnknownPartition(
                 f"The batch {batch.key!r} was opened without partition {partition}. Write only to "
-                "the partitions that the answer to its opening names."
+                "the partitions that the response to its opening names."
             )
         if intervals and intervals[0].first < batch.begin[partition]:
             raise ManifestConflict(

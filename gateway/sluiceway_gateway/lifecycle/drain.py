@@ -111,7 +111,7 @@ class DeletionGuard:
             if channel is None or (request is not None and idempotency.known(tx, request)):
                 return None
             usage = usage_of_channel(tx, channel)
-            if usage.living or not _is_checked(channel, usage, if_empty=if_empty):
+            if usage.live or not _is_checked(channel, usage, if_empty=if_empty):
                 return None
         return require_watermarks(
             self._topics,
@@ -136,9 +136,9 @@ def require_unused(
     `bounds` were read.
     """
     usage = usage_of_channel(tx, channel)
-    if usage.living:
+    if usage.live:
         raise EndpointsLive(
-            f"The channel {channel.name!r} is in use by {listed(usage.living)}. Close the channel "
+            f"The channel {channel.name!r} is in use by {listed(usage.live)}. Close the channel "
             f"and wait until they have closed; {_FORCE}."
         )
     if keeps_topic or not _is_checked(channel, usage, if_empty=if_empty):

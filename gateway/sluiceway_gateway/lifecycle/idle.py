@@ -107,9 +107,9 @@ class TtlReaper:
             changed=len(phases),
         )
 
-    def _record_open(self, living: list[LastUse], now: datetime) -> None:
+    def _record_open(self, live: list[LastUse], now: datetime) -> None:
         """Save uses of channels with open endpoints, from time to time."""
-        due = [replace(each, used_at=now) for each in living if each.used_at < now - USE_INTERVAL]
+        due = [replace(each, used_at=now) for each in live if each.used_at < now - USE_INTERVAL]
         self._record(due, interval=USE_INTERVAL)
 
     def _record(self, uses: list[LastUse], *, interval: timedelta) -> None:

@@ -24,7 +24,7 @@ class GroupUsage:
     """Whether members share records and positions."""
     members: frozenset[int]
     """The indexes of members, open or not."""
-    living: frozenset[int]
+    live: frozenset[int]
     """The indexes of members that are alive."""
     positions: Mapping[int, Mapping[int, int]]
     """The committed offsets by member (SHARED in a shared group) and by partition."""
@@ -35,7 +35,7 @@ class GroupUsage:
     @property
     def counts(self) -> bool:
         """Whether a member is alive, or the group has committed."""
-        return bool(self.living or self.positions)
+        return bool(self.live or self.positions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,9 @@ class ChannelUsage:
     groups: tuple[GroupUsage, ...]
 
     @property
-    def living(self) -> tuple[str, ...]:
+    def live(self) -> tuple[str, ...]:
         """All open endpoints, as text."""
-        members = [
-            f"{each.group}[{index}]" for each in self.groups for index in sorted(each.living)
-        ]
+        members = [f"{each.group}[{index}]" for each in self.groups for index in sorted(each.live)]
         return (*self.writers, *self.ungrouped, *members)
 
     @property
@@ -96,7 +94,7 @@ def unread(
 
 
 def _members(group_usage: GroupUsage, *, idle_members: bool) -> list[int]:
-    places = group_usage.members if idle_members else group_usage.living
+    places = group_usage.members if idle_members else group_usage.live
     if group_usage.shared:
         return [SHARED] if places or group_usage.positions else []
     return sorted(places | group_usage.positions.keys())

@@ -54,12 +54,12 @@ _GROUPS = (
 def usage_of_channel(tx: ReadTransaction, channel: Channel) -> ChannelUsage:
     """Return the endpoints and groups of a channel, without positions in other topics."""
     rows = tx.execute(_PRESENT, {"channel_uid": channel.uid}).all()
-    living = [row for row in rows if _lives(row)]
+    live = [row for row in rows if _lives(row)]
     return ChannelUsage(
-        writers=tuple(_place(row) for row in living if row.role == str(Role.WRITER)),
+        writers=tuple(_place(row) for row in live if row.role == str(Role.WRITER)),
         ungrouped=tuple(
             _place(row)
-            for row in living
+            for row in live
             if row.role == str(Role.READER) and row.group_name == ANONYMOUS
         ),
         groups=_groups(tx, channel, [row for row in rows if row.role == str(Role.READER)]),
@@ -86,7 +86,7 @@ def _groups(
             group=group.name,
             shared=group.mode == str(Mode.SHARED),
             members=frozenset(row.member_index for row in members[group.name]),
-            living=frozenset(row.member_index for row in members[group.name] if _lives(row)),
+            live=frozenset(row.member_index for row in members[group.name] if _lives(row)),
             positions=committed.get(group.name, {}),
             reached=_reached(members[group.name], shared=group.mode == str(Mode.SHARED)),
         )

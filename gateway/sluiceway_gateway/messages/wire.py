@@ -240,7 +240,7 @@ class WrittenBody(BaseModel):
 
 
 def page_json(page: MessagePage) -> dict[str, Any]:
-    """Return the JSON of an answer with messages."""
+    """Return the JSON of a response with messages."""
     count = max(1, len(page.messages))
     characters = min(_MESSAGE_CHARACTERS, _ANSWER_CHARACTERS // count)
     return {

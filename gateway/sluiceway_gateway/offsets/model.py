@@ -118,7 +118,7 @@ class CommitContext:
     partitions: int
     stored: Mapping[int, Committed]
     others: tuple[Member, ...] = ()
-    """The living members of a dynamic group besides this one."""
+    """The live members of a dynamic group besides this one."""
 
 
 def validate_commit(commit: Commit, context: CommitContext) -> bool:

@@ -12,7 +12,7 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
-from sluiceway_gateway.db.idempotency import Answer
+from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, PositionBody
 from sluiceway_gateway.groups.model import Group
@@ -84,7 +84,7 @@ class ResetPost(RequestModel):
     index: Index | None = Field(default=None, description="Index of a member of a broadcast group")
     generation: Count | None = Field(default=None, description="Of the group, to be reset")
     reason: str = Field(min_length=1, max_length=1000, description="For the history")
-    force: bool = Field(default=False, description="Reset despite living members, and fence them")
+    force: bool = Field(default=False, description="Reset despite live members, and fence them")
 
 
 class CommittedBody(PositionBody):
@@ -110,7 +110,7 @@ class GroupBody(BaseModel):
     group: str
     mode: ModeWord
     size: int | None
-    dynamic: bool = Field(description="Members join and leave; size counts the living")
+    dynamic: bool = Field(description="Members join and leave; size counts the live ones")
     generation: int
     epoch: int
     positions: list[CommittedBody]
@@ -163,7 +163,7 @@ async def commit(
 ) -> Response:
     """Commit all of the positions, or none of them.
 
-    Only the living instance of a place, in the group's current generation, can commit, and only
+    Only the live instance of a place, in the group's current generation, can commit, and only
     forward. A number that is not above the last one changes nothing.
     """
     commit = Commit(
@@ -204,7 +204,7 @@ def reset(
     reason are in the history.
     """
     content = body.model_dump_json(by_alias=True)
-    answer = gateway.offsets.reset(
+    response = gateway.offsets.reset(
         name,
         group,
         Reset(
@@ -220,9 +220,11 @@ def reset(
         request=request_of(
             idempotency_key, principal, "RESET", name, group, content, precondition=Precondition()
         ),
-        render=lambda report: Answer(status=200, headers={}, body=text_of(_report_json(report))),
+        render=lambda report: StoredResponse(
+            status=200, headers={}, body=text_of(_report_json(report))
+        ),
     )
-    return Response(answer.body, answer.status, media_type="application/json")
+    return Response(response.body, response.status, media_type="application/json")
 
 
 def _positions_of(given: Iterable[PositionPut]) -> tuple[Position, ...]:

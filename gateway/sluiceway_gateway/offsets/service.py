@@ -19,7 +19,7 @@ from sluiceway_gateway.channels.service import require_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.idempotency import Answer, Request
+from sluiceway_gateway.db.idempotency import Request, StoredResponse
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role
@@ -189,8 +189,8 @@ class Offsets:
         uid: str,
         principal: Principal,
         request: Request | None,
-        render: Callable[[GroupReport], Answer],
-    ) -> Answer:
+        render: Callable[[GroupReport], StoredResponse],
+    ) -> StoredResponse:
         """Set the group's positions, in a new generation.
 
         Running members can no longer commit; while there are some, `force` is required. A repeated
@@ -210,11 +210,11 @@ class Offsets:
             member = _member(found, reset.index)
             _check(reset, channel, found)
             held = _hold_members(tx, found)
-            living = sorted(each.place.index for each in held if each.lives)
-            if living and not reset.force:
+            live = sorted(each.place.index for each in held if each.lives)
+            if live and not reset.force:
                 raise MembersOpen(
                     f"Members of the group {group!r} are reading: "
-                    f"{', '.join(map(str, living[:20]))}. Reset after they have closed, or with "
+                    f"{', '.join(map(str, live[:20]))}. Reset after they have closed, or with "
                     "force, after which they cannot commit."
                 )
             before = offsets_store.of(tx, channel.uid, group, member=member)
@@ -249,10 +249,10 @@ class Offsets:
                 new=_position_fields(report.positions),
             )
             audit_store.add(tx, entry)
-            answer = render(report)
+            response = render(report)
             if request is not None:
-                idempotency.settle(tx, request, answer)
-        return answer
+                idempotency.settle(tx, request, response)
+        return response
 
     def advance(
         self, name: str, group: str, advance: Advance, *, uid: str, principal: Principal
@@ -269,10 +269,10 @@ class Offsets:
             require_topic(channel.topic.id, advance.topic_id)
             _require_partitions(channel, advance.positions)
             found = _group_of_advance(tx, channel, group)
-            living = [each for each in _hold_members(tx, found) if each.lives]
-            if living:
+            live = [each for each in _hold_members(tx, found) if each.lives]
+            if live:
                 raise MembersOpen(
-                    f"The group {group!r} has {len(living)} living members, and only they commit. "
+                    f"The group {group!r} has {len(live)} live members, and only they commit. "
                     "Join the group, use another one, or wait until they have closed."
                 )
             stored = {

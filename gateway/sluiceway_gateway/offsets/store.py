@@ -22,7 +22,7 @@ from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
 from sluiceway_gateway.errors import EndpointNotFound, SluicewayGatewayError
 from sluiceway_gateway.groups.model import Group, Member, position_member
-from sluiceway_gateway.groups.store import GroupKey, group_of, living, of_its_group
+from sluiceway_gateway.groups.store import GroupKey, group_of, live_members, of_its_group
 from sluiceway_gateway.offsets.model import (
     CommitContext,
     CommitResult,
@@ -288,7 +288,7 @@ def commit(
 
 
 def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tuple[Member, ...]]:
-    """Return the other living members for each member of a dynamic group.
+    """Return the other live members for each member of a dynamic group.
 
     They need no lock: a member cannot take back a released partition from a member with a share of
     a later generation.
@@ -296,7 +296,7 @@ def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tupl
     dynamic = {
         each.id: (each.channel_uid, each.place.group) for each in held.values() if each.is_dynamic
     }
-    found = living(tx, sorted(set(dynamic.values()))) if dynamic else {}
+    found = live_members(tx, sorted(set(dynamic.values()))) if dynamic else {}
     return {
         id_: tuple(each for each in found[key] if each.endpoint != id_)
         for id_, key in dynamic.items()

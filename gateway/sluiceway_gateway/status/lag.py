@@ -245,7 +245,7 @@ def group_lag(
 ) -> GroupLag:
     """Evaluate a track over the window; the last sample must contain it.
 
-    `alive` says for each partition whether a living reader has it.
+    `alive` says for each partition whether a live reader has it.
     """
     last = window[-1]
     track = last.tracks[key]

@@ -24,7 +24,7 @@ MAX_POSITIONS = 50_000
 Limits broadcast groups: of 1,000 members at 1,000 partitions, a sample has the first ones.
 """
 COMMITTED, DEPARTED = 0, -1
-"""Sources of positions without a living reader, in place of its epoch."""
+"""Sources of positions without a live reader, in place of its epoch."""
 
 
 class ProgressState(StrEnum):
@@ -57,7 +57,7 @@ def evaluate_lag(
 ) -> ProgressState | None:
     """Evaluate a partition by the positions and lags of one reader, oldest first.
 
-    `alive`: a living reader has the partition. `complete`: the points fill the window. Before that,
+    `alive`: a live reader has the partition. `complete`: the points fill the window. Before that,
     returns only states that further points cannot change.
     """
     if not points:
@@ -151,7 +151,7 @@ def offset_tracks(
 ) -> dict[str, OffsetTrack]:
     """Return the tracks of a channel by key, those of groups first.
 
-    A position is the higher one of a living reader's report and the commit. Without both, it is the
+    A position is the higher one of a live reader's report and the commit. Without both, it is the
     last report of an ended reader.
     """
     offsets: dict[str, dict[int, int]] = defaultdict(dict)
@@ -183,7 +183,7 @@ def _track(
 
 
 def partitions_read(readers: Iterable[ReaderProgress], *, partitions: int) -> dict[str, list[bool]]:
-    """Return for each track, by partition, whether a living reader has it."""
+    """Return for each track, by partition, whether a live reader has it."""
     read: dict[str, list[bool]] = defaultdict(lambda: [False] * partitions)
     for each in readers:
         if each.alive:

@@ -141,7 +141,7 @@ async def get_status(
 
     The figures are of the last sample, at `sampled_at`; unknown ones are null.
     """
-    return await _answer(ChannelView(gateway, name, by=viewer), request, precondition, wait)
+    return await _response(ChannelView(gateway, name, by=viewer), request, precondition, wait)
 
 
 @router.get(
@@ -166,7 +166,7 @@ async def list_status(
 ) -> Response:
     """Return a summary of each channel that the token may see; `cursor` continues a page."""
     view = ListView(gateway, principal, limit=limit, cursor=cursor)
-    response = await _answer(view, request, precondition, wait)
+    response = await _response(view, request, precondition, wait)
     response.headers["Vary"] = "Accept-Encoding"
     if response.body and "gzip" in request.headers.get("accept-encoding", ""):
         # Lines repeat most of their text: a page shrinks to a tenth.
@@ -176,7 +176,7 @@ async def list_status(
     return response
 
 
-async def _answer(
+async def _response(
     view: StatusView, request: Request, precondition: Precondition, wait_s: float
 ) -> Response:
     """Return the status, or 304 if it has not changed within `wait_s`."""

@@ -118,7 +118,7 @@ class ReaderSnapshot:
 
 
 def channels_in_use(tx: ReadTransaction) -> list[SampledChannel]:
-    """Return the channels with living endpoints."""
+    """Return the channels with live endpoints."""
     return _channels(tx, _IN_USE)
 
 
@@ -128,7 +128,7 @@ def channels_by_uid(tx: ReadTransaction, uids: Sequence[str]) -> list[SampledCha
 
 
 def channels_with_readers(tx: ReadTransaction) -> list[SampledChannel]:
-    """Return the channels with endpoints, living or not, or with positions."""
+    """Return the channels with endpoints, live or not, or with positions."""
     return _channels(tx, _WITH_READERS)
 
 

@@ -1,6 +1,6 @@
 """Sampler loop: takes samples of watermarks and positions.
 
-Each pass samples the channels with living endpoints, and those whose samples have changed within
+Each pass samples the channels with live endpoints, and those whose samples have changed within
 the window. Idle channels are sampled once a minute. Kafka is called outside of transactions.
 """
 

@@ -138,7 +138,7 @@ class StatusReport:
 class EndpointCounts:
     """Numbers of a channel's writers or readers."""
 
-    living: int
+    live: int
     lost: int
     failed: int
     finished: int
@@ -316,7 +316,7 @@ def _kind(state: str, health: str) -> str:
         return "finished"
     if state == State.ERROR:
         return "failed"
-    return "lost" if health == Health.LOST else "living"
+    return "lost" if health == Health.LOST else "live"
 
 
 def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int) -> Overview:

@@ -31,7 +31,7 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
     Between two requests few of a thousand endpoints change: `fragments` caches the JSON of each.
     """
     channel, last = status.version.channel, status.last
-    living = Counter(each.progress.group for each in status.readers if each.progress.alive)
+    live = Counter(each.progress.group for each in status.readers if each.progress.alive)
     parts = {
         "channel": text_of(_channel_json(channel)),
         "writers": list_of(
@@ -53,7 +53,7 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
         "groups": list_of(
             line
             for each in status.groups
-            for line in _group_texts(channel, each, living[each.group.name], last, fragments)
+            for line in _group_texts(channel, each, live[each.group.name], last, fragments)
         ),
         "partitions": fragments.of(
             ("partitions", channel.uid), (last,), lambda: _bounds_json(last)
@@ -170,7 +170,7 @@ def _reader_text(
 def _group_texts(
     channel: Channel,
     reader_group: ReaderGroup,
-    living: int,
+    live: int,
     last: StoredSample | None,
     fragments: JsonCache,
 ) -> Iterable[str]:
@@ -191,7 +191,7 @@ def _group_texts(
             "size": group.size,
             "generation": group.generation,
             "dynamic": reader_group.dynamic,
-            "members": living,
+            "members": live,
             **_lag_json(channel, lag, last),
         }
         partitions = fragments.of(
@@ -361,7 +361,7 @@ class StatusGroup(BaseModel):
     size: int | None
     generation: int
     dynamic: bool
-    members: int = Field(description="Living members of the group")
+    members: int = Field(description="Live members of the group")
     lag_messages: int | None
     lag_records: int | None = Field(
         description="null if messages have many records, or the log may have gaps"

@@ -97,7 +97,7 @@ def _headers() -> dict[str, str]:
 async def index(request: Request, precondition: Conditions) -> Response:
     """Return the dashboard to browsers, and a list of addresses as JSON to programs."""
     if "text/html" in request.headers.get("accept", ""):
-        response = _answer(_files()[_PAGE], request, precondition)
+        response = _response(_files()[_PAGE], request, precondition)
         response.headers["Vary"] = "Accept, Accept-Encoding"
         return response
     body = {"service": "sluiceway", "version": __version__, "links": _LINKS}
@@ -114,10 +114,10 @@ async def ui_file(
     found = _files().get(file)
     if found is None:
         raise NotFound(f"The dashboard has no file {file!r}; it is at the gateway's address.")
-    return _answer(found, request, precondition)
+    return _response(found, request, precondition)
 
 
-def _answer(file: _File, request: Request, precondition: Precondition) -> Response:
+def _response(file: _File, request: Request, precondition: Precondition) -> Response:
     headers = {**_headers(), "ETag": file.etag, "Vary": "Accept-Encoding"}
     if precondition.names(file.etag):
         return Response(status_code=304, headers=headers)

@@ -29,9 +29,9 @@ def channel(new_channel: NewChannel) -> Channel:
     return new_channel(partitions=2, delivery="exactly_once")
 
 
-def values(answer: Any) -> list[bytes | None]:
-    assert answer.err == 0, answer.reason
-    return [each.value for each in answer.messages]
+def values(response: Any) -> list[bytes | None]:
+    assert response.err == 0, response.reason
+    return [each.value for each in response.messages]
 
 
 def abandon(channel: Channel, count: int) -> None:
@@ -53,9 +53,9 @@ def test_each_request_is_committed_before_it_returns(
     request = ProduceRequest(required_acks=-1)
     for number, value in enumerate(encoded(channel, 10)):
         request.add_message(Message(value), channel.name, number % 2)
-    answer = broker.produce_messages(request)
-    assert answer is not None
-    assert [reported.err for reported in answer.topics[channel.name].values()] == [0, 0]
+    response = broker.produce_messages(request)
+    assert response is not None
+    assert [reported.err for reported in response.topics[channel.name].values()] == [0, 0]
     assert ledger.ids(channel) == list(range(10))
     assert produced(broker, channel, encoded(channel, 5, 10)).err == 0
     assert ledger.ids(channel) == list(range(15))
@@ -114,6 +114,6 @@ def test_a_waiting_fetch_gets_the_next_commit(broker: Broker, channel: Channel) 
 
 def test_an_offset_past_the_committed_end_is_out_of_range(broker: Broker, channel: Channel) -> None:
     produced(broker, channel, encoded(channel, 2))
-    answer = fetched(broker, channel, 3, timeout=50)
-    assert answer.err == OffsetOutOfRangeError.ERROR_CODE
-    assert "range is 0 to 2" in answer.reason
+    response = fetched(broker, channel, 3, timeout=50)
+    assert response.err == OffsetOutOfRangeError.ERROR_CODE
+    assert "range is 0 to 2" in response.reason

@@ -79,7 +79,7 @@ def test_stopping_the_handler_disconnects_and_connect_creates_a_new_one(
 
 
 def test_connected_follows_the_gateways_answers(script: Script) -> None:
-    script.answer(200, {"items": [], "next_cursor": None})
+    script.response(200, {"items": [], "next_cursor": None})
     broker = Broker(0, "", 0, url=script.url, socket_timeout_ms=150)
     assert broker.connected
     with pytest.raises(SocketDisconnectedError, match="does not answer"):

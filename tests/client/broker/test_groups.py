@@ -87,9 +87,11 @@ def test_the_first_member_leads_and_has_all_partitions(broker: Broker, channel: 
     handler = broker._get_unique_req_handler("c")
     assert handler is broker.handler is broker._get_unique_req_handler("another")
     assert (reported.group_protocol, reported.members) == (b"range", {reported.member_id: "mine"})
-    answer = broker.sync_group("c", b"g", reported.generation_id, reported.member_id, [])
-    assert answer.error_code == 0
-    assert answer.member_assignment.partition_assignment == [(channel.name.encode(), [0, 1, 2, 3])]
+    response = broker.sync_group("c", b"g", reported.generation_id, reported.member_id, [])
+    assert response.error_code == 0
+    assert response.member_assignment.partition_assignment == [
+        (channel.name.encode(), [0, 1, 2, 3])
+    ]
     assert broker.heartbeat("c", b"g", reported.generation_id, reported.member_id).error_code == 0
     assert broker.leave_group("c", b"g", reported.member_id).error_code == 0
     assert channel.endpoints()[0].state == "closed"
@@ -176,8 +178,8 @@ def test_commits_store_metadata_with_the_offset(broker: Broker, channel: Channel
     def asked(group: bytes, offset: int, metadata: Any) -> Any:
         generation, id_ = (member.generation, member.id) if group == b"g" else (-1, b"")
         requests = [PartitionOffsetCommitRequest(topic, 0, offset, 0, metadata)]
-        answer = broker.commit_consumer_group_offsets(group, generation, id_, requests)
-        return answer.topics[topic][0].err
+        response = broker.commit_consumer_group_offsets(group, generation, id_, requests)
+        return response.topics[topic][0].err
 
     for group in (b"g", b"alone"):
         for metadata in (b"first", "größer", b""):
@@ -238,14 +240,14 @@ def test_valid_partitions_are_committed_beside_refused_ones(
     places = [(0, 2), (1, 5), (9, 0)]
     asked = [PartitionOffsetCommitRequest(channel.name, p, at, 0, b"") for p, at in places]
     asked.append(PartitionOffsetCommitRequest("no-such-channel", 0, 0, 0, b""))
-    answer = broker.commit_consumer_group_offsets(b"g", member.generation, member.id, asked)
-    assert {p: reported.err for p, reported in answer.topics[channel.name].items()} == {
+    response = broker.commit_consumer_group_offsets(b"g", member.generation, member.id, asked)
+    assert {p: reported.err for p, reported in response.topics[channel.name].items()} == {
         0: 0,
         1: OffsetOutOfRangeError.ERROR_CODE,
         9: UnknownTopicOrPartition.ERROR_CODE,
     }
     unknown = UnknownTopicOrPartition.ERROR_CODE
-    assert answer.topics[b"no-such-channel"][0].err == unknown
+    assert response.topics[b"no-such-channel"][0].err == unknown
     assert committed(broker, channel, b"g").offset == 2
     nowhere = PartitionOffsetFetchRequest(channel.name, 9)
     reported = broker.fetch_consumer_group_offsets(b"g", [nowhere]).topics[channel.name][9]

@@ -40,8 +40,8 @@ def channel(new_channel: NewChannel) -> Channel:
     return new_channel(partitions=2, retention=Retention(ms=-1))
 
 
-def values(answer: Any) -> list[bytes | None]:
-    return [each.value for each in answer.messages]
+def values(response: Any) -> list[bytes | None]:
+    return [each.value for each in response.messages]
 
 
 def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channel) -> None:
@@ -52,10 +52,10 @@ def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channe
         message = Message(value, partition_key=b"k", timestamp=moment)
         request.add_message(message, channel.name.encode(), partition)
     assert request.message_count() == 2
-    answer = broker.produce_messages(request)
-    assert answer is not None
+    response = broker.produce_messages(request)
+    assert response is not None
     assert {
-        p: (reported.err, reported.offset) for p, reported in answer.topics[channel.name].items()
+        p: (reported.err, reported.offset) for p, reported in response.topics[channel.name].items()
     } == {
         0: (0, 0),
         1: (0, 0),
@@ -100,9 +100,9 @@ def test_several_partitions_of_several_channels_are_fetched_together(
             produced(broker, channel, sent[channel.name, partition], partition)
             asked.append(PartitionFetchRequest(channel.name, partition, 0))
     everything = sum(len(each) for part in sent.values() for each in part)
-    answer = broker.fetch_messages(asked, min_bytes=everything)
+    response = broker.fetch_messages(asked, min_bytes=everything)
     assert {
-        (channel.name, p): values(answer.topics[channel.name][p])
+        (channel.name, p): values(response.topics[channel.name][p])
         for channel in channels
         for p in (0, 1)
     } == sent
@@ -192,19 +192,19 @@ def test_unknown_topics_and_partitions_are_refused_one_by_one(
     nowhere = [(b"no-such-channel", 0), (channel.name.encode(), 2), (channel.name.encode(), -1)]
     unknown = UnknownTopicOrPartition.ERROR_CODE
     places = [*nowhere, (channel.name.encode(), 0)]
-    answer: Any = broker.fetch_messages([PartitionFetchRequest(t, p, 0) for t, p in places])
-    assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
-    assert values(answer.topics[channel.name][0]) == [sent]
-    assert "partitions 0 to 1, but not 2" in answer.topics[channel.name][2].reason
+    response: Any = broker.fetch_messages([PartitionFetchRequest(t, p, 0) for t, p in places])
+    assert [response.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
+    assert values(response.topics[channel.name][0]) == [sent]
+    assert "partitions 0 to 1, but not 2" in response.topics[channel.name][2].reason
     with pytest.raises(UnknownTopicOrPartition, match="no-such-channel, partition 0: "):
-        answer.check()
-    answer = broker.request_offset_limits([PartitionOffsetRequest(t, p, -1) for t, p in places])
-    assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
+        response.check()
+    response = broker.request_offset_limits([PartitionOffsetRequest(t, p, -1) for t, p in places])
+    assert [response.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
     request = ProduceRequest()
     for topic, partition in places:
         request.add_message(Message(sent), topic, partition)
-    answer = broker.produce_messages(request)
-    assert [answer.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
+    response = broker.produce_messages(request)
+    assert [response.topics[t][p].err for t, p in places] == [unknown, unknown, unknown, 0]
     assert broker.request_metadata(["no-such-channel"]).topics["no-such-channel"].err == unknown
 
 
@@ -252,9 +252,9 @@ def test_undecodable_messages_are_refused_with_their_partition(
         request.add_message(Message(good), channel.name, 0)
         request.add_message(Message(value), channel.name, 0)
         request.add_message(Message(other), channel.name, 1)
-        answer = broker.produce_messages(request)
-        assert answer is not None
-        reported = answer.topics[channel.name]
+        response = broker.produce_messages(request)
+        assert response is not None
+        reported = response.topics[channel.name]
         assert reported[0].err == InvalidMessageError.ERROR_CODE
         assert reported[0].reason.startswith("message 1: ")
         assert reported[1].err == 0

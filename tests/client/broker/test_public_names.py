@@ -94,12 +94,12 @@ def test_requests_and_answers_are_tuples_of_pykafkas_fields(name: str) -> None:
 
 
 def test_a_refused_answer_shows_its_reason() -> None:
-    answer = sluiceway.broker.OffsetPartitionResponse([], 3).because("no such partition")
-    offsets, code = answer
-    assert (offsets, code, answer.reason) == ([], 3, "no such partition")
-    assert repr(answer).endswith("err=3, reason='no such partition')")
-    copied = copy.deepcopy(answer)
-    assert (copied, copied.reason) == (answer, answer.reason)
+    response = sluiceway.broker.OffsetPartitionResponse([], 3).because("no such partition")
+    offsets, code = response
+    assert (offsets, code, response.reason) == ([], 3, "no such partition")
+    assert repr(response).endswith("err=3, reason='no such partition')")
+    copied = copy.deepcopy(response)
+    assert (copied, copied.reason) == (response, response.reason)
 
 
 def test_the_table_has_every_public_name_and_no_other() -> None:

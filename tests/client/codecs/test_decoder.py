@@ -184,13 +184,13 @@ def test_an_unknown_id_is_looked_up_once(each_format):
 
 
 def test_a_failed_lookup_is_repeated():
-    answers = [GatewayUnavailable("it is away"), {8: NEW}]
+    responses = [GatewayUnavailable("it is away"), {8: NEW}]
 
     def learn(ids):
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = responses.pop(0)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     decoding = Decoder("avro", NEW, {7: OLD}, look_up=learn)
     news = messages("avro", 8, NEW, [new(2)])

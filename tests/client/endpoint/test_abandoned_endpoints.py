@@ -147,9 +147,9 @@ def test_an_abandoned_endpoint_is_reported_once_and_after_a_gateway_outage(
     abandoned.detach_all(calls)
     assert abandoned.pending
     assert said(caplog) == []
-    script.answers.clear()
+    script.responses.clear()
     script.requests.clear()
-    script.answer(200, {})
+    script.response(200, {})
     with caplog.at_level(logging.WARNING):
         abandoned.detach_all(calls)
         abandoned.detach_all(calls)
@@ -175,7 +175,7 @@ def test_an_abandoned_principal_closes_after_its_group(
     things.clear()
     script.problem(409, "members_open")
     for _ in range(2):
-        script.answer(200, {})
+        script.response(200, {})
     abandoned.detach_all(calls)
     assert abandoned.pending
     abandoned.detach_all(calls)

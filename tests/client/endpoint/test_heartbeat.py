@@ -77,7 +77,7 @@ def test_one_heartbeat_reports_all_endpoints_and_each_gets_its_reply(
     for member in members:
         session.register(member)
     for revision in (4, 5):
-        script.answer(
+        script.response(
             200,
             {
                 "next_ms": 700,
@@ -108,7 +108,7 @@ def test_more_endpoints_than_fit_a_request_take_several_requests(
     for member in members:
         session.register(member)
     for _ in range(2):
-        script.answer(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
+        script.response(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
     session.send(calls)
     assert [(body["beat"], len(body["endpoints"])) for body in script.bodies] == [(1, 1000), (2, 1)]
 
@@ -125,7 +125,7 @@ def test_a_heartbeat_request_is_not_larger_than_the_gateway_accepts(
     for member in members:
         session.register(member)
     for _ in range(9):
-        script.answer(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
+        script.response(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
     session.send(calls)
     assert [body["beat"] for body in script.bodies] == list(range(1, 10))
     assert sum(len(body["endpoints"]) for body in script.bodies) == 50
@@ -145,7 +145,7 @@ def test_a_final_report_waits_for_the_heartbeat_in_flight(
 
     member = Slow(1)
     session.register(member)
-    script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
+    script.response(200, {"next_ms": 700, "endpoints": [word(member)]})
     beating = threading.Thread(target=session.send, args=(calls,))
     beating.start()
     assert begun.wait(60)
@@ -173,11 +173,11 @@ def test_a_gateway_outage_is_logged_once_and_raises_after_the_grace_period(
         for _ in range(60):
             script.problem(503, "database_unavailable", retriable=True)
         session.send(calls)
-        script.answers.clear()
+        script.responses.clear()
         assert session.outage is None
     clock.now_s = 60.5
     assert isinstance(session.outage, GatewayUnavailable)
-    script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
+    script.response(200, {"next_ms": 700, "endpoints": [word(member)]})
     session.send(calls)
     assert session.outage is None
     assert [record.message.split(":")[0] for record in caplog.records] == [
@@ -195,7 +195,7 @@ def test_an_abandoned_endpoint_sends_no_heartbeats(
     session.register(forgotten)
     del forgotten
     gc.collect()
-    script.answer(200, {"next_ms": 700, "endpoints": [word(kept)]})
+    script.response(200, {"next_ms": 700, "endpoints": [word(kept)]})
     session.send(calls)
     assert [each["id"] for each in script.bodies[0]["endpoints"]] == [kept.id]
 
@@ -263,8 +263,8 @@ class RecordingExtension:
     def fields(self) -> Mapping[str, Any]:
         return self.reports
 
-    def on_answer(self, answer: JsonNode) -> None:
-        self.received.append(answer.value)
+    def on_response(self, response: JsonNode) -> None:
+        self.received.append(response.value)
 
     def on_rejected(self, error: GatewayError) -> None:
         self.refusals.append(error)
@@ -275,15 +275,15 @@ def test_extensions_report_with_and_without_endpoints(
 ) -> None:
     extension = RecordingExtension()
     session.add_extension(extension)
-    answer = {"next_ms": 700, "endpoints": [], "tasks": []}
-    script.answer(200, answer)
+    response = {"next_ms": 700, "endpoints": [], "tasks": []}
+    script.response(200, response)
     session.send(calls)
     member = RecordingEndpoint(1)
     session.register(member)
-    script.answer(200, answer | {"endpoints": [word(member)]})
+    script.response(200, response | {"endpoints": [word(member)]})
     session.send(calls)
     extension.reports = {}
-    script.answer(200, answer | {"endpoints": [word(member)]})
+    script.response(200, response | {"endpoints": [word(member)]})
     session.send(calls)
     session.unregister(member)
     session.send(calls)
@@ -292,7 +292,7 @@ def test_extensions_report_with_and_without_endpoints(
         (1, [1]),
         (1, None),
     ]
-    assert extension.received == [answer, answer | {"endpoints": [word(member)]}]
+    assert extension.received == [response, response | {"endpoints": [word(member)]}]
     assert len(member.results) == 2
 
 
@@ -304,7 +304,7 @@ def test_fields_refused_by_an_older_gateway_are_omitted_and_heartbeats_continue(
     session.register(member)
     script.problem(422, "invalid_request")
     session.send(calls)
-    script.answer(200, {"next_ms": 700, "endpoints": [word(member)]})
+    script.response(200, {"next_ms": 700, "endpoints": [word(member)]})
     session.send(calls)
     assert [error.code for error in extension.refusals] == ["invalid_request"]
     assert "tasks" not in script.bodies[1]
@@ -319,8 +319,8 @@ def test_an_extension_continues_during_a_gateway_outage(
     for _ in range(60):
         script.problem(503, "database_unavailable", retriable=True)
     session.send(calls)
-    script.answers.clear()
-    script.answer(200, {"next_ms": 700, "endpoints": []})
+    script.responses.clear()
+    script.response(200, {"next_ms": 700, "endpoints": []})
     session.send(calls)
     assert (extension.refusals, len(extension.received)) == ([], 1)
 
@@ -331,6 +331,6 @@ def test_heartbeat_numbers_continue_above_the_last_accepted_one(
     member = RecordingEndpoint(1)
     session.register(member)
     for newest in (500, 501):
-        script.answer(200, {"next_ms": 700, "beat": newest, "endpoints": [word(member)]})
+        script.response(200, {"next_ms": 700, "beat": newest, "endpoints": [word(member)]})
         session.send(calls)
     assert [body["beat"] for body in script.bodies] == [1, 501]

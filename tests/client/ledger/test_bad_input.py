@@ -154,7 +154,7 @@ def test_an_older_client_is_told_to_upgrade(channel: Channel, gateway_url: str) 
     path = f"{gateway_url}/v1/channels/{channel.name}/connection?access=read"
     with pytest.raises(urllib.error.HTTPError) as raised:
         urllib.request.urlopen(path)  # noqa: S310 - the gateway's own address
-    with raised.value as answer:
-        text = json.dumps(json.load(answer))
+    with raised.value as response:
+        text = json.dumps(json.load(response))
     assert raised.value.code == 409
     assert "Upgrade sluiceway" in text

@@ -37,7 +37,7 @@ class GivenVisibility(Visibility):
         with self._changed:
             self.number += 1
             self.visible_end = {**self.visible_end, **ends}
-            answer = Committed(
+            response = Committed(
                 uid=self._uid,
                 topic_id=self._topic_id,
                 number=self.number,
@@ -45,7 +45,7 @@ class GivenVisibility(Visibility):
                 visible_end=self.visible_end,
                 runs={p: tuple(Interval(*each) for each in found) for p, found in runs.items()},
             )
-            self.runs.add(answer)
+            self.runs.add(response)
             self._changed.notify_all()
 
     def refresh(self) -> None:

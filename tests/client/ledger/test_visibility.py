@@ -66,7 +66,7 @@ def body(number: int, **ends: Any) -> dict[str, Any]:
 def opened(
     script: Script, calls: LedgerCalls, connection: Connection, **options: Any
 ) -> Visibility:
-    script.answer(200, body(1), ETag='"1"')
+    script.response(200, body(1), ETag='"1"')
     found = visibility_of(calls, connection, grace_s=60.0, **options)
     assert found is not None
     found.acquire()
@@ -89,7 +89,7 @@ def test_readers_of_a_process_share_it(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
     first = opened(script, calls, connection)
-    script.answer(304)
+    script.response(304)
     second = visibility_of(calls, connection, grace_s=60.0)
     assert first is second
     assert [headers.get("If-None-Match") for _, _, headers in script.requests] == [None, '"1"']
@@ -109,7 +109,7 @@ def test_many_waiting_readers_are_one_request(
         woken.append(True)
 
     # Every request gets one of these; more than one would leave none for the test.
-    script.answer(200, body(2), ETag='"2"')
+    script.response(200, body(2), ETag='"2"')
     threads = [threading.Thread(target=wait) for _ in range(20)]
     for each in threads:
         each.start()
@@ -127,9 +127,9 @@ def test_an_older_answer_does_not_go_back(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
     found = opened(script, calls, connection)
-    script.answer(200, body(3), ETag='"3"')
+    script.response(200, body(3), ETag='"3"')
     found.refresh()
-    script.answer(200, body(2), ETag='"2"')
+    script.response(200, body(2), ETag='"2"')
     found.refresh()
     assert (found.number, found.runs.stable_of(0), found.visible_end[0]) == (3, 30, 30)
 
@@ -139,8 +139,8 @@ def test_new_partitions_are_requested_from_their_begin(
 ) -> None:
     found = opened(script, calls, connection)
     grown = {"stable": {"0": 20, "1": 0, "2": 5}, "runs": {"0": [[10, 20]], "1": []}}
-    script.answer(200, body(2, **grown), ETag='"2"')
-    script.answer(200, body(2, **{**grown, "runs": {**grown["runs"], "2": [[0, 5]]}}), ETag='"2"')
+    script.response(200, body(2, **grown), ETag='"2"')
+    script.response(200, body(2, **{**grown, "runs": {**grown["runs"], "2": [[0, 5]]}}), ETag='"2"')
     found.refresh()
     assert "2%3A0" in script.requests[-1][1]
     assert found.runs.next_run(2, 0) == (0, 5)
@@ -149,7 +149,7 @@ def test_new_partitions_are_requested_from_their_begin(
 def test_a_recreated_topic_is_refused(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    script.answer(200, body(1, topic_id="topic-2"), ETag='"1"')
+    script.response(200, body(1, topic_id="topic-2"), ETag='"1"')
     with pytest.raises(TopicGone, match=r"topic-2.*topic-1.*Open the channel again"):
         visibility_of(calls, connection, grace_s=60.0)
 
@@ -157,7 +157,7 @@ def test_a_recreated_topic_is_refused(
 def test_a_halted_channel_is_refused(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    script.answer(200, body(1, halted="offsets were reused."), ETag='"1"')
+    script.response(200, body(1, halted="offsets were reused."), ETag='"1"')
     with pytest.raises(Conflict, match=r"halted.*offsets were reused.*repair flights") as raised:
         visibility_of(calls, connection, grace_s=60.0)
     assert raised.value.code == "ledger_halted"
@@ -167,16 +167,16 @@ def test_a_repair_ends_the_readers_before_it(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
     before = opened(script, calls, connection)
-    script.answer(200, body(2, repaired=2), ETag='"2"')
+    script.response(200, body(2, repaired=2), ETag='"2"')
     with pytest.raises(Conflict, match="was repaired") as raised:
         before.refresh()
     assert raised.value.code == "ledger_repaired"
     assert (before.number, before.runs.stable_of(0)) == (1, 10)
-    script.answer(200, body(2, repaired=2), ETag='"2"')
+    script.response(200, body(2, repaired=2), ETag='"2"')
     after = visibility_of(calls, connection, grace_s=60.0)
     assert after is not None
     assert (after is before, after.number) == (False, 2)
-    script.answer(200, body(3, repaired=2), ETag='"3"')
+    script.response(200, body(3, repaired=2), ETag='"3"')
     after.refresh()
     assert after.number == 3
 
@@ -184,7 +184,7 @@ def test_a_repair_ends_the_readers_before_it(
 def test_an_answer_that_lacks_runs_is_refused(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    script.answer(200, body(1, runs={"0": [[0, 4]], "1": []}), ETag='"1"')
+    script.response(200, body(1, runs={"0": [[0, 4]], "1": []}), ETag='"1"')
     with pytest.raises(IncompatibleGateway, match="partition 0 is listed up to 4"):
         visibility_of(calls, connection, grace_s=60.0)
 
@@ -209,7 +209,7 @@ def test_other_failures_are_raised_at_once_and_the_next_wait_tries_again(
     script.problem(409, "uid_mismatch")
     with pytest.raises(Conflict, match="uid_mismatch"):
         found.wait(1, 30.0)
-    script.answer(200, body(2), ETag='"2"')
+    script.response(200, body(2), ETag='"2"')
     while not found.wait(1, 5.0):
         pass
     assert found.number == 2
@@ -248,7 +248,7 @@ def test_the_batch_that_hides_most_is_named(
         {"key": key, "owner": "job", "since": "2026-01-02T03:04:05Z", "begin": {"0": begin}}
         for key, begin in (("late", 25), ("early", 10))
     ]
-    script.answer(
+    script.response(
         200,
         body(2, stable={"0": 10, "1": 0}, runs={}, open=batches, visible_end={"0": 30, "1": 0}),
         ETag='"2"',
@@ -256,5 +256,5 @@ def test_the_batch_that_hides_most_is_named(
     assert (
         found.held_back_by() == "the batch 'early' of 'job', open since 2026-01-02 03:04:05+0000,"
     )
-    script.answer(200, body(3), ETag='"3"')
+    script.response(200, body(3), ETag='"3"')
     assert found.held_back_by() is None

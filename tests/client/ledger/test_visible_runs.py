@@ -14,7 +14,7 @@ from sluiceway.ledger.visibility import VisibleRuns
 from sluiceway.rest.ledger_models import Committed, Interval
 
 
-def answer(
+def response(
     number: int, stable: Mapping[int, int], runs: Mapping[int, Sequence[tuple[int, int]]]
 ) -> Committed:
     return Committed(
@@ -38,7 +38,7 @@ def test_nothing_is_visible_of_a_partition_without_an_answer() -> None:
 
 def test_the_next_run_begins_at_or_after_the_offset() -> None:
     runs = VisibleRuns()
-    runs.add(answer(1, {0: 20}, {0: [(2, 5), (9, 20)]}))
+    runs.add(response(1, {0: 20}, {0: [(2, 5), (9, 20)]}))
     assert runs.next_run(0, 0) == (2, 5)
     assert runs.next_run(0, 3) == (3, 5)
     assert runs.next_run(0, 5) == (9, 20)
@@ -49,29 +49,29 @@ def test_the_next_run_begins_at_or_after_the_offset() -> None:
 
 def test_a_run_that_continues_in_the_next_response_stays_one_run() -> None:
     runs = VisibleRuns()
-    runs.add(answer(1, {0: 10}, {0: [(0, 10)]}))
-    runs.add(answer(2, {0: 15}, {0: [(10, 15)]}))
-    runs.add(answer(3, {0: 20}, {0: [(0, 20)]}))
+    runs.add(response(1, {0: 10}, {0: [(0, 10)]}))
+    runs.add(response(2, {0: 15}, {0: [(10, 15)]}))
+    runs.add(response(3, {0: 20}, {0: [(0, 20)]}))
     assert runs.next_run(0, 0) == (0, 20)
 
 
 def test_nothing_above_stable_is_visible() -> None:
     runs = VisibleRuns()
-    runs.add(answer(1, {0: 10}, {0: [(0, 30)]}))
+    runs.add(response(1, {0: 10}, {0: [(0, 30)]}))
     assert runs.next_run(0, 0) == (0, 10)
     assert not runs.visible(0, 10)
 
 
 def test_an_older_answer_changes_nothing() -> None:
     runs = VisibleRuns()
-    runs.add(answer(2, {0: 10, 1: 5}, {0: [(0, 10)], 1: [(0, 5)]}))
-    runs.add(answer(1, {0: 4, 1: 0}, {0: [(0, 4)], 1: []}))
+    runs.add(response(2, {0: 10, 1: 5}, {0: [(0, 10)], 1: [(0, 5)]}))
+    runs.add(response(1, {0: 4, 1: 0}, {0: [(0, 4)], 1: []}))
     assert runs.stable == {0: 10, 1: 5}
     assert runs.next_run(0, 0) == (0, 10)
 
 
 def test_runs_may_end_below_stable_only_where_a_repair_removed_them() -> None:
-    cut = answer(3, {0: 30}, {0: [(0, 12)]})
+    cut = response(3, {0: 30}, {0: [(0, 12)]})
     with pytest.raises(IncompatibleGateway, match="listed up to 12, but committed up to 30"):
         VisibleRuns().add(cut)
     for first, end in ((12, 29), (30, 40)):
@@ -84,7 +84,7 @@ def test_runs_may_end_below_stable_only_where_a_repair_removed_them() -> None:
 
 def test_visible_runs_can_be_pickled() -> None:
     runs = VisibleRuns()
-    runs.add(answer(1, {0: 20}, {0: [(2, 5), (9, 20)]}))
+    runs.add(response(1, {0: 20}, {0: [(2, 5), (9, 20)]}))
     copy = pickle.loads(pickle.dumps(runs))  # noqa: S301 - the test's own
     assert copy.between(0, 0, 20) == runs.between(0, 0, 20)
 
@@ -103,7 +103,7 @@ def test_responses_in_any_order_add_up_to_the_committed_runs(
         bound = max([o + 1 for o in range(min(stable, len(committed))) if committed[o]], default=0)
         start = min(start, runs.stable_of(0))
         offsets = [o for o in range(start, bound) if committed[o]]
-        runs.add(answer(1, {0: bound}, {0: [(o, o + 1) for o in offsets]}))
+        runs.add(response(1, {0: bound}, {0: [(o, o + 1) for o in offsets]}))
         everything = {o for o in range(runs.stable_of(0)) if committed[o]}
         seen = {o for o in range(len(committed) + 2) if runs.visible(0, o)}
         assert seen == everything

@@ -500,8 +500,8 @@ def test_session_timeout_is_the_readers_patience_within_the_channels(bench: Benc
         reader = bench.reader(config={"session_timeout_ms": asked_ms})
         assert reader.invoke_resource_creation()
         until(reader.invoke_open_channel)
-        living = [each for each in bench.channel().endpoints() if each.lives]
-        assert [each.patience_ms for each in living] == [has_ms]
+        live = [each for each in bench.channel().endpoints() if each.lives]
+        assert [each.patience_ms for each in live] == [has_ms]
 
 
 def test_settings_without_effect_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

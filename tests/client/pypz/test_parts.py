@@ -250,9 +250,13 @@ def test_retriable_errors_are_logged_and_others_raised(
 
         return act
 
-    for error in (GatewayUnavailable("no answer"), KafkaUnavailable("nobody"), SluicewayTimeout()):
+    for error in (
+        GatewayUnavailable("no response"),
+        KafkaUnavailable("nobody"),
+        SluicewayTimeout(),
+    ):
         assert not resources.attempt(failing(error))
-    assert "no answer" in caplog.text
+    assert "no response" in caplog.text
     assert not resources.attempt(failing(ChannelNotFound("there is none")))
     assert "there is none" not in caplog.text, "that is no news while ports wait for each other"
     with pytest.raises(Forbidden):

@@ -11,7 +11,7 @@ from sluiceway import Channel, Gateway
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.rest.channels import watch_status, watch_summaries
 
-CREW = {"living": 1, "lost": 0, "failed": 0, "finished": 0}
+CREW = {"live": 1, "lost": 0, "failed": 0, "finished": 0}
 
 
 def status(uid: str = "0" * 32, phase: str = "ready") -> dict[str, Any]:
@@ -49,10 +49,10 @@ def asked(script: Script) -> list[tuple[str, str | None]]:
 
 
 def test_each_state_of_a_channel_is_yielded_once(script: Script) -> None:
-    script.answer(200, status(), ETag='W/"1"')
-    script.answer(304, b"")
-    script.answer(200, status(phase="closed"), ETag='W/"2"')
-    script.answer(304, b"")
+    script.response(200, status(), ETag='W/"1"')
+    script.response(304, b"")
+    script.response(200, status(phase="closed"), ETag='W/"2"')
+    script.response(304, b"")
     script.problem(404, "channel_not_found")
     pauses_s: list[float] = []
     states = watch_status(script.control(), "a", every_s=3, sleep=pauses_s.append)
@@ -71,9 +71,9 @@ def test_each_state_of_a_channel_is_yielded_once(script: Script) -> None:
 
 
 def test_a_list_of_one_page_is_long_polled(script: Script) -> None:
-    script.answer(200, page("a"), ETag='W/"1"')
-    script.answer(304, b"")
-    script.answer(200, page("a", lag=5), ETag='W/"2"')
+    script.response(200, page("a"), ETag='W/"1"')
+    script.response(304, b"")
+    script.response(200, page("a", lag=5), ETag='W/"2"')
     pauses_s: list[float] = []
     states = watch_summaries(script.control(), sleep=pauses_s.append)
     assert [[each.lag_messages for each in next(states)] for _ in range(2)] == [[None], [5]]
@@ -85,12 +85,12 @@ def test_a_list_of_one_page_is_long_polled(script: Script) -> None:
 
 
 def test_a_list_of_many_pages_is_polled_page_by_page(script: Script) -> None:
-    script.answer(200, page("a", following="c"), ETag='W/"1"')
-    script.answer(200, page("b"), ETag='W/"2"')
+    script.response(200, page("a", following="c"), ETag='W/"1"')
+    script.response(200, page("b"), ETag='W/"2"')
     for _ in range(2):
-        script.answer(304, b"")
-    script.answer(304, b"")
-    script.answer(200, page("b", lag=5), ETag='W/"3"')
+        script.response(304, b"")
+    script.response(304, b"")
+    script.response(200, page("b", lag=5), ETag='W/"3"')
     pauses_s: list[float] = []
     states = watch_summaries(script.control(), sleep=pauses_s.append)
     assert [each.name for each in next(states)] == ["a", "b"]
@@ -104,9 +104,9 @@ def test_a_list_of_many_pages_is_polled_page_by_page(script: Script) -> None:
 
 
 def test_a_new_cursor_is_followed(script: Script) -> None:
-    script.answer(200, page("a", following="c"), ETag='W/"1"')
-    script.answer(200, page("c"), ETag='W/"2"')
-    script.answer(200, page("a", "b"), ETag='W/"3"')
+    script.response(200, page("a", following="c"), ETag='W/"1"')
+    script.response(200, page("c"), ETag='W/"2"')
+    script.response(200, page("a", "b"), ETag='W/"3"')
     states = watch_summaries(script.control(), sleep=lambda _: None)
     seen = [[each.name for each in next(states)] for _ in range(2)]
     assert seen == [["a", "c"], ["a", "b"]]
@@ -139,7 +139,7 @@ def test_a_watcher_sees_changes_and_is_not_an_endpoint(
                 break
         else:
             raise AssertionError(line)
-        assert line.readers.living == 0
+        assert line.readers.live == 0
         assert [each.role for each in channel.endpoints()] == ["writer"]
         channel.delete()
         with pytest.raises((ChannelNotFound, Conflict)):

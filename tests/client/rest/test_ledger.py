@@ -71,7 +71,7 @@ def calls(script: Script) -> LedgerCalls:
 
 @pytest.fixture
 def batch(script: Script, calls: LedgerCalls) -> Batch:
-    script.answer(200, OPEN)
+    script.response(200, OPEN)
     opened = calls.open("c", uid=UID, key="day-1", owner="job", instance="i")
     script.requests.clear()
     script.bodies.clear()
@@ -88,7 +88,7 @@ def commit(calls: LedgerCalls, batch: Batch, **options: Any) -> Any:
 def test_a_batch_is_opened_with_its_key_and_its_begin_is_read(
     script: Script, calls: LedgerCalls
 ) -> None:
-    script.answer(200, OPEN)
+    script.response(200, OPEN)
     batch = calls.open("c", uid=UID, key="day-1", owner="job", instance="i", partitions=(1, 0))
     assert (batch.id, batch.epoch, batch.begin) == ("b1", 3, {0: 12, 1: 0})
     assert not batch.is_committed
@@ -115,7 +115,7 @@ def test_a_batch_can_be_pickled(batch: Batch) -> None:
 def test_a_committed_key_answers_with_its_records_and_counts(
     script: Script, calls: LedgerCalls
 ) -> None:
-    script.answer(
+    script.response(
         200, {**OPEN, "state": "committed", "number": 4, "records": 9, "counts": {"0": 9}}
     )
     batch = calls.open("c", uid=UID, key="day-1", owner="job", instance="i")
@@ -127,7 +127,7 @@ def test_a_committed_key_answers_with_its_records_and_counts(
 def test_a_malformed_batch_is_rejected(
     script: Script, calls: LedgerCalls, wrong: dict[str, Any]
 ) -> None:
-    script.answer(200, {**OPEN, **wrong})
+    script.response(200, {**OPEN, **wrong})
     with pytest.raises(IncompatibleGateway):
         calls.open("c", uid=UID, key="day-1", owner="job", instance="i")
 
@@ -135,7 +135,7 @@ def test_a_malformed_batch_is_rejected(
 def test_a_commit_names_the_digest_of_its_manifest(
     script: Script, calls: LedgerCalls, batch: Batch
 ) -> None:
-    script.answer(200, COMMITTED)
+    script.response(200, COMMITTED)
     done = commit(calls, batch, manifest={1: [Interval(0, 2)], 0: [Interval(12, 20)], 2: []})
     assert (done.number, done.stable) == (7, {0: 20})
     (body,) = script.bodies
@@ -156,8 +156,8 @@ def test_a_large_manifest_is_uploaded_in_slices(
     manifest = {
         partition: [Interval(2 * n, 2 * n + 1) for n in range(7_000)] for partition in (0, 1, 2)
     }
-    for answer in ({}, {}, {}, COMMITTED):
-        script.answer(200, answer)
+    for response in ({}, {}, {}, COMMITTED):
+        script.response(200, response)
     commit(calls, batch, manifest=manifest)
     paths = [(method, path.rsplit("/", 2)[-2:]) for method, path, _ in script.requests]
     assert paths == [
@@ -194,7 +194,7 @@ def test_a_commit_without_an_answer_is_repeated(
     script: Script, calls: LedgerCalls, batch: Batch
 ) -> None:
     script.problem(503, "database_unavailable", retriable=True)
-    script.answer(200, COMMITTED)
+    script.response(200, COMMITTED)
     assert commit(calls, batch).number == 7
     assert script.bodies[0] == script.bodies[1]
 
@@ -204,7 +204,7 @@ def test_a_commit_that_is_never_answered_names_the_key(
     script: Script, calls: LedgerCalls, batch: Batch, status: int
 ) -> None:
     for _ in range(20):
-        script.answer(status, b"<html>")
+        script.response(status, b"<html>")
     with pytest.raises(CommitUnknown, match="'day-1'") as raised:
         commit(calls, batch)
     assert raised.value.key == "day-1"
@@ -215,7 +215,7 @@ def test_a_commit_is_retried_until_the_watermarks_cover_its_records(
     script: Script, calls: LedgerCalls, batch: Batch
 ) -> None:
     script.problem(409, "beyond_watermark", retriable=True)
-    script.answer(200, COMMITTED)
+    script.response(200, COMMITTED)
     assert commit(calls, batch).number == 7
 
 
@@ -230,7 +230,7 @@ def test_a_refused_commit_is_not_repeated(script: Script, calls: LedgerCalls, ba
 def test_a_commit_carries_the_positions_of_a_reader(
     script: Script, calls: LedgerCalls, batch: Batch
 ) -> None:
-    script.answer(200, COMMITTED)
+    script.response(200, COMMITTED)
     advance = PositionAdvance(
         channel="in",
         uid=UID,
@@ -265,7 +265,7 @@ def test_a_commit_carries_the_positions_of_a_reader(
 
 
 def test_a_renewal_names_the_batches_that_are_not_open(script: Script, calls: LedgerCalls) -> None:
-    script.answer(
+    script.response(
         200,
         {
             "batches": [
@@ -279,7 +279,7 @@ def test_a_renewal_names_the_batches_that_are_not_open(script: Script, calls: Le
 
 
 def test_the_visible_runs_are_read_with_their_etag(script: Script, calls: LedgerCalls) -> None:
-    script.answer(200, RUNS, ETag='"7"')
+    script.response(200, RUNS, ETag='"7"')
     found = calls.committed("c", uid=UID, starts={1: 0, 0: 2})
     assert found is not None
     assert found.runs == {0: (Interval(2, 5), Interval(9, 20)), 1: (Interval(0, 4),)}
@@ -289,7 +289,7 @@ def test_the_visible_runs_are_read_with_their_etag(script: Script, calls: Ledger
 
 
 def test_an_unchanged_ledger_is_no_answer(script: Script, calls: LedgerCalls) -> None:
-    script.answer(304)
+    script.response(304)
     assert calls.committed("c", uid=UID, starts={}, seen='"7"', wait_s=2) is None
     _, path, headers = script.requests[0]
     assert headers["If-None-Match"] == '"7"'
@@ -300,15 +300,15 @@ def test_an_unchanged_ledger_is_no_answer(script: Script, calls: LedgerCalls) ->
 def test_malformed_runs_are_rejected(
     script: Script, calls: LedgerCalls, runs: dict[str, Any]
 ) -> None:
-    script.answer(200, {**RUNS, "runs": runs})
+    script.response(200, {**RUNS, "runs": runs})
     with pytest.raises(IncompatibleGateway):
         calls.committed("c", uid=UID, starts={})
 
 
 def test_the_slices_of_one_answer_are_put_together(script: Script, calls: LedgerCalls) -> None:
-    script.answer(200, {**RUNS, "runs": {"0": [[2, 5]]}, "truncated": {"0": 9, "1": 0}})
-    script.answer(200, {**RUNS, "runs": {"0": [[9, 20]]}, "truncated": {"1": 0}})
-    script.answer(200, {**RUNS, "runs": {"1": [[0, 4]]}})
+    script.response(200, {**RUNS, "runs": {"0": [[2, 5]]}, "truncated": {"0": 9, "1": 0}})
+    script.response(200, {**RUNS, "runs": {"0": [[9, 20]]}, "truncated": {"1": 0}})
+    script.response(200, {**RUNS, "runs": {"1": [[0, 4]]}})
     whole = calls.all_committed("c", uid=UID, starts={0: 2, 1: 0})
     assert whole is not None
     assert whole.runs == {0: (Interval(2, 5), Interval(9, 20)), 1: (Interval(0, 4),)}
@@ -323,7 +323,7 @@ def test_many_partitions_are_requested_in_urls_of_bounded_length(
     stable = {str(each): last for each in range(400)}
     for first, end in ((0, 150), (150, 300), (300, 400)):
         runs = {str(each): [[each, last]] for each in range(first, end)}
-        script.answer(200, {**RUNS, "stable": stable, "visible_end": stable, "runs": runs})
+        script.response(200, {**RUNS, "stable": stable, "visible_end": stable, "runs": runs})
     starts = dict.fromkeys(range(400), last)
     whole = calls.all_committed("c", uid=UID, starts=starts, seen='"6"', wait_s=5)
 
@@ -336,9 +336,9 @@ def test_many_partitions_are_requested_in_urls_of_bounded_length(
 
 def test_an_answer_in_parts_begins_again_after_a_repair(script: Script, calls: LedgerCalls) -> None:
     cut = {**RUNS, "runs": {"0": [[2, 5]]}, "truncated": {"0": 9}}
-    script.answer(200, cut)
-    script.answer(200, {**RUNS, "runs": {"0": []}, "repaired": 8})
-    script.answer(200, {**RUNS, "runs": {"0": [[2, 5]]}, "repaired": 8})
+    script.response(200, cut)
+    script.response(200, {**RUNS, "runs": {"0": []}, "repaired": 8})
+    script.response(200, {**RUNS, "runs": {"0": [[2, 5]]}, "repaired": 8})
     whole = calls.all_committed("c", uid=UID, starts={0: 2})
     assert whole is not None
     assert (whole.repaired, whole.runs) == (8, {0: (Interval(2, 5),)})
@@ -346,18 +346,18 @@ def test_an_answer_in_parts_begins_again_after_a_repair(script: Script, calls: L
 
 def test_a_repair_removes_the_records_of_its_plan(script: Script, calls: LedgerCalls) -> None:
     lost = [{"partition": 3, "first": 20, "end": 30, "messages": 4}]
-    script.answer(200, {"cause": "c", "lost": lost, "open": RUNS["open"]})
+    script.response(200, {"cause": "c", "lost": lost, "open": RUNS["open"]})
     plan = calls.repair_plan("c", uid=UID)
     done = {"number": 9, "at": "2026-01-02T03:04:05Z", "by": "ops", "reason": "r", "cause": "c"}
-    script.answer(200, {**done, "lost": lost})
+    script.response(200, {**done, "lost": lost})
     repair = calls.repair("c", plan, uid=UID, reason="r")
     assert (repair.number, repair.lost) == (9, plan.lost)
     assert script.bodies[-1] == {"uid": UID, "lost_from": {"3": 20}, "reason": "r"}
 
 
 def test_a_snapshot_is_requested_by_number_or_by_time(script: Script, calls: LedgerCalls) -> None:
-    script.answer(200, RUNS)
-    script.answer(200, RUNS)
+    script.response(200, RUNS)
+    script.response(200, RUNS)
     calls.committed("c", uid=UID, starts={}, snapshot=5)
     calls.committed("c", uid=UID, starts={}, snapshot=datetime(2026, 1, 2, tzinfo=UTC))
     assert "snapshot=5" in script.requests[0][1]
@@ -375,7 +375,7 @@ def test_ended_batches_are_listed(script: Script, calls: LedgerCalls) -> None:
         "opened_at": "2026-01-02T03:04:04Z",
         "state": "committed",
     }
-    script.answer(200, {"commits": [event], "open": RUNS["open"]})
+    script.response(200, {"commits": [event], "open": RUNS["open"]})
     page = calls.commits("c", before=8)
     assert [(each.number, each.kind, each.records) for each in page.events] == [(7, "commit", 3)]
     assert [each.owner for each in page.open] == ["o"]
@@ -383,5 +383,5 @@ def test_ended_batches_are_listed(script: Script, calls: LedgerCalls) -> None:
 
 
 def test_parsing_ignores_fields_of_a_newer_gateway(script: Script, calls: LedgerCalls) -> None:
-    script.answer(200, {**RUNS, "pages": 3})
+    script.response(200, {**RUNS, "pages": 3})
     assert isinstance(calls.committed("c", uid=UID, starts={}), Committed)

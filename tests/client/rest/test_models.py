@@ -25,14 +25,14 @@ EARLIER = {"id": 4, "version": 1, "definition": {"type": "record", "name": "F", 
 LATER = {"id": 9, "version": 2, "definition": CHANNEL["spec"]["schema"]}
 
 
-def changed(answer: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    answer = copy.deepcopy(answer)
+def changed(response: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    response = copy.deepcopy(response)
     *parents, last = path.split(".")
-    place = answer
+    place = response
     for parent in parents:
         place = place[parent]
     place[last] = value
-    return answer
+    return response
 
 
 def test_a_channel_is_read_with_its_etag() -> None:
@@ -72,10 +72,10 @@ def test_a_malformed_response_is_rejected_with_the_path(path: str, value: Any) -
         parse(ChannelResource, JsonNode(changed(CHANNEL, path, value)))
 
 
-@pytest.mark.parametrize("answer", [None, [], "text", {}])
-def test_a_response_that_is_not_a_channel_is_rejected(answer: object) -> None:
+@pytest.mark.parametrize("response", [None, [], "text", {}])
+def test_a_response_that_is_not_a_channel_is_rejected(response: object) -> None:
     with pytest.raises(IncompatibleGateway, match="is missing"):
-        parse(ChannelResource, JsonNode(answer))
+        parse(ChannelResource, JsonNode(response))
 
 
 def test_a_connection_can_be_pickled_and_shows_no_credentials() -> None:
@@ -85,8 +85,8 @@ def test_a_connection_can_be_pickled_and_shows_no_credentials() -> None:
 
 
 def test_a_connection_names_all_schemas_that_messages_may_have() -> None:
-    answer = changed(changed(CONNECTION, "schema", LATER), "schemas", [EARLIER, LATER])
-    connection = parse(Connection, JsonNode(answer))
+    response = changed(changed(CONNECTION, "schema", LATER), "schemas", [EARLIER, LATER])
+    connection = parse(Connection, JsonNode(response))
     assert [(each.id, each.version) for each in connection.schemas] == [(4, 1), (9, 2)]
     assert (connection.schema_id, connection.schema_definition) == (9, LATER["definition"])
 

@@ -97,7 +97,7 @@ def test_watchers_and_untracked_readers_are_not_reported(
         again = gateway.channel(channel.name)
         assert len(list(again.reader(until="now"))) == 10
         lines = {each.name: each for each in gateway.report()}
-    assert lines[channel.name].readers.living == 0
+    assert lines[channel.name].readers.live == 0
     assert lines[channel.name].writers.finished == 1
     after = channel.report()
     assert (after.readers, after.groups) == ((), ())
@@ -115,7 +115,7 @@ def test_a_report_covers_one_incarnation_of_the_channel(new_channel: NewChannel)
 
 
 def line(**facts: Any) -> dict[str, Any]:
-    crew = {"living": 1, "lost": 0, "failed": 0, "finished": 0}
+    crew = {"live": 1, "lost": 0, "failed": 0, "finished": 0}
     return {
         "channel": {"name": "a", "uid": "0" * 32, "phase": "ready"},
         "sampled_at": "2030-01-01T00:00:00.000Z",
@@ -169,7 +169,7 @@ def problem(code: str, **facts: Any) -> dict[str, Any]:
     ],
 )
 def test_a_problem_is_a_sentence(script: Script, found: dict[str, Any], sentence: str) -> None:
-    script.answer(200, {"items": [line(problems=[found])], "next_cursor": None})
+    script.response(200, {"items": [line(problems=[found])], "next_cursor": None})
     (summary,) = script.control().statuses()
     assert [str(each) for each in summary.problems] == [sentence]
 
@@ -177,8 +177,8 @@ def test_a_problem_is_a_sentence(script: Script, found: dict[str, Any], sentence
 def test_unknown_values_are_none_and_new_fields_are_kept(
     script: Script,
 ) -> None:
-    script.answer(200, {"items": [line(later=1)], "next_cursor": "c"})
-    script.answer(200, {"items": [line(lag_messages=5, progress="dizzy")], "next_cursor": None})
+    script.response(200, {"items": [line(later=1)], "next_cursor": "c"})
+    script.response(200, {"items": [line(lag_messages=5, progress="dizzy")], "next_cursor": None})
     first, second = script.control().statuses()
     assert (first.lag_messages, first.write_rate, first.document["later"]) == (None, 2.0, 1)
     assert (second.lag_messages, second.progress) == (5, "dizzy")
@@ -189,7 +189,7 @@ def test_unknown_values_are_none_and_new_fields_are_kept(
 def test_a_malformed_report_is_rejected_with_the_path(
     script: Script, facts: dict[str, Any]
 ) -> None:
-    script.answer(200, {"items": [line(**facts)], "next_cursor": None})
+    script.response(200, {"items": [line(**facts)], "next_cursor": None})
     with pytest.raises(IncompatibleGateway, match=next(iter(facts))):
         list(script.control().statuses())
 

@@ -33,8 +33,8 @@ from sluiceway.rest.transport import Transport
 
 def test_transient_failures_are_retried_as_one_change(script: Script) -> None:
     script.problem(503, "database_unavailable", retriable=True, Retry_After="1")
-    script.answer(502, b"<html>bad gateway</html>")
-    script.answer(201, CHANNEL, ETag='"e"')
+    script.response(502, b"<html>bad gateway</html>")
+    script.response(201, CHANNEL, ETag='"e"')
     made = script.control().create("flights", spec={}, labels={})
     assert made.etag == '"e"'
     assert len({headers["Idempotency-Key"] for *_, headers in script.requests}) == 1
@@ -46,7 +46,7 @@ def test_the_jitter_of_retries_ignores_the_jobs_random_seed(script: Script) -> N
     random.seed(7)
     before = random.getstate()
     script.problem(503, "database_unavailable", retriable=True)
-    script.answer(200, CHANNEL)
+    script.response(200, CHANNEL)
     script.control().channel("flights")
     assert len(script.pauses_s) == 1
     assert random.getstate() == before
@@ -55,7 +55,7 @@ def test_the_jitter_of_retries_ignores_the_jobs_random_seed(script: Script) -> N
 def test_each_call_has_its_own_idempotency_key(script: Script) -> None:
     control = script.control()
     for _ in range(2):
-        script.answer(202, CHANNEL)
+        script.response(202, CHANNEL)
         control.delete("flights", uid="u", keep_topic=True)
     assert len({headers["Idempotency-Key"] for *_, headers in script.requests}) == 2
     assert script.requests[0][1] == "/v1/channels/flights?uid=u&topic=keep"
@@ -64,7 +64,7 @@ def test_each_call_has_its_own_idempotency_key(script: Script) -> None:
 def test_all_attempts_of_a_request_have_its_id(script: Script) -> None:
     script.problem(503, "unavailable", retriable=True)
     for _ in range(2):
-        script.answer(200, CHANNEL)
+        script.response(200, CHANNEL)
     control = script.control()
     control.channel("flights")
     control.channel("flights")
@@ -75,7 +75,7 @@ def test_all_attempts_of_a_request_have_its_id(script: Script) -> None:
 
 def test_requests_of_a_forked_child_have_their_own_ids(script: Script) -> None:
     for _ in range(3):
-        script.answer(200, CHANNEL)
+        script.response(200, CHANNEL)
     control = script.control()
     control.channel("flights")
     child = os.fork()
@@ -107,7 +107,7 @@ def test_a_well_formed_traceparent_of_the_environment_is_passed_on(
 ) -> None:
     trace = f"00-{'4b' * 16}-{'0a' * 8}-01" if kept else "00-\r\nX: y"
     monkeypatch.setenv("TRACEPARENT", trace)
-    script.answer(200, CHANNEL)
+    script.response(200, CHANNEL)
     script.control().channel("flights")
     assert script.requests[0][2].get("traceparent") == (trace if kept else None)
 
@@ -178,7 +178,7 @@ def test_problems_become_exceptions_with_their_code_and_are_not_retried(
 def test_the_fields_of_an_invalid_request_are_in_the_message(script: Script) -> None:
     errors = [{"pointer": "/spec/partitions", "message": "0 is too few"}]
     body = {"code": "invalid_request", "detail": "malformed", "errors": errors}
-    script.answer(422, body)
+    script.response(422, body)
     with pytest.raises(InvalidRequest, match="malformed; /spec/partitions: 0 is too few") as raised:
         script.control().channel("flights")
     assert list(raised.value.errors) == errors
@@ -190,14 +190,14 @@ def test_the_fields_of_an_invalid_request_are_in_the_message(script: Script) -> 
 def test_a_server_that_is_not_a_gateway_is_recognized(
     script: Script, status: int, body: object
 ) -> None:
-    script.answer(status, body)
+    script.response(status, body)
     with pytest.raises(IncompatibleGateway):
         script.control().channel("flights")
 
 
 def test_lists_are_read_page_after_page(script: Script) -> None:
-    script.answer(200, {"items": [CHANNEL, CHANNEL], "next_cursor": "c/1"})
-    script.answer(200, {"items": [CHANNEL], "next_cursor": None, "total": 3})
+    script.response(200, {"items": [CHANNEL, CHANNEL], "next_cursor": "c/1"})
+    script.response(200, {"items": [CHANNEL], "next_cursor": None, "total": 3})
     assert len(list(script.control().channels("team=fares"))) == 3
     assert script.requests[1][1] == "/v1/channels?limit=100&selector=team%3Dfares&cursor=c%2F1"
 
@@ -216,11 +216,11 @@ def test_a_rejected_token_is_read_again_from_its_file(
     path.write_text("slw_a_old\n")
     monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", str(path))
     control = script.control()
-    script.answer(200, CHANNEL)
+    script.response(200, CHANNEL)
     control.channel("flights")
     path.write_text("slw_a_new\n")
     script.problem(401, "unauthenticated")
-    script.answer(200, CHANNEL)
+    script.response(200, CHANNEL)
     control.channel("flights")
     sent = [headers.get("Authorization") for *_, headers in script.requests]
     assert sent == ["Bearer slw_a_old", "Bearer slw_a_old", "Bearer slw_a_new"]
@@ -256,7 +256,7 @@ def test_no_thread_of_a_forked_child_uses_the_connections_of_its_parent(
     # Not os.getpid: other threads of this process would lose their connections.
     transport._fork_guard = ForkGuard(pid=os.getpid() + 1)
     monkeypatch.setattr(httpx, "Client", opened)
-    script.answer(200, {})
+    script.response(200, {})
     transport.request("GET", "/v1/cluster")
     assert forked == [True], "other threads do not take the parent's client while one is opened"
 
@@ -266,7 +266,7 @@ def test_a_given_token_overrides_the_environment(
 ) -> None:
     monkeypatch.setenv("SLUICEWAY_TOKEN", "slw_env_x")
     for options, expected in (({}, "slw_env_x"), ({"token": "slw_arg_x"}, "slw_arg_x")):
-        script.answer(200, CHANNEL)
+        script.response(200, CHANNEL)
         script.control(**options).channel("flights")
         assert script.requests[-1][2]["Authorization"] == f"Bearer {expected}"
 

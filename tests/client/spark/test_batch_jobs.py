@@ -198,10 +198,10 @@ def test_a_commit_without_an_answer_names_the_key_of_the_next_run(
     requesting = Transport.request
 
     def unanswered(transport: Transport, method: str, path: str, **options: Any) -> Any:
-        answer = requesting(transport, method, path, **options)
+        response = requesting(transport, method, path, **options)
         if path.endswith("/commit"):
             raise GatewayUnavailable("the connection was cut")
-        return answer
+        return response
 
     with monkeypatch.context() as patch:
         patch.setattr(Transport, "request", unanswered)

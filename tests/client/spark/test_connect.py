@@ -37,8 +37,8 @@ def found(
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    answer: dict[str, Any] = json.loads((directory / "found.json").read_text())
-    return answer
+    response: dict[str, Any] = json.loads((directory / "found.json").read_text())
+    return response
 
 
 @pytest.mark.parametrize("format_", ["avro", "arrow"])

@@ -30,8 +30,8 @@ def found(gateway_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    answer: dict[str, Any] = json.loads((directory / "found.json").read_text())
-    return answer
+    response: dict[str, Any] = json.loads((directory / "found.json").read_text())
+    return response
 
 
 def test_a_job_that_runs_again_with_its_batch_key_writes_once(found: dict[str, Any]) -> None:

@@ -164,8 +164,8 @@ def application(gateway_url: str) -> Iterator[Application]:
     kept = {"channel": {"name": "c", "uid": "0" * 32}, "epoch": 1, "heartbeat_timeout_ms": 30_000}
     kept |= {"reported_at": None}
     ids = [("reading", "reader"), ("writing", "writer")]
-    answer = {"kept": [kept | {"id": id_, "role": role} for id_, role in ids]}
-    application.on_answer(JsonNode(answer))
+    response = {"kept": [kept | {"id": id_, "role": role} for id_, role in ids]}
+    application.on_response(JsonNode(response))
     yield application
     application._close()
 

@@ -41,7 +41,7 @@ def reports(
     return TaskReports.of(task.endpoint.gateway_url), EndpointCalls(script.transport())
 
 
-def answer(status: str = "ok") -> Any:
+def response(status: str = "ok") -> Any:
     status_of = {"endpoint": "1" * 32, "status": status, "reason": None}
     return {"next_ms": 2000, "endpoints": [], "tasks": [status_of]}
 
@@ -58,7 +58,7 @@ def test_a_task_is_reported_while_it_runs_and_its_end_once(
 ) -> None:
     session, calls = reports[0].session, reports[1]
     for _ in range(2):
-        script.answer(200, answer())
+        script.response(200, response())
     with reporting(task) as report:
         assert [*report.counted([ROWS])] == [ROWS]
         session.send(calls)
@@ -74,7 +74,7 @@ def test_a_failed_task_is_reported_as_failed_and_an_abandoned_one_as_done(
         raise ValueError("broken")
     with pytest.raises(GeneratorExit), reporting(task):
         raise GeneratorExit
-    script.answer(200, answer())
+    script.response(200, response())
     reports[0].session.send(reports[1])
     assert reported(script) == [[("4", "failed", 0), ("4", "done", 0)]]
 
@@ -82,7 +82,7 @@ def test_a_failed_task_is_reported_as_failed_and_an_abandoned_one_as_done(
 def test_tasks_of_an_ended_endpoint_are_not_reported(
     reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
 ) -> None:
-    script.answer(200, answer("closed"))
+    script.response(200, response("closed"))
     with reporting(task):
         reports[0].session.send(reports[1])
         reports[0].session.send(reports[1])

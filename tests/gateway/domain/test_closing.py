@@ -41,9 +41,9 @@ def present(**who: Any) -> ChannelUsage:
 def group_usage(
     positions: dict[int, dict[int, int]] | None = None, *, shared: bool = True, **places: Any
 ) -> GroupUsage:
-    members, living = (frozenset(places.get(each, ())) for each in ("members", "living"))
+    members, live = (frozenset(places.get(each, ())) for each in ("members", "live"))
     return GroupUsage(
-        group="g", shared=shared, members=members | living, living=living, positions=positions or {}
+        group="g", shared=shared, members=members | live, live=live, positions=positions or {}
     )
 
 
@@ -66,7 +66,7 @@ def test_unread_messages_are_counted_from_the_start_of_the_log() -> None:
 
 
 def test_each_member_of_a_broadcast_group_has_to_read_all() -> None:
-    one = group_usage({0: {0: 20}, 2: {0: 19}}, shared=False, living=(1,))
+    one = group_usage({0: {0: 20}, 2: {0: 19}}, shared=False, live=(1,))
     assert left(one) == [(1, 0, 15), (2, 0, 1)]
 
 
@@ -120,7 +120,7 @@ def test_an_unused_channel_is_closed_at_once() -> None:
 
 def test_a_channel_is_closed_after_writers_and_readers_finished() -> None:
     at_work = present(
-        writers=("load[0]",), ungrouped=("reader 1",), groups=(group_usage(living=(0,)),)
+        writers=("load[0]",), ungrouped=("reader 1",), groups=(group_usage(live=(0,)),)
     )
     waits = closing(channel(), at_work, force=False, now=NOW)
     assert told(waits)[:2] == ("False", "WritersOpen")
@@ -129,7 +129,7 @@ def test_a_channel_is_closed_after_writers_and_readers_finished() -> None:
 
     steps = [
         (present(ungrouped=("reader 1",)), MARKS, "ReadersOpen", "reader 1"),
-        (present(groups=(group_usage(living=(0,)),)), None, "EndsUnknown", "Kafka"),
+        (present(groups=(group_usage(live=(0,)),)), None, "EndsUnknown", "Kafka"),
         (
             present(groups=(group_usage({SHARED: {0: 8}}),)),
             MARKS,

@@ -36,7 +36,7 @@ def test_replicas_that_read_and_write_are_one_job() -> None:
     assert (job.id, job.name, job.processes) == ("0001", "clean", 2)
     assert places(job) == [("bad", "writer"), ("good", "writer"), ("raw", "reader")]
     bad, _, raw = job.edges
-    assert (bad.failed, bad.living, raw.living, raw.groups) == (1, 0, 2, ("clean",))
+    assert (bad.failed, bad.live, raw.live, raw.groups) == (1, 0, 2, ("clean",))
 
 
 def test_groups_of_the_same_name_in_other_channels_are_other_jobs() -> None:
@@ -79,7 +79,7 @@ def test_endpoints_are_counted_by_how_they_are() -> None:
         ]
     )
     (edge,) = job.edges
-    assert (edge.living, edge.lost, edge.failed, edge.finished) == (2, 1, 0, 1)
+    assert (edge.live, edge.lost, edge.failed, edge.finished) == (2, 1, 0, 1)
     assert edge.groups == ("g",)
 
 

@@ -43,14 +43,14 @@ def test_all_other_endpoints_have_all_partitions(
 
 
 def test_a_group_changes_its_kind_in_a_new_generation_while_no_member_is_alive() -> None:
-    assert GROUP.reconfigured(GroupConfig(size=4), living=3, now=NOW) is GROUP
+    assert GROUP.reconfigured(GroupConfig(size=4), live=3, now=NOW) is GROUP
     broadcast = GroupConfig(mode=Mode.BROADCAST, size=5)
-    grown = GROUP.reconfigured(broadcast, living=0, now=NOW)
+    grown = GROUP.reconfigured(broadcast, live=0, now=NOW)
     assert (grown.size, grown.mode, grown.generation) == (5, Mode.BROADCAST, 2)
     with pytest.raises(GroupSize, match="has the size 4, not 5, and 1 of its members is alive"):
-        GROUP.reconfigured(GroupConfig(size=5), living=1, now=NOW)
+        GROUP.reconfigured(GroupConfig(size=5), live=1, now=NOW)
     with pytest.raises(GroupMode, match="is shared, not broadcast, and 2 of its members are alive"):
-        GROUP.reconfigured(GroupConfig(mode=Mode.BROADCAST, size=4), living=2, now=NOW)
+        GROUP.reconfigured(GroupConfig(mode=Mode.BROADCAST, size=4), live=2, now=NOW)
 
 
 def test_each_instance_gets_a_higher_epoch_and_anonymous_ones_an_index_of_their_own() -> None:

@@ -386,7 +386,7 @@ def test_a_lease_is_renewed_up_to_the_batchs_age(channel: Channel) -> None:
 def test_vanished_writers_are_reaped_and_release_readers(channel: Channel) -> None:
     vanished = channel.open("a").batch
     channel.now += LEASE / 2
-    living = channel.open("b", "i2").batch
+    live = channel.open("b", "i2").batch
     third = channel.open("c", "i3").batch
     channel.commit(third, manifest((0, 4)))
     decision = reap(channel.ledger, channel.open_batches, NOW + LEASE)
@@ -394,8 +394,8 @@ def test_vanished_writers_are_reaped_and_release_readers(channel: Channel) -> No
     assert [(each.id, each.ending) for each in decision.aborted] == [(vanished.id, Ending.REAP)]
     assert decision.ledger.number == 2
     assert decision.ledger.stable == {0: 0}
-    assert not expired(living, NOW + LEASE)
-    final = reap(decision.ledger, [living], NOW + HOUR)
+    assert not expired(live, NOW + LEASE)
+    final = reap(decision.ledger, [live], NOW + HOUR)
     assert final.ledger.stable == {0: 4}
 
 
@@ -494,15 +494,15 @@ def test_stable_and_visible_end_never_fall(steps: list[tuple[str, int, int]]) ->
     channel, written = Channel(), 0
     for count, (step, which, offset) in enumerate(steps):
         before = channel.ledger
-        living = channel.open_batches
-        batch = living[which % len(living)] if living else None
+        live = channel.open_batches
+        batch = live[which % len(live)] if live else None
         if step == "open":
             channel.now += LEASE / 10
             channel.open(f"k{count}", f"i{count}", takeover=which == 0, owner=f"o{which % 2}")
         elif step == "grow":
             channel.ledger = grow(channel.ledger, 2 + which)
         elif step == "reap":
-            decision = reap(channel.ledger, living, channel.now)
+            decision = reap(channel.ledger, live, channel.now)
             channel.store(decision.ledger, *decision.aborted)
         elif batch is not None and step == "commit":
             at = [*batch.begin][offset % len(batch.begin)]

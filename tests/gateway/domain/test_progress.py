@@ -53,7 +53,7 @@ STOOD = [5] * WINDOW
         (moving(STOOD, [9 + each for each in WHOLE]), True, ProgressState.STALLED),
         # The lag shrank because of retention, and the reader did not move.
         ([(5, 20 - each) for each in WHOLE], True, ProgressState.STALLED),
-        # The same without a living reader.
+        # The same without a live reader.
         (moving(STOOD, [9] * 10), False, ProgressState.STOPPED),
         # Moved backwards.
         (moving([5, 6, 7, 6, 7, 8, 9, 9, 9, 9], [99] * 10), True, ProgressState.REWOUND),
@@ -311,7 +311,7 @@ def test_a_position_is_never_before_the_commit() -> None:
     assert (found.position, found.holder) == ([7], [4])
 
 
-def test_a_living_readers_report_precedes_the_commit_and_a_departed_readers_report() -> None:
+def test_a_live_readers_report_precedes_the_commit_and_a_departed_readers_report() -> None:
     committed = [
         CommittedOffset(group="g", member=None, partition=each, offset=7) for each in (0, 1)
     ]

@@ -63,7 +63,7 @@ class DynamicGroup:
         return replace(ENDPOINT, id=str(epoch), epoch=epoch, place=place, size=None)
 
     def rebalance(self) -> None:
-        self.group = self.group.rebalanced(living=len(self.members), now=NOW)
+        self.group = self.group.rebalanced(live=len(self.members), now=NOW)
 
     def take(self, member: Endpoint, generation: int) -> None:
         after = with_share(

@@ -57,9 +57,9 @@ def adopt(rig: Rig, topic: str, name: str = "flights", **spec: Any) -> httpx.Res
 
 
 def test_a_topic_is_not_adopted_with_exactly_once_delivery(near: Rig, topic: str) -> None:
-    answer = adopt(near, topic, delivery="exactly_once")
-    assert (answer.status_code, code(answer)) == (409, "channel_adopted")
-    assert "spec.delivery" in answer.json()["detail"]
+    response = adopt(near, topic, delivery="exactly_once")
+    assert (response.status_code, code(response)) == (409, "channel_adopted")
+    assert "spec.delivery" in response.json()["detail"]
     assert adopt(near, topic).json()["spec"]["delivery"] == "at_least_once"
     assert code(near.put(delivery="exactly_once")) == "immutable_field"
 
@@ -67,9 +67,9 @@ def test_a_topic_is_not_adopted_with_exactly_once_delivery(near: Rig, topic: str
 def test_an_adopted_topic_is_observed_and_unchanged(
     near: Rig, topic: str, reconciler: Reconciler
 ) -> None:
-    answer = adopt(near, topic)
-    assert answer.status_code == 201, answer.text
-    spec = answer.json()["spec"]
+    response = adopt(near, topic)
+    assert response.status_code == 201, response.text
+    spec = response.json()["spec"]
     assert (spec["partitions"], spec["replication"]) == (3, 1)
     assert spec["retention"] == {"ms": 60_000, "bytes": None}
     assert spec["config"] == {"max.message.bytes": "2000"}, "what channels cannot set is left out"
@@ -112,46 +112,46 @@ def test_a_topic_belongs_to_one_channel(near: Rig, topic: str, reconciler: Recon
     reconciler.run_once()
     adopt(near, topic)
     for taken, owner in ((topic, "flights"), (owned, "owner")):
-        answer = adopt(near, taken, "second")
-        assert (answer.status_code, code(answer)) == (409, "topic_taken")
-        assert repr(owner) in answer.json()["detail"]
+        response = adopt(near, taken, "second")
+        assert (response.status_code, code(response)) == (409, "topic_taken")
+        assert repr(owner) in response.json()["detail"]
     other = adopt(near, owned)
     assert (other.status_code, code(other)) == (409, "immutable_field")
 
 
 def test_of_concurrent_adoptions_one_succeeds(near: Rig, topic: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda n: adopt(near, topic, f"c{n}"), range(4)))
-    assert sorted(each.status_code for each in answers) == [201, 409, 409, 409]
-    refused = {code(each) for each in answers if each.status_code == 409}
+        responses = list(pool.map(lambda n: adopt(near, topic, f"c{n}"), range(4)))
+    assert sorted(each.status_code for each in responses) == [201, 409, 409, 409]
+    refused = {code(each) for each in responses if each.status_code == 409}
     assert refused <= {"topic_taken", "concurrent_change"}
 
 
 def test_a_missing_topic_cannot_be_adopted(near: Rig) -> None:
-    answer = adopt(near, "nowhere")
-    assert (answer.status_code, code(answer)) == (409, "topic_not_found")
+    response = adopt(near, "nowhere")
+    assert (response.status_code, code(response)) == (409, "topic_not_found")
     assert near.http.get("/v1/channels/flights").status_code == 404
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "..", "a b", "", "x" * 250])
 def test_reserved_topic_names_are_refused(shared_rig: Rig, name: str) -> None:
-    answer = adopt(shared_rig, name)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert answer.json()["errors"][0]["pointer"] == "/spec/topic/name"
+    response = adopt(shared_rig, name)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert response.json()["errors"][0]["pointer"] == "/spec/topic/name"
 
 
 def test_adopting_waits_for_kafka(shared_rig: Rig) -> None:
     assert shared_rig.app.state.parts.settings.kafka_bootstrap_servers == NOBODY
-    answer = adopt(shared_rig, "topic")
-    assert (answer.status_code, code(answer)) == (503, "kafka_unavailable")
+    response = adopt(shared_rig, "topic")
+    assert (response.status_code, code(response)) == (503, "kafka_unavailable")
 
 
 def test_adopting_needs_the_scope_for_all_channels(shared_rig: Rig, rig: Rig) -> None:
     mine = rig.token("manage:team-")
     body = {"spec": {"schema": SCHEMA, "topic": {"name": "anybodys"}}}
-    answer = rig.http.put("/v1/channels/team-a", json=body, headers=mine)
-    assert (answer.status_code, code(answer)) == (403, "forbidden")
-    assert "without a prefix" in answer.json()["detail"]
+    response = rig.http.put("/v1/channels/team-a", json=body, headers=mine)
+    assert (response.status_code, code(response)) == (403, "forbidden")
+    assert "without a prefix" in response.json()["detail"]
 
 
 @pytest.mark.parametrize("asked", ["delete", "keep"])
@@ -181,6 +181,6 @@ def test_deleting_the_channel_leaves_the_topic_with_its_schemas(
 
 
 def test_a_foreign_topic_needs_a_schema(near: Rig, topic: str) -> None:
-    answer = near.http.put("/v1/channels/flights", json={"spec": {"topic": {"name": topic}}})
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert answer.json()["errors"][0]["pointer"] == "/spec/schema"
+    response = near.http.put("/v1/channels/flights", json={"spec": {"topic": {"name": topic}}})
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert response.json()["errors"][0]["pointer"] == "/spec/schema"

@@ -95,5 +95,5 @@ def test_advancing_needs_the_read_scope(rig: Rig) -> None:
     content = {"uid": mine.uid, "topic_id": TOPIC_ID, "positions": listed((0, 5, 0)), "before": []}
     path = f"{mine.offsets_path('g')}/advance"
     for scope, status in (("write", 403), ("read:other", 403), ("read", 200)):
-        answer = rig.http.post(path, json=content, headers=rig.token(scope))
-        assert answer.status_code == status, answer.text
+        response = rig.http.post(path, json=content, headers=rig.token(scope))
+        assert response.status_code == status, response.text

@@ -8,10 +8,10 @@ from sluiceway_gateway.channels.model import Phase
 
 
 def test_attaching_returns_place_partitions_and_connection(flights: Site) -> None:
-    answer = flights.ask(group="delays", index=1, size=2)
-    assert answer.status_code == 201
-    assert answer.headers["cache-control"] == "no-store"
-    body = answer.json()
+    response = flights.ask(group="delays", index=1, size=2)
+    assert response.status_code == 201
+    assert response.headers["cache-control"] == "no-store"
+    body = response.json()
     attached_at = body["endpoint"].pop("attached_at")
     assert body["endpoint"] == {
         "id": body["endpoint"]["id"],
@@ -113,8 +113,8 @@ def test_ungrouped_endpoints_fence_no_other(flights: Site) -> None:
 def test_an_id_identifies_one_instance(flights: Site, other: dict[str, Any]) -> None:
     asked: dict[str, Any] = {"group": "g", "index": 0, "size": 2, "id": fresh_id()}
     flights.ask(**asked)
-    answer = flights.ask(**(asked | other))
-    assert (answer.status_code, code(answer)) == (409, "endpoint_id_reused")
+    response = flights.ask(**(asked | other))
+    assert (response.status_code, code(response)) == (409, "endpoint_id_reused")
     other_channel = site(flights.rig, "departures", partitions=4)
     other_channel.session = flights.session
     assert code(other_channel.ask(**asked)) == "endpoint_id_reused"
@@ -148,9 +148,9 @@ def test_an_id_identifies_one_instance(flights: Site, other: dict[str, Any]) -> 
 def test_an_invalid_field_of_an_attach_is_named(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
-    answer = flights.ask(**body)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request"), answer.text
-    assert [each["pointer"] for each in answer.json()["errors"]] == [pointer]
+    response = flights.ask(**body)
+    assert (response.status_code, code(response)) == (422, "invalid_request"), response.text
+    assert [each["pointer"] for each in response.json()["errors"]] == [pointer]
     assert flights.listed() == []
 
 
@@ -177,9 +177,9 @@ def test_a_failed_member_of_the_old_size_is_fenced_when_it_changes(flights: Site
 def test_a_larger_group_grows_the_channel_and_gets_retry_after(flights: Site) -> None:
     asked: dict[str, Any] = {"group": "g", "index": 5, "size": 6, "id": fresh_id()}
     for _ in range(2):
-        answer = flights.ask(**asked)
-        assert (answer.status_code, code(answer)) == (409, "channel_not_ready")
-        assert answer.json()["retriable"]
+        response = flights.ask(**asked)
+        assert (response.status_code, code(response)) == (409, "channel_not_ready")
+        assert response.json()["retriable"]
     channel = flights.rig.http.get(flights.path).json()
     assert (channel["spec"]["partitions"], channel["metadata"]["generation"]) == (6, 2)
     assert flights.listed() == []
@@ -189,8 +189,8 @@ def test_a_larger_group_grows_the_channel_and_gets_retry_after(flights: Site) ->
 
 def test_a_pinned_channel_does_not_grow(rig: Rig) -> None:
     pinned = site(rig, partitions=2, pinned=True)
-    answer = pinned.ask(group="g", index=0, size=3)
-    assert (answer.status_code, code(answer)) == (409, "group_larger_than_pinned")
+    response = pinned.ask(group="g", index=0, size=3)
+    assert (response.status_code, code(response)) == (409, "group_larger_than_pinned")
     assert pinned.member(2, 3, mode="broadcast")["partitions"] == [0, 1]
     assert rig.http.get(pinned.path).json()["spec"]["partitions"] == 2
 
@@ -200,8 +200,8 @@ def test_growing_needs_the_manage_scope(flights: Site) -> None:
     reads = flights.rig.token("read")
     http.headers.update(reads)
     assert flights.ask(group="g", index=0, size=4).status_code == 201
-    answer = flights.ask(group="h", index=0, size=5)
-    assert (answer.status_code, code(answer)) == (403, "forbidden")
+    response = flights.ask(group="h", index=0, size=5)
+    assert (response.status_code, code(response)) == (403, "forbidden")
     assert http.get(flights.path).json()["spec"]["partitions"] == 4
 
 
@@ -269,10 +269,10 @@ def test_positions_of_another_topic_are_refused(flights: Site) -> None:
             ).bindparams(uid=flights.uid)
         )
     assert flights.member(0, 2)["partitions"] == [0, 2]
-    answer = flights.ask(group="g", index=1, size=2)
-    assert (answer.status_code, code(answer)) == (409, "topic_changed")
-    assert TOPIC_ID in answer.json()["detail"]
-    assert "offsets/reset" in answer.json()["detail"]
+    response = flights.ask(group="g", index=1, size=2)
+    assert (response.status_code, code(response)) == (409, "topic_changed")
+    assert TOPIC_ID in response.json()["detail"]
+    assert "offsets/reset" in response.json()["detail"]
 
 
 def test_a_spark_job_is_shown_with_its_endpoint(flights: Site) -> None:

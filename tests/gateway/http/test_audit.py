@@ -23,9 +23,9 @@ def ops(rig: Rig) -> Rig:
 
 
 def changes(rig: Rig, name: str = "flights", **query: Any) -> list[Any]:
-    answer = rig.http.get(f"/v1/channels/{name}/changes", params=query)
-    assert answer.status_code == 200, answer.text
-    return list(answer.json()["items"])
+    response = rig.http.get(f"/v1/channels/{name}/changes", params=query)
+    assert response.status_code == 200, response.text
+    return list(response.json()["items"])
 
 
 def fields(entry: Any) -> dict[str, tuple[Any, Any]]:

@@ -17,16 +17,16 @@ def refused(
     rig: Rig, content: bytes, headers: dict[str, str] = JSON, *, status: int = 422
 ) -> dict[str, Any]:
     """Send a body, see that it is refused and changed nothing, and return the problem."""
-    answer = rig.http.put(PATH, content=content, headers=headers)
+    response = rig.http.put(PATH, content=content, headers=headers)
     codes = {
         400: {"malformed_json"},
         415: {"unsupported_media_type"},
         422: {"invalid_request", "invalid_schema"},
     }
-    assert answer.status_code == status, answer.text
-    assert code(answer) in codes[status]
+    assert response.status_code == status, response.text
+    assert code(response) in codes[status]
     assert rig.http.get(PATH).status_code == 404
-    body: dict[str, Any] = answer.json()
+    body: dict[str, Any] = response.json()
     return body
 
 
@@ -92,9 +92,9 @@ def test_a_compressed_body_is_415(shared_rig: Rig) -> None:
 
 
 def test_a_request_without_a_body_is_refused_with_advice(shared_rig: Rig) -> None:
-    answer = shared_rig.http.put(PATH)
-    assert (answer.status_code, code(answer)) == (400, "malformed_json")
-    assert "no body; send JSON" in answer.json()["detail"]
+    response = shared_rig.http.put(PATH)
+    assert (response.status_code, code(response)) == (400, "malformed_json")
+    assert "no body; send JSON" in response.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_an_invalid_name_is_refused_with_the_rule(shared_rig: Rig, method: str, 
     path = f"/v1/channels/{quote(name, safe='')}"
     body = {"spec": {"schema": SCHEMA}} if method == "PUT" else None
     query = {"uid": "0" * 32} if method == "DELETE" else None
-    answer = shared_rig.http.request(method, path, json=body, params=query)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    (error,) = answer.json()["errors"]
+    response = shared_rig.http.request(method, path, json=body, params=query)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    (error,) = response.json()["errors"]
     assert error["pointer"] == "path:name"
 
 
@@ -155,21 +155,21 @@ def test_an_invalid_name_is_refused_with_the_rule(shared_rig: Rig, method: str, 
     "path", ["/index", "/v1/nothing", "/v1/channels/", "/v1/channels/a/b", "/%ff"]
 )
 def test_an_unknown_path_is_a_problem_response(shared_rig: Rig, path: str) -> None:
-    answer = shared_rig.http.get(path)
-    assert (answer.status_code, code(answer)) == (404, "not_found")
+    response = shared_rig.http.get(path)
+    assert (response.status_code, code(response)) == (404, "not_found")
 
 
 def test_an_unknown_method_names_the_known_ones(shared_rig: Rig) -> None:
-    answer = shared_rig.http.patch(PATH)
-    assert (answer.status_code, code(answer)) == (405, "method_not_allowed")
-    assert answer.headers["allow"] == "DELETE, GET, HEAD, PUT"
+    response = shared_rig.http.patch(PATH)
+    assert (response.status_code, code(response)) == (405, "method_not_allowed")
+    assert response.headers["allow"] == "DELETE, GET, HEAD, PUT"
 
 
 def test_unknown_query_parameters_are_refused_everywhere(shared_rig: Rig) -> None:
     for method, path in (("GET", PATH), ("PUT", PATH), ("GET", "/livez"), ("GET", "/metrics")):
-        answer = shared_rig.http.request(method, path, params={"wiat": 1})
-        assert (answer.status_code, code(answer)) == (422, "invalid_request")
-        assert answer.json()["errors"][0]["pointer"] == "query:wiat"
+        response = shared_rig.http.request(method, path, params={"wiat": 1})
+        assert (response.status_code, code(response)) == (422, "invalid_request")
+        assert response.json()["errors"][0]["pointer"] == "query:wiat"
 
 
 def test_a_body_over_the_limit_is_refused_announced_or_not(

@@ -45,10 +45,10 @@ def test_opening_a_committed_key_is_answered_as_committed(ledger: LedgerSite) ->
 
 def test_a_repeated_commit_gets_the_same_answer(ledger: LedgerSite) -> None:
     first = ledger.open()
-    answer = ledger.commit(first, {0: [(0, 10)]})
+    response = ledger.commit(first, {0: [(0, 10)]})
     second = ledger.open("k2")
     ledger.commit(second, {0: [(10, 20)]})
-    assert ledger.commit(first, {0: [(0, 10)]}) == answer
+    assert ledger.commit(first, {0: [(0, 10)]}) == response
     assert code(ledger.ask_commit(first, {0: [(0, 11)]})) == "batch_committed"
 
 
@@ -89,8 +89,8 @@ def test_an_aborted_batch_shows_nothing_and_frees_readers(ledger: LedgerSite) ->
 def test_an_abort_after_the_commit_changes_nothing(ledger: LedgerSite) -> None:
     batch = ledger.open()
     ledger.commit(batch, {0: [(0, 10)]})
-    answer = ledger.ask_abort(batch)
-    assert (answer.status_code, code(answer)) == (409, "batch_committed")
+    response = ledger.ask_abort(batch)
+    assert (response.status_code, code(response)) == (409, "batch_committed")
     assert ledger.committed()["runs"]["0"] == [[0, 10]]
 
 
@@ -106,9 +106,9 @@ def test_a_takeover_aborts_the_previous_run(ledger: LedgerSite) -> None:
 
 def test_a_job_waits_for_the_lease_of_another(ledger: LedgerSite) -> None:
     ledger.open(lease_ms=10_000)
-    answer = ledger.ask_open(instance="run-2")
-    assert (answer.status_code, code(answer)) == (409, "batch_open")
-    assert answer.json()["retriable"]
+    response = ledger.ask_open(instance="run-2")
+    assert (response.status_code, code(response)) == (409, "batch_open")
+    assert response.json()["retriable"]
     ledger.rig.clock.advance(11)
     assert ledger.open(instance="run-2")["state"] == "open"
 
@@ -138,12 +138,12 @@ def test_leases_are_renewed_and_ended_batches_named(ledger: LedgerSite) -> None:
     named = [{"id": each["id"], "instance": "run-1"} for each in (first, second)]
     strange = {"id": first["id"], "instance": "run-2"}
     unknown = {"id": "0" * 32, "instance": "run-1"}
-    answer = ledger.post("batches/renew", batches=[*named, unknown], lease_ms=10_000).json()
-    assert {each["id"]: each["state"] for each in answer["batches"]} == {
+    response = ledger.post("batches/renew", batches=[*named, unknown], lease_ms=10_000).json()
+    assert {each["id"]: each["state"] for each in response["batches"]} == {
         first["id"]: "open",
         second["id"]: "aborted",
     }
-    renewed = next(each for each in answer["batches"] if each["id"] == first["id"])
+    renewed = next(each for each in response["batches"] if each["id"] == first["id"])
     assert renewed["lease_until"] == "2030-01-01T00:00:15.000Z"
     assert ledger.post("batches/renew", batches=[strange]).json() == {"batches": []}
 
@@ -284,11 +284,11 @@ def test_an_unchanged_ledger_is_not_sent_again(ledger: LedgerSite) -> None:
 def test_a_waiting_reader_is_answered_when_a_batch_ends(ledger: LedgerSite, end: str) -> None:
     batch = ledger.open()
     etag = ledger.ask_committed().headers["etag"]
-    answers: list[tuple[httpx.Response, float]] = []
+    responses: list[tuple[httpx.Response, float]] = []
 
     def wait() -> None:
-        answer = ledger.ask_committed(etag=etag, wait=30)
-        answers.append((answer, time.monotonic()))
+        response = ledger.ask_committed(etag=etag, wait=30)
+        responses.append((response, time.monotonic()))
 
     waiting = threading.Thread(target=wait)
     waiting.start()
@@ -300,8 +300,8 @@ def test_a_waiting_reader_is_answered_when_a_batch_ends(ledger: LedgerSite, end:
         ledger.ask_abort(batch)
     ended_s = time.monotonic()
     waiting.join(30)
-    ((answer, answered_s),) = answers
-    assert (answer.status_code, answer.json()["number"]) == (200, 1)
+    ((response, answered_s),) = responses
+    assert (response.status_code, response.json()["number"]) == (200, 1)
     assert answered_s - ended_s < 5
 
 

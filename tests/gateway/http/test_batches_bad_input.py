@@ -28,9 +28,9 @@ def test_a_bad_manifest_is_refused_with_a_reason(
     ledger.commit(ledger.open("before"), {0: [(0, 10)]})
     batch = ledger.open()
     before = ledger.committed()
-    answer = ledger.ask_commit(batch, manifest)
-    assert (answer.status_code, code(answer)) == (status, expected)
-    assert words in answer.json()["detail"]
+    response = ledger.ask_commit(batch, manifest)
+    assert (response.status_code, code(response)) == (status, expected)
+    assert words in response.json()["detail"]
     assert ledger.committed() == before
     ledger.commit(batch, {0: [(10, 20)]})
 
@@ -38,9 +38,9 @@ def test_a_bad_manifest_is_refused_with_a_reason(
 def test_offsets_of_another_batch_are_refused(ledger: LedgerSite) -> None:
     slow, quick = ledger.open("slow", "one"), ledger.open("quick", "two")
     ledger.commit(quick, {0: [(5, 10)]})
-    answer = ledger.ask_commit(slow, {0: [(0, 6)]})
-    assert (answer.status_code, code(answer)) == (409, "manifest_conflict")
-    assert not answer.json()["retriable"]
+    response = ledger.ask_commit(slow, {0: [(0, 6)]})
+    assert (response.status_code, code(response)) == (409, "manifest_conflict")
+    assert not response.json()["retriable"]
     assert ledger.commit(slow, {0: [(0, 5)]})["stable"]["0"] == 10
 
 
@@ -56,15 +56,15 @@ def test_offsets_of_another_batch_are_refused(ledger: LedgerSite) -> None:
 def test_a_commit_that_contradicts_itself_is_refused(
     ledger: LedgerSite, change: dict[str, Any], words: str
 ) -> None:
-    answer = ledger.ask_commit(ledger.open(), {0: [(0, 5)]}, **change)
-    assert (answer.status_code, code(answer)) == (422, "invalid_manifest")
-    assert words in answer.json()["detail"]
+    response = ledger.ask_commit(ledger.open(), {0: [(0, 5)]}, **change)
+    assert (response.status_code, code(response)) == (422, "invalid_manifest")
+    assert words in response.json()["detail"]
 
 
 def test_a_key_belongs_to_its_owner(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("k1", "one"), {0: [(0, 10)]})
-    answer = ledger.ask_open("k1", "two")
-    assert (answer.status_code, code(answer)) == (409, "batch_key_taken")
+    response = ledger.ask_open("k1", "two")
+    assert (response.status_code, code(response)) == (409, "batch_key_taken")
 
 
 def test_only_the_instance_that_opened_a_batch_ends_it(ledger: LedgerSite) -> None:
@@ -78,9 +78,9 @@ def test_only_the_instance_that_opened_a_batch_ends_it(ledger: LedgerSite) -> No
 
 def test_a_batch_below_the_highest_committed_one_is_refused(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("8", "query", ordinal=8, takeover=True), {0: [(0, 5)]})
-    answer = ledger.ask_open("7", "query", "run-2", ordinal=7, takeover=True)
-    assert (answer.status_code, code(answer)) == (409, "stale_batch")
-    assert "checkpoint" in answer.json()["detail"]
+    response = ledger.ask_open("7", "query", "run-2", ordinal=7, takeover=True)
+    assert (response.status_code, code(response)) == (409, "stale_batch")
+    assert "checkpoint" in response.json()["detail"]
     again = ledger.open("8", "query", "run-2", ordinal=8, takeover=True)
     assert again["state"] == "committed"
 
@@ -90,8 +90,8 @@ def test_a_batch_of_another_channel_or_time_is_not_found(ledger: LedgerSite) -> 
     assert code(ledger.ask_commit(strange, {})) == "batch_not_found"
     assert code(ledger.ask_abort(strange)) == "batch_not_found"
     other = {"key": "k", "owner": "o", "instance": "i", "uid": "0" * 32}
-    answer = ledger.rig.http.post(f"{ledger.path}/batches", json=other)
-    assert (answer.status_code, code(answer)) == (409, "uid_mismatch")
+    response = ledger.rig.http.post(f"{ledger.path}/batches", json=other)
+    assert (response.status_code, code(response)) == (409, "uid_mismatch")
     assert code(ledger.rig.http.post("/v1/channels/none/batches", json=other)) == (
         "channel_not_found"
     )
@@ -115,8 +115,8 @@ def test_a_batch_of_another_channel_or_time_is_not_found(ledger: LedgerSite) -> 
 )
 def test_a_malformed_opening_is_refused(ledger: LedgerSite, change: dict[str, Any]) -> None:
     asked = {"key": "k", "owner": "o", "instance": "i"}
-    answer = ledger.post("batches", **(asked | change))
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    response = ledger.post("batches", **(asked | change))
+    assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
 def test_unknown_partitions_are_refused(ledger: LedgerSite) -> None:
@@ -125,31 +125,31 @@ def test_unknown_partitions_are_refused(ledger: LedgerSite) -> None:
 
 @pytest.mark.parametrize("start", ["", "0", "0:", ":1", "0:1,0:2", "0:-1", "a:1", f"0:{2**63}"])
 def test_malformed_starts_are_refused(ledger: LedgerSite, start: str) -> None:
-    answer = ledger.ask_committed(**{"from": start})
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    response = ledger.ask_committed(**{"from": start})
+    assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
 def test_a_channel_with_at_least_once_delivery_has_no_batches(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.observe("flights", Phase.READY)
     asked = {"uid": uid, "key": "k", "owner": "o", "instance": "i"}
-    for answer in (
+    for response in (
         rig.http.post("/v1/channels/flights/batches", json=asked),
         rig.http.get("/v1/channels/flights/committed", params={"uid": uid}),
         rig.http.get("/v1/channels/flights/commits"),
     ):
-        assert (answer.status_code, code(answer)) == (409, "no_ledger")
-        assert "exactly_once" in answer.json()["detail"]
+        assert (response.status_code, code(response)) == (409, "no_ledger")
+        assert "exactly_once" in response.json()["detail"]
 
 
 def test_a_channel_without_a_topic_has_no_batches_yet(rig: Rig) -> None:
     uid = rig.put(delivery="exactly_once").json()["metadata"]["uid"]
     asked = {"uid": uid, "key": "k", "owner": "o", "instance": "i"}
-    answer = rig.http.post("/v1/channels/flights/batches", json=asked)
-    assert (answer.status_code, code(answer)) == (409, "channel_not_ready")
+    response = rig.http.post("/v1/channels/flights/batches", json=asked)
+    assert (response.status_code, code(response)) == (409, "channel_not_ready")
     body = {"uid": uid, "instance": "i", "digest": digest({}), "records": 0, "counts": {}}
-    answer = rig.http.post(f"/v1/channels/flights/batches/{'0' * 32}/commit", json=body)
-    assert code(answer) in ("batch_not_found", "channel_not_ready")
+    response = rig.http.post(f"/v1/channels/flights/batches/{'0' * 32}/commit", json=body)
+    assert code(response) in ("batch_not_found", "channel_not_ready")
     assert rig.put("other", schema=SCHEMA).status_code == 201
 
 

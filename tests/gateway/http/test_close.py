@@ -20,9 +20,9 @@ def uid(rig: Rig) -> str:
 
 
 def test_a_closed_channel_is_readable_and_not_writable(rig: Rig, uid: str) -> None:
-    answer = close(rig, uid)
-    assert answer.status_code == 200, answer.text
-    status = answer.json()["status"]
+    response = close(rig, uid)
+    assert response.status_code == 200, response.text
+    status = response.json()["status"]
     assert status["phase"] == "closed"
     assert {(each["type"], each["status"], each["reason"]) for each in status["conditions"]} >= {
         ("Ready", "True", "Closed")
@@ -59,9 +59,9 @@ def test_only_the_given_incarnation_is_closed(rig: Rig, uid: str) -> None:
 
 def test_a_channel_without_a_topic_cannot_be_closed(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
-    answer = close(rig, uid)
-    assert (answer.status_code, code(answer)) == (409, "channel_not_ready")
-    assert "Wait until it is" in answer.json()["detail"]
+    response = close(rig, uid)
+    assert (response.status_code, code(response)) == (409, "channel_not_ready")
+    assert "Wait until it is" in response.json()["detail"]
 
 
 def test_a_closed_channel_can_only_be_deleted(rig: Rig, uid: str) -> None:
@@ -75,9 +75,9 @@ def test_a_closed_channel_whose_topic_vanished_cannot_be_read(rig: Rig, uid: str
     close(rig, uid)
     why = condition("TopicMissing", "The topic vanished; delete the channel.", rig.clock())
     rig.observe("flights", Phase.CLOSED, conditions=(why,))
-    answer = rig.http.get(f"{PATH}/connection", params={"access": "read"})
-    assert (answer.status_code, code(answer)) == (409, "channel_not_ready")
-    assert "The topic vanished; delete the channel." in answer.json()["detail"]
+    response = rig.http.get(f"{PATH}/connection", params={"access": "read"})
+    assert (response.status_code, code(response)) == (409, "channel_not_ready")
+    assert "The topic vanished; delete the channel." in response.json()["detail"]
 
 
 def test_closing_needs_the_manage_scope(rig: Rig, uid: str) -> None:

@@ -73,10 +73,10 @@ def changed(**fields: Any) -> Any:
 def test_an_invalid_commit_is_answered_with_its_error(
     flights: Site, change: Any, status: int
 ) -> None:
-    answer = send(flights, flights.member(), change)
-    assert answer.status_code == status, answer.text
+    response = send(flights, flights.member(), change)
+    assert response.status_code == status, response.text
     if status != 200:
-        assert answer.headers["content-type"] == "application/problem+json"
+        assert response.headers["content-type"] == "application/problem+json"
         assert flights.committed() == []
 
 
@@ -90,8 +90,8 @@ def test_an_invalid_commit_is_answered_with_its_error(
     ],
 )
 def test_a_body_requires_a_json_content_type(flights: Site, content_type: str, status: int) -> None:
-    answer = send(flights, flights.member(), headers={"Content-Type": content_type})
-    assert answer.status_code == status
+    response = send(flights, flights.member(), headers={"Content-Type": content_type})
+    assert response.status_code == status
 
 
 def test_all_violations_of_path_query_and_body_are_reported_at_once(flights: Site) -> None:
@@ -101,8 +101,8 @@ def test_all_violations_of_path_query_and_body_are_reported_at_once(flights: Sit
 
     errors = send(flights, flights.member(), change).json()["errors"]
     assert [each["pointer"] for each in errors] == ["path:group", "/number", "/unknown"]
-    answer = send(flights, flights.member(), lambda _body, path: f"{path}?a=1&a=2&b=3")
-    assert [each["pointer"] for each in answer.json()["errors"]] == ["query:a", "query:b"]
+    response = send(flights, flights.member(), lambda _body, path: f"{path}?a=1&a=2&b=3")
+    assert [each["pointer"] for each in response.json()["errors"]] == ["query:a", "query:b"]
 
 
 def test_a_commit_needs_a_token_that_may_read_the_channel(rig: Rig) -> None:

@@ -42,18 +42,18 @@ def test_a_channel_that_is_not_ready_returns_the_reason(rig: Rig) -> None:
     rig.put()
     why = condition("TopicMissing", "The topic vanished; delete the channel.", rig.clock())
     rig.observe("flights", Phase.FAILED, conditions=(why,))
-    answer = rig.http.get(PATH, params={"access": "write"})
-    assert (answer.status_code, code(answer)) == (409, "channel_not_ready")
-    assert "The topic vanished; delete the channel." in answer.json()["detail"]
-    assert answer.json()["retriable"]
+    response = rig.http.get(PATH, params={"access": "write"})
+    assert (response.status_code, code(response)) == (409, "channel_not_ready")
+    assert "The topic vanished; delete the channel." in response.json()["detail"]
+    assert response.json()["retriable"]
 
 
 @pytest.mark.parametrize("parameters", [{}, {"access": "raed"}, {"access": "read", "x": "1"}])
 def test_the_purpose_of_a_connection_is_required(
     shared_rig: Rig, parameters: dict[str, str]
 ) -> None:
-    answer = shared_rig.http.get(PATH, params=parameters)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    response = shared_rig.http.get(PATH, params=parameters)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
 def test_connecting_leaves_no_trace(rig: Rig) -> None:

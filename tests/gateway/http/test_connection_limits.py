@@ -67,7 +67,7 @@ def connected(rig: Rig, *, receive_buffer: int | None = None) -> socket.socket:
 
 
 def answer_to(made: socket.socket, sent: bytes = b"") -> tuple[int, dict[str, str], Any]:
-    """Send it, and return the status, the headers and the JSON of the answer."""
+    """Send it, and return the status, the headers and the JSON of the response."""
     made.sendall(sent)
     with made.makefile("rb") as file:
         status = int(file.readline().split()[1])

@@ -39,45 +39,45 @@ def test_a_duplicate_among_many_names_is_found_fast() -> None:
 
 def test_unknown_fields_are_counted_beyond_the_first_twenty(shared_rig: Rig) -> None:
     body = {f"{number:x}": 0 for number in range(70_000)}
-    answer = shared_rig.http.put("/v1/channels/flights", json=body)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert len(answer.json()["errors"]) == MOST_SHOWN
-    assert answer.json()["detail"].endswith("; and 69,980 more.")
-    assert len(answer.content) < 8000
+    response = shared_rig.http.put("/v1/channels/flights", json=body)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert len(response.json()["errors"]) == MOST_SHOWN
+    assert response.json()["detail"].endswith("; and 69,980 more.")
+    assert len(response.content) < 8000
 
 
 @pytest.mark.usefixtures("soon")
 def test_unknown_settings_are_refused_fast_and_named_up_to_a_limit(shared_rig: Rig) -> None:
     config = {f"segment.byte{number}": "1" for number in range(20_000)}
-    answer = shared_rig.put("flights", config=config)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert [each["pointer"] for each in answer.json()["errors"]] == ["/spec/config"]
+    response = shared_rig.put("flights", config=config)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert [each["pointer"] for each in response.json()["errors"]] == ["/spec/config"]
 
 
 @pytest.mark.parametrize("where", ["field", "setting"])
 def test_an_unknown_name_is_shown_shortened(shared_rig: Rig, where: str) -> None:
     name = "n" * 500_000
     body: dict[str, Any] = {"spec": {"schema": SCHEMA, "config": {name: "1"}}}
-    answer = shared_rig.http.put(
+    response = shared_rig.http.put(
         "/v1/channels/flights", json=body if where == "setting" else {name: 1}
     )
-    assert answer.status_code == 422
-    assert "nnn" in answer.json()["errors"][0]["pointer"]
-    assert len(answer.content) < 3000
+    assert response.status_code == 422
+    assert "nnn" in response.json()["errors"][0]["pointer"]
+    assert len(response.content) < 3000
 
 
 def test_unknown_parameters_are_counted_beyond_the_first_twenty(shared_rig: Rig) -> None:
     query = "&".join(f"{number:x}=" for number in range(1000))
-    answer = shared_rig.http.get(f"/v1/channels?{query}")
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert len(answer.json()["errors"]) == MOST_SHOWN
-    assert answer.json()["detail"].endswith("; and 980 more.")
+    response = shared_rig.http.get(f"/v1/channels?{query}")
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert len(response.json()["errors"]) == MOST_SHOWN
+    assert response.json()["detail"].endswith("; and 980 more.")
 
 
 @pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null", "http://a]b"])
 def test_an_invalid_origin_is_refused(shared_rig: Rig, origin: str) -> None:
-    answer = shared_rig.http.get("/v1/channels", headers={"Origin": origin})
-    assert (answer.status_code, code(answer)) == (403, "forbidden")
+    response = shared_rig.http.get("/v1/channels", headers={"Origin": origin})
+    assert (response.status_code, code(response)) == (403, "forbidden")
 
 
 def routes(rig: Rig) -> list[tuple[str, str]]:
@@ -103,8 +103,8 @@ def head(rig: Rig, method: str, path: str, **headers: str) -> socket.socket:
 
 
 def status(sent: socket.socket) -> int:
-    with sent, sent.makefile("rb") as answer:
-        return int(answer.readline().split()[1])
+    with sent, sent.makefile("rb") as response:
+        return int(response.readline().split()[1])
 
 
 @pytest.mark.parametrize("token", [None, "slw_" + "0" * 16 + "_" + "0" * 64, "x"])

@@ -73,18 +73,18 @@ def test_own_modules_never_parse_text_as_html_or_code() -> None:
 
 
 def test_the_policy_allows_the_gateway_and_the_import_map_alone(shared_rig: Rig) -> None:
-    answer = shared_rig.http.get("/", headers=BROWSER)
-    policy = answer.headers["content-security-policy"]
+    response = shared_rig.http.get("/", headers=BROWSER)
+    policy = response.headers["content-security-policy"]
     rules = dict(each.strip().split(" ", 1) for each in policy.split(";"))
-    (inline,) = re.findall(r'<script type="importmap">(.*?)</script>', answer.text, re.DOTALL)
+    (inline,) = re.findall(r'<script type="importmap">(.*?)</script>', response.text, re.DOTALL)
     digest = b64encode(hashlib.sha256(inline.encode()).digest()).decode()
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == f"'self' 'sha256-{digest}'"
     assert rules["style-src"] == rules["connect-src"] == "'self'"
     assert rules["frame-ancestors"] == "'none'"
     assert rules["require-trusted-types-for"] == "'script'"
-    assert re.findall(r"<style|style=|\son\w+=", answer.text) == []
-    assert re.findall(r"<script(?! type=\"(?:importmap\"|module\" src=))", answer.text) == []
+    assert re.findall(r"<style|style=|\son\w+=", response.text) == []
+    assert re.findall(r"<script(?! type=\"(?:importmap\"|module\" src=))", response.text) == []
 
 
 def test_files_are_compressed_and_revalidated(shared_rig: Rig) -> None:
@@ -106,5 +106,5 @@ def test_files_are_compressed_and_revalidated(shared_rig: Rig) -> None:
     "file", ["absent.js", "vendor/preact/LICENSE", "../routes.py", "..%2Froutes.py", ""]
 )
 def test_nothing_else_is_served_below_ui(shared_rig: Rig, file: str) -> None:
-    answer = shared_rig.http.get(f"/ui/{file}")
-    assert (answer.status_code, code(answer)) == (404, "not_found")
+    response = shared_rig.http.get(f"/ui/{file}")
+    assert (response.status_code, code(response)) == (404, "not_found")

@@ -38,10 +38,10 @@ def test_a_locked_database_is_503_and_loses_nothing(database: Database, database
             lock.execute("LOCK TABLE channels IN EXCLUSIVE MODE")
         changes = [each for each in calls(uid) if each["method"] != "GET"]
         for call in changes:
-            answer = rig.http.request(**call)
-            assert (answer.status_code, code(answer)) == (503, "database_unavailable")
-            assert answer.headers["retry-after"] == "1"
-            assert answer.json()["retriable"]
+            response = rig.http.request(**call)
+            assert (response.status_code, code(response)) == (503, "database_unavailable")
+            assert response.headers["retry-after"] == "1"
+            assert response.json()["retriable"]
         assert rig.http.get("/v1/channels/flights").json() == made.json(), "reads go on"
         lock.rollback()
         lock.close()
@@ -110,7 +110,7 @@ def rename(database: Database, old: str, new: str) -> None:
 
 def check_away(rig: Rig, uid: str) -> None:
     for call in calls(uid):
-        answer = rig.http.request(**call)
-        assert (answer.status_code, code(answer)) == (503, "database_unavailable"), call
-        assert answer.headers["retry-after"] == "1"
+        response = rig.http.request(**call)
+        assert (response.status_code, code(response)) == (503, "database_unavailable"), call
+        assert response.headers["retry-after"] == "1"
     assert rig.http.get("/livez").status_code == 200

@@ -7,19 +7,21 @@ from sluiceway_gateway.provisioning.store import remove
 
 def test_deleting_needs_the_uid(rig: Rig) -> None:
     rig.put()
-    answer = rig.http.delete("/v1/channels/flights")
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert answer.json()["errors"] == [{"pointer": "query:uid", "message": "needed, and not given"}]
+    response = rig.http.delete("/v1/channels/flights")
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert response.json()["errors"] == [
+        {"pointer": "query:uid", "message": "needed, and not given"}
+    ]
 
 
 def test_a_deleted_channel_is_deleting_and_repeats_return_the_same(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.observe("flights", Phase.READY)
-    answers = [rig.http.delete("/v1/channels/flights", params={"uid": uid}) for _ in range(2)]
-    for answer in answers:
-        assert answer.status_code == 202
-        assert answer.json()["status"]["phase"] == "deleting"
-    assert answers[0].json() == answers[1].json()
+    responses = [rig.http.delete("/v1/channels/flights", params={"uid": uid}) for _ in range(2)]
+    for response in responses:
+        assert response.status_code == 202
+        assert response.json()["status"]["phase"] == "deleting"
+    assert responses[0].json() == responses[1].json()
 
     with rig.database.write() as tx:
         assert remove(tx, uid)
@@ -66,6 +68,6 @@ def test_a_condition_has_its_transition_time(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.observe("flights", Phase.READY, conditions=())
     rig.clock.advance(timedelta(seconds=90))
-    answer = rig.http.delete("/v1/channels/flights", params={"uid": uid})
-    (ready,) = answer.json()["status"]["conditions"]
+    response = rig.http.delete("/v1/channels/flights", params={"uid": uid})
+    (ready,) = response.json()["status"]["conditions"]
     assert ready["last_transition_at"] == "2030-01-01T00:01:30.000Z"

@@ -39,9 +39,9 @@ def test_the_delivery_cannot_be_changed(rig: Rig, was: str) -> None:
     assert rig.put(delivery=was).status_code == 200
     assert rig.put().json()["spec"]["delivery"] == was
     other = {"exactly_once": "at_least_once", "at_least_once": "exactly_once"}[was]
-    answer = rig.put(delivery=other)
-    assert (answer.status_code, code(answer)) == (409, "immutable_field")
-    assert f"The delivery of the channel 'flights' is {was}" in answer.json()["detail"]
+    response = rig.put(delivery=other)
+    assert (response.status_code, code(response)) == (409, "immutable_field")
+    assert f"The delivery of the channel 'flights' is {was}" in response.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -57,18 +57,18 @@ def test_settings_that_could_lose_uncommitted_records_are_refused(
     rig: Rig, setting: str, value: str
 ) -> None:
     asked = {"config": {setting: value}}
-    answer = rig.put(delivery="exactly_once", **asked)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert answer.json()["errors"][0]["pointer"] == f"/spec/config/{setting}"
-    assert "at_least_once" in answer.json()["detail"]
+    response = rig.put(delivery="exactly_once", **asked)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert response.json()["errors"][0]["pointer"] == f"/spec/config/{setting}"
+    assert "at_least_once" in response.json()["detail"]
     ready(rig)
     assert code(rig.put(**asked)) == "invalid_request"
     assert rig.put("plain", **asked).status_code == 201
 
 
 def test_an_unknown_delivery_is_refused(shared_rig: Rig) -> None:
-    answer = shared_rig.put(delivery="at_most_once")
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    response = shared_rig.put(delivery="at_most_once")
+    assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
 @pytest.mark.parametrize("features", [{}, {"Sluiceway-Features": "other"}])
@@ -87,18 +87,18 @@ def test_a_client_without_the_feature_gets_no_connection(
         return rig.http.post(f"{PATH}/endpoints", json=body, headers=headers)
 
     for ask in (connect, attach):
-        answer = ask(features)
-        assert (answer.status_code, code(answer)) == (409, "client_outdated")
-        assert "Upgrade sluiceway" in answer.json()["detail"]
-        assert not answer.json()["retriable"]
+        response = ask(features)
+        assert (response.status_code, code(response)) == (409, "client_outdated")
+        assert "Upgrade sluiceway" in response.json()["detail"]
+        assert not response.json()["retriable"]
         assert ask({"Sluiceway-Features": "other, exactly-once"}).status_code in (200, 201)
 
 
 def test_an_older_client_uses_channels_without_it(rig: Rig) -> None:
     rig.put()
     rig.observe("flights", Phase.READY)
-    answer = rig.http.get(f"{PATH}/connection", params={"access": "read"})
-    assert (answer.status_code, answer.json()["delivery"]) == (200, "at_least_once")
+    response = rig.http.get(f"{PATH}/connection", params={"access": "read"})
+    assert (response.status_code, response.json()["delivery"]) == (200, "at_least_once")
 
 
 def test_the_client_asks_for_the_delivery_and_shows_it(rig: Rig) -> None:

@@ -69,20 +69,20 @@ def test_an_invalid_field_of_a_detach_is_named(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
     writer = flights.attach("writer")
-    answer = flights.depart(writer, **body)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request"), answer.text
-    assert answer.json()["errors"][0]["pointer"] == pointer
+    response = flights.depart(writer, **body)
+    assert (response.status_code, code(response)) == (422, "invalid_request"), response.text
+    assert response.json()["errors"][0]["pointer"] == pointer
     assert flights.get(writer)["state"] == "opened"
 
 
 def test_a_wrong_epoch_or_unknown_id_or_end_offsets_of_a_reader_are_refused(flights: Site) -> None:
     reader = flights.attach()
-    answer = flights.depart(reader, epoch=reader["epoch"] + 1)
-    assert (answer.status_code, code(answer)) == (409, "fenced")
-    answer = flights.depart({"id": fresh_id(), "epoch": 1})
-    assert (answer.status_code, code(answer)) == (404, "endpoint_not_found")
-    answer = flights.depart(reader, ends={"0": 1})
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    response = flights.depart(reader, epoch=reader["epoch"] + 1)
+    assert (response.status_code, code(response)) == (409, "fenced")
+    response = flights.depart({"id": fresh_id(), "epoch": 1})
+    assert (response.status_code, code(response)) == (404, "endpoint_not_found")
+    response = flights.depart(reader, ends={"0": 1})
+    assert (response.status_code, code(response)) == (422, "invalid_request")
     assert code(flights.rig.http.get(f"{flights.path}/endpoints/{fresh_id()}")) == (
         "endpoint_not_found"
     )
@@ -108,8 +108,8 @@ def test_a_dismissed_endpoint_is_ignored(flights: Site) -> None:
     path = f"{flights.path}/endpoints/{failed['id']}"
     assert code(flights.rig.http.delete(path, params={"uid": "0" * 32})) == "uid_mismatch"
     for _ in range(2):
-        answer = flights.rig.http.delete(path, params={"uid": flights.uid})
-        assert (answer.status_code, answer.json()["superseded"]) == (200, True)
+        response = flights.rig.http.delete(path, params={"uid": flights.uid})
+        assert (response.status_code, response.json()["superseded"]) == (200, True)
     assert flights.listed() == []
     assert code(flights.depart(failed, "error")) == "fenced"
     assert flights.get(failed)["events"][-1]["cause"] == "removed"
@@ -149,9 +149,9 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     failed = flights.member(role="writer", group="unknown")
     flights.depart(failed, "error", cause="out of memory")
     # Kafka is away here.
-    answer = dismiss(failed)
-    assert (answer.status_code, code(answer)) == (503, "kafka_unavailable")
-    assert "The end offsets of the endpoint" in answer.json()["detail"]
+    response = dismiss(failed)
+    assert (response.status_code, code(response)) == (503, "kafka_unavailable")
+    assert "The end offsets of the endpoint" in response.json()["detail"]
     assert [each["id"] for each in flights.listed()] == [failed["id"]]
 
     told = flights.member(role="writer", group="told")
@@ -182,8 +182,8 @@ def test_dismissing_needs_the_manage_scope(flights: Site) -> None:
     path, params = f"{flights.path}/endpoints/{failed['id']}", {"uid": flights.uid}
     for scope, status in (("write", 403), ("read", 403), ("manage", 200)):
         headers = flights.rig.token(scope)
-        answer = flights.rig.http.delete(path, params=params, headers=headers)
-        assert answer.status_code == status, answer.text
+        response = flights.rig.http.delete(path, params=params, headers=headers)
+        assert response.status_code == status, response.text
     event = flights.rig.http.get(path, headers=headers).json()["events"][-1]
     assert event["cause"] == "removed"
     assert event["by"] not in ("loopback", "gateway")
@@ -212,8 +212,8 @@ def test_endpoints_are_listed_in_pages_ordered_by_place(flights: Site) -> None:
     assert [each["index"] for each in flights.listed(role="reader", group="g")] == [0, 1, 2]
     assert flights.listed(role="writer", group="g") == []
     for wrong in ({"cursor": "x"}, {"limit": 0}, {"role": "x"}, {"group": "a\n"}):
-        answer = flights.rig.http.get(f"{flights.path}/endpoints", params=wrong)
-        assert (answer.status_code, code(answer)) == (422, "invalid_request")
+        response = flights.rig.http.get(f"{flights.path}/endpoints", params=wrong)
+        assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
 def test_a_long_poll_of_endpoints_ends_only_on_their_changes(flights: Site) -> None:
@@ -231,9 +231,9 @@ def test_a_long_poll_of_endpoints_ends_only_on_their_changes(flights: Site) -> N
         # The channel's own state is another thing.
         flights.rig.put(partitions=5)
         flights.attach()
-        answer = waiting.result(20)
-    assert (answer.status_code, len(answer.json()["items"])) == (200, 1)
-    assert answer.headers["etag"] == f'"{flights.uid[:8]}.e1"'
+        response = waiting.result(20)
+    assert (response.status_code, len(response.json()["items"])) == (200, 1)
+    assert response.headers["etag"] == f'"{flights.uid[:8]}.e1"'
 
 
 def test_a_long_poll_of_a_channel_ignores_changes_of_endpoints(flights: Site) -> None:

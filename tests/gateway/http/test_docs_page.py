@@ -103,11 +103,11 @@ def test_the_served_files_are_exactly_those_of_the_package() -> None:
 
 
 def test_the_page_refers_to_nothing_but_the_gateway(shared_rig: Rig) -> None:
-    answer = shared_rig.http.get("/docs")
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    ours = answer.text + (DIRECTORY / "start.js").read_text()
+    response = shared_rig.http.get("/docs")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    ours = response.text + (DIRECTORY / "start.js").read_text()
     assert re.findall(r"(?:https?:)?//\S+", ours) == []
-    page = Page(answer.text)
+    page = Page(response.text)
     assert page.inline == []
     assert len(page.references) == 4
     for reference in page.references:
@@ -128,9 +128,9 @@ def test_the_page_refers_to_nothing_but_the_gateway(shared_rig: Rig) -> None:
     ],
 )
 def test_files_have_content_types_and_nosniff(shared_rig: Rig, file: str, media_type: str) -> None:
-    answer = shared_rig.http.get(f"/docs/{file}")
-    assert answer.headers["content-type"] == media_type
-    assert answer.headers["x-content-type-options"] == "nosniff"
+    response = shared_rig.http.get(f"/docs/{file}")
+    assert response.headers["content-type"] == media_type
+    assert response.headers["x-content-type-options"] == "nosniff"
 
 
 def test_the_content_security_policy_blocks_other_hosts_and_inline_scripts(
@@ -146,8 +146,8 @@ def test_the_content_security_policy_blocks_other_hosts_and_inline_scripts(
 
 @pytest.mark.parametrize("file", ["absent.js", "LICENSE", "..%2Fdocs.py", SUMS.name])
 def test_nothing_else_is_served_under_docs(shared_rig: Rig, file: str) -> None:
-    answer = shared_rig.http.get(f"/docs/{file}")
-    assert (answer.status_code, code(answer)) == (404, "not_found")
+    response = shared_rig.http.get(f"/docs/{file}")
+    assert (response.status_code, code(response)) == (404, "not_found")
 
 
 def test_the_openapi_document_is_at_the_path_used_by_the_page(shared_rig: Rig) -> None:
@@ -176,9 +176,9 @@ def test_every_body_has_an_example_that_the_gateway_accepts(rig: Rig) -> None:
     assert found.keys() == EXAMPLES.keys()
     for name, (method, path, example) in found.items():
         path = path.replace("/id/", f"/{'0' * 32}/").replace("/slice", "/0")
-        answer = rig.http.request(method, path, json=example)
+        response = rig.http.request(method, path, json=example)
         # The channel and the endpoint of the examples are not there.
-        assert answer.status_code in (200, 201, 404, 409), (name, answer.text)
+        assert response.status_code in (200, 201, 404, 409), (name, response.text)
     assert rig.http.get("/v1/channels/name").json()["spec"]["partitions"] == 4
 
 
@@ -203,10 +203,10 @@ def test_the_error_page_lists_every_code_with_status_and_advice(shared_rig: Rig)
 
 def test_pages_refer_only_to_existing_targets(rig: Rig) -> None:
     for path in ("/", "/docs/errors"):
-        answer = rig.http.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
-        assert answer.headers["content-type"] == "text/html; charset=utf-8"
-        assert "content-security-policy" in answer.headers
-        for reference in Page(answer.text).references:
+        response = rig.http.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
+        assert response.headers["content-type"] == "text/html; charset=utf-8"
+        assert "content-security-policy" in response.headers
+        for reference in Page(response.text).references:
             assert not urlsplit(reference).netloc
             found = rig.http.get(urljoin(path, reference)).status_code
             # Without Kafka, its routes answer 503.
@@ -214,9 +214,9 @@ def test_pages_refer_only_to_existing_targets(rig: Rig) -> None:
 
 
 def test_the_root_is_json_for_programs_and_html_for_browsers(shared_rig: Rig) -> None:
-    answer = shared_rig.http.get("/")
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["vary"] == "Accept"
-    body = answer.json()
+    response = shared_rig.http.get("/")
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["vary"] == "Accept"
+    body = response.json()
     assert (body["service"], body["version"]) == ("sluiceway", __version__)
     assert {"/docs", "/docs/errors", "/v1/channels", "/metrics", "/livez"} <= body["links"].keys()

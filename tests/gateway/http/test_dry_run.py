@@ -13,7 +13,7 @@ OTHER_SCHEMA = {**SCHEMA, "fields": [{"name": "b", "type": "string"}]}
 
 
 def _stored(rig: Rig) -> tuple[int, int]:
-    """The number of schemas and of stored answers."""
+    """The number of schemas and of stored responses."""
     with rig.database.read() as tx:
         return tuple(len(tx.execute(select(each)).all()) for each in (schemas, requests))  # type: ignore[return-value]
 
@@ -63,9 +63,9 @@ def test_a_dry_run_is_refused_exactly_as_the_request_would_be(
     rig: Rig, spec: dict[str, Any]
 ) -> None:
     rig.put(partitions=2)
-    answers = [rig.http.put(PATH, json={"spec": spec}, params=each) for each in (DRY, {})]
-    problems = [each.json() | {"request_id": None} for each in answers]
-    assert answers[0].status_code in (409, 422)
+    responses = [rig.http.put(PATH, json={"spec": spec}, params=each) for each in (DRY, {})]
+    problems = [each.json() | {"request_id": None} for each in responses]
+    assert responses[0].status_code in (409, 422)
     assert problems[0] == problems[1]
 
 

@@ -19,24 +19,24 @@ def channel(gateway_url: str) -> Any:
     with httpx.Client(base_url=gateway_url, timeout=60) as http:
         spec = {"schema": SCHEMA, "partitions": 2}
         heartbeat = {"interval_ms": 250, "timeout_ms": 750}
-        answer = http.put(f"/v1/channels/{name}", json={"spec": {**spec, "heartbeat": heartbeat}})
-        while answer.json()["status"]["phase"] != "ready":
-            tag = answer.headers["etag"]
+        response = http.put(f"/v1/channels/{name}", json={"spec": {**spec, "heartbeat": heartbeat}})
+        while response.json()["status"]["phase"] != "ready":
+            tag = response.headers["etag"]
             path = f"/v1/channels/{name}"
-            answer = http.get(path, params={"wait": 30}, headers={"If-None-Match": tag})
-            if answer.status_code == 304:
+            response = http.get(path, params={"wait": 30}, headers={"If-None-Match": tag})
+            if response.status_code == 304:
                 pytest.fail("the channel did not become ready")
-        yield http, answer.json()
+        yield http, response.json()
 
 
 def attach(channel: Any, **body: Any) -> httpx.Response:
     http, resource = channel
     metadata = resource["metadata"]
     asked = {"uid": metadata["uid"], "id": fresh_id(), "session": fresh_id(), "role": "reader"}
-    answer: httpx.Response = http.post(
+    response: httpx.Response = http.post(
         f"/v1/channels/{metadata['name']}/endpoints", json=asked | body
     )
-    return answer
+    return response
 
 
 def until_list(channel: Any, holds: Any) -> Any:
@@ -45,9 +45,9 @@ def until_list(channel: Any, holds: Any) -> Any:
     path = f"/v1/channels/{resource['metadata']['name']}/endpoints"
     deadline, tag = time.monotonic() + 180, '"none"'
     while True:
-        answer = http.get(path, params={"wait": 20}, headers={"If-None-Match": tag})
-        if answer.status_code == 200:
-            tag, found = answer.headers["etag"], answer.json()["items"]
+        response = http.get(path, params={"wait": 20}, headers={"If-None-Match": tag})
+        if response.status_code == 200:
+            tag, found = response.headers["etag"], response.json()["items"]
             if holds(found):
                 return found
         assert time.monotonic() < deadline, found
@@ -109,12 +109,12 @@ def test_a_group_larger_than_its_channel_gets_a_partition_each_after_growth(
     http, resource = channel
     path = f"/v1/channels/{resource['metadata']['name']}"
     deadline = time.monotonic() + 180
-    while (answer := attach(channel, **asked)).status_code == 409:
-        assert answer.json()["code"] == "channel_not_ready"
+    while (response := attach(channel, **asked)).status_code == 409:
+        assert response.json()["code"] == "channel_not_ready"
         assert time.monotonic() < deadline
         tag = http.get(path).headers["etag"]
         if http.get(path).json()["status"]["topic"]["partitions"] < 5:
             http.get(path, params={"wait": 5}, headers={"If-None-Match": tag})
-    body = answer.json()
+    body = response.json()
     assert body["endpoint"]["partitions"] == [4]
     assert body["connection"]["topic"]["partitions"] == 5

@@ -53,11 +53,11 @@ DYNAMIC: dict[str, Any] = {"group": "d", "dynamic": True}
 def test_an_invalid_attach_is_answered_with_its_error(
     flights: Site, changes: Any, status: int
 ) -> None:
-    answer = post(flights, f"{flights.path}/endpoints", asking(flights, **changes))
-    assert answer.status_code == status
+    response = post(flights, f"{flights.path}/endpoints", asking(flights, **changes))
+    assert response.status_code == status
     if status == 201:
-        assert answer.headers["cache-control"] == "no-store"
-        assert answer.json()["connection"]["schema"]["definition"]["name"] == "R"
+        assert response.headers["cache-control"] == "no-store"
+        assert response.json()["connection"]["schema"]["definition"]["name"] == "R"
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_an_invalid_heartbeat_is_answered_with_its_error(
     here, gone = flights.attach(), {"id": fresh_id(), "epoch": 1, "state": "started"}
     reports = [report(here, "started", counters={"records": 5}, positions={"0": [3, 0]}), gone]
     body = {"session": flights.session, "beat": 1, "endpoints": reports} | changes
-    answer = post(flights, "/v1/heartbeats", body)
-    assert answer.status_code == status
+    response = post(flights, "/v1/heartbeats", body)
+    assert response.status_code == status
     if status == 200:
-        assert [each["status"] for each in answer.json()["endpoints"]] == ["ok", "gone"]
+        assert [each["status"] for each in response.json()["endpoints"]] == ["ok", "gone"]
 
 
 def test_a_heartbeat_is_stored(flights: Site) -> None:
@@ -148,11 +148,11 @@ def test_attaching_and_heartbeats_need_their_scopes(rig: Rig) -> None:
         (rig.token("read:others"), 403),
     ):
         assert post(flights, attach, asking(flights), headers).status_code == status
-        answer = heartbeat(headers)
+        response = heartbeat(headers)
         # Whether a token may report an endpoint is answered for each endpoint.
-        assert answer.status_code == (401 if status == 401 else 200)
+        assert response.status_code == (401 if status == 401 else 200)
         if status == 403:
-            assert answer.json()["endpoints"][0]["status"] == "refused"
+            assert response.json()["endpoints"][0]["status"] == "refused"
         if status == 401:
             assert post(flights, attach, b"{", headers).status_code == 401
             assert post(flights, "/v1/heartbeats", b"{", headers).status_code == 401
@@ -208,10 +208,10 @@ def test_a_status_is_read_by_its_etag(flights: Site) -> None:
     assert first.status_code == 200
     for tag, status in ((first.headers["etag"], 304), ('"another"', 200), ("*", 304)):
         for query in ({}, {"wait": 0}):
-            answer = http.get(path, headers={"If-None-Match": tag}, params=query)
-            assert answer.status_code == status
-            assert answer.headers["etag"] == first.headers["etag"]
-            assert answer.content == (first.content if status == 200 else b"")
+            response = http.get(path, headers={"If-None-Match": tag}, params=query)
+            assert response.status_code == status
+            assert response.headers["etag"] == first.headers["etag"]
+            assert response.content == (first.content if status == 200 else b"")
     assert http.get("/v1/channels/nowhere/status").status_code == 404
     assert http.get("/v1/channels/NOT=A=NAME/status").status_code == 422
     assert http.get(path, params={"unknown": 1}).status_code == 422

@@ -11,9 +11,9 @@ from sluiceway_gateway.graph import model, store
 
 
 def graph(rig: Rig, name: str, **headers: str) -> Any:
-    answer = rig.http.get(f"/v1/channels/{name}/graph", headers=headers)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = rig.http.get(f"/v1/channels/{name}/graph", headers=headers)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def chain(rig: Rig, *names: str, prefix: str = "job") -> list[Site]:
@@ -45,7 +45,7 @@ def test_a_pipeline_is_one_graph_from_any_of_its_channels(rig: Rig) -> None:
             "channel": "clean",
             "role": "writer",
             "groups": ["job-0"],
-            "living": 1,
+            "live": 1,
             "lost": 0,
             "failed": 0,
             "finished": 0,

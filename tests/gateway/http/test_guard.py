@@ -73,17 +73,17 @@ def test_every_route_requires_a_valid_token(rig: Rig) -> None:
     for method, path in requests_of_private_routes(rig):
         for headers in refused:
             encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers]
-            answer = rig.http.request(method, path, headers=encoded)
-            assert answer.status_code == 401, (method, path)
+            response = rig.http.request(method, path, headers=encoded)
+            assert response.status_code == 401, (method, path)
             if path.startswith("/registry"):
-                assert method == "HEAD" or answer.json()["error_code"] == 40101
-                assert answer.headers["www-authenticate"].startswith("Basic")
+                assert method == "HEAD" or response.json()["error_code"] == 40101
+                assert response.headers["www-authenticate"].startswith("Basic")
                 continue
-            assert method == "HEAD" or code(answer) == "unauthenticated"
-            assert answer.headers["www-authenticate"].startswith("Bearer")
+            assert method == "HEAD" or code(response) == "unauthenticated"
+            assert response.headers["www-authenticate"].startswith("Bearer")
         # Some responses never end.
-        with rig.http.stream(method, path, headers={"Authorization": valid}) as answer:
-            assert answer.status_code not in (401, 403), (method, path)
+        with rig.http.stream(method, path, headers={"Authorization": valid}) as response:
+            assert response.status_code not in (401, 403), (method, path)
 
 
 def test_only_health_documentation_and_the_files_of_the_dashboard_are_public() -> None:
@@ -96,9 +96,9 @@ def test_documentation_needs_no_token_and_shows_no_data(rig: Rig) -> None:
     rig.put("secret-name")
     rig.token("admin")
     for path in ("/", "/openapi.json", "/docs", "/docs/errors", "/docs/start.js"):
-        answer = rig.http.get(path)
-        assert answer.status_code == 200, path
-        assert "secret-name" not in answer.text
+        response = rig.http.get(path)
+        assert response.status_code == 200, path
+        assert "secret-name" not in response.text
 
 
 def test_every_private_route_declares_its_scope(rig: Rig) -> None:
@@ -118,8 +118,8 @@ def test_a_route_without_a_declared_scope_refuses_everyone(
     router.add_api_route("/v1/forgotten", forgotten)
     app.router.routes.extend(router.routes)
     with serving(app) as url:
-        answer = httpx.get(f"{url}/v1/forgotten")
-    assert (answer.status_code, code(answer)) == (403, "forbidden")
+        response = httpx.get(f"{url}/v1/forgotten")
+    assert (response.status_code, code(response)) == (403, "forbidden")
 
 
 def test_unknown_paths_require_a_token_too(rig: Rig) -> None:
@@ -138,8 +138,8 @@ def test_unknown_paths_require_a_token_too(rig: Rig) -> None:
 
 def test_a_body_is_not_read_before_the_token(rig: Rig) -> None:
     rig.token("admin")
-    answer = rig.http.put("/v1/channels/a", content=b"{", headers={"content-type": "x"})
-    assert answer.status_code == 401
+    response = rig.http.put("/v1/channels/a", content=b"{", headers={"content-type": "x"})
+    assert response.status_code == 401
 
 
 ALLOWED = {
@@ -164,10 +164,10 @@ def test_each_scope_allows_exactly_its_routes(rig: Rig, scope: str) -> None:
         "cluster": ("GET", "/v1/cluster", None),
     }
     for name, (method, path, body) in calls.items():
-        answer = rig.http.request(method, path, json=body, headers=mine)
-        assert (answer.status_code != 403) == (name in ALLOWED[scope]), (scope, name)
-        if answer.status_code == 403:
-            assert code(answer) == "forbidden"
+        response = rig.http.request(method, path, json=body, headers=mine)
+        assert (response.status_code != 403) == (name in ALLOWED[scope]), (scope, name)
+        if response.status_code == 403:
+            assert code(response) == "forbidden"
 
 
 def test_a_prefix_is_respected_whether_or_not_the_channel_exists(rig: Rig) -> None:

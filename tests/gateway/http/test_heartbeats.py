@@ -14,12 +14,12 @@ def flights(rig: Rig) -> Site:
 
 def test_a_heartbeat_stores_states_and_counters_and_returns_counterparts(flights: Site) -> None:
     reader, writer = flights.member(), flights.attach("writer")
-    answer = flights.send(
+    response = flights.send(
         report(reader, "started", counters={"records": 12, "seconds": 0.5}, seen=None),
         report(writer, payload={"batch": [1, None]}, seen=None),
     ).json()
-    assert answer["next_ms"] == 700
-    first, second = answer["endpoints"]
+    assert response["next_ms"] == 700
+    first, second = response["endpoints"]
     assert first == {
         "id": reader["id"],
         "status": "ok",
@@ -199,8 +199,8 @@ def test_a_heartbeat_needs_the_scope_of_each_endpoint(flights: Site) -> None:
 
 
 def test_a_heartbeat_without_endpoints_is_accepted(flights: Site) -> None:
-    answer = flights.send(session=fresh_id()).json()
-    assert answer == {"next_ms": 2000, "beat": 0, "endpoints": []}
+    response = flights.send(session=fresh_id()).json()
+    assert response == {"next_ms": 2000, "beat": 0, "endpoints": []}
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,9 @@ def test_a_heartbeat_without_endpoints_is_accepted(flights: Site) -> None:
 def test_an_invalid_field_of_a_heartbeat_is_named(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
-    answer = flights.send(**body)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert [each["pointer"] for each in answer.json()["errors"]] == [pointer]
+    response = flights.send(**body)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert [each["pointer"] for each in response.json()["errors"]] == [pointer]
 
 
 @pytest.mark.parametrize(
@@ -253,9 +253,9 @@ def test_an_invalid_field_of_a_report_is_named(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
     reader = flights.attach()
-    answer = flights.send(report(reader, "started") | body)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert answer.json()["errors"][0]["pointer"].startswith(f"/endpoints/0{pointer}")
+    response = flights.send(report(reader, "started") | body)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert response.json()["errors"][0]["pointer"].startswith(f"/endpoints/0{pointer}")
     assert flights.get(reader)["state"] == "opened"
 
 

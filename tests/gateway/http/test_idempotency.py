@@ -62,7 +62,7 @@ def test_a_key_expires_after_a_day(rig: Rig) -> None:
 
 @pytest.mark.parametrize("key", ["", "with space", "x" * 201, "é"])
 def test_an_invalid_key_is_refused(shared_rig: Rig, key: str) -> None:
-    answer = shared_rig.http.put(
+    response = shared_rig.http.put(
         PATH, json=BODY, headers={"Idempotency-Key": key.encode("latin-1")}
     )
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert (response.status_code, code(response)) == (422, "invalid_request")

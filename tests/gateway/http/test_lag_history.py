@@ -45,8 +45,8 @@ def get(rig: Rig, **query: Any) -> httpx.Response:
 def test_the_history_has_the_rates_and_lags_of_each_group(flights: Site) -> None:
     record(flights, 1.5, a=4, _=7)
     record(flights, None, a=None)
-    answer = get(flights.rig, since="2029-12-31T23:50:00Z").json()
-    assert answer == {
+    response = get(flights.rig, since="2029-12-31T23:50:00Z").json()
+    assert response == {
         "channel": {"name": "flights", "uid": flights.uid},
         "since": "2029-12-31T23:50:00.000Z",
         "until": "2030-01-01T00:00:20.000Z",
@@ -73,19 +73,17 @@ def test_the_history_has_the_rates_and_lags_of_each_group(flights: Site) -> None
 
 
 def test_a_channel_without_samples_has_an_empty_history_of_the_last_hour(flights: Site) -> None:
-    answer = get(flights.rig).json()
-    assert (answer["times"], answer["write_rate"], answer["groups"]) == ([], [], [])
-    assert answer["since"] == "2029-12-31T23:00:00.000Z"
-    assert answer["step_s"] == 60
+    response = get(flights.rig).json()
+    assert (response["times"], response["write_rate"], response["groups"]) == ([], [], [])
+    assert response["since"] == "2029-12-31T23:00:00.000Z"
+    assert response["step_s"] == 60
 
 
-def test_times_are_rfc_3339_or_unix_times(flights: Site) -> None:
+def test_times_have_any_zone(flights: Site) -> None:
     for lag in range(6):
         record(flights, a=lag)
-    by_text = get(flights.rig, since="2030-01-01T01:00:20+01:00", until="2030-01-01T00:00:40Z")
-    by_number = get(flights.rig, since="1893456020", until="1893456040")
-    assert by_text.json() == by_number.json()
-    assert by_text.json()["groups"][0]["lag_messages"] == [2, 3, 4]
+    found = get(flights.rig, since="2030-01-01T01:00:20+01:00", until="2030-01-01T00:00:40Z")
+    assert found.json()["groups"][0]["lag_messages"] == [2, 3, 4]
 
 
 def test_a_group_is_selected_by_name(flights: Site) -> None:
@@ -98,7 +96,8 @@ def test_a_group_is_selected_by_name(flights: Site) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"since": "2030-01-01T00:00:00"}, "timezone"),
+        ({"since": "2030-01-01T00:00:00"}, "a time without a time zone; add one, such as Z"),
+        ({"since": "1893456020"}, "not a time in ISO 8601"),
         ({"since": "yesterday"}, "query:since"),
         ({"since": "2031-01-01T00:00:00Z"}, "it is after the end, 2030-01-01"),
         ({"until": "2029-01-01T00:00:00Z", "since": "2029-01-02T00:00:00Z"}, "after the end"),
@@ -109,14 +108,12 @@ def test_a_group_is_selected_by_name(flights: Site) -> None:
 def test_invalid_parameters_are_refused_with_a_reason(
     flights: Site, query: dict[str, str], message: str
 ) -> None:
-    answer = get(flights.rig, **query)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert message in answer.text
+    response = get(flights.rig, **query)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert message in response.text
 
 
-@pytest.mark.parametrize(
-    "until", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "0", "-9000000000"]
-)
+@pytest.mark.parametrize("until", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
 def test_every_valid_time_gets_a_response(flights: Site, until: str) -> None:
     record(flights, a=1)
     assert get(flights.rig, until=until).status_code == 200

@@ -22,9 +22,9 @@ def drainer(rig: Rig) -> Drainer:
 
 
 def close(flights: Site, **body: Any) -> Any:
-    answer = flights.rig.http.post(f"{flights.path}/close", json={"uid": flights.uid} | body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()["status"]
+    response = flights.rig.http.post(f"{flights.path}/close", json={"uid": flights.uid} | body)
+    assert response.status_code == 200, response.text
+    return response.json()["status"]
 
 
 def delete(flights: Site, **query: Any) -> Any:

@@ -9,12 +9,12 @@ def names(rig: Rig, headers: dict[str, str] | None = None, **parameters: Any) ->
     """Return the names on all pages."""
     found: list[str] = []
     while True:
-        answer = rig.http.get("/v1/channels", params=parameters, headers=headers)
-        assert answer.status_code == 200, answer.text
-        found += [each["metadata"]["name"] for each in answer.json()["items"]]
-        if answer.json()["next_cursor"] is None:
+        response = rig.http.get("/v1/channels", params=parameters, headers=headers)
+        assert response.status_code == 200, response.text
+        found += [each["metadata"]["name"] for each in response.json()["items"]]
+        if response.json()["next_cursor"] is None:
             return found
-        parameters["cursor"] = answer.json()["next_cursor"]
+        parameters["cursor"] = response.json()["next_cursor"]
 
 
 def test_an_empty_list_has_no_further_page(shared_rig: Rig) -> None:
@@ -76,9 +76,9 @@ def test_selectors_filter_by_label(rig: Rig) -> None:
 def test_malformed_parameters_are_refused_by_name(
     shared_rig: Rig, parameters: dict[str, Any], where: str
 ) -> None:
-    answer = shared_rig.http.get("/v1/channels", params=parameters)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert [each["pointer"] for each in answer.json()["errors"]] == [where]
+    response = shared_rig.http.get("/v1/channels", params=parameters)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert [each["pointer"] for each in response.json()["errors"]] == [where]
 
 
 def test_a_list_contains_only_channels_in_the_tokens_scope(rig: Rig) -> None:

@@ -54,10 +54,10 @@ def channel_of(gateway: Gateway, schema: Any = SCHEMA, **options: Any) -> Channe
 
 
 def page(http: httpx.Client, channel: Channel, **params: Any) -> Any:
-    answer = http.get(f"/v1/channels/{channel.name}/messages", params=params)
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["Cache-Control"] == "no-store"
-    return answer.json()
+    response = http.get(f"/v1/channels/{channel.name}/messages", params=params)
+    assert response.status_code == 200, response.text
+    assert response.headers["Cache-Control"] == "no-store"
+    return response.json()
 
 
 def places(found: Any) -> list[tuple[int, int]]:
@@ -74,9 +74,9 @@ def write(channel: Channel, *numbers: int, **options: Any) -> None:
 
 
 def refused(http: httpx.Client, channel: Channel, status: int, name: str, **params: Any) -> str:
-    answer = http.get(f"/v1/channels/{channel.name}/messages", params=params)
-    assert (answer.status_code, code(answer)) == (status, name), answer.text
-    return str(answer.json()["detail"])
+    response = http.get(f"/v1/channels/{channel.name}/messages", params=params)
+    assert (response.status_code, code(response)) == (status, name), response.text
+    return str(response.json()["detail"])
 
 
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
@@ -209,9 +209,9 @@ def test_many_headers_and_long_keys_are_cut(
     for _ in range(20):
         producer.produce(channel.status.topic.name, b"v", b"k" * 50_000, headers=headers)
     producer.flush(30)
-    answer = http.get(f"/v1/channels/{channel.name}/messages")
-    assert len(answer.content) < 4 * 2**20
-    message = answer.json()["items"][0]
+    response = http.get(f"/v1/channels/{channel.name}/messages")
+    assert len(response.content) < 4 * 2**20
+    message = response.json()["items"][0]
     assert len(message["headers"]) == 100
     first = message["headers"][0]["value"]
     assert (first["size_bytes"], first["truncated"]) == (40_000, True)
@@ -377,8 +377,8 @@ def test_a_recreated_topic_is_neither_read_nor_written(
     topics.delete(name)
     topics.create(name)
     assert "created anew" in refused(http, channel, 409, "channel_not_ready")
-    answer = http.post(f"/v1/channels/{channel.name}/messages", json={"records": [{"id": 1}]})
-    assert code(answer) == "channel_not_ready"
+    response = http.post(f"/v1/channels/{channel.name}/messages", json={"records": [{"id": 1}]})
+    assert code(response) == "channel_not_ready"
 
 
 class TestExactlyOnce:
@@ -441,9 +441,9 @@ class TestExactlyOnce:
     ) -> None:
         path = f"/v1/channels/{channel.name}/messages"
         body = {"uid": channel.uid, "records": [{"id": 1}, {"id": 2}], "batch_key": "fix-1"}
-        answer = http.post(path, json=body)
-        assert answer.status_code == 201, answer.text
-        written = answer.json()
+        response = http.post(path, json=body)
+        assert response.status_code == 201, response.text
+        written = response.json()
         assert len(written["messages"]) == 2
         assert (written["batch"]["key"], written["batch"]["replayed"]) == ("fix-1", False)
         assert sorted(ids(page(http, channel))) == [1, 2]
@@ -468,11 +468,11 @@ def test_records_are_written_as_their_readers_expect(
 ) -> None:
     channel = channel_of(gateway, format=format_, partitions=4)
     records = [{"id": BIG, "carrier": "UA"}, {"id": 2}]
-    answer = http.post(
+    response = http.post(
         f"/v1/channels/{channel.name}/messages", json={"records": records, "key": "UA"}
     )
-    assert answer.status_code == 201, answer.text
-    written = answer.json()
+    assert response.status_code == 201, response.text
+    written = response.json()
     assert written["batch"] is None
     assert sum(each["records"] for each in written["messages"]) == 2
     with channel.reader(until="now") as reader:
@@ -496,8 +496,8 @@ def test_a_key_takes_the_partition_that_writers_give_it(
     }
     path = f"/v1/channels/{channel.name}/messages"
     for number in numbers:
-        answer = http.post(path, json={"records": [{"id": number}], "key": number}).json()
-        assert answer["messages"][0]["partition"] == by_writer[number]
+        response = http.post(path, json={"records": [{"id": number}], "key": number}).json()
+        assert response["messages"][0]["partition"] == by_writer[number]
 
 
 def test_tombstones_and_bytes_are_written_to_channels_of_bytes(
@@ -516,9 +516,9 @@ def test_invalid_records_are_refused_before_any_write(http: httpx.Client, gatewa
     channel = channel_of(gateway, config={"max.message.bytes": "2000"})
 
     def refusal(status: int, name: str, **body: Any) -> Any:
-        answer = http.post(f"/v1/channels/{channel.name}/messages", json=body)
-        assert (answer.status_code, code(answer)) == (status, name), answer.text
-        return answer.json()
+        response = http.post(f"/v1/channels/{channel.name}/messages", json=body)
+        assert (response.status_code, code(response)) == (status, name), response.text
+        return response.json()
 
     one = {"id": 1}
     invalid = "invalid_request"

@@ -13,7 +13,7 @@ PATH = "/v1/channels/flights/messages"
 BODY = {"records": [{"a": 1}]}
 
 
-def answers(rig: Rig, headers: dict[str, str]) -> tuple[httpx.Response, httpx.Response]:
+def responses(rig: Rig, headers: dict[str, str]) -> tuple[httpx.Response, httpx.Response]:
     read = rig.http.get(PATH, headers=headers)
     return read, rig.http.post(PATH, json=BODY, headers=headers)
 
@@ -27,24 +27,24 @@ def test_reading_needs_read_and_writing_needs_write(rig: Rig) -> None:
         "manage:fl": (False, False),
         "manage:trains": (True, True),
     }.items():
-        found = answers(rig, rig.token(scope))
+        found = responses(rig, rig.token(scope))
         assert tuple(each.status_code == 403 for each in found) == forbidden, scope
-    assert [each.status_code for each in answers(rig, {})] == [401, 401]
+    assert [each.status_code for each in responses(rig, {})] == [401, 401]
 
 
 def test_without_kafka_both_are_unavailable_and_say_so(rig: Rig) -> None:
     rig.put("flights").raise_for_status()
     rig.observe("flights", Phase.READY)
-    for answer in answers(rig, {}):
-        assert (answer.status_code, code(answer)) == (503, "kafka_unavailable")
-        assert "does not answer" in answer.json()["detail"]
-        assert answer.headers["Retry-After"]
+    for response in responses(rig, {}):
+        assert (response.status_code, code(response)) == (503, "kafka_unavailable")
+        assert "does not answer" in response.json()["detail"]
+        assert response.headers["Retry-After"]
 
 
 def test_a_channel_without_a_topic_is_not_ready(rig: Rig) -> None:
-    assert [code(each) for each in answers(rig, {})] == ["channel_not_found"] * 2
+    assert [code(each) for each in responses(rig, {})] == ["channel_not_found"] * 2
     rig.put("flights").raise_for_status()
-    assert [code(each) for each in answers(rig, {})] == ["channel_not_ready"] * 2
+    assert [code(each) for each in responses(rig, {})] == ["channel_not_ready"] * 2
 
 
 def test_concurrent_and_waiting_reads_are_limited(

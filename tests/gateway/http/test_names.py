@@ -59,10 +59,10 @@ def test_a_group_of_any_name_commits_is_read_reset_and_resized(flights: Site, gr
     status = http.get(f"{flights.path}/status").json()
     assert [each["group"] for each in status["groups"]] == [group]
     reset = {"uid": uid, "positions": None, "reason": "again", "force": True}
-    answer = http.post(path(flights, group, "offsets/reset"), json=reset)
-    assert answer.status_code == 200, answer.text
+    response = http.post(path(flights, group, "offsets/reset"), json=reset)
+    assert response.status_code == 200, response.text
     assert http.get(path(flights, group)).json()["positions"] == []
-    resize = {"uid": uid, "size": 2, "generation": answer.json()["generation"]}
+    resize = {"uid": uid, "size": 2, "generation": response.json()["generation"]}
     assert http.post(path(flights, group, "resize"), json=resize).json()["group"] == group
     assert 'route="/v1/channels/{name}/groups/{group}/offsets"' in http.get("/metrics").text
 

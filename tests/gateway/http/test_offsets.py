@@ -8,9 +8,9 @@ from gateways import code
 
 def test_a_commit_is_stored_and_returned_to_the_next_instance(flights: Site) -> None:
     reader = flights.member(1, 2)
-    answer = flights.commit(reader, 1, (1, 120, 0), (3, 7, 5))
-    assert answer.status_code == 200, answer.text
-    body = answer.json()
+    response = flights.commit(reader, 1, (1, 120, 0), (3, 7, 5))
+    assert response.status_code == 200, response.text
+    body = response.json()
     at = body["positions"][0]["committed_at"]
     assert body == {
         "group": "g",
@@ -49,10 +49,10 @@ def test_metadata_is_stored_until_the_next_commit(flights: Site) -> None:
     reader = flights.member()
     text = "é" * 4096
     described = [{"partition": 0, "offset": 5, "record": 0, "metadata": text}]
-    answer = flights.commit(reader, 1, positions=described).json()
-    assert answer["positions"][0]["metadata"] == text
+    response = flights.commit(reader, 1, positions=described).json()
+    assert response["positions"][0]["metadata"] == text
     fetched = flights.rig.http.get(flights.offsets_path("g")).json()
-    assert fetched["positions"] == answer["positions"]
+    assert fetched["positions"] == response["positions"]
     assert "metadata" not in flights.commit(reader, 2, (0, 6, 0)).json()["positions"][0]
     described[0]["metadata"] = text + "!"
     assert flights.commit(reader, 3, positions=described).status_code == 422
@@ -100,8 +100,8 @@ def test_a_commit_is_atomic(flights: Site) -> None:
         ((2, 5, 2), "goes_back"),
         ((2, 4, 9), "goes_back"),
     ):
-        answer = flights.commit(reader, 2, (0, 8, 0), wrong)
-        assert (answer.status_code, code(answer)) == (409, problem)
+        response = flights.commit(reader, 2, (0, 8, 0), wrong)
+        assert (response.status_code, code(response)) == (409, problem)
     assert flights.committed() == [(2, 5, 3)]
     # The number was not used up.
     assert flights.commit(reader, 2, (0, 8, 0), (2, 5, 3)).status_code == 200
@@ -168,9 +168,9 @@ def test_an_invalid_field_of_a_commit_is_named(
 ) -> None:
     reader = flights.member()
     sound = {"number": 1, "positions": [{"partition": 0, "offset": 1, "record": 0}]}
-    answer = flights.commit(reader, **(sound | body))
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert [each["pointer"] for each in answer.json()["errors"]] == [pointer]
+    response = flights.commit(reader, **(sound | body))
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert [each["pointer"] for each in response.json()["errors"]] == [pointer]
     assert flights.committed() == []
 
 
@@ -191,8 +191,8 @@ def test_members_of_a_broadcast_group_have_positions_of_their_own_each(flights: 
 def test_an_unknown_group_has_no_offsets(flights: Site) -> None:
     flights.member(group="h", role="writer")
     for group in ("g", "h"):
-        answer = flights.rig.http.get(flights.offsets_path(group))
-        assert (answer.status_code, code(answer)) == (404, "group_not_found")
+        response = flights.rig.http.get(flights.offsets_path(group))
+        assert (response.status_code, code(response)) == (404, "group_not_found")
         assert code(flights.reset(group=group)) == "group_not_found"
     flights.member(group="s")
     assert flights.rig.http.get(flights.offsets_path("s"), params={"index": 0}).status_code == 422
@@ -261,8 +261,8 @@ def test_an_invalid_reset_changes_nothing(
     reader = flights.member()
     flights.commit(reader, 1, (0, 50, 0))
     flights.depart(reader)
-    answer = flights.reset((0, 1, 0), **body)
-    assert (answer.status_code, code(answer)) == (status, problem)
+    response = flights.reset((0, 1, 0), **body)
+    assert (response.status_code, code(response)) == (status, problem)
     assert flights.committed() == [(0, 50, 0)]
     assert flights.member()["generation"] == 1
 

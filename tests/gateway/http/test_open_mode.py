@@ -28,8 +28,8 @@ def test_without_tokens_loopback_is_served(shared_rig: Rig, host: str) -> None:
     ],
 )
 def test_a_page_of_another_origin_is_refused(shared_rig: Rig, headers: dict[str, str]) -> None:
-    answer = shared_rig.http.get("/v1/channels", headers=headers)
-    assert (answer.status_code, code(answer)) == (403, "forbidden")
+    response = shared_rig.http.get("/v1/channels", headers=headers)
+    assert (response.status_code, code(response)) == (403, "forbidden")
     assert shared_rig.http.get("/livez", headers=headers).status_code == 200
 
 
@@ -40,8 +40,8 @@ def test_a_page_of_a_loopback_origin_is_served(shared_rig: Rig) -> None:
 
 @pytest.mark.parametrize("value", ["", "Bearer x", f"Bearer slw_{'0' * 16}_{'0' * 64}"])
 def test_invalid_credentials_are_refused_in_open_mode_too(shared_rig: Rig, value: str) -> None:
-    answer = shared_rig.http.get("/v1/channels", headers={"Authorization": value})
-    assert answer.status_code == 401
+    response = shared_rig.http.get("/v1/channels", headers={"Authorization": value})
+    assert response.status_code == 401
 
 
 def test_the_first_token_ends_open_mode_permanently(rig: Rig) -> None:

@@ -118,14 +118,14 @@ def test_an_unexpected_error_is_a_problem_response_and_logged(
         raise RuntimeError("the details")
 
     monkeypatch.setattr(Channels, "get", broken)
-    answer = rig.http.get("/v1/channels/a")
-    assert (answer.status_code, code(answer)) == (500, "internal_error")
-    assert "the details" not in answer.text
+    response = rig.http.get("/v1/channels/a")
+    assert (response.status_code, code(response)) == (500, "internal_error")
+    assert "the details" not in response.text
     until(lambda: "the details" in lines.getvalue())
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
     (failure,) = [each for each in logged if each["event"] == "request failed"]
-    assert failure["request_id"] == answer.headers["x-request-id"]
-    assert failure["request_id"] in answer.json()["detail"]
+    assert failure["request_id"] == response.headers["x-request-id"]
+    assert failure["request_id"] in response.json()["detail"]
     assert "RuntimeError" in failure["exception"]
 
 
@@ -178,9 +178,9 @@ def test_a_request_id_of_the_client_is_in_answer_problem_and_log(
     rig: Rig, lines: io.StringIO
 ) -> None:
     mine = "job-7/attempt=2:a.b_c@x+y"
-    answer = rig.http.get("/v1/channels/absent", headers={"X-Request-Id": mine})
-    assert answer.headers.get_list("x-request-id") == [mine]
-    assert answer.json()["request_id"] == mine
+    response = rig.http.get("/v1/channels/absent", headers={"X-Request-Id": mine})
+    assert response.headers.get_list("x-request-id") == [mine]
+    assert response.json()["request_id"] == mine
     assert requests_logged(lines, "/v1/channels/{name}")[0]["request_id"] == mine
 
 
@@ -198,8 +198,8 @@ def test_a_request_id_of_the_client_is_in_answer_problem_and_log(
 )
 def test_another_request_id_is_replaced(rig: Rig, given: list[str]) -> None:
     headers = [(b"X-Request-Id", each.encode("latin-1")) for each in given]
-    answer = rig.http.get("/livez", headers=headers)
-    assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+    response = rig.http.get("/livez", headers=headers)
+    assert re.fullmatch("[0-9a-f]{32}", response.headers["x-request-id"])
 
 
 def test_requests_without_an_id_get_unique_ones(rig: Rig) -> None:

@@ -28,8 +28,8 @@ def asked(
 def test_missing_messages_are_returned_by_partition(flights: Site) -> None:
     reader = flights.member()
     flights.commit(reader, 1, (0, 5, 0), (1, 9, 0))
-    answer = asked(flights, {"0": 5, "1": 12, "2": 1})
-    assert answer.json() == {
+    response = asked(flights, {"0": 5, "1": 12, "2": 1})
+    assert response.json() == {
         "passed": False,
         "known": True,
         "lacking": 2,
@@ -48,15 +48,15 @@ def test_missing_messages_are_returned_by_partition(flights: Site) -> None:
 
 def test_positions_of_another_topic_are_ignored(flights: Site) -> None:
     flights.commit(flights.member(), 1, (0, 5, 0))
-    answer = asked(flights, {"0": 1}, topic_id="another").json()
-    assert [each["committed"] for each in answer["missing"]] == [None]
+    response = asked(flights, {"0": 1}, topic_id="another").json()
+    assert [each["committed"] for each in response["missing"]] == [None]
 
 
 def test_each_member_of_a_broadcast_group_has_to_pass(flights: Site) -> None:
     first = flights.member(0, 2, mode="broadcast")
     flights.commit(first, 1, (0, 5, 0))
-    answer = asked(flights, {"0": 5}).json()
-    assert answer["missing"] == [{"index": 1, "partition": 0, "committed": None, "wanted": 5}]
+    response = asked(flights, {"0": 5}).json()
+    assert response["missing"] == [{"index": 1, "partition": 0, "committed": None, "wanted": 5}]
     second = flights.member(1, 2, mode="broadcast")
     flights.commit(second, 1, (0, 6, 0))
     assert asked(flights, {"0": 5}).json()["passed"]
@@ -76,8 +76,8 @@ def test_a_wait_ends_with_the_awaited_commit_and_not_before(flights: Site) -> No
 
 
 def test_a_group_without_members_can_be_awaited(flights: Site) -> None:
-    answer = asked(flights, {"0": 1}, group="later", wait=0.1)
-    assert answer.json() == {"passed": False, "known": False, "lacking": 0, "missing": []}
+    response = asked(flights, {"0": 1}, group="later", wait=0.1)
+    assert response.json() == {"passed": False, "known": False, "lacking": 0, "missing": []}
     acknowledgements = flights.rig.app.state.parts.acknowledgements
     with ThreadPoolExecutor() as pool:
         wait = pool.submit(asked, flights, {"0": 1}, group="later", wait=60)
@@ -103,11 +103,11 @@ def test_a_disconnected_client_no_longer_waits(flights: Site) -> None:
 
 
 def test_acknowledgement_is_of_one_incarnation_of_the_channel(flights: Site) -> None:
-    answer = asked(flights, {"0": 1}, uid=fresh_id())
-    assert (answer.status_code, code(answer)) == (409, "uid_mismatch")
+    response = asked(flights, {"0": 1}, uid=fresh_id())
+    assert (response.status_code, code(response)) == (409, "uid_mismatch")
 
 
 @pytest.mark.parametrize("offsets", [{"0": -1}, {"0": 2**63}, {"00": 1}, {"a": 1}, {"0": "1"}, []])
 def test_invalid_offsets_are_refused(flights: Site, offsets: Any) -> None:
-    answer = asked(flights, offsets)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    response = asked(flights, offsets)
+    assert (response.status_code, code(response)) == (422, "invalid_request")

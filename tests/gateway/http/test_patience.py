@@ -20,10 +20,10 @@ def asked(flights: Site, **heartbeat: int) -> Any:
 
 def test_the_interval_is_a_sixth_of_the_timeout_and_at_most_the_channels(flights: Site) -> None:
     for timeout_ms, interval_ms in ((300, 100), (3000, 500), (30_000, 2000), (60_000, 2000)):
-        answer = asked(flights, timeout_ms=timeout_ms).json()
+        response = asked(flights, timeout_ms=timeout_ms).json()
         times = {"interval_ms": interval_ms, "timeout_ms": timeout_ms}
-        assert answer["heartbeat"] == answer["endpoint"]["heartbeat"] == times
-        assert flights.get(answer["endpoint"])["heartbeat"] == times
+        assert response["heartbeat"] == response["endpoint"]["heartbeat"] == times
+        assert flights.get(response["endpoint"])["heartbeat"] == times
     assert asked(flights, interval_ms=5000).json()["heartbeat"]["timeout_ms"] == 60_000
     assert flights.join()["heartbeat"] == {"interval_ms": 2000, "timeout_ms": 60_000}
 

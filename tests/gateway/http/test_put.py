@@ -10,11 +10,11 @@ OTHER_SCHEMA = {**SCHEMA, "fields": [{"name": "b", "type": "string"}]}
 
 
 def test_a_channel_is_created_with_defaults(rig: Rig) -> None:
-    answer = rig.put()
-    assert answer.status_code == 201
-    body = answer.json()
+    response = rig.put()
+    assert response.status_code == 201
+    body = response.json()
     uid = body["metadata"]["uid"]
-    assert answer.headers["etag"] == f'"{uid[:8]}.1.1"'
+    assert response.headers["etag"] == f'"{uid[:8]}.1.1"'
     assert body["metadata"] == {
         "name": "flights",
         "uid": uid,
@@ -107,15 +107,15 @@ def test_a_change_that_would_lose_records_is_refused(
     rig: Rig, spec: dict[str, Any], expected: str
 ) -> None:
     before = rig.put(partitions=2, pinned=True)
-    answer = rig.http.put("/v1/channels/flights", json={"spec": spec})
-    assert (answer.status_code, code(answer)) == (409, expected)
+    response = rig.http.put("/v1/channels/flights", json={"spec": spec})
+    assert (response.status_code, code(response)) == (409, expected)
     assert rig.http.get("/v1/channels/flights").headers["etag"] == before.headers["etag"]
 
 
 def test_a_new_channel_needs_a_schema(shared_rig: Rig) -> None:
-    answer = shared_rig.http.put("/v1/channels/flights", json={"spec": {"partitions": 2}})
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
-    assert answer.json()["errors"][0]["pointer"] == "/spec/schema"
+    response = shared_rig.http.put("/v1/channels/flights", json={"spec": {"partitions": 2}})
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert response.json()["errors"][0]["pointer"] == "/spec/schema"
 
 
 def test_a_uid_selects_its_incarnation(rig: Rig) -> None:
@@ -130,9 +130,9 @@ def test_a_uid_selects_its_incarnation(rig: Rig) -> None:
 def test_a_deleting_channel_refuses_changes(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.http.delete("/v1/channels/flights", params={"uid": uid})
-    answer = rig.put()
-    assert (answer.status_code, code(answer)) == (409, "channel_deleting")
-    assert answer.json()["retriable"]
+    response = rig.put()
+    assert (response.status_code, code(response)) == (409, "channel_deleting")
+    assert response.json()["retriable"]
 
 
 def test_preconditions_hold_or_nothing_happens(rig: Rig) -> None:
@@ -178,25 +178,25 @@ def test_more_replicas_than_brokers_are_accepted_without_kafka(rig: Rig) -> None
 def test_unlisted_topic_settings_are_refused_by_name(
     shared_rig: Rig, config: dict[str, str], said: str
 ) -> None:
-    answer = shared_rig.put(config=config)
-    assert (answer.status_code, code(answer)) == (422, "config_not_allowed")
-    (error,) = answer.json()["errors"]
+    response = shared_rig.put(config=config)
+    assert (response.status_code, code(response)) == (422, "config_not_allowed")
+    (error,) = response.json()["errors"]
     assert error["pointer"] == f"/spec/config/{next(iter(config))}"
     assert said in error["message"]
     assert shared_rig.http.get("/v1/channels/flights").status_code == 404
 
 
 def test_a_broken_schema_is_refused_with_its_path(shared_rig: Rig) -> None:
-    answer = shared_rig.put(schema={**SCHEMA, "fields": [{"name": "a", "type": "lnog"}]})
-    assert (answer.status_code, code(answer)) == (422, "invalid_schema")
-    assert "lnog" in answer.json()["detail"]
+    response = shared_rig.put(schema={**SCHEMA, "fields": [{"name": "a", "type": "lnog"}]})
+    assert (response.status_code, code(response)) == (422, "invalid_schema")
+    assert "lnog" in response.json()["detail"]
 
 
 def test_of_concurrent_creations_one_creates_and_all_return_the_channel(rig: Rig) -> None:
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: rig.put(partitions=2), range(8)))
-    assert sorted(each.status_code for each in answers) == [200] * 7 + [201]
-    assert len({each.json()["metadata"]["uid"] for each in answers}) == 1
+        responses = list(pool.map(lambda _: rig.put(partitions=2), range(8)))
+    assert sorted(each.status_code for each in responses) == [200] * 7 + [201]
+    assert len({each.json()["metadata"]["uid"] for each in responses}) == 1
 
 
 def test_each_concurrent_change_is_counted(rig: Rig) -> None:
@@ -204,6 +204,6 @@ def test_each_concurrent_change_is_counted(rig: Rig) -> None:
     with ThreadPoolExecutor(8) as pool:
         changes = [{"metadata": {"labels": {"n": str(n)}}} for n in range(8)]
         path = "/v1/channels/flights"
-        answers = list(pool.map(lambda body: rig.http.put(path, json=body), changes))
-    assert {each.status_code for each in answers} == {200}
-    assert {each.json()["metadata"]["generation"] for each in answers} == set(range(2, 10))
+        responses = list(pool.map(lambda body: rig.http.put(path, json=body), changes))
+    assert {each.status_code for each in responses} == {200}
+    assert {each.json()["metadata"]["generation"] for each in responses} == set(range(2, 10))

@@ -18,9 +18,9 @@ def rig_with_kafka(database: Database, database_url: str, kafka: SharedKafka) ->
 
 
 def test_more_replicas_than_brokers_are_refused_and_nothing_is_created(rig_with_kafka: Rig) -> None:
-    answer = rig_with_kafka.put(replication=2)
-    assert (answer.status_code, code(answer)) == (409, "replication_exceeds_brokers")
-    assert "Kafka has 1" in answer.json()["detail"]
+    response = rig_with_kafka.put(replication=2)
+    assert (response.status_code, code(response)) == (409, "replication_exceeds_brokers")
+    assert "Kafka has 1" in response.json()["detail"]
     assert rig_with_kafka.http.get("/v1/channels/flights").status_code == 404
     assert rig_with_kafka.put(replication=1).status_code == 201
 

@@ -27,9 +27,9 @@ def client(rig: Rig) -> Iterator[SchemaRegistryClient]:
 def channel_of(rig: Rig, name: str = "flights", **spec: Any) -> dict[str, Any]:
     """Make a channel with two versions of its schema."""
     rig.put(name, **spec)
-    answer = rig.http.put(f"/v1/channels/{name}", json={"spec": {"schema": WIDER}})
-    assert answer.status_code == 200, answer.text
-    body: dict[str, Any] = answer.json()
+    response = rig.http.put(f"/v1/channels/{name}", json={"spec": {"schema": WIDER}})
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
     return body
 
 
@@ -147,20 +147,20 @@ def test_changes_are_refused_with_advice(rig: Rig, client: SchemaRegistryClient)
 )
 def test_errors_have_the_form_of_the_registry(rig: Rig, path: str, status: int, code: int) -> None:
     channel_of(rig)
-    answer = rig.http.get(f"/registry{path}")
-    assert (answer.status_code, answer.json()["error_code"]) == (status, code)
-    assert answer.json().keys() == {"error_code", "message"}
-    assert answer.headers["content-type"] == MEDIA_TYPE
+    response = rig.http.get(f"/registry{path}")
+    assert (response.status_code, response.json()["error_code"]) == (status, code)
+    assert response.json().keys() == {"error_code", "message"}
+    assert response.headers["content-type"] == MEDIA_TYPE
 
 
 def test_an_invalid_schema_is_refused(rig: Rig) -> None:
     channel_of(rig)
-    answer = rig.http.post(
+    response = rig.http.post(
         "/registry/subjects/flights-value",
         content=json.dumps({"schema": '{"type": "nonsense"}'}),
         headers={"Content-Type": MEDIA_TYPE},
     )
-    assert (answer.status_code, answer.json()["error_code"]) == (422, 42201)
+    assert (response.status_code, response.json()["error_code"]) == (422, 42201)
 
 
 @pytest.mark.parametrize(
@@ -181,17 +181,17 @@ def test_compatibility_is_that_of_the_channel(
     assert client.test_compatibility("flights-value", registry_schema(OTHER)) is compatible
     everything = "/registry/compatibility/subjects/flights-value/versions"
     body = {"schema": json.dumps(OTHER)}
-    answer = rig.http.post(everything, json=body, params={"verbose": "true"}).json()
-    assert answer["is_compatible"] is compatible
-    assert bool(answer["messages"]) is not compatible
+    response = rig.http.post(everything, json=body, params={"verbose": "true"}).json()
+    assert response["is_compatible"] is compatible
+    assert bool(response["messages"]) is not compatible
 
 
 def test_parameters_for_other_registries_are_ignored(rig: Rig) -> None:
     present = channel_of(rig)["status"]["schema"]["id"]
-    answer = rig.http.get(
+    response = rig.http.get(
         f"/registry/schemas/ids/{present}", params={"subject": "x", "fetchMaxId": "true"}
     )
-    assert Schema.parse(answer.json()["schema"]) == Schema.parse(WIDER)
+    assert Schema.parse(response.json()["schema"]) == Schema.parse(WIDER)
 
 
 def test_probes_of_consoles_are_answered(rig: Rig) -> None:
@@ -231,6 +231,6 @@ def test_a_token_is_the_password_of_basic_authentication(rig: Rig) -> None:
 @pytest.mark.parametrize("credentials", ["x", "dXNlcg==", "dXNlcjo=", "/w=="])
 def test_malformed_credentials_are_refused(rig: Rig, credentials: str) -> None:
     rig.token("admin")
-    answer = rig.http.get("/registry/subjects", headers={"Authorization": f"Basic {credentials}"})
-    assert (answer.status_code, answer.json()["error_code"]) == (401, 40101)
-    assert answer.headers["www-authenticate"] == 'Basic realm="sluiceway"'
+    response = rig.http.get("/registry/subjects", headers={"Authorization": f"Basic {credentials}"})
+    assert (response.status_code, response.json()["error_code"]) == (401, 40101)
+    assert response.headers["www-authenticate"] == 'Basic realm="sluiceway"'

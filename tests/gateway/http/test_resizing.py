@@ -66,14 +66,14 @@ def test_a_resize_of_an_unsuitable_group_is_refused(flights: Site) -> None:
     flights.member(0, 2)
     assert code(flights.resize(3, 1, uid=fresh_id())) == "uid_mismatch"
     for size in (0, 10_001, 1.0):
-        answer = flights.resize(size, 1)  # type: ignore[arg-type]
-        assert (answer.status_code, code(answer)) == (422, "invalid_request")
+        response = flights.resize(size, 1)  # type: ignore[arg-type]
+        assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
 def test_a_pinned_channel_refuses_a_larger_group(shared_rig: Rig) -> None:
     pinned = site(shared_rig, f"pinned-{fresh_id()}", partitions=2, pinned=True)
     pinned.member(0, 2)
-    answer = pinned.resize(3, 1)
-    assert (answer.status_code, code(answer)) == (409, "group_larger_than_pinned")
+    response = pinned.resize(3, 1)
+    assert (response.status_code, code(response)) == (409, "group_larger_than_pinned")
     pinned.member(0, 2, group="maps", mode="broadcast")
     assert pinned.resize(3, 1, group="maps").status_code == 200

@@ -38,15 +38,15 @@ def versions(rig: Rig) -> list[tuple[int, dict[str, Any]]]:
 
 def test_a_schema_that_reads_the_old_records_is_a_new_version(rig: Rig) -> None:
     first = rig.put().json()
-    answer = update(rig, schema=WIDER)
-    assert answer.status_code == 200, answer.text
-    body = answer.json()
+    response = update(rig, schema=WIDER)
+    assert response.status_code == 200, response.text
+    body = response.json()
     assert body["spec"]["schema"] == WIDER
     assert body["metadata"]["generation"] == 2
     assert body["status"]["schema"] == {"id": 2, "version": 2}
     assert versions(rig) == [(1, SCHEMA), (2, WIDER)]
     again = update(rig, schema=WIDER)
-    assert again.headers["etag"] == answer.headers["etag"]
+    assert again.headers["etag"] == response.headers["etag"]
     assert first["status"]["schema"] == {"id": 1, "version": 1}
 
 
@@ -90,9 +90,9 @@ def test_each_broken_rule_is_reported_and_nothing_is_stored(
     shared_rig.put(compatibility="none")
     shared_rig.http.put(PATH, json={"spec": {"compatibility": compatibility}})
     before = versions(shared_rig)
-    answer = update(shared_rig, schema=given)
-    assert (answer.status_code, code(answer)) == (409, "schema_incompatible")
-    errors = answer.json()["errors"]
+    response = update(shared_rig, schema=given)
+    assert (response.status_code, code(response)) == (409, "schema_incompatible")
+    errors = response.json()["errors"]
     assert [each["pointer"] for each in errors] == ["/spec/schema"] * len(said)
     for each, words in zip(errors, said, strict=True):
         assert words in each["message"]
@@ -115,9 +115,9 @@ def test_compatibility_is_checked_against_every_version(rig: Rig) -> None:
     update(rig, schema=SCHEMA)
     # The newest has no b, the first has: as a long it could not be read.
     clash = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "long", "default": 0}]}  # type: ignore[misc]
-    answer = update(rig, schema=clash, compatibility="backward")
-    assert (answer.status_code, code(answer)) == (409, "schema_incompatible")
-    assert "version 1" in answer.json()["errors"][0]["message"]
+    response = update(rig, schema=clash, compatibility="backward")
+    assert (response.status_code, code(response)) == (409, "schema_incompatible")
+    assert "version 1" in response.json()["errors"][0]["message"]
     assert rig.http.get(PATH).json()["spec"]["compatibility"] == "none", "all of it or nothing"
 
 
@@ -128,9 +128,9 @@ def test_of_two_conflicting_concurrent_updates_one_is_refused(rig: Rig) -> None:
         for type_, default in (("string", "x"), ("long", 0))
     ]
     with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(lambda given: update(rig, schema=given), clash))
-    assert sorted(each.status_code for each in answers) == [200, 409]
-    refused = next(each for each in answers if each.status_code == 409)
+        responses = list(pool.map(lambda given: update(rig, schema=given), clash))
+    assert sorted(each.status_code for each in responses) == [200, 409]
+    refused = next(each for each in responses if each.status_code == 409)
     assert code(refused) == "schema_incompatible"
     assert len(versions(rig)) == 2
 
@@ -138,16 +138,16 @@ def test_of_two_conflicting_concurrent_updates_one_is_refused(rig: Rig) -> None:
 def test_concurrent_registrations_of_one_schema_make_one_version(rig: Rig) -> None:
     rig.put()
     with ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda _: update(rig, schema=WIDER), range(6)))
-    assert {each.status_code for each in answers} == {200}
+        responses = list(pool.map(lambda _: update(rig, schema=WIDER), range(6)))
+    assert {each.status_code for each in responses} == {200}
     assert [version for version, _ in versions(rig)] == [1, 2]
 
 
 def test_a_schema_of_too_many_fields_is_refused_with_the_limit(shared_rig: Rig) -> None:
     wide = [{"name": f"f{number}", "type": "int"} for number in range(10_001)]
-    answer = shared_rig.put("wide", schema={**SCHEMA, "fields": wide})
-    assert (answer.status_code, code(answer)) == (422, "invalid_schema")
-    assert "10000 fields" in answer.json()["detail"]
+    response = shared_rig.put("wide", schema={**SCHEMA, "fields": wide})
+    assert (response.status_code, code(response)) == (422, "invalid_schema")
+    assert "10000 fields" in response.json()["detail"]
 
 
 def fill(rig: Rig, count: int, definition: Callable[[int], dict[str, Any]]) -> None:
@@ -212,8 +212,8 @@ def test_a_schema_is_found_by_its_message_id(rig: Rig) -> None:
     assert rig.http.get("/v1/schemas/1").json() == {"id": 1, "definition": SCHEMA}
     assert rig.http.get("/v1/schemas/2").json() == {"id": 2, "definition": WIDER}
     for unknown in ("3", "0", "x", "99999999999"):
-        answer = rig.http.get(f"/v1/schemas/{unknown}")
-        assert code(answer) == ("not_found" if unknown == "3" else "invalid_request")
+        response = rig.http.get(f"/v1/schemas/{unknown}")
+        assert code(response) == ("not_found" if unknown == "3" else "invalid_request")
 
 
 def test_a_schema_is_visible_with_one_of_its_channels(rig: Rig) -> None:
@@ -227,8 +227,8 @@ def test_a_schema_is_visible_with_one_of_its_channels(rig: Rig) -> None:
 
 
 def test_a_missing_channel_has_no_schemas(shared_rig: Rig) -> None:
-    answer = shared_rig.http.get("/v1/channels/absent/schemas")
-    assert (answer.status_code, code(answer)) == (404, "channel_not_found")
+    response = shared_rig.http.get("/v1/channels/absent/schemas")
+    assert (response.status_code, code(response)) == (404, "channel_not_found")
 
 
 def test_unions_of_several_types_are_compared_by_their_branches(rig: Rig) -> None:

@@ -27,9 +27,9 @@ def become(rig: Rig, label: str, *scopes: str) -> None:
     rig.http.headers.update(rig.token(*(scopes or ("admin",)), label=label))
 
 
-def refused(answer: httpx.Response) -> None:
-    assert (answer.status_code, code(answer)) == (403, "forbidden")
-    assert "another owner" in answer.json()["detail"]
+def refused(response: httpx.Response) -> None:
+    assert (response.status_code, code(response)) == (403, "forbidden")
+    assert "another owner" in response.json()["detail"]
 
 
 def task(endpoint: Any) -> Any:
@@ -91,8 +91,8 @@ def test_tasks_of_another_owner_are_refused_one_by_one(flights: Site) -> None:
     own = Site(rig=flights.rig, name=flights.name, uid=flights.uid)
     mine = own.attach("writer")
     tasks = [task(theirs), task(mine)]
-    answer = own.send(beat=1, session=fresh_id(), tasks=tasks).json()
-    replies = {each["endpoint"]: each for each in answer["tasks"]}
+    response = own.send(beat=1, session=fresh_id(), tasks=tasks).json()
+    replies = {each["endpoint"]: each for each in response["tasks"]}
     assert replies[mine["id"]]["status"] == "ok"
     assert replies[theirs["id"]]["status"] == "refused"
     assert "another owner" in replies[theirs["id"]]["reason"]
@@ -104,8 +104,8 @@ def test_processes_of_one_owner_share_an_endpoint_with_different_tokens(
 ) -> None:
     endpoint = flights.attach("writer")
     become(flights.rig, "job", "write:flights")
-    answer = flights.send(beat=1, session=fresh_id(), tasks=[task(endpoint)]).json()
-    assert [each["status"] for each in answer["tasks"]] == ["ok"]
+    response = flights.send(beat=1, session=fresh_id(), tasks=[task(endpoint)]).json()
+    assert [each["status"] for each in response["tasks"]] == ["ok"]
     # As planning does in the name of the driver.
     assert flights.ask("writer").status_code == 201
 
@@ -134,9 +134,9 @@ def test_a_heartbeat_far_ahead_is_refused_and_the_next_one_counts(rig: Rig) -> N
     reader = flights.member()
     flights.beat(report(reader, "started"), beat=3)
     for beat in (HIGHEST, 4 + MAX_BEATS_AHEAD):
-        answer = flights.send(report(reader, "stopped"), beat=beat)
-        assert (answer.status_code, code(answer)) == (422, "invalid_request")
-        assert answer.json()["errors"][0]["pointer"] == "/beat"
+        response = flights.send(report(reader, "stopped"), beat=beat)
+        assert (response.status_code, code(response)) == (422, "invalid_request")
+        assert response.json()["errors"][0]["pointer"] == "/beat"
     assert flights.get(reader)["state"] == "started"
     assert flights.send(report(reader, "stopped"), beat=4).json()["beat"] == 4
     assert flights.get(reader)["state"] == "stopped"

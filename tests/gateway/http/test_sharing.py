@@ -119,8 +119,8 @@ def test_a_late_sync_changes_nothing(flights: Site) -> None:
         {"take": generation + 1, "has": generation - 1},
         {"take": generation + 2, "has": generation},
     ):
-        answer = flights.sync(first, **late).json()
-        assert (answer["taken"], answer["held"]) == (False, [0, 2]), late
+        response = flights.sync(first, **late).json()
+        assert (response["taken"], response["held"]) == (False, [0, 2]), late
     assert flights.commit(first, 1, (0, 1, 0)).status_code == 200
     shares(flights, first, second, third)
     again = flights.sync(first, take=generation + 1, has=generation).json()
@@ -186,16 +186,16 @@ def test_a_repeated_join_is_idempotent(flights: Site) -> None:
     id_ = fresh_id()
     first = flights.join(id=id_)
     assert flights.join(id=id_) == first
-    answer = flights.ask(id=id_, group="d", index=0, size=1)
-    assert (answer.status_code, code(answer)) == (409, "endpoint_id_reused")
+    response = flights.ask(id=id_, group="d", index=0, size=1)
+    assert (response.status_code, code(response)) == (409, "endpoint_id_reused")
     assert len(flights.listed()) == 1
 
 
 def test_a_group_is_dynamic_or_of_a_fixed_size_while_a_member_lives(flights: Site) -> None:
     member, fixed = flights.join(), flights.member(0, 2)
     for asked in ({"group": "d", "index": 0, "size": 2}, {"group": "g", "dynamic": True}):
-        answer = flights.ask(**asked)
-        assert (answer.status_code, code(answer)) == (409, "group_size")
+        response = flights.ask(**asked)
+        assert (response.status_code, code(response)) == (409, "group_size")
     flights.depart(member)
     flights.depart(fixed)
     assert flights.member(1, 2, group="d")["partitions"] == [1, 3]
@@ -219,9 +219,9 @@ def test_a_group_is_dynamic_or_of_a_fixed_size_while_a_member_lives(flights: Sit
 def test_invalid_dynamic_members_are_refused(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
-    answer = flights.ask(**body)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request"), answer.text
-    assert [each["pointer"] for each in answer.json()["errors"]] == [pointer]
+    response = flights.ask(**body)
+    assert (response.status_code, code(response)) == (422, "invalid_request"), response.text
+    assert [each["pointer"] for each in response.json()["errors"]] == [pointer]
 
 
 def test_only_members_sync(flights: Site) -> None:

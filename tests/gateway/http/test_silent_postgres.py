@@ -92,11 +92,11 @@ def test_while_postgres_hangs_every_request_is_503(postgres: Postgres, wait_ms: 
         def check(request: Callable[[Site], httpx.Response]) -> None:
             own = free.get()
             begun_s = time.monotonic()
-            answer = request(own)
+            response = request(own)
             free.put(own)
             assert time.monotonic() - begun_s < ANSWERED_S
-            assert (answer.status_code, code(answer)) == (503, "database_unavailable")
-            assert answer.json()["retriable"] is True
+            assert (response.status_code, code(response)) == (503, "database_unavailable")
+            assert response.json()["retriable"] is True
 
         # More than there are connections and threads, and again when it is known.
         with (
@@ -153,11 +153,11 @@ def test_an_unconfirmed_commit_can_be_repeated(postgres: Postgres, arrives: bool
         reader = flights.member()
         assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
         relay.lose_at(COMMIT, arrives=arrives)
-        answer = flights.commit(reader, 2, (0, 9, 0))
+        response = flights.commit(reader, 2, (0, 9, 0))
         assert not relay.waits_to_lose
-        assert (answer.status_code, code(answer)) == (503, "database_unavailable")
-        assert "may or may not" in answer.json()["detail"]
-        assert answer.json()["retriable"] is True
+        assert (response.status_code, code(response)) == (503, "database_unavailable")
+        assert "may or may not" in response.json()["detail"]
+        assert response.json()["retriable"] is True
         again = repeated(lambda: flights.commit(reader, 2, (0, 9, 0)))
         assert (again.status_code, again.json()["number"]) == (200, 2)
         assert flights.committed() == [(0, 9, 0)]
@@ -188,11 +188,11 @@ def test_an_unconfirmed_change_is_made_once(postgres: Postgres, arrives: bool) -
 
 def repeated(call: Callable[[], httpx.Response]) -> httpx.Response:
     """Repeat a call until it is not 503: a transaction that was lost may hold its locks a while."""
-    answers: list[httpx.Response] = []
+    responses: list[httpx.Response] = []
 
     def done() -> bool:
-        answers.append(call())
-        return answers[-1].status_code != 503
+        responses.append(call())
+        return responses[-1].status_code != 503
 
     until(done, 3 * ANSWERED_S)
-    return answers[-1]
+    return responses[-1]

@@ -244,9 +244,9 @@ def test_a_wait_ends_with_the_next_sample(flights: Site, path: str) -> None:
     with ThreadPoolExecutor() as pool:
         future = waiting(flights.rig, pool, path)
         sampled(flights)
-        answer = future.result(20)
-    assert answer.status_code == 200
-    assert "stalled" in answer.text
+        response = future.result(20)
+    assert response.status_code == 200
+    assert "stalled" in response.text
 
 
 def test_a_long_poll_of_the_list_ignores_hidden_changes(flights: Site) -> None:
@@ -267,15 +267,15 @@ def test_a_long_poll_of_the_list_ignores_hidden_changes(flights: Site) -> None:
         assert looks.wait(20)
         assert not future.done()
         sampled(flights)
-        answer = future.result(20)
-    assert [each["channel"]["name"] for each in answer.json()["items"]] == ["flights"]
+        response = future.result(20)
+    assert [each["channel"]["name"] for each in response.json()["items"]] == ["flights"]
 
 
 def test_a_long_poll_without_a_change_times_out(flights: Site) -> None:
     for path in (PATH, "/v1/status"):
         tag = flights.rig.http.get(path).headers["etag"]
-        answer = flights.rig.http.get(path, params={"wait": 0.2}, headers={"If-None-Match": tag})
-        assert (answer.status_code, answer.headers["etag"]) == (304, tag)
+        response = flights.rig.http.get(path, params={"wait": 0.2}, headers={"If-None-Match": tag})
+        assert (response.status_code, response.headers["etag"]) == (304, tag)
 
 
 def test_a_deleted_channel_ends_the_long_poll_of_its_status(flights: Site) -> None:
@@ -297,7 +297,7 @@ def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
     sampled(sites["b"])
     sampled(sites["c"], lag=0)
     page = rig.http.get("/v1/status", params={"limit": 2}).json()
-    none = {"living": 0, "lost": 0, "failed": 0, "finished": 0}
+    none = {"live": 0, "lost": 0, "failed": 0, "finished": 0}
     assert page["items"][0] == {
         "channel": rig.http.get("/v1/channels/a/status").json()["channel"],
         "sampled_at": None,
@@ -314,8 +314,8 @@ def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
         "problems": [],
     }
     line = page["items"][1]
-    assert line["writers"] == none | {"living": 1, "failed": 1, "finished": 1}
-    assert line["readers"] == none | {"living": 1}
+    assert line["writers"] == none | {"live": 1, "failed": 1, "finished": 1}
+    assert line["readers"] == none | {"live": 1}
     assert (line["lag_messages"], line["lag_seconds"], line["progress"]) == (4, 7.5, "stalled")
     assert line["trend"] == -0.25
     assert {each["code"] for each in line["problems"]} == {"reader_stalled", "writer_failed"}

@@ -50,16 +50,16 @@ def flights(rig: Rig) -> Site:
 class Events:
     """A stream, read line by line."""
 
-    answer: httpx.Response
+    response: httpx.Response
     lines: Iterator[str] = field(init=False)
     last_id: str = ""
     kind: str | None = None
 
     def __post_init__(self) -> None:
-        assert self.answer.status_code == 200
-        assert self.answer.headers["content-type"].startswith("text/event-stream")
-        assert self.answer.headers["cache-control"] == "no-store"
-        self.lines = self.answer.iter_lines()
+        assert self.response.status_code == 200
+        assert self.response.headers["content-type"].startswith("text/event-stream")
+        assert self.response.headers["cache-control"] == "no-store"
+        self.lines = self.response.iter_lines()
 
     def block(self) -> dict[str, str] | None:
         """Return the fields of the next event or comment; None at the end."""
@@ -96,8 +96,8 @@ class Events:
 
 @contextmanager
 def watched(rig: Rig, path: str = PATH, **headers: str) -> Iterator[Events]:
-    with rig.http.stream("GET", f"{path}/events", headers=headers) as answer:
-        yield Events(answer)
+    with rig.http.stream("GET", f"{path}/events", headers=headers) as response:
+        yield Events(response)
 
 
 def test_a_status_event_is_sent_for_each_change(flights: Site) -> None:
@@ -136,7 +136,7 @@ def test_the_list_is_sent_once_and_then_changes(flights: Site) -> None:
         change = events.next("change")
         (line,) = change["changed"]
         assert line == rig.http.get(LIST).json()["items"][0]
-        assert line["readers"]["living"] == 1
+        assert line["readers"]["live"] == 1
         assert change["removed"] == []
         with rig.database.write() as tx:
             remove(tx, flights.uid, from_phases=list(Phase))
@@ -168,8 +168,8 @@ def test_a_stream_is_compressed_for_clients_that_accept_it(flights: Site, path: 
         watched(flights.rig, path, **{"Accept-Encoding": "gzip"}) as compressed,
         watched(flights.rig, path, **{"Accept-Encoding": "identity"}) as plain,
     ):
-        assert compressed.answer.headers["content-encoding"] == "gzip"
-        assert "content-encoding" not in plain.answer.headers
+        assert compressed.response.headers["content-encoding"] == "gzip"
+        assert "content-encoding" not in plain.response.headers
         assert compressed.block() == plain.block() == {"retry": "2000"}
         first = compressed.data()
         assert first == plain.data()
@@ -239,7 +239,7 @@ def test_a_slow_client_gets_changes_of_the_list_merged(flights: Site) -> None:
     _, first, second, third = asyncio.run(taken(flights.rig, None, change))
     assert b"event: state\n" in first
     found = json.loads(second.partition(b"data: ")[2])
-    merged = {each["channel"]["name"]: each["readers"]["living"] for each in found["changed"]}
+    merged = {each["channel"]["name"]: each["readers"]["live"] for each in found["changed"]}
     assert merged == {"c0": 0, "c1": 0, "c2": 0, "flights": 3, "weather": 0}
     assert third == b": \n\n"
 
@@ -254,7 +254,7 @@ def test_a_client_that_missed_more_than_the_list_has_gets_all_of_it(flights: Sit
             events.next("change")
     with watched(rig, LIST, **{"Last-Event-ID": old}) as events:
         (line,) = events.next("state")["items"]
-        assert line["readers"]["living"] == 3
+        assert line["readers"]["live"] == 3
 
 
 def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
@@ -296,8 +296,8 @@ def test_several_gateways_on_one_database_send_the_same(
     flights: Site, database: Database, database_url: str
 ) -> None:
     second = create_app(Settings(database_url=database_url, kafka_bootstrap_servers=NOBODY))
-    with serving(second) as url, httpx.stream("GET", f"{url}{LIST}/events", timeout=30) as answer:
-        others = Events(answer)
+    with serving(second) as url, httpx.stream("GET", f"{url}{LIST}/events", timeout=30) as response:
+        others = Events(response)
         with watched(flights.rig, LIST) as events:
             assert others.next("state")["items"] == events.next("state")["items"]
             flights.member()
@@ -343,8 +343,8 @@ def test_a_stream_needs_the_view_scope(flights: Site) -> None:
         assert events.block() == {"": ""}
         flights.member()
         assert names(events.next("change")["changed"]) == ["flights"]
-    answer = rig.http.get("/v1/channels/other/status/events", headers=hers)
-    assert (answer.status_code, code(answer)) == (403, "forbidden")
+    response = rig.http.get("/v1/channels/other/status/events", headers=hers)
+    assert (response.status_code, code(response)) == (403, "forbidden")
 
 
 def test_a_stream_ends_with_its_channel(flights: Site) -> None:
@@ -353,8 +353,8 @@ def test_a_stream_ends_with_its_channel(flights: Site) -> None:
         with flights.rig.database.write() as tx:
             remove(tx, flights.uid, from_phases=list(Phase))
         events.rest()
-    answer = flights.rig.http.get(f"{PATH}/events")
-    assert (answer.status_code, code(answer)) == (404, "channel_not_found")
+    response = flights.rig.http.get(f"{PATH}/events")
+    assert (response.status_code, code(response)) == (404, "channel_not_found")
 
 
 def test_a_slow_stream_of_a_deleted_channel_does_not_end_those_of_its_successor(
@@ -396,8 +396,8 @@ def test_a_stopping_gateway_ends_its_streams(database: Database, database_url: s
         begun = threading.Event()
 
         def read() -> None:
-            with httpx.stream("GET", f"{rig.url}{PATH}/events", timeout=30) as answer:
-                events = Events(answer)
+            with httpx.stream("GET", f"{rig.url}{PATH}/events", timeout=30) as response:
+                events = Events(response)
                 events.event()
                 begun.set()
                 ended.append(events.rest())
@@ -418,8 +418,8 @@ def test_streams_count_as_waiting_requests(database: Database, database_url: str
         with watched(rig) as events:
             events.event()
             assert watch.waiting == 1
-            answer = httpx.get(f"{rig.url}/v1/status/events")
-            assert (answer.status_code, code(answer)) == (503, "too_many_waiters")
+            response = httpx.get(f"{rig.url}/v1/status/events")
+            assert (response.status_code, code(response)) == (503, "too_many_waiters")
         # One that was left makes room.
         until(lambda: watch.waiting == 0)
         with watched(rig) as events:
@@ -482,5 +482,5 @@ def test_watching_leaves_no_trace(flights: Site) -> None:
     [f"{PATH}/events?wait=3", f"{LIST}/events?limit=100", f"{LIST}/events?cursor=x"],
 )
 def test_invalid_stream_requests_are_refused(shared_rig: Rig, path: str) -> None:
-    answer = shared_rig.http.get(path)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    response = shared_rig.http.get(path)
+    assert (response.status_code, code(response)) == (422, "invalid_request")

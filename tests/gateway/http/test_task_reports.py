@@ -30,9 +30,9 @@ class Worker:
         return self.site.rig.http.post("/v1/heartbeats", json=body | {"tasks": tasks})
 
     def tell(self, *tasks: Any, beat: int | None = None) -> list[str]:
-        answer = self.send(*tasks, beat=beat)
-        assert answer.status_code == 200, answer.text
-        return [each["status"] for each in answer.json()["tasks"]]
+        response = self.send(*tasks, beat=beat)
+        assert response.status_code == 200, response.text
+        return [each["status"] for each in response.json()["tasks"]]
 
 
 def task(endpoint: Any, number: int, state: str = "running", attempt: int = 0, **more: Any) -> Any:
@@ -46,9 +46,9 @@ def records(count: int) -> Any:
 
 def keep(site: Site) -> Any:
     """Beat for all that the session attached."""
-    answer = site.send(keeps=True)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = site.send(keeps=True)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def test_the_counters_of_an_endpoint_are_the_sums_of_its_tasks(flights: Site) -> None:
@@ -112,8 +112,8 @@ def test_a_member_closed_by_its_tasks_releases_its_partitions(rig: Rig) -> None:
     assert (found["state"], found["counters"]["records"]) == ("closed", 3)
     asked = flights.sync(second).json()
     assert (asked["generation"], asked["taken"], asked["pending"]) == (generation + 1, False, [])
-    answer = flights.sync(second, take=generation + 1, has=generation).json()
-    assert answer["partitions"] == [0, 1, 2, 3]
+    response = flights.sync(second, take=generation + 1, has=generation).json()
+    assert response["partitions"] == [0, 1, 2, 3]
 
 
 def test_tasks_of_another_epoch_are_fenced(flights: Site) -> None:
@@ -191,9 +191,9 @@ def test_tasks_need_the_scope_of_their_endpoint(rig: Rig, flights: Site) -> None
     endpoint = flights.attach("writer")
     rig.http.headers.update(rig.token("read"))
 
-    answer = Worker(flights).send(task(endpoint, 0))
+    response = Worker(flights).send(task(endpoint, 0))
 
-    assert [each["status"] for each in answer.json()["tasks"]] == ["refused"]
+    assert [each["status"] for each in response.json()["tasks"]] == ["refused"]
     assert flights.get(endpoint)["counters"] == {}
 
 
@@ -221,9 +221,9 @@ def test_a_keeping_session_gets_only_endpoints_in_the_tokens_scope(rig: Rig, fli
 def test_malformed_tasks_are_refused(flights: Site, wrong: Any) -> None:
     endpoint = flights.attach("writer")
 
-    answer = Worker(flights).send(task(endpoint, 0) | wrong)
+    response = Worker(flights).send(task(endpoint, 0) | wrong)
 
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
 def test_an_attempt_is_at_most_once_in_a_heartbeat(flights: Site) -> None:
@@ -269,9 +269,9 @@ def test_a_keeping_session_has_an_interval_short_enough_to_renew_batches(rig: Ri
 def test_a_heartbeat_without_keeps_returns_no_kept_endpoints(flights: Site) -> None:
     endpoint = flights.attach("writer")
 
-    answer = flights.send(report(endpoint)).json()
+    response = flights.send(report(endpoint)).json()
 
-    assert answer.keys() == {"next_ms", "beat", "endpoints"}
+    assert response.keys() == {"next_ms", "beat", "endpoints"}
 
 
 def _calm(rig: Rig) -> str:

@@ -13,15 +13,15 @@ def test_a_token_describes_itself_without_its_secret(rig: Rig) -> None:
     limited = rig.token(
         "read", "manage:sales.", label="Ana's laptop", expires_in=timedelta(hours=1)
     )
-    answer = rig.http.get(PATH, headers=limited)
+    response = rig.http.get(PATH, headers=limited)
     id_, secret = limited["Authorization"].split("_")[1:]
-    assert answer.json() == {
+    assert response.json() == {
         "id": id_,
         "name": "Ana's laptop",
         "scopes": ["read", "manage:sales."],
         "expires_at": "2030-01-01T01:00:00.000Z",
     }
-    assert secret not in answer.text
+    assert secret not in response.text
     lasting = rig.http.get(PATH, headers=rig.token("admin", label="ops")).json()
     assert (lasting["name"], lasting["scopes"], lasting["expires_at"]) == ("ops", ["admin"], None)
 
@@ -39,5 +39,5 @@ def test_a_token_that_ended_is_refused(rig: Rig, end: str) -> None:
         rig.clock.advance(timedelta(hours=1))
     else:
         rig.tokens.revoke(given["Authorization"].split("_")[1])
-    answer = rig.http.get(PATH, headers=given)
-    assert (answer.status_code, code(answer)) == (401, "unauthenticated")
+    response = rig.http.get(PATH, headers=given)
+    assert (response.status_code, code(response)) == (401, "unauthenticated")

@@ -95,8 +95,8 @@ def test_nothing_is_committed_if_a_position_is_refused(
     before = ledger.committed()
     batch = ledger.open("k2")
     asked = positions(source, reader, 2, moved) | change
-    answer = ledger.ask_commit(batch, {0: [(8, 12)]}, positions=asked)
-    assert (answer.status_code // 100, code(answer)) == (4, expected)
+    response = ledger.ask_commit(batch, {0: [(8, 12)]}, positions=asked)
+    assert (response.status_code // 100, code(response)) == (4, expected)
     assert stored(source) == {0: 5}
     assert ledger.committed() == {**before, "open": ledger.committed()["open"]}
     good = positions(source, reader, 2, {0: (5, 9)})
@@ -110,8 +110,8 @@ def test_no_position_moves_if_the_batch_is_refused(
     batch = ledger.open()
     ledger.ask_abort(batch)
     asked = positions(source, reader, 1, {0: (None, 5)})
-    answer = ledger.ask_commit(batch, {0: [(0, 8)]}, positions=asked)
-    assert code(answer) == "batch_aborted"
+    response = ledger.ask_commit(batch, {0: [(0, 8)]}, positions=asked)
+    assert code(response) == "batch_aborted"
     assert stored(source) == {}
 
 
@@ -119,8 +119,8 @@ def test_positions_of_another_channel_need_its_uid(
     ledger: LedgerSite, source: Site, reader: Any
 ) -> None:
     asked = positions(source, reader, 1, {0: (None, 5)}, uid=None)
-    answer = ledger.ask_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    response = ledger.ask_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
 def test_a_token_that_may_not_read_the_source_commits_nothing(
@@ -129,5 +129,5 @@ def test_a_token_that_may_not_read_the_source_commits_nothing(
     headers = ledger.rig.token("write:flights")
     ledger.rig.http.headers.update(headers)
     asked = positions(source, reader, 1, {0: (None, 5)})
-    answer = ledger.ask_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
-    assert (answer.status_code, code(answer)) == (403, "forbidden")
+    response = ledger.ask_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
+    assert (response.status_code, code(response)) == (403, "forbidden")

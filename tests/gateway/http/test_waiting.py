@@ -42,9 +42,9 @@ def start_waiting(rig: Rig, pool: ThreadPoolExecutor, etag: str) -> "Future[http
 
 def test_an_unchanged_channel_is_304(rig: Rig) -> None:
     etag = rig.put().headers["etag"]
-    answer = rig.http.get(PATH, headers={"If-None-Match": etag})
-    assert (answer.status_code, answer.content) == (304, b"")
-    assert answer.headers["etag"] == etag
+    response = rig.http.get(PATH, headers={"If-None-Match": etag})
+    assert (response.status_code, response.content) == (304, b"")
+    assert response.headers["etag"] == etag
     assert rig.http.get(PATH, headers={"If-None-Match": '"other"'}).status_code == 200
 
 
@@ -66,9 +66,9 @@ def test_a_change_by_this_replica_ends_the_wait(rig: Rig) -> None:
     with ThreadPoolExecutor() as pool:
         waiting = start_waiting(rig, pool, etag)
         rig.put(partitions=2)
-        answer = waiting.result(20)
-    assert answer.status_code == 200
-    assert answer.json()["spec"]["partitions"] == 2
+        response = waiting.result(20)
+    assert response.status_code == 200
+    assert response.json()["spec"]["partitions"] == 2
 
 
 def test_a_change_by_another_replica_ends_the_wait(rig: Rig) -> None:
@@ -118,9 +118,9 @@ def test_waits_over_the_limit_are_refused(database: Database, database_url: str)
     ):
         etag = rig.put().headers["etag"]
         waiting = start_waiting(rig, pool, etag)
-        answer = wait(rig, etag)
-        assert (answer.status_code, code(answer)) == (503, "too_many_waiters")
-        assert answer.headers["retry-after"] == "1"
+        response = wait(rig, etag)
+        assert (response.status_code, code(response)) == (503, "too_many_waiters")
+        assert response.headers["retry-after"] == "1"
         rig.put(partitions=2)
         assert waiting.result(20).status_code == 200
 
@@ -138,8 +138,8 @@ def test_a_stopping_gateway_answers_waiting_requests(database: Database, databas
 
 @pytest.mark.parametrize("seconds", ["-1", "61", "nan", "inf", "soon", ""])
 def test_an_invalid_wait_is_refused(shared_rig: Rig, seconds: str) -> None:
-    answer = shared_rig.http.get(PATH, params={"wait": seconds})
-    assert (answer.status_code, code(answer)) == (422, "invalid_request")
+    response = shared_rig.http.get(PATH, params={"wait": seconds})
+    assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
 @pytest.mark.parametrize("path", [PATH, f"{PATH}/endpoints", f"{PATH}/status", "/v1/status"])
@@ -164,8 +164,8 @@ def test_a_token_that_is_revoked_during_a_wait_does_not_see_the_change(
         rig.tokens.revoke(mine["Authorization"].split("_")[1])
         flights.attach()
         rig.put(partitions=8)
-        answer = waiting.result(60)
-    assert (answer.status_code, code(answer)) == (401, "unauthenticated")
+        response = waiting.result(60)
+    assert (response.status_code, code(response)) == (401, "unauthenticated")
 
 
 class ClosedMeanwhile(Poller[str, int]):

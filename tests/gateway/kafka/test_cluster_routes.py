@@ -30,24 +30,24 @@ def http(gateway_url: str) -> Iterator[httpx.Client]:
 
 def ready(http: httpx.Client, name: str, **spec: Any) -> dict[str, Any]:
     """Make a channel and return it once it is ready."""
-    answer = http.put(f"/v1/channels/{name}", json={"spec": {"schema": SCHEMA, **spec}})
-    assert answer.status_code == 201, answer.text
+    response = http.put(f"/v1/channels/{name}", json={"spec": {"schema": SCHEMA, **spec}})
+    assert response.status_code == 201, response.text
     deadline = time.monotonic() + 180
-    while (channel := answer.json())["status"]["phase"] != "ready":
+    while (channel := response.json())["status"]["phase"] != "ready":
         assert time.monotonic() < deadline, channel
-        answer = http.get(
-            f"/v1/channels/{name}?wait=5", headers={"If-None-Match": answer.headers["ETag"]}
+        response = http.get(
+            f"/v1/channels/{name}?wait=5", headers={"If-None-Match": response.headers["ETag"]}
         )
-        if answer.status_code == 304:
-            answer = http.get(f"/v1/channels/{name}")
+        if response.status_code == 304:
+            response = http.get(f"/v1/channels/{name}")
     found: dict[str, Any] = channel
     return found
 
 
-def problem(answer: httpx.Response, status: int, code: str) -> str:
-    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    detail: str = answer.json()["detail"]
+def problem(response: httpx.Response, status: int, code: str) -> str:
+    assert (response.status_code, response.json()["code"]) == (status, code), response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    detail: str = response.json()["detail"]
     return detail
 
 
@@ -79,7 +79,7 @@ def test_a_topic_shows_its_partitions_and_watermarks(
 
 
 def test_an_unknown_broker_or_topic_is_404(http: httpx.Client) -> None:
-    assert "living brokers: 1" in problem(http.get("/v1/cluster/brokers/9"), 404, "not_found")
+    assert "live brokers: 1" in problem(http.get("/v1/cluster/brokers/9"), 404, "not_found")
     assert "'nope'" in problem(http.get("/v1/cluster/topics/nope"), 404, "not_found")
 
 
@@ -101,10 +101,10 @@ def test_without_kafka_the_cluster_is_unavailable(tmp_path: Path, path: str) -> 
     )
     migrate(settings.database_url.get_secret_value())
     with serving(create_app(settings)) as url:
-        answer = httpx.get(f"{url}/v1/cluster{path}", timeout=30)
-    assert "does not answer" in problem(answer, 503, "kafka_unavailable")
-    assert answer.headers["Retry-After"]
-    assert answer.json()["retriable"]
+        response = httpx.get(f"{url}/v1/cluster{path}", timeout=30)
+    assert "does not answer" in problem(response, 503, "kafka_unavailable")
+    assert response.headers["Retry-After"]
+    assert response.json()["retriable"]
 
 
 @pytest.fixture

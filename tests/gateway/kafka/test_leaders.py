@@ -40,7 +40,7 @@ def with_records(server: KafkaServer) -> KafkaAdmin:
 
 
 def answered(ask: Callable[[], dict[int, int]]) -> dict[int, int]:
-    """Return the first answer that has offsets, if there is one soon."""
+    """Return the first response that has offsets, if there is one soon."""
 
     def offsets() -> dict[int, int]:
         with suppress(KafkaUnavailable):
@@ -79,5 +79,5 @@ def test_a_leader_that_does_not_answer_has_no_offsets(server: KafkaServer) -> No
         with pytest.raises(KafkaUnavailable):
             admin.newest(NAME, [0])
 
-    # The first answer may still lack the partition: None stands for a leader that was too slow.
+    # The first response may still lack the partition: None stands for a leader that was too slow.
     until(lambda: admin.watermarks(NAME, [0]) == {0: Watermarks(begin_offset=0, end_offset=3)})

@@ -287,10 +287,10 @@ def test_a_batch_gives_the_same_as_single_requests(crowd: Crowd, seed: int) -> N
     for at, each in enumerate(wanted):
         crowd.services.attach(single, a_spec(title=str(at), **each), uid=single_uid)
     requests = [crowd.request(title=str(at), **each) for at, each in enumerate(wanted)]
-    answers = [each.result(30) for each in crowd.together(*requests)]
+    responses = [each.result(30) for each in crowd.together(*requests)]
     assert rows_of(crowd, crowd.uid) == rows_of(crowd, single_uid)
     stored = {row.id: row for row in crowd.rows(endpoints, crowd.uid)}
-    for each in answers:
+    for each in responses:
         row = stored[each.endpoint.id]
         assert (row.epoch, row.member_index) == (each.endpoint.epoch, each.endpoint.place.index)
 

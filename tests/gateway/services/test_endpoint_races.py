@@ -12,7 +12,7 @@ import pytest
 from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.idempotency import Answer
+from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_batch import Attached
@@ -143,7 +143,7 @@ def test_a_forced_reset_and_a_commit_are_serialized(crowd: Crowd) -> None:
                 uid=crowd.uid,
                 principal=LOOPBACK,
                 request=None,
-                render=lambda _report: Answer(status=200, headers={}, body=""),
+                render=lambda _report: StoredResponse(status=200, headers={}, body=""),
             )
 
         committed, _ = crowd.at_once(lambda reader=reader: crowd.commit(reader, 1, 100), put_back)

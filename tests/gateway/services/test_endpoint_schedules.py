@@ -27,7 +27,7 @@ from dynamic_members import DynamicRules
 from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.idempotency import Answer, Request
+from sluiceway_gateway.db.idempotency import Request, StoredResponse
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
@@ -66,7 +66,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         super().__init__()
         self.services = services
         self.instances: list[Instance] = []
-        self.living: dict[int, str] = {}
+        self.live: dict[int, str] = {}
         self.sent: list[Commit] = []
         self.positions: dict[int, tuple[int, int]] = {}
         self.generation = 1
@@ -109,9 +109,9 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         if resized:
             # Members beyond the new size were fenced, unless finished.
             closed = {each.asked.id for each in self.instances if each.state is State.CLOSED}
-            self.living = {i: id_ for i, id_ in self.living.items() if id_ in closed}
+            self.live = {i: id_ for i, id_ in self.live.items() if id_ in closed}
             self.generation = found.endpoint.generation
-        self.living[index % size] = asked.id
+        self.live[index % size] = asked.id
         self.instances.append(
             Instance(asked=asked, epoch=found.endpoint.epoch, generation=found.endpoint.generation)
         )
@@ -137,14 +137,14 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
                 self.attached(one.asked)
 
     def lives(self, one: Instance) -> bool:
-        return one.asked.id in self.living.values()
+        return one.asked.id in self.live.values()
 
     @precondition(lambda self: self.instances)
     @rule(which=st.integers(0, 2), asked=st.lists(COMMITS, min_size=1, max_size=4))
     def commit(self, which: int, asked: list[tuple[int, bool, int, int, bool, bool]]) -> None:
         # Mostly one that lives: the others are refused whatever they ask.
-        living = [each for each in self.instances if self.lives(each)]
-        one = living[which % len(living)] if living and which else self.one(which)
+        live = [each for each in self.instances if self.lives(each)]
+        one = live[which % len(live)] if live and which else self.one(which)
         for each in asked:
             self.commit_one(one, *each)
 
@@ -243,7 +243,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             uid=self.uid,
             principal=LOOPBACK,
             request=request,
-            render=lambda _report: Answer(status=200, headers={}, body=""),
+            render=lambda _report: StoredResponse(status=200, headers={}, body=""),
         )
 
     @precondition(lambda self: self.resets)
@@ -296,8 +296,8 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             listens=False,
             seen=None,
         )
-        answer = self.services.beats.beat(one.asked.session, number, [report], principal=LOOPBACK)
-        (reply,) = answer.replies
+        response = self.services.beats.beat(one.asked.session, number, [report], principal=LOOPBACK)
+        (reply,) = response.replies
         assert (reply.status == "fenced") == (not self.lives(one))
         if reply.status == "ok" and not late:
             one.state = state
@@ -317,8 +317,8 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             self.name, role=Role.READER, group="g", after=None, limit=100
         )
         found = [(each.place.index, each.id) for each in page.endpoints]
-        assert dict(found) == self.living
-        assert len(found) == len(self.living)
+        assert dict(found) == self.live
+        assert len(found) == len(self.live)
 
 
 def test_only_a_reset_moves_positions_back_and_no_stale_commit_counts(database: Database) -> None:

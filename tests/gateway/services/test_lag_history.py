@@ -45,13 +45,13 @@ class Recorder:
 def history(flights: Site, **ago_s: float) -> Any:
     now = flights.rig.clock()
     query = {name: (now - timedelta(seconds=each)).isoformat() for name, each in ago_s.items()}
-    answer = flights.rig.http.get(f"{flights.path}/history", params=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = flights.rig.http.get(f"{flights.path}/history", params=query)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
-def lags(answer: Any) -> Any:
-    (group,) = answer["groups"]
+def lags(response: Any) -> Any:
+    (group,) = response["groups"]
     return group["lag_messages"]
 
 

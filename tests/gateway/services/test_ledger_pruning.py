@@ -58,8 +58,8 @@ def test_a_stream_keeps_its_highest_batch(ledger: LedgerSite, pruner: LedgerPrun
     again = ledger.open("q-2", "query", "run-2", takeover=True, ordinal=2)
     assert (again["state"], again["records"]) == ("committed", 1)
     for number in (0, 1):
-        answer = ledger.ask_open(f"q-{number}", "query", "run-2", takeover=True, ordinal=number)
-        assert code(answer) == "stale_batch"
+        response = ledger.ask_open(f"q-{number}", "query", "run-2", takeover=True, ordinal=number)
+        assert code(response) == "stale_batch"
     assert ledger.committed()["runs"]["0"] == [[0, 3]]
 
 
@@ -94,10 +94,10 @@ def test_a_pruned_snapshot_is_distinguished_from_an_unknown_one(
     assert pruner.run_once().snapshots == 2
 
     for asked in ({"snapshot": 1}, {"snapshot": 2}, {"snapshot_at": early}):
-        answer = ledger.ask_committed(**asked)
-        assert (answer.status_code, code(answer)) == (404, "snapshot_not_found")
-        assert "was pruned" in answer.json()["detail"]
-        assert "oldest one is that of commit 3, of 2030-01-31" in answer.json()["detail"]
+        response = ledger.ask_committed(**asked)
+        assert (response.status_code, code(response)) == (404, "snapshot_not_found")
+        assert "was pruned" in response.json()["detail"]
+        assert "oldest one is that of commit 3, of 2030-01-31" in response.json()["detail"]
     assert ledger.committed(snapshot=3)["stable"]["0"] == 12
     assert "no commit 4" in ledger.ask_committed(snapshot=4).json()["detail"]
 

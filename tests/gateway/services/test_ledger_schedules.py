@@ -127,8 +127,8 @@ class Writers:
             records=len(offsets(manifest)),
             counts={at: len(offsets({at: found})) for at, found in manifest.items()},
         )
-        answers = [self._commit(commit) for _ in range(chance.choice([1, 2]))]
-        assert all(each == answers[0] for each in answers)
+        responses = [self._commit(commit) for _ in range(chance.choice([1, 2]))]
+        assert all(each == responses[0] for each in responses)
         with self._lock:
             assert key not in self.committed, "a key is committed once"
             self.committed[key] = manifest

@@ -30,9 +30,9 @@ OPERATING = Path(__file__).parents[3] / "docs/operating.md"
 
 
 def scraped(rig: Rig, headers: Mapping[str, str] | None = None) -> dict[str, Metric]:
-    answer = rig.http.get("/metrics", headers=headers)
-    assert answer.status_code == 200, answer.text
-    return {each.name: each for each in text_string_to_metric_families(answer.text)}
+    response = rig.http.get("/metrics", headers=headers)
+    assert response.status_code == 200, response.text
+    return {each.name: each for each in text_string_to_metric_families(response.text)}
 
 
 def values(

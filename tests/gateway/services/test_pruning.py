@@ -119,8 +119,8 @@ def test_a_pruned_id_cannot_commit_send_heartbeats_or_take_a_place(past: Past) -
         listens=False,
         seen=None,
     )
-    answer = past.services.beats.beat(old.session, 9, [report], principal=LOOPBACK)
-    assert [each.status for each in answer.replies] == ["gone"]
+    response = past.services.beats.beat(old.session, 9, [report], principal=LOOPBACK)
+    assert [each.status for each in response.replies] == ["gone"]
     page = past.services.endpoints.page(past.name, after=None, limit=10)
     assert [each.id for each in page.endpoints] == [new.id]
 

@@ -49,9 +49,9 @@ def ask_repair(site: LedgerSite, lost_from: Mapping[str, int]) -> httpx.Response
 
 
 def repair(site: LedgerSite, lost_from: Mapping[str, int]) -> Any:
-    answer = ask_repair(site, lost_from)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = ask_repair(site, lost_from)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def test_a_plan_lists_lost_records_and_changes_nothing(site: LedgerSite) -> None:
@@ -124,9 +124,9 @@ def test_a_repair_gives_up_only_the_requested_records(
     site: LedgerSite, lost_from: dict[str, int]
 ) -> None:
     before = site.committed()
-    answer = ask_repair(site, lost_from)
-    assert (answer.status_code, code(answer)) == (409, "repair_changed")
-    assert "lost from 20 of partition 0" in answer.json()["detail"]
+    response = ask_repair(site, lost_from)
+    assert (response.status_code, code(response)) == (409, "repair_changed")
+    assert "lost from 20 of partition 0" in response.json()["detail"]
     assert site.committed() == before
 
 
@@ -156,15 +156,15 @@ def test_a_repeated_repair_changes_nothing(site: LedgerSite) -> None:
 
 def test_a_repair_of_an_intact_channel_is_refused(ledger: LedgerSite) -> None:
     for _ in range(2):
-        for answer in (ask_plan(ledger), ask_repair(ledger, {"0": 5})):
-            assert (answer.status_code, code(answer)) == (409, "ledger_intact")
+        for response in (ask_plan(ledger), ask_repair(ledger, {"0": 5})):
+            assert (response.status_code, code(response)) == (409, "ledger_intact")
         ledger.commit(ledger.open(), {0: [(0, 10)]})
 
 
 def test_a_halted_channel_names_the_command_that_repairs_it(site: LedgerSite) -> None:
-    answer = site.ask_open("more")
-    assert (answer.status_code, code(answer)) == (409, "ledger_halted")
-    assert "`sluiceway channels repair NAME`" in answer.json()["detail"]
+    response = site.ask_open("more")
+    assert (response.status_code, code(response)) == (409, "ledger_halted")
+    assert "`sluiceway channels repair NAME`" in response.json()["detail"]
 
 
 def test_a_waiting_reader_learns_of_a_repair(site: LedgerSite) -> None:
@@ -189,9 +189,9 @@ def test_without_kafka_a_repair_is_refused(site: LedgerSite, kafka: SharedKafka)
     parts = site.rig.app.state.parts
     away = KafkaAdmin("127.0.0.1:1", timeout_s=0.5)
     real, parts.repairs._kafka = parts.repairs._kafka, away
-    answer = ask_repair(site, {"0": 20})
+    response = ask_repair(site, {"0": 20})
     parts.repairs._kafka = real
-    assert (answer.status_code, code(answer)) == (503, "kafka_unavailable")
+    assert (response.status_code, code(response)) == (503, "kafka_unavailable")
     assert site.committed() == before
 
 

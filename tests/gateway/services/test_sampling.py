@@ -59,9 +59,9 @@ class Sampling:
         return counts
 
     def status(self) -> Any:
-        answer = self.flights.rig.http.get(f"{self.flights.path}/status")
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = self.flights.rig.http.get(f"{self.flights.path}/status")
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def group(self, name: str = "g") -> Any:
         (found,) = [each for each in self.status()["groups"] if each["group"] == name]
@@ -319,10 +319,12 @@ def test_samples_become_the_lag_history_once_in_ten_seconds(
     sampling.kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
     sampling.sampler = sampling.another()
     sampling.sample(2)
-    answer = flights.rig.http.get(f"{flights.path}/history", params={"since": "1893455900"}).json()
-    assert answer["times"] == [f"2030-01-01T00:00:{s:02}.000Z" for s in range(0, 51, 10)]
-    assert answer["write_rate"] == [None, *[0.0] * 4, None]
-    (group,) = answer["groups"]
+    response = flights.rig.http.get(
+        f"{flights.path}/history", params={"since": "1893455900"}
+    ).json()
+    assert response["times"] == [f"2030-01-01T00:00:{s:02}.000Z" for s in range(0, 51, 10)]
+    assert response["write_rate"] == [None, *[0.0] * 4, None]
+    (group,) = response["groups"]
     assert group["group"] == "g"
     # The first sample in each interval counts.
     assert group["lag_messages"] == [90, 80, 60, 40, 20, None]

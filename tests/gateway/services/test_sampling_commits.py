@@ -55,9 +55,9 @@ def sampled(ledger: LedgerSite, kafka: SharedKafka, session: str) -> Status:
         now_s += 5
         ledger.rig.clock.advance(timedelta(seconds=5))
         sampler.run_once()
-        answer = ledger.rig.http.get(f"{ledger.path}/status")
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = ledger.rig.http.get(f"{ledger.path}/status")
+        assert response.status_code == 200, response.text
+        return response.json()
 
     return sampled
 

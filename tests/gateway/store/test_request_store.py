@@ -5,26 +5,28 @@ import pytest
 
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.idempotency import REMEMBERED_FOR, Answer, Request
+from sluiceway_gateway.db.idempotency import REMEMBERED_FOR, Request, StoredResponse
 from sluiceway_gateway.errors import IdempotencyKeyReused
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 REQUEST = Request(key="k", principal="p", digest="d")
-ANSWER = Answer(status=201, headers={"ETag": '"x"'}, body='{"a":"é"}')
+RESPONSE = StoredResponse(status=201, headers={"ETag": '"x"'}, body='{"a":"é"}')
 
 
-def give(database: Database, request: Request = REQUEST, now: datetime = NOW) -> Answer | None:
+def give(
+    database: Database, request: Request = REQUEST, now: datetime = NOW
+) -> StoredResponse | None:
     """Answer the request, unless it was answered."""
     with database.write() as tx:
         kept = idempotency.claim(tx, request, now)
         if kept is None:
-            idempotency.settle(tx, request, ANSWER)
+            idempotency.settle(tx, request, RESPONSE)
         return kept
 
 
 def test_a_repeat_gets_the_response_of_the_first_request(database: Database) -> None:
     assert give(database) is None
-    assert give(database) == ANSWER
+    assert give(database) == RESPONSE
 
 
 def test_a_key_belongs_to_its_principal(database: Database) -> None:
@@ -51,10 +53,10 @@ def test_a_failed_request_leaves_its_key_free(database: Database) -> None:
 
 def test_a_stored_response_expires(database: Database) -> None:
     give(database)
-    assert give(database, now=NOW + REMEMBERED_FOR) == ANSWER
+    assert give(database, now=NOW + REMEMBERED_FOR) == RESPONSE
     later = NOW + REMEMBERED_FOR + timedelta(seconds=1)
     assert give(database, now=later) is None
-    assert give(database, now=later) == ANSWER
+    assert give(database, now=later) == RESPONSE
 
 
 def test_expired_responses_are_deleted_in_batches(database: Database) -> None:
@@ -71,17 +73,17 @@ def test_expired_responses_are_deleted_in_batches(database: Database) -> None:
 
 
 def test_concurrent_requests_with_one_key_get_one_response(database: Database) -> None:
-    answers: list[Answer | None] = []
+    responses: list[StoredResponse | None] = []
     start = threading.Barrier(6)
 
     def run() -> None:
         start.wait(10)
-        answers.append(give(database))
+        responses.append(give(database))
 
     threads = [threading.Thread(target=run) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert answers.count(None) == 1
-    assert answers.count(ANSWER) == 5
+    assert responses.count(None) == 1
+    assert responses.count(RESPONSE) == 5

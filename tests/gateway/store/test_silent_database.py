@@ -56,7 +56,7 @@ def change(database: Database) -> None:
         leases.acquire(tx, "l", "me", 60_000)
 
 
-def answers(call: Callable[[Database], object], database: Database) -> bool:
+def responses(call: Callable[[Database], object], database: Database) -> bool:
     try:
         call(database)
     except DatabaseUnavailable:
@@ -85,7 +85,7 @@ def test_a_statement_without_an_answer_ends_the_transaction(
                     leases.current(tx, "l")
 
     assert seconds_to_refuse(stuck, silent) < ANSWERED_S
-    until(lambda: answers(look, silent), ANSWERED_S)
+    until(lambda: responses(look, silent), ANSWERED_S)
     assert holder(silent) is None
 
 
@@ -105,7 +105,7 @@ def test_a_silent_server_fails_queued_requests_fast_and_is_used_when_it_answers(
         for each in calls:
             each.result()
         assert time.monotonic() - begun_s < ANSWERED_S
-    until(lambda: answers(look, silent), ANSWERED_S)
+    until(lambda: responses(look, silent), ANSWERED_S)
     change(silent)
 
 
@@ -168,7 +168,7 @@ def test_an_unresolvable_host_name_fails_fast(
             assert waiting_threads() <= 2 + 1
         finally:
             released.set()
-        until(lambda: answers(look, database), ANSWERED_S)
+        until(lambda: responses(look, database), ANSWERED_S)
         until(lambda: waiting_threads() == 0, ANSWERED_S)
 
 
@@ -190,7 +190,7 @@ def test_a_locked_file_fails_queued_requests_fast(sqlite: SQLite) -> None:
             assert time.monotonic() - begun_s < ANSWERED_S / 2
         look(database)
         other.execute("ROLLBACK")
-        until(lambda: answers(change, database), ANSWERED_S)
+        until(lambda: responses(change, database), ANSWERED_S)
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ def test_only_open_endpoints_are_named(flights: Site) -> None:
     present = seen(flights)
     assert present.writers == (f"writer {writer['id'][:8]}",)
     assert present.ungrouped == (f"reader {loner['id'][:8]}",)
-    assert present.living[2:] == ("g[0]", "taken[0]")
-    assert [(each.group, each.members, each.living) for each in present.groups] == [
+    assert present.live[2:] == ("g[0]", "taken[0]")
+    assert [(each.group, each.members, each.live) for each in present.groups] == [
         ("g", {0, 1}, {0}),
         ("taken", {0}, {0}),
     ]

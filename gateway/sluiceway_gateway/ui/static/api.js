@@ -12,7 +12,7 @@ export const signInReason = signal(null);
 // The token in use, as in `GET /v1/token`; null until it is read.
 export const account = signal(null);
 
-// By the server's clock minus this machine's, in ms, from events and the header Date of answers.
+// By the server's clock minus this machine's, in ms, from events and the header Date of responses.
 let skew = 0;
 
 export function setServerTime(ms) {

@@ -90,13 +90,13 @@ function Summary({ name, status, gone }) {
       <${Figure} name="Time to drain">${drainTime(slowest)}</>
       <${Figure} name="Written">${rate(status.write_rate)}</>
       <${Figure} name="Read">${rate(slowest?.read_rate)}</>
-      <${Figure} name="Writers">${whole(status.writers.filter(isLiving).length)}</>
-      <${Figure} name="Readers">${whole(status.readers.filter(isLiving).length)}</>
+      <${Figure} name="Writers">${whole(status.writers.filter(isLive).length)}</>
+      <${Figure} name="Readers">${whole(status.readers.filter(isLive).length)}</>
     </dl>
   </section>`;
 }
 
-const isLiving = ({ state, health }) => health !== "lost" && !["closed", "error"].includes(state);
+const isLive = ({ state, health }) => health !== "lost" && !["closed", "error"].includes(state);
 
 function Figure({ name, children }) {
   return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;

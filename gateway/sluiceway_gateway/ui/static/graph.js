@@ -72,10 +72,10 @@ function Picture({ graph }) {
 
 const path = ([first, ...rest]) => `M${first.x} ${first.y} ${rest.map(({ x, y }) => `L${x} ${y}`).join(" ")}`;
 
-const edgeKind = ({ living, lost, failed }) => (lost || failed ? "error" : living ? "good" : "idle");
+const edgeKind = ({ live, lost, failed }) => (lost || failed ? "error" : live ? "good" : "idle");
 
-function edgeText({ living, lost, failed, finished }) {
-  const parts = [[living, "running"], [lost, "lost"], [failed, "failed"]].filter(([number]) => number > 0);
+function edgeText({ live, lost, failed, finished }) {
+  const parts = [[live, "running"], [lost, "lost"], [failed, "failed"]].filter(([number]) => number > 0);
   return (parts.length ? parts : [[finished, "finished"]]).map(([number, word]) => `${whole(number)} ${word}`).join(", ");
 }
 

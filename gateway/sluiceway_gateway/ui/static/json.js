@@ -1,7 +1,7 @@
 // JSON without loss: numbers that JavaScript would round keep their text, and invisible characters are
 // shown as escapes.
 
-// A name that no answer contains.
+// A name that no response contains.
 const MARK = `number ${crypto.getRandomValues(new Uint32Array(4)).join(" ")}`;
 const TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*/g;
 

@@ -72,8 +72,8 @@ const COLUMNS = [
     value: (line) => lineState(line).rank,
     cell: (line) => html`<${State} ...${lineState(line)} />`,
   },
-  { id: "writers", title: "Writers", optional: 2, numeric: true, value: (line) => line.writers.living, cell: (line) => counts(line.writers) },
-  { id: "readers", title: "Readers", optional: 2, numeric: true, value: (line) => line.readers.living, cell: (line) => counts(line.readers) },
+  { id: "writers", title: "Writers", optional: 2, numeric: true, value: (line) => line.writers.live, cell: (line) => counts(line.writers) },
+  { id: "readers", title: "Readers", optional: 2, numeric: true, value: (line) => line.readers.live, cell: (line) => counts(line.readers) },
   { id: "lag", title: "Lag", hint: "Messages that the slowest group has not read", numeric: true, value: (line) => line.lag_messages, cell: (line) => count(line.lag_messages, NO_SAMPLE) },
   {
     id: "behind",
@@ -91,7 +91,7 @@ const COLUMNS = [
 ];
 
 // Heartbeats in time make no new line, so their age would be too high.
-const beats = (line) => line.writers.living + line.readers.living > 0 && !line.problems.some(({ code }) => code === "suspect");
+const beats = (line) => line.writers.live + line.readers.live > 0 && !line.problems.some(({ code }) => code === "suspect");
 function silence(line) {
   if (isUnknown(line.last_heartbeat_at)) return null;
   return beats(line) ? 0 : ageOf(line.last_heartbeat_at);
@@ -104,8 +104,8 @@ function heartbeat(line) {
   return ago(line.last_heartbeat_at, "None yet");
 }
 
-function counts({ living, lost, failed }) {
-  return html`${whole(living)}${lost > 0 && html` <span class="worse">${whole(lost)} lost</span>`}${failed > 0 &&
+function counts({ live, lost, failed }) {
+  return html`${whole(live)}${lost > 0 && html` <span class="worse">${whole(lost)} lost</span>`}${failed > 0 &&
   html` <span class="worse">${whole(failed)} failed</span>`}`;
 }
 

@@ -54,7 +54,7 @@ const KINDS = {
   reader_stopped: {
     word: "No reader",
     tab: "readers",
-    sentence: (fact) => html`${subject(GROUP, fact)} without a living reader.${lag(fact)}`,
+    sentence: (fact) => html`${subject(GROUP, fact)} without a live reader.${lag(fact)}`,
   },
   batch_holds_readers: {
     word: "Batch holds readers",
