@@ -497,7 +497,7 @@ def _() -> list[Patch]:
 
 @mutant("runs are read before stable")
 def _() -> list[Patch]:
-    real = StreamReader._answer
+    real = StreamReader._response
 
     def torn(reader: StreamReader, known: int | None) -> Steps:
         response = yield from real(reader, known)
@@ -506,7 +506,7 @@ def _() -> list[Patch]:
         yield from (None for _ in range(3))
         return replace(response, stable=reader.gateway.ledger.stable)
 
-    return [(StreamReader, "_answer", torn)]
+    return [(StreamReader, "_response", torn)]
 
 
 @mutant("the slices of a response have a stable each")
