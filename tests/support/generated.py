@@ -199,6 +199,10 @@ _VALUES = {
 }
 
 
+#: Keys of maps. None is the name of a field: by their keys, maps differ from records.
+_KEYS = st.text(max_size=4).map(lambda key: f"{key}-" if key.isidentifier() else key)
+
+
 def values(type_: Type) -> st.SearchStrategy[object]:
     match type_:
         case Scalar(kind=kind):
@@ -220,7 +224,7 @@ def values(type_: Type) -> st.SearchStrategy[object]:
         case Array(items=items):
             return st.lists(values(items), max_size=3)
         case Map(values=items):
-            return st.dictionaries(st.text(max_size=4), values(items), max_size=3)
+            return st.dictionaries(_KEYS, values(items), max_size=3)
         case Record(fields=fields):
             return st.fixed_dictionaries({field.name: values(field.type) for field in fields})
     raise AssertionError(type_)
@@ -367,8 +371,16 @@ def fastavro_reads(row: object, writer: Schema, reader: Schema) -> object:
     sink = io.BytesIO()
     fastavro.schemaless_writer(sink, fastavro.parse_schema(writer.definition), row)
     sink.seek(0)
-    found = fastavro.schemaless_reader(sink, writer.definition, reader.definition)
+    found = fastavro.schemaless_reader(
+        sink, writer.definition, reader.definition, return_record_name=True
+    )
     return _fitted(found, reader.record)
+
+
+def _is_of(value: object, record: Record) -> bool:
+    if isinstance(value, tuple):
+        return value[0] == record.name
+    return isinstance(value, dict) and value.keys() == {field.name for field in record.fields}
 
 
 def _fitted(value: object, type_: Type) -> object:
@@ -383,11 +395,15 @@ def _fitted(value: object, type_: Type) -> object:
         case Map(values=items):
             return {key: _fitted(item, items) for key, item in value.items()}
         case Record(fields=fields):
+            # In a union with its name, unless it is a default.
+            value = value[1] if isinstance(value, tuple) else value
             return {field.name: _fitted(value[field.name], field.type) for field in fields}
         case Union(branches=branches):
             for branch in branches:
-                if (isinstance(branch, Array) and isinstance(value, list)) or (
-                    isinstance(branch, Map | Record) and isinstance(value, dict)
+                if (
+                    (isinstance(branch, Array) and isinstance(value, list))
+                    or (isinstance(branch, Map) and isinstance(value, dict))
+                    or (isinstance(branch, Record) and _is_of(value, branch))
                 ):
                     return _fitted(value, branch)
         case Scalar(kind=Kind.FLOAT):
