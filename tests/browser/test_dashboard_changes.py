@@ -13,7 +13,7 @@ def test_an_action_appears_in_the_changes_of_its_channel(browser: Browser, rig: 
     flights = site(rig, partitions=2)
     reader = flights.member(group="sums")
     assert flights.commit(reader, 1, (0, 7, 0)).is_success
-    assert flights.depart(reader).is_success
+    assert flights.detach(reader).is_success
     rig.put(idle_ms=60_000, metadata={"labels": {"team": "ops"}}).raise_for_status()
     browser.open(f"{rig.url}/#/channels/flights?tab=changes")
     browser.one("#token").send_keys(rig.http.headers["Authorization"].removeprefix("Bearer "))

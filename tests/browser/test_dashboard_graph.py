@@ -6,7 +6,7 @@ from selenium.webdriver.common.keys import Keys
 from browsers import Browser
 from endpoints import Site, fresh_id, site
 from gateways import Rig
-from pipelines import made_pipeline
+from pipelines import create_pipeline
 from waiting import until
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -15,7 +15,7 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 @pytest.fixture
 def pipeline(rig: Rig) -> dict[str, Site]:
     """The pipeline of `flights` and `delays`, with a reader that reports a hostile name."""
-    sites = made_pipeline(rig) | {"fares": site(rig, "fares")}
+    sites = create_pipeline(rig) | {"fares": site(rig, "fares")}
     sites["delays"].session = fresh_id()
     sites["delays"].attach(spark={"application": HOSTILE, "ui": "javascript:alert(1)"})
     return sites

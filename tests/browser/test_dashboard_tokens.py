@@ -9,7 +9,7 @@ from selenium.webdriver.common.keys import Keys
 from browsers import Browser
 from databases import SQLite
 from endpoints import site
-from gateways import KEY, NOBODY, SCHEMA, Rig, serving
+from gateways import SCHEMA, TOKEN_KEY, UNREACHABLE, Rig, serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 from waiting import until
@@ -23,7 +23,7 @@ def test_only_permitted_actions_are_shown(browser: Browser, rig: Rig) -> None:
     target = site(rig, "flights")
     writer = target.member(role="writer", group="loader")
     target.member()
-    assert target.depart(writer, "error", cause="full disk", ends={}).is_success
+    assert target.detach(writer, "error", cause="full disk", ends={}).is_success
     viewer, manager = rig.token("read", label="ana"), rig.token("manage:fl", label="ops")
     browser.open(f"{rig.url}/#/channels/flights")
     sign_in(browser, viewer)
@@ -83,7 +83,7 @@ def test_an_action_with_a_revoked_token_changes_nothing_and_says_so(
 
 def test_the_end_of_a_token_is_announced_and_explained(browser: Browser, sqlite: SQLite) -> None:
     settings = Settings(
-        database_url=sqlite.migrated(), kafka_bootstrap_servers=NOBODY, token_key=KEY
+        database_url=sqlite.migrated(), kafka_bootstrap_servers=UNREACHABLE, token_key=TOKEN_KEY
     )
     app = create_app(settings)
     with serving(app) as url, closing(httpx.Client(base_url=url)) as http:

@@ -9,7 +9,7 @@ import pytest
 from browsers import Browser
 from databases import SQLite
 from gateways import Rig, serving
-from pipelines import made_pipeline, record_lag
+from pipelines import create_pipeline, record_lag
 from shared_kafka import SharedKafka
 from sluiceway import Gateway, Heartbeat
 from sluiceway_gateway.app import create_app
@@ -66,7 +66,7 @@ def test_the_screenshots(
 
 
 def test_the_screenshots_of_a_pipeline(browser: Browser, rig: Rig, target: Path) -> None:
-    sites = made_pipeline(rig)
+    sites = create_pipeline(rig)
     sites["delays"].member(group="report")
     record_lag(sites["delays"], 1, names=("archive", "report"))
     browser.resize(1280, 1240)

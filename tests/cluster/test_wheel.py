@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from environments import ROOT, Environment, make_environment, needed
+from environments import ROOT, Environment, make_environment, requirements_of
 
 LOADED = """
 import sys, sluiceway
@@ -78,7 +78,7 @@ def test_the_metadata_names_the_extras_and_the_command(wheel: Path) -> None:
 
 
 def test_the_client_requires_neither_spark_nor_the_gateway(wheel: Path) -> None:
-    asked = {each.name.lower() for each in needed(wheel)}
+    asked = {each.name.lower() for each in requirements_of(wheel)}
 
     assert {"confluent-kafka", "fastavro", "httpx", "numpy", "pyarrow"} <= asked
     assert asked & {"pyspark", "pandas", "fastapi", "sqlalchemy", "grpcio"} == set()

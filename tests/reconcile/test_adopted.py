@@ -35,8 +35,8 @@ def test_the_spec_follows_an_adopted_topic_without_reverting_it(
     name = adopted.topic.name
     operator.grow(name, 4)
     operator.set(name, retention_ms="5000", segment_ms="8000")
-    rig.until_topic(adopted, lambda topic: topic is not None and topic.partitions == 4)
-    rig.until_topic(adopted, lambda topic: topic is not None and len(topic.config) == 3)
+    rig.await_topic(adopted, lambda topic: topic is not None and topic.partitions == 4)
+    rig.await_topic(adopted, lambda topic: topic is not None and len(topic.config) == 3)
     rig.clock.advance(RESYNC_S)
     assert rig.run_once() == Counts(checked=1, changed=1)
     found, topic = rig.get(adopted), rig.topic(adopted)
@@ -53,7 +53,7 @@ def test_a_missing_or_recreated_adopted_topic_is_reported_and_unchanged(
 ) -> None:
     name = adopted.topic.name
     operator.delete(name)
-    rig.until_topic(adopted, lambda topic: topic is None)
+    rig.await_topic(adopted, lambda topic: topic is None)
     look_twice(rig)
     found = rig.get(adopted)
     assert (found.phase, status(found, "Ready")) == (Phase.FAILED, ("False", "TopicMissing"))
@@ -61,7 +61,7 @@ def test_a_missing_or_recreated_adopted_topic_is_reported_and_unchanged(
     assert rig.topic(adopted) is None, "it is not made anew"
 
     operator.create(name)
-    rig.until_topic(adopted, lambda topic: topic is not None)
+    rig.await_topic(adopted, lambda topic: topic is not None)
     look_twice(rig)
     found = rig.get(adopted)
     assert (found.phase, status(found, "Ready")) == (Phase.FAILED, ("False", "TopicRecreated"))
@@ -77,7 +77,7 @@ def test_a_closed_channel_stays_closed_without_its_topic(rig: Rig, operator: Top
     rig.run_once()
     assert status(rig.get(ready), "Ready") == ("True", "Closed")
     operator.delete(ready.topic.name)
-    rig.until_topic(ready, lambda topic: topic is None)
+    rig.await_topic(ready, lambda topic: topic is None)
     look_twice(rig)
     found = rig.get(ready)
     assert (found.phase, status(found, "Ready")) == (Phase.CLOSED, ("False", "TopicMissing"))

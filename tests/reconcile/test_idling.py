@@ -236,9 +236,9 @@ def test_no_channel_is_closed_without_kafka(owner: Owner) -> None:
 
 def test_a_changed_limit_applies_from_the_last_use(owner: Owner) -> None:
     owner.on(IDLE_S - 50)
-    owner.rig.respec(owner.channel, idle_ms=None)
+    owner.rig.change_spec(owner.channel, idle_ms=None)
     assert owner.on(3 * IDLE_S).changed == 0
-    owner.rig.respec(owner.channel, idle_ms=IDLE_S * 1000)
+    owner.rig.change_spec(owner.channel, idle_ms=IDLE_S * 1000)
     with owner.rig.database.write() as tx:
         record_use(tx, owner.channel.uid, owner.rig.clock.now)
     assert owner.on(IDLE_S - 10).closed == 0

@@ -113,7 +113,7 @@ def test_members_of_a_broadcast_group_are_mirrored_as_separate_groups(site: Site
 
 def test_only_mirrored_channels_are_mirrored(site: Site, rig: Rig) -> None:
     site.put((0, 5, 0))
-    site.channel = rig.respec(site.channel, mirrored=False)
+    site.channel = rig.change_spec(site.channel, mirrored=False)
     assert site.mirror().run_once().written == 0
     assert site.in_kafka() == {}
 

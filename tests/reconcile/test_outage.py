@@ -47,14 +47,14 @@ def test_channels_wait_for_kafka_and_continue_when_it_returns(
     assert rig.run_once().unreachable == 1
     assert rig.get(new) == found, "the same outage is nothing new"
 
-    fragile_kafka.mend()
+    fragile_kafka.restore()
     run_until(rig, lambda: rig.get(new).phase is Phase.READY)
     assert status(rig.get(new), "Synced") == ("True", "UpToDate")
     doomed, rested, grown = rig.ready(), rig.ready(), rig.ready()
 
     fragile_kafka.cut()
     rig.delete(doomed)
-    rig.respec(grown, partitions=2)
+    rig.change_spec(grown, partitions=2)
     rig.clock.advance(RESYNC_S)
     assert rig.run_once().unreachable == 4
     assert rig.get(rested) == rested, "nothing is known against a channel at rest"
@@ -63,7 +63,7 @@ def test_channels_wait_for_kafka_and_continue_when_it_returns(
     assert status(rig.get(grown), "Ready") == ("True", "TopicCreated")
     assert status(rig.get(grown), "Synced") == ("False", "BrokerUnavailable")
 
-    fragile_kafka.mend()
+    fragile_kafka.restore()
     run_until(rig, lambda: rig.find(doomed) is None)
     run_until(rig, lambda: rig.get(grown).observed_generation == 2)
     assert rig.topic(doomed) is None
@@ -84,7 +84,7 @@ def test_a_channel_without_its_topic_can_be_removed_without_kafka(
 def test_a_hanging_broker_does_not_block_the_pass(rig: Rig, fragile_kafka: Relay) -> None:
     rig.ready()
     waiting = rig.add()
-    with fragile_kafka.still():
+    with fragile_kafka.stalled():
         began = time.monotonic()
         assert rig.run_once().unreachable == 1
         assert time.monotonic() - began < 10

@@ -45,7 +45,7 @@ def test_a_settled_channel_is_not_checked_before_the_resync(rig: Rig) -> None:
 
 def test_partitions_grow_in_place(rig: Rig) -> None:
     channel = rig.ready(partitions=2)
-    rig.respec(channel, partitions=5)
+    rig.change_spec(channel, partitions=5)
     assert rig.run_once().grown == 1
     found, topic = rig.get(channel), rig.topic(channel)
     assert topic is not None
@@ -57,20 +57,20 @@ def test_partitions_grow_in_place(rig: Rig) -> None:
 def test_partitions_added_outside_stay(rig: Rig, operator: Topics) -> None:
     channel = rig.ready(partitions=1)
     operator.grow(channel.topic.name, 4)
-    rig.until_topic(channel, lambda topic: topic is not None and topic.partitions == 4)
+    rig.await_topic(channel, lambda topic: topic is not None and topic.partitions == 4)
     rig.clock.advance(RESYNC_S)
     assert rig.run_once().grown == 0
     found = rig.get(channel)
     assert found.topic.partitions == 4
     assert status(found, "Synced") == ("True", "PartitionsExceedSpec")
-    rig.respec(channel, partitions=4)
+    rig.change_spec(channel, partitions=4)
     rig.run_once()
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
 
 def test_a_new_configuration_is_applied_and_removed_settings_are_deleted(rig: Rig) -> None:
     channel = rig.ready(config={"segment.ms": "1000"}, retention=Retention(ms=5_000))
-    rig.respec(channel, config={"min.insync.replicas": "1"}, retention=Retention(bytes=10))
+    rig.change_spec(channel, config={"min.insync.replicas": "1"}, retention=Retention(bytes=10))
     assert rig.run_once().configured == 1
     topic = rig.topic(channel)
     assert topic is not None
@@ -81,7 +81,7 @@ def test_a_new_configuration_is_applied_and_removed_settings_are_deleted(rig: Ri
 def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Topics) -> None:
     channel = rig.ready(config={"segment.ms": "1000"})
     operator.set(channel.topic.name, segment_ms="77", cleanup_policy="compact")
-    rig.until_topic(channel, lambda topic: topic is not None and len(topic.config) == 2)
+    rig.await_topic(channel, lambda topic: topic is not None and len(topic.config) == 2)
     rig.clock.advance(RESYNC_S)
     assert rig.run_once().configured == 1
     topic = rig.topic(channel)
@@ -93,7 +93,7 @@ def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Topics
     rig.clock.advance(RESYNC_S)
     rig.run_once()
     assert rig.get(channel) == found, "it stays said until the spec changes"
-    rig.respec(channel, config={})
+    rig.change_spec(channel, config={})
     rig.run_once()
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
@@ -101,7 +101,7 @@ def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Topics
 def test_a_missing_topic_is_reported_and_never_recreated(rig: Rig, operator: Topics) -> None:
     channel = rig.ready()
     operator.delete(channel.topic.name)
-    rig.until_topic(channel, lambda topic: topic is None)
+    rig.await_topic(channel, lambda topic: topic is None)
     rig.clock.advance(RESYNC_S)
     rig.run_once()
     assert rig.get(channel).phase is Phase.READY, "one look may meet a broker that lags behind"
@@ -114,7 +114,7 @@ def test_a_missing_topic_is_reported_and_never_recreated(rig: Rig, operator: Top
         assert channel.topic.id is not None
         assert channel.topic.id in condition(found, "Ready").message
         assert "create it again" in condition(found, "Ready").message
-    rig.respec(channel, partitions=2)
+    rig.change_spec(channel, partitions=2)
     rig.run_once()
     assert rig.topic(channel) is None
     assert rig.get(channel).observed_generation == 1
@@ -124,7 +124,7 @@ def test_a_topic_recreated_outside_is_reported_and_unchanged(rig: Rig, operator:
     channel = rig.ready(partitions=2, config={"segment.ms": "1000"})
     operator.delete(channel.topic.name)
     operator.create(channel.topic.name, 1)
-    rig.until_topic(channel, lambda topic: topic is not None and topic.id != channel.topic.id)
+    rig.await_topic(channel, lambda topic: topic is not None and topic.id != channel.topic.id)
     for _ in range(2):
         rig.clock.advance(RESYNC_S)
         rig.run_once()
@@ -155,7 +155,7 @@ def test_a_failed_channel_is_ready_again_when_its_topic_returns(rig: Rig) -> Non
 def test_a_topic_left_unrecorded_by_a_crash_is_taken_over(rig: Rig, operator: Topics) -> None:
     channel = rig.add(partitions=2, config={"segment.ms": "1000"})
     operator.create(channel.topic.name, 1)
-    rig.until_topic(channel, lambda topic: topic is not None)
+    rig.await_topic(channel, lambda topic: topic is not None)
     before = rig.topic(channel)
     assert before is not None
     counts = rig.run_once()
@@ -199,7 +199,7 @@ def test_a_deletion_finds_a_topic_not_yet_in_the_metadata(rig: Rig, operator: To
     while rig.find(channel) is not None:
         rig.run_once()
         rig.clock.advance(60)
-    rig.until_topic(channel, lambda topic: topic is None)
+    rig.await_topic(channel, lambda topic: topic is None)
 
 
 def test_more_replicas_than_brokers_are_reported_with_the_brokers_message(rig: Rig) -> None:
@@ -224,14 +224,14 @@ def test_a_refused_configuration_is_reported_and_retried_when_the_spec_changes(r
     assert (found.phase, found.topic.id) == (Phase.PROVISIONING, None)
     assert status(found, "Synced") == ("False", "ConfigRejected")
     assert "min.compaction.lag.ms" in condition(found, "Synced").message
-    rig.respec(channel, config={"min.compaction.lag.ms": "5"})
+    rig.change_spec(channel, config={"min.compaction.lag.ms": "5"})
     rig.run_once()
     assert rig.get(channel).phase is Phase.READY
 
 
 def test_a_refused_change_leaves_a_ready_channel_ready(rig: Rig) -> None:
     channel = rig.ready()
-    rig.respec(channel, config=CONTRADICTION)
+    rig.change_spec(channel, config=CONTRADICTION)
     rig.run_once()
     found = rig.get(channel)
     assert (found.phase, found.generation, found.observed_generation) == (Phase.READY, 2, 1)

@@ -73,9 +73,9 @@ def test_a_late_replica_does_not_overwrite_a_newer_observation(
     rig: Rig, interrupted: Interrupted
 ) -> None:
     channel = rig.ready()
-    rig.respec(channel, partitions=2)
+    rig.change_spec(channel, partitions=2)
     # During the late one's pass the spec changes again, and the new leader applies it.
-    interrupted.after_observation = lambda: (rig.respec(channel, partitions=4), rig.run_once())
+    interrupted.after_observation = lambda: (rig.change_spec(channel, partitions=4), rig.run_once())
     counts = rig.reconciler(kafka=interrupted).run_once()
     assert (counts.conflicts, counts.changed) == (1, 0)
     found, topic = rig.get(channel), rig.topic(channel)
@@ -91,7 +91,7 @@ def test_a_topic_created_for_a_removed_channel_is_deleted(
     counts = rig.reconciler(kafka=interrupted).run_once()
     assert (counts.created, counts.conflicts) == (1, 1)
     assert rig.find(channel) is None
-    rig.until_topic(channel, lambda topic: topic is None)
+    rig.await_topic(channel, lambda topic: topic is None)
 
 
 def test_a_topic_created_for_a_deleting_channel_is_deleted_with_it(
@@ -104,7 +104,7 @@ def test_a_topic_created_for_a_deleting_channel_is_deleted_with_it(
     while rig.find(channel) is not None:
         rig.run_once()
         rig.clock.advance(60)
-    rig.until_topic(channel, lambda topic: topic is None)
+    rig.await_topic(channel, lambda topic: topic is None)
 
 
 def test_a_late_deletion_hits_no_newer_channel(rig: Rig, operator: Topics) -> None:
@@ -120,7 +120,7 @@ def test_a_late_deletion_hits_no_newer_channel(rig: Rig, operator: Topics) -> No
 
     late = desired_topic(replace(channel, phase=Phase.DELETING))
     operator.create(channel.topic.name)
-    rig.until_topic(channel, lambda topic: topic is not None)
+    rig.await_topic(channel, lambda topic: topic is not None)
     apply(rig.kafka, plan(late, rig.topic(channel)).actions)
     assert rig.topic(channel) is not None
     operator.delete(channel.topic.name)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from processes import logging_kept
+from processes import restored_logging
 from relay import Relay
 from secured_gateway import SecuredGateway
-from secured_kafka import MISFITS, Authority, Certificate, SecuredKafka
+from secured_kafka import REJECTED_PROPERTIES, Authority, Certificate, SecuredKafka
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed
 from sluiceway.kafka.diagnosis import diagnosis
@@ -58,8 +58,8 @@ def answering(certificate: Certificate | None) -> Iterator[str]:
 def test_an_untrusted_gateway_certificate_is_reported_at_once(
     tmp_path: Path, fault: str, words: str
 ) -> None:
-    ours = Authority.made(tmp_path / "ours", "ours")
-    foreign = Authority.made(tmp_path / "other", "other")
+    ours = Authority.create(tmp_path / "ours", "ours")
+    foreign = Authority.create(tmp_path / "other", "other")
     certificate = {
         "expired": lambda: ours.issue("server", expired=True),
         "foreign": lambda: foreign.issue("server"),
@@ -91,7 +91,7 @@ OF_CERTIFICATES = {
     "certificate of a foreign authority",
     "another authority trusted",
     "certificate of another host",
-    "no certificate of its own",
+    "no client certificate",
 }
 
 
@@ -101,9 +101,9 @@ def kind(misfit: str) -> AccessProblem:
     return AccessProblem.CERTIFICATE if misfit in OF_CERTIFICATES else AccessProblem.PROTOCOL
 
 
-@pytest.mark.parametrize("misfit", MISFITS)
+@pytest.mark.parametrize("misfit", REJECTED_PROPERTIES)
 def test_a_gateway_refused_by_kafka_reports_the_reason(secured: SecuredKafka, misfit: str) -> None:
-    properties = dict(MISFITS[misfit][0](secured))
+    properties = dict(REJECTED_PROPERTIES[misfit][0](secured))
     servers = properties.pop("bootstrap.servers")
     kafka = KafkaAdmin(servers, properties, timeout_s=2)
     with pytest.raises(KafkaUnavailable, match="refuses the gateway") as raised:
@@ -133,22 +133,22 @@ def test_the_last_diagnosis_is_kept_while_the_broker_is_slow(
         told = seen()
         assert told is not None
         assert told.problem is AccessProblem.CERTIFICATE
-        with relay.still(), monkeypatch.context() as patched:
+        with relay.stalled(), monkeypatch.context() as patched:
             patched.setattr(client, "diagnosis", partial(diagnosis, timeout_s=0.5))
             assert seen() == told
         relay.cut()
         assert seen() is None, "one that is away has another reason"
-        relay.mend()
+        relay.restore()
         assert seen() == told
 
 
 def test_a_refusal_during_a_probe_is_reported(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    properties = dict(MISFITS["wrong password"][0](secured))
+    properties = dict(REJECTED_PROPERTIES["wrong password"][0](secured))
     port = int(properties.pop("bootstrap.servers").rpartition(":")[2])
     with closing(Relay(port)) as relay, ExitStack() as stillness:
-        stillness.enter_context(relay.still())
+        stillness.enter_context(relay.stalled())
         kafka = KafkaAdmin(relay.address, properties, timeout_s=1)
 
         def refused() -> bool:
@@ -170,11 +170,11 @@ def test_a_refusal_during_a_probe_is_reported(
 def test_serving_https_needs_a_certificate_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ours = Authority.made(tmp_path, "ours")
+    ours = Authority.create(tmp_path, "ours")
     monkeypatch.setenv("SLUICEWAY_DATABASE_URL", f"sqlite:///{tmp_path / 'gateway.db'}")
     monkeypatch.setenv("SLUICEWAY_TLS_CERTIFICATE_FILE", str(ours.issue("one").file))
     monkeypatch.setenv("SLUICEWAY_TLS_KEY_FILE", str(ours.issue("two").key_file))
-    with logging_kept():
+    with restored_logging():
         assert main(["migrate"]) == 0
         assert main(["serve", "--port", "0"]) == 1
     assert "cannot serve HTTPS with the certificate" in capsys.readouterr().err

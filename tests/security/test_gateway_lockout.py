@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateways import serving
-from processes import logging_kept
+from processes import restored_logging
 from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
@@ -37,7 +37,7 @@ def database_url(tmp_path: Path) -> str:
 def lines() -> Iterator[io.StringIO]:
     """The log, as JSON lines."""
     stream = io.StringIO()
-    with logging_kept():
+    with restored_logging():
         configure_logs(level="warning", format="json", stream=stream)
         yield stream
 

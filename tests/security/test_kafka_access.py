@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from relay import Relay
-from secured_kafka import MISFITS, SecuredKafka, connection
+from secured_kafka import REJECTED_PROPERTIES, SecuredKafka, connection
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
 from sluiceway.kafka import diagnosis as diagnosis_module
 from sluiceway.kafka.config import admin_config
@@ -23,9 +23,9 @@ from sluiceway.writer import ChannelWriter
 AT_ONCE_S = 10.0
 
 
-@pytest.mark.parametrize("misfit", MISFITS)
+@pytest.mark.parametrize("misfit", REJECTED_PROPERTIES)
 def test_a_client_refused_by_kafka_gets_the_reason(secured: SecuredKafka, misfit: str) -> None:
-    properties, words = MISFITS[misfit]
+    properties, words = REJECTED_PROPERTIES[misfit]
     given = properties(secured)
     began_s = time.monotonic()
     with pytest.raises(KafkaAccessFailed, match=words) as raised:
@@ -114,7 +114,7 @@ def test_a_client_probes_a_slow_broker_again(
     with contextlib.closing(Relay(int(given["bootstrap.servers"].rpartition(":")[2]))) as relay:
         heard = ConnectionErrors({**given, "bootstrap.servers": relay.address})
         heard.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-        with relay.still(), monkeypatch.context() as patched:
+        with relay.stalled(), monkeypatch.context() as patched:
             patched.setattr(diagnosis_module, "diagnosis", partial(diagnosis, timeout_s=0.5))
             heard.raise_refused("looking", "t")
         with pytest.raises(KafkaAccessFailed, match="not signed by a trusted authority"):

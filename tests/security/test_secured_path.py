@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from processes import logging_kept
+from processes import restored_logging
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway import Gateway
@@ -36,7 +36,7 @@ def test_the_environment_alone_is_enough_to_read_records(
     assert connection.kafka["security.protocol"] == "SASL_SSL"
     assert PASSWORDS["job"] not in repr(connection)
     capsys.readouterr()
-    with logging_kept():
+    with restored_logging():
         assert main(["tail", "by-environment", "--no-follow"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sorted((json.loads(line) for line in lines), key=lambda each: each["a"]) == RECORDS
