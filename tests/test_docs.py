@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sluiceway import errors
 from sluiceway_gateway.channels import model as channels_model
 from sluiceway_gateway.endpoints import model as endpoints_model
 from sluiceway_gateway.ledger import model as ledger_model
@@ -94,6 +95,16 @@ def test_the_files_to_change_exist() -> None:
     absent = [each for each in named if not any((root / each).exists() for root in roots)]
     assert absent == ["tests/conftest.py"]
     assert (ROOT / absent[0]).exists()
+
+
+def test_every_error_of_the_client_is_in_its_table() -> None:
+    page = (ROOT / "docs" / "client.md").read_text().partition("\n## Errors\n")[2]
+    rows = re.findall(r"^\| (`.+`) \| .+ \| .+ \|$", page, re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    bases = {"SluicewayError", "CounterpartError", "GatewayError"}
+    bases |= {"KafkaFailure", "RecordError", "SchemaError"}
+    assert set(listed) == set(errors.__all__) - bases - {"cause_of"}
+    assert len(listed) == len(set(listed))
 
 
 RECORDS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))

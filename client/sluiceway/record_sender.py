@@ -70,7 +70,7 @@ class RecordSender:
         self.failure: SluicewayError | None = None
         self.failed_unnoticed = False
         self.closed = False
-        self._schema = schema
+        self.schema = schema
         self._timeout_s = timeout_s
         self._partitioning = partitioning
         self._accumulator = record_accumulator(
@@ -123,8 +123,9 @@ class RecordSender:
 
     def prepare(self, records: Any) -> PreparedRecords:
         """Validate records for `write_prepared`. Raises RecordError, SchemaError, OptionError."""
-        rows = self.prepare_few(records)
-        return to_batches(records, self._schema) if rows is None else rows
+        self.require_open()
+        rows = self._rows.check(records) if self._row_by_row else None
+        return to_batches(records, self.schema) if rows is None else rows
 
     def write_prepared(self, prepared: PreparedRecords) -> int:
         """Write the result of `prepare`, and return the number of records.
