@@ -47,8 +47,8 @@ class RecordSender:
 
     `turn` is held to accumulate, send, or close; delivery reports do not take it. After `failure`
     nothing more is accepted. `failed_unnoticed` is true until a call has raised the failure of a
-    background thread, or that of an interrupted call. `handle` and `batches` are set once the writer is an endpoint:
-    with `batches`, each record is produced in an open batch.
+    background thread, or that of an interrupted call. `handle` and `batches` are set once the
+    writer is an endpoint: with `batches`, each record is produced in an open batch.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """Fetcher: fetches and decodes messages up to the end offsets, and keeps the positions."""
 
 import itertools
-import operator
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
