@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -85,6 +85,39 @@ def test_a_restarted_job_continues_within_a_message(
             # Returned, and lost with the job.
             reader.read(5, timeout=None)
     assert ledger.ids(sink) == list(range(100))
+
+
+@pytest.mark.parametrize("until_", [None, "finished"])
+def test_an_exception_rewinds_partitions_that_were_added_since_the_last_commit(
+    gateway: Gateway,
+    new_channel: NewChannel,
+    sink: Channel,
+    ledger: LedgerView,
+    until_: Literal["finished"] | None,
+) -> None:
+    source = new_channel(partitions=1)
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(source.writer())
+        reader = stack.enter_context(source.reader(group="copy", until=until_))
+        writer = stack.enter_context(sink.writer())
+        first.write(readings(10))
+        source.update(partitions=2)
+        with source.writer(partition=1) as second:
+            second.write(readings(10, 10))
+        first.close()
+        if until_ is None:
+            until(lambda: reader.discover_partitions() == (1,))
+
+        def read_all_and_fail() -> None:
+            with gateway.transaction(reader, writer):
+                assert len(reader.read(20, timeout=None)) == 20
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            read_all_and_fail()
+        with gateway.transaction(reader, writer):
+            writer.write(reader.read(20, timeout=20))
+    assert sorted(ledger.ids(sink)) == list(range(20))
 
 
 @pytest.mark.parametrize("arrives", [True, False])
