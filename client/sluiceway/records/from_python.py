@@ -85,9 +85,7 @@ def _converted(values: Sequence[Any], leaf: t.Leaf, path: str) -> pa.Array:
     return array
 
 
-def _decimals(
-    values: Sequence[Any], kinds: set[type], leaf: t.Decimal, path: str
-) -> Sequence[Any]:
+def _decimals(values: Sequence[Any], kinds: set[type], leaf: t.Decimal, path: str) -> Sequence[Any]:
     """Return `values` without surplus zeros.
 
     Raises ValueMismatch for other surplus digits: Arrow may drop them, or crash.
@@ -102,12 +100,11 @@ def _decimals(
         Emax=decimal.MAX_EMAX,
         traps=[decimal.Inexact, decimal.InvalidOperation],
     ).plus
-    position = 0
+    fitting: list[Any] = []
     try:
-        fitting = []
-        for position, value in enumerate(values):
-            fitting.append(exact(value) if isinstance(value, Number) else value)
+        fitting.extend(exact(each) if isinstance(each, Number) else each for each in values)
     except decimal.DecimalException as error:
+        position = len(fitting)
         raise _mismatch_of(position, path, leaf, values[position]) from error
     return fitting
 
