@@ -27,7 +27,8 @@ INVALID_SCHEMA: Final = 42201
 INVALID_VERSION: Final = 42202
 """Error codes of Confluent Schema Registry."""
 
-_VERSION: Final = re.compile(r"[0-9]{1,9}\Z")
+_VERSION: Final = re.compile(r"[0-9]{1,10}\Z")
+_MAX_VERSION: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,11 @@ class Registry:
             )
         return definition
 
+    def max_id(self, principal: Principal) -> int:
+        """Return the highest id of the schemas that the principal may see."""
+        with self._database.read() as tx:
+            return schemas_store.max_id(tx, prefixes=_visible(principal))
+
     def uses(self, schema_id: int, principal: Principal) -> list[tuple[str, int]]:
         """Return the subjects and versions of a schema. Raises RegistryError."""
         self.definition(schema_id, principal)
@@ -81,14 +87,16 @@ class Registry:
 
         Raises RegistryError.
         """
-        if version not in {"latest", "-1"} and (not _VERSION.match(version) or int(version) < 1):
+        latest = version in {"latest", "-1"}
+        if not latest and not (_VERSION.match(version) and 1 <= int(version) <= _MAX_VERSION):
             raise RegistryError(
-                f"The version {version[:100]!r} is not a number from 1, nor `latest`.",
+                f"The version {version[:100]!r} is not a number from 1 to {_MAX_VERSION}, nor "
+                "`latest`.",
                 INVALID_VERSION,
             )
         with self._database.read() as tx:
             found = _require(tx, subject, principal)
-            number = found.version if version in {"latest", "-1"} else int(version)
+            number = found.version if latest else int(version)
             for each in schemas_store.versions(tx, found.channel_uid):
                 if each.version == number:
                     return SubjectVersion(subject=subject, schema=each)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, false, or_, select
+from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, false, func, or_, select, true
 
 from sluiceway_gateway.channels.model import Compatibility, Format, Phase, SchemaVersion
 from sluiceway_gateway.channels.store import in_phases
@@ -52,16 +52,25 @@ def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | Non
 
     With `prefixes` None, any schema is returned.
     """
-    statement = select(schemas.c.definition).where(schemas.c.id == schema_id)
-    if prefixes is not None:
-        statement = statement.where(
-            exists()
-            .where(channel_schemas.c.schema_id == schema_id)
-            .where(channels.c.uid == channel_schemas.c.channel_uid)
-            .where(_starts_with(prefixes))
-        )
+    statement = select(schemas.c.definition).where(schemas.c.id == schema_id, _visible(prefixes))
     definition: str | None = tx.execute(statement).scalar_one_or_none()
     return definition
+
+
+def max_id(tx: ReadTransaction, *, prefixes: Collection[str] | None) -> int:
+    """Return the highest id of the schemas that `find` returns with `prefixes`; 0 without any."""
+    return int(tx.execute(select(func.max(schemas.c.id)).where(_visible(prefixes))).scalar() or 0)
+
+
+def _visible(prefixes: Collection[str] | None) -> ColumnElement[bool]:
+    if prefixes is None:
+        return true()
+    return (
+        exists()
+        .where(channel_schemas.c.schema_id == schemas.c.id)
+        .where(channels.c.uid == channel_schemas.c.channel_uid)
+        .where(_starts_with(prefixes))
+    )
 
 
 def versions(tx: ReadTransaction, channel_uid: str) -> tuple[SchemaVersion, ...]:

@@ -137,6 +137,8 @@ def test_changes_are_refused_with_advice(rig: Rig, client: SchemaRegistryClient)
         ("/subjects/flights/versions", 404, 40401),
         ("/subjects/flights-key/versions/latest", 404, 40401),
         ("/subjects/flights-value/versions/9", 404, 40402),
+        ("/subjects/flights-value/versions/2147483647", 404, 40402),
+        ("/subjects/flights-value/versions/2147483648", 422, 42202),
         ("/subjects/flights-value/versions/0", 422, 42202),
         ("/subjects/flights-value/versions/newest", 422, 42202),
         ("/schemas/ids/999", 404, 40403),
@@ -192,6 +194,37 @@ def test_parameters_for_other_registries_are_ignored(rig: Rig) -> None:
         f"/registry/schemas/ids/{present}", params={"subject": "x", "fetchMaxId": "true"}
     )
     assert Schema.parse(response.json()["schema"]) == Schema.parse(WIDER)
+
+
+def test_lists_are_returned_in_parts_and_nothing_is_soft_deleted(rig: Rig) -> None:
+    present = channel_of(rig)["status"]["schema"]["id"]
+    for path in (
+        "/subjects",
+        "/subjects/flights-value/versions",
+        f"/schemas/ids/{present}/subjects",
+        f"/schemas/ids/{present}/versions",
+    ):
+        every = rig.http.get(f"/registry{path}").json()
+        assert len(every) == 2, path
+        for query, expected in (
+            ({"offset": 1}, every[1:]),
+            ({"limit": 1}, every[:1]),
+            ({"offset": 1, "limit": 5}, every[1:]),
+            ({"offset": 2}, []),
+            ({"limit": -1, "deleted": "true"}, every),
+            ({"deletedOnly": "true"}, []),
+        ):
+            assert rig.http.get(f"/registry{path}", params=query).json() == expected, (path, query)
+
+
+def test_the_highest_id_is_that_of_the_schemas_that_a_token_may_see(rig: Rig) -> None:
+    present = channel_of(rig)["status"]["schema"]["id"]
+    other = rig.put("secret", schema=OTHER).json()["status"]["schema"]["id"]
+    path, query = f"/registry/schemas/ids/{present}", {"fetchMaxId": "true"}
+    assert rig.http.get(path, params=query).json()["maxId"] == other > present
+    assert "maxId" not in rig.http.get(path).json()
+    hers = rig.token("read:fl")
+    assert rig.http.get(path, params=query, headers=hers).json()["maxId"] == present
 
 
 def test_probes_of_consoles_are_answered(rig: Rig) -> None:
