@@ -57,7 +57,7 @@ export function Charts({ name }) {
   const since = useMemo(() => new Date(serverNow() - range.seconds * 1000).toISOString(), [range, version]);
   const resource = useResource(`${channelPath(name, "history")}?since=${since}`);
   return html`<nav class="ranges" aria-label="Time range">${RANGES.map((each) => html`<a key=${each.id} href=${href(["channels", name], { tab: "charts", range: each.id })} aria-current=${each === range ? "true" : undefined}>${each.title}</a>`)}</nav>
-    <${Loaded} resource=${resource}>${(history) => html`<${History} history=${history} range=${range} />`}</>`;
+    <${Loaded} resource=${resource} keep>${(history) => html`<${History} history=${history} range=${range} />`}</>`;
 }
 
 function History({ history, range }) {

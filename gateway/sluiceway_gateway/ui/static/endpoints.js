@@ -30,8 +30,8 @@ function useHeartbeats(name) {
     const { heartbeats } = await getJson(path, options);
     return new Map(Object.entries(heartbeats).map(([id, at]) => [id, ageOf(at)]));
   };
-  const { data, error } = useResource(channelPath(name, "heartbeats"), version, read);
-  return error || !data ? new Map() : data;
+  const { data } = useResource(channelPath(name, "heartbeats"), version, read);
+  return data ?? new Map();
 }
 
 const SHOWN = 100;

@@ -24,7 +24,7 @@ export function Graph({ name, status }) {
   }, []);
   const members = status.writers.length + status.readers.length;
   const resource = useResource(channelPath(name, "graph"), `${version}/${members}`);
-  return html`<${Loaded} resource=${resource}>${(graph) => html`<${Jobs} graph=${graph} />`}</>`;
+  return html`<${Loaded} resource=${resource} keep>${(graph) => html`<${Jobs} graph=${graph} />`}</>`;
 }
 
 function Jobs({ graph }) {

@@ -189,7 +189,7 @@ function ChannelList() {
           : `${whole(rows.length)} of ${whole(all.length)} channels`}</span>
     </div>
     ${all.length === 0
-      ? html`<p class="empty">There are no channels that this token may see. <code>sluiceway create NAME --schema FILE</code> creates one.</p>`
+      ? html`<p class="empty">There are no channels that this token may see. <code>sluiceway channels create NAME --schema FILE</code> creates one.</p>`
       : html`<${VirtualTable} label="Channels" columns=${COLUMNS} rows=${rows} keyOf=${(line) => line.channel.name}
           sort=${column.id} descending=${descending} left=${leftAt([filter, only, sort].join("\n"))}
           onSort=${(id) => setQuery({ sort: id === column.id && !descending ? `-${id}` : id })} />`}

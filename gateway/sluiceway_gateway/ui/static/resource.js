@@ -36,12 +36,11 @@ export function useNewest(first) {
 
 const base = (path) => path.split("?", 1)[0];
 
-// The view of the data, or the error.
-export function Loaded({ resource: { data, error, reload }, children }) {
-  if (error) {
-    return html`<p class="notice" role="alert">${error.message} <button onClick=${reload}>Try again</button></p>`;
-  }
-  return data ? children(data) : html`<p class="loading">Loading</p>`;
+// The view of the data, or the error; with `keep`, the error and the data that was read before.
+export function Loaded({ resource: { data, error, reload }, keep = false, children }) {
+  const shown = data && (keep || !error);
+  return html`${error && html`<p class="notice" role="alert">${error.message} <button onClick=${reload}>Try again</button></p>`}
+    ${shown ? children(data) : !error && html`<p class="loading">Loading</p>`}`;
 }
 
 // A part of the page that is loaded when it is first needed: its signal, null until then, the function that
