@@ -1,6 +1,7 @@
 import io
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -196,7 +197,7 @@ def test_all_problems_of_all_files_are_reported_together(
 
 
 def test_a_part_of_a_folder_that_is_not_read_is_refused(
-    sluiceway: Sluiceway, folder: Path, tmp_path: Path
+    sluiceway: Sluiceway, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Otherwise --prune would delete the channels in it.
     write(folder / "a.yaml", document("one"))
@@ -205,11 +206,23 @@ def test_a_part_of_a_folder_that_is_not_read_is_refused(
     (folder / "linked").symlink_to(tmp_path / "elsewhere")
     (folder / "dangling.yaml").symlink_to(tmp_path / "gone.yaml")
     (folder / "dangling.txt").symlink_to(tmp_path / "gone.txt")
+    (folder / ".#a.yaml").symlink_to("ana@host.1")
+    (folder / "secret").mkdir()
+    scandir = os.scandir
+
+    def scan(path: Any) -> Any:
+        if str(path).endswith("secret"):
+            # The user of the tests may read everything.
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
     run = sluiceway("apply", "-f", str(folder), url=NOBODY)
     assert run.status == 1
+    assert "secret: not readable: Permission denied" in run.err
     assert "linked: a link to a folder, which is not followed; give it with -f" in run.err
     assert "dangling.yaml: not readable: No such file" in run.err
-    assert len(run.err.splitlines()) == 2
+    assert len(run.err.splitlines()) == 3
 
 
 def test_files_of_a_mounted_config_map_are_read_once(folder: Path) -> None:

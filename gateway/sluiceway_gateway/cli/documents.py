@@ -137,11 +137,11 @@ def _listed(folder: Path, faults: _Faults) -> list[Path]:
         for each in (Path(place, name) for name in folders):
             if each.is_symlink():
                 faults.add(str(each), "a link to a folder, which is not followed; give it with -f")
-        found += [
-            each
-            for each in (Path(place, name) for name in files)
-            if each.suffix.lower() in _SUFFIXES and (each.is_file() or each.is_symlink())
-        ]
+        for each in (Path(place, name) for name in files):
+            # Editors mark open files by hidden links that lead nowhere.
+            broken = each.is_symlink() and not each.name.startswith(".")
+            if each.suffix.lower() in _SUFFIXES and (each.is_file() or broken):
+                found.append(each)
     return sorted(found)
 
 
