@@ -5,7 +5,7 @@ would change something are refused: schemas change with their channels.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -62,13 +62,22 @@ class ListPart:
     # Nothing is soft-deleted here: a channel is deleted with its subject.
     deleted_only: Annotated[bool, Query(alias="deletedOnly")] = False
 
+    @property
+    def range(self) -> slice:
+        """The requested part."""
+        return slice(self.offset, None if self.limit < 0 else self.offset + self.limit)
+
     def of(self, items: Sequence[Any]) -> Response:
         """Return the response with this part of all items."""
-        end = len(items) if self.limit < 0 else self.offset + self.limit
-        return _json([] if self.deleted_only else list(items[self.offset : end]))
+        return _json([] if self.deleted_only else list(items[self.range]))
 
 
 Part = Annotated[ListPart, Depends()]
+SubjectPrefix = Annotated[str, Query(alias="subjectPrefix", max_length=300)]
+ANY_CONTEXT: Final = ":*:"
+"""Before the prefix of a subject's name: in any context."""
+MAX_SCHEMAS: Final = 1_000
+"""Versions in one response; the limit of Confluent Schema Registry too."""
 
 
 class SchemaText(BaseModel):
@@ -108,6 +117,35 @@ async def get_root(_client: RegistryClient) -> Response:
 async def list_contexts(_client: RegistryClient) -> Response:
     """Return the default context; there are no others."""
     return _json(["."])
+
+
+@router.get("/schemas")
+def list_schemas(
+    client: RegistryClient,
+    gateway: Gateway,
+    part: Part,
+    prefix: SubjectPrefix = "",
+    latest: Annotated[bool, Query(alias="latestOnly")] = False,
+) -> Response:
+    """Return versions of all subjects with their schemas, at most 1,000."""
+    limit = min(part.limit, MAX_SCHEMAS) if part.limit >= 0 else MAX_SCHEMAS
+    found = gateway.registry.listed(
+        client,
+        prefix=prefix.removeprefix(ANY_CONTEXT),
+        latest=latest,
+        part=replace(part, limit=limit).range,
+    )
+    return _json(
+        [
+            {
+                "subject": each.subject,
+                "version": each.version,
+                "id": each.id,
+                "schema": each.definition,
+            }
+            for each in found
+        ]
+    )
 
 
 @router.get("/schemas/types")
@@ -160,11 +198,10 @@ def list_subjects(
     client: RegistryClient,
     gateway: Gateway,
     part: Part,
-    prefix: Annotated[str, Query(alias="subjectPrefix", max_length=300)] = "",
+    prefix: SubjectPrefix = "",
 ) -> Response:
     """Return the names of all subjects."""
-    # The prefix may name the default context.
-    return part.of(gateway.registry.subjects(client, prefix=prefix.removeprefix(":*:")))
+    return part.of(gateway.registry.subjects(client, prefix=prefix.removeprefix(ANY_CONTEXT)))
 
 
 @router.get("/subjects/{subject}/versions")

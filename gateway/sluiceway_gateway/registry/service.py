@@ -39,6 +39,17 @@ class SubjectVersion:
     schema: SchemaVersion
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListedVersion:
+    """A version in the list of all subjects."""
+
+    subject: str
+    version: int
+    id: int
+    """The id of its schema."""
+    definition: str
+
+
 class Registry:
     """Reads of subjects and schemas that a principal may see."""
 
@@ -72,10 +83,30 @@ class Registry:
         """Return the subjects and versions of a schema. Raises RegistryError."""
         self.definition(schema_id, principal)
         with self._database.read() as tx:
-            found = schemas_store.subjects_of_schema(
-                tx, schema_id, prefixes=principal.prefixes(Action.VIEW)
+            found = schemas_store.subject_versions(
+                tx, prefixes=principal.prefixes(Action.VIEW), schema_id=schema_id
             )
-        return sorted({(name, version) for each, version in found for name in _names(each)})
+        return sorted({(name, version) for each, version, _ in found for name in _names(each)})
+
+    def listed(
+        self, principal: Principal, *, prefix: str, latest: bool, part: slice
+    ) -> list[ListedVersion]:
+        """Return this part of all versions of all subjects, or of those that writers use."""
+        with self._database.read() as tx:
+            found = schemas_store.subject_versions(tx, prefixes=principal.prefixes(Action.VIEW))
+            every = {
+                (name, version, schema_id)
+                for each, version, schema_id in found
+                if not latest or version == each.version
+                for name in _names(each)
+                if name.startswith(prefix)
+            }
+            shown = sorted(every)[part]
+            texts = schemas_store.definitions(tx, {schema_id for _, _, schema_id in shown})
+        return [
+            ListedVersion(subject=name, version=version, id=id_, definition=texts[id_])
+            for name, version, id_ in shown
+        ]
 
     def versions(self, subject: str, principal: Principal) -> tuple[SchemaVersion, ...]:
         """Return all versions of a subject, the oldest first. Raises RegistryError."""
