@@ -181,6 +181,9 @@ class ChannelReader(ChannelEndpoint):
                         raise
                     self._failure = error
                     break
+        except BaseException:
+            self._fetcher.cancel_read()
+            raise
         finally:
             self._fetcher.end_read()
             self._fetcher.turn.release()

@@ -8,7 +8,8 @@ import pytest
 
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
-from sluiceway.errors import Conflict, OptionError, StaleGeneration
+from sluiceway.errors import Conflict, EndpointClosed, OptionError, StaleGeneration
+from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
 from waiting import until
 
@@ -84,6 +85,48 @@ def test_a_restarted_job_continues_within_a_message(
             # Returned, and lost with the job.
             reader.read(5, timeout=None)
     assert ledger.ids(sink) == list(range(100))
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_interrupted_commit_is_committed_with_its_positions_or_not_at_all(
+    gateway: Gateway,
+    source: Channel,
+    sink: Channel,
+    ledger: LedgerView,
+    arrives: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit = LedgerCalls.commit
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        if arrives:
+            commit(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(LedgerCalls, "commit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                copy(gateway, reader, writer, 30)
+        assert ledger.ids(sink) == (list(range(30)) if arrives else [])
+        while copy(gateway, reader, writer, 30):
+            pass
+    assert ledger.ids(sink) == list(range(100))
+
+
+def test_a_reader_interrupted_before_it_has_gone_back_reads_no_further(
+    gateway: Gateway, source: Channel, sink: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: ChannelReader) -> None:
+        raise KeyboardInterrupt
+
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(ChannelReader, "rewind", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                fail(gateway, reader, writer, 30)
+        with pytest.raises(EndpointClosed, match="interrupted the return"):
+            reader.read(1)
 
 
 def test_an_exception_rewinds_the_reader_and_writes_nothing(
