@@ -181,6 +181,9 @@ class ChannelReader(ChannelEndpoint):
                         raise
                     self._failure = error
                     break
+        except BaseException:
+            self._fetcher.cancel_read()
+            raise
         finally:
             self._fetcher.end_read()
             self._fetcher.turn.release()
@@ -269,7 +272,8 @@ class ChannelReader(ChannelEndpoint):
         with self._fetcher.turn.urgently():
             self._require_open()
             start = self._committer.uncommitted_from()
-            self._seek({p: at for p, at in start.items() if p in self.partitions})
+            # Partitions that were added since are read from their beginning.
+            self._seek({p: start.get(p, Position(offset=0)) for p in self.partitions})
 
     def suspend(self, error: SluicewayError | None) -> None:
         """Refuse further calls with an error, for transactions; None accepts them again."""

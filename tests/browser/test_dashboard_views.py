@@ -230,12 +230,33 @@ def test_five_thousand_channels_are_listed_and_filtered(browser: Browser, rig: R
 
 
 @contextmanager
-def proxy(target: str, *, prefix: str = "", held: list[str] | None = None) -> Iterator[str]:
-    """Run a proxy that strips a prefix; with `held`, it stalls event streams and lists them."""
+def proxy(
+    target: str,
+    *,
+    prefix: str = "",
+    held: list[str] | None = None,
+    hangs: threading.Event | None = None,
+    page: str | None = None,
+) -> Iterator[str]:
+    """Run a proxy that strips a prefix.
+
+    With `held`, it stalls event streams and lists them. While `hangs` is set, it stalls requests
+    of the API. With `page`, it answers these with that HTML.
+    """
     stopped = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if "/v1/" in self.path and hangs is not None and hangs.is_set():
+                stopped.wait(60)
+                return
+            if "/v1/" in self.path and page is not None:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.send_header("Content-Length", str(len(page)))
+                self.end_headers()
+                self.wfile.write(page.encode())
+                return
             if held is not None and self.path.partition("?")[0].endswith("/events"):
                 held.append(self.path)
                 stopped.wait(60)
@@ -283,6 +304,33 @@ def test_the_page_polls_behind_a_proxy_that_buffers_streams(browser: Browser, ri
         until(lambda: len(held) == 2, 30)
         create_channels(rig, "planes")
         until(lambda: sorted(browser.names()) == ["flights", "planes", "weather"], 30)
+        browser.driver.get("about:blank")
+
+
+def test_polls_that_hang_are_no_connection(browser: Browser, rig: Rig) -> None:
+    create_channels(rig, "flights")
+    held: list[str] = []
+    hangs = threading.Event()
+    with proxy(rig.url, held=held, hangs=hangs) as url:
+        browser.open(f"{url}/")
+        browser.shows("Polling", ".freshness", 30)
+        browser.driver.execute_script(
+            "const timeout = AbortSignal.timeout.bind(AbortSignal);"
+            "AbortSignal.timeout = (ms) => timeout(ms / 60)"
+        )
+        hangs.set()
+        browser.shows("No connection to the gateway. The gateway does not answer.", "[role=alert]")
+        hangs.clear()
+        browser.shows("Polling", ".freshness", 30)
+        assert browser.all("[role=alert]") == []
+        browser.driver.get("about:blank")
+
+
+def test_a_page_of_a_proxy_is_not_taken_for_the_gateway(browser: Browser, rig: Rig) -> None:
+    with proxy(rig.url, page="<html><form>Sign in") as url:
+        browser.open(f"{url}/")
+        browser.shows("The response is not the gateway's. A proxy may ask you", "[role=alert]")
+        browser.shows("No connection", ".freshness")
         browser.driver.get("about:blank")
 
 

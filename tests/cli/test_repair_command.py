@@ -66,7 +66,7 @@ def test_a_halted_channel_is_repaired_and_read_and_written_again(
         refused = channel.writer()
         refused.write(readings(1))
         # The batch is opened in the background, where no caller sees the refusal.
-        until(lambda: refused._sender.failure is not None)
+        until(lambda: refused.sender.failure is not None)
         with pytest.raises(Conflict, match=r"halted.*channels repair"):
             refused.close()
 

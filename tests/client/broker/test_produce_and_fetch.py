@@ -27,6 +27,7 @@ from sluiceway.broker.exceptions import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartition,
 )
+from sluiceway.broker.sources import FetchedPartition
 from sluiceway.errors import OptionError
 from topics import Topics, readings
 from waiting import until
@@ -219,6 +220,28 @@ def test_an_offset_out_of_range_is_refused_and_the_next_fetch_works(
         assert (reported.err, reported.messages) == (OffsetOutOfRangeError.ERROR_CODE, [])
     assert "its range is 1 to 3" in fetch(broker, channel, 4).reason
     assert values(fetch(broker, channel, 1)) == sent[1:]
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_messages_of_an_interrupted_fetch_are_fetched_again(
+    broker: Broker, new_channel: NewChannel, delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = new_channel(partitions=1, delivery=delivery)
+    sent = encode(channel, 20)
+    produce_values(broker, channel, sent)
+    add, left = FetchedPartition.add, [2]
+
+    def add_two(partition: FetchedPartition, message: Any) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        add(partition, message)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FetchedPartition, "add", add_two)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(broker, channel, min_bytes=10_000, timeout=5_000)
+    assert values(fetch(broker, channel, min_bytes=sum(map(len, sent)))) == sent
 
 
 def test_new_partitions_of_a_channel_are_found(broker: Broker, channel: Channel) -> None:

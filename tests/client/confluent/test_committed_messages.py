@@ -8,6 +8,8 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 from confluent_facade import NUMBER, Facade, at, offsets, poll_messages
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError
+from sluiceway.kafka.consumer import FetchedMessages
+from sluiceway.ledger.committed_stream import CommittedStream
 
 MakeConsumer = Callable[..., Consumer]
 
@@ -51,6 +53,27 @@ def test_only_committed_messages_are_returned(channel: Channel, consumer: MakeCo
     assert reader.poll(0.2) is None
     reader.commit(asynchronous=False)
     assert reader.committed([at(channel.name)])[0].offset == read[-1] + 1
+
+
+def test_messages_that_an_interrupted_poll_has_taken_are_returned(
+    channel: Channel, consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(channel, *range(10))
+    reader = consumer()
+    reader.assign([at(channel.name, 0, 0)])
+    poll, interrupted = CommittedStream.poll, []
+
+    def poll_then_interrupt(stream: CommittedStream, limit: int, wait_s: float) -> FetchedMessages:
+        polled = poll(stream, limit, wait_s)
+        if polled.messages and not interrupted:
+            interrupted.append(polled)
+            raise KeyboardInterrupt
+        return polled
+
+    monkeypatch.setattr(CommittedStream, "poll", poll_then_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        reader.poll(20)
+    assert offsets(poll_messages(reader, 10))[0] == [*range(10)]
 
 
 def test_an_open_batch_hides_later_records_until_it_ends(

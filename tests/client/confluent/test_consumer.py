@@ -59,6 +59,35 @@ def test_consume_returns_as_many_messages_as_requested(
         reader.consume(-1)
 
 
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_messages_of_an_interrupted_consume_are_returned_again(
+    consumer: Callable[..., Consumer],
+    site: Facade,
+    delivery: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = site.channel(partitions=1, delivery=delivery)
+    with site.producer() as producer:
+        for number in range(10):
+            producer.produce(name, str(number), partition=0)
+    reader = consumer(**{"group.id": "interrupted"})
+    reader.assign([at(name, 0, 0)])
+    assert [message.offset() for message in reader.consume(3, 20)] == [0, 1, 2]
+    consume = reader._fetcher.consume
+
+    def consume_all_then_interrupt(limit: int, wait_s: float) -> list[Message]:
+        if not (found := consume(limit, wait_s)) and limit == 93:
+            raise KeyboardInterrupt
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reader._fetcher, "consume", consume_all_then_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            reader.consume(100, 20)
+    assert error_code_of(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
+    assert [message.offset() for message in reader.consume(7, 20)] == [3, 4, 5, 6, 7, 8, 9]
+
+
 def test_position_is_past_the_last_returned_message(
     consumer: Callable[..., Consumer], name: str
 ) -> None:

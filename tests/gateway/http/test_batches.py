@@ -2,14 +2,18 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from gateways import code
+from gateways import Rig, code
 from ledger_sites import LedgerSite, digest, ledger_site, use_topic
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.ledger import store
 from waiting import until
 
 
@@ -257,6 +261,18 @@ def test_a_snapshot_shows_the_channel_as_it_was(ledger: LedgerSite) -> None:
     assert (naive.status_code, code(naive)) == (422, "invalid_request")
 
 
+@pytest.mark.parametrize(
+    ("at", "number"),
+    [
+        *(("0001-01-01T00:00:00+01:00", 0), ("0001-01-01T00:00:00Z", 0)),
+        *(("9999-12-31T23:59:59.9999Z", 1), ("9999-12-31T23:59:59-01:00", 1)),
+    ],
+)
+def test_a_snapshot_may_be_of_any_time(ledger: LedgerSite, at: str, number: int) -> None:
+    ledger.commit(ledger.open(), {0: [(0, 10)]})
+    assert ledger.committed(snapshot_at=at)["number"] == number
+
+
 def test_commits_are_listed_newest_first(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
     ledger.post_abort(ledger.open("k2"))
@@ -303,6 +319,27 @@ def test_a_waiting_reader_is_answered_when_a_batch_ends(ledger: LedgerSite, end:
     ((response, answered_s),) = responses
     assert (response.status_code, response.json()["number"]) == (200, 1)
     assert answered_s - ended_s < 5
+
+
+def test_a_token_that_is_revoked_during_a_wait_does_not_see_the_commit(rig: Rig) -> None:
+    uid = rig.put(delivery="exactly_once").json()["metadata"]["uid"]
+    rig.observe("flights", Phase.READY)
+    admin, mine = rig.token("admin"), rig.token("read")
+    rig.http.headers.update(admin)
+    path, query = "/v1/channels/flights/committed", {"uid": uid}
+    etag = rig.http.get(path, params=query).headers["etag"]
+    with ThreadPoolExecutor() as pool:
+        headers = mine | {"If-None-Match": etag}
+        waiting = pool.submit(rig.http.get, path, params=query | {"wait": "60"}, headers=headers)
+        until(lambda: rig.app.state.parts.ledger_reads.waiting)
+        rig.tokens.revoke(mine["Authorization"].split("_")[1])
+        with rig.database.write() as tx:
+            channel = channels_store.hold(tx, "flights")
+            assert channel is not None
+            was = store.hold(tx, channel)
+            store.save(tx, replace(was, number=1), was=was, now=rig.clock())
+        response = waiting.result(60)
+    assert (response.status_code, code(response)) == (401, "unauthenticated")
 
 
 def test_batches_are_opened_while_the_channel_closes_but_not_after(ledger: LedgerSite) -> None:

@@ -44,6 +44,20 @@ def records(count: int) -> Any:
     return {"counters": {"records": count}}
 
 
+def test_sums_of_large_counters_are_finite(flights: Site) -> None:
+    endpoint, worker = flights.attach(), Worker(flights)
+    refused = worker.send(task(endpoint, 0, counters={"seconds": 1.7e308}))
+    assert (refused.status_code, code(refused)) == (422, "invalid_request")
+    for number in range(2):
+        counters = {"seconds": 1e18, "records": 2**63 - 1}
+        assert worker.tell(task(endpoint, number, counters=counters)) == ["ok"]
+    assert flights.get(endpoint)["counters"] == {
+        "seconds": 2e18,
+        "records": 2 * (2**63 - 1),
+        "tasks_running": 2,
+    }
+
+
 def keep(site: Site) -> Any:
     """Beat for all that the session attached."""
     response = site.send(keeps=True)

@@ -1,6 +1,6 @@
 // Updates of the view: by an event stream, by polling where a proxy buffers it, and pause.
 
-import { ApiError } from "./api.js";
+import { ApiError, NoResponse } from "./api.js";
 import { PollInstead, readEvents } from "./stream.js";
 import { effect, signal, untracked } from "./view.js";
 
@@ -88,7 +88,8 @@ async function keepReading(source, signal) {
         return;
       }
       mode.value = "offline";
-      failure.value = error instanceof ApiError ? error.message : "The gateway does not answer.";
+      const explained = error instanceof ApiError || error instanceof NoResponse;
+      failure.value = explained ? error.message : "The gateway does not answer.";
     }
     attempt += 1;
     await pause(Math.min(MAX_BACKOFF_MS, 250 * 2 ** attempt) * (0.5 + Math.random() / 2), signal);
