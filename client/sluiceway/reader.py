@@ -259,9 +259,9 @@ class ChannelReader(ChannelEndpoint):
         self._committer.commit_with(send, self.position)
 
     @property
-    def revocations(self) -> int:
-        """Number of times that partitions were revoked."""
-        return self._committer.revocations
+    def revoked_uncommitted(self) -> bool:
+        """Whether partitions were revoked whose returned records were not committed."""
+        return self._committer.revoked_uncommitted
 
     def mark_committed(self, positions: Mapping[int, Position]) -> None:
         """Record positions that an unanswered commit of `commit_with` has stored."""
@@ -271,7 +271,7 @@ class ChannelReader(ChannelEndpoint):
         """Return to the last commit or seek, or to the start."""
         with self._fetcher.turn.urgently():
             self._require_open()
-            start = self._committer.uncommitted_from()
+            start = self._committer.rewind()
             # Partitions that were added since are read from their beginning.
             self._seek({p: start.get(p, Position(offset=0)) for p in self.partitions})
 

@@ -283,29 +283,36 @@ def test_positions_that_were_moved_meanwhile_refuse_the_output(
     assert ledger.open_keys(sink) == []
 
 
+@pytest.mark.parametrize("inside", [True, False])
 def test_revoked_partitions_refuse_the_output_of_a_block(
-    gateway: Gateway, new_channel: NewChannel, sink: Channel, ledger: LedgerView
+    gateway: Gateway, new_channel: NewChannel, sink: Channel, ledger: LedgerView, inside: bool
 ) -> None:
     source = new_channel(partitions=2)
-    with source.writer(partition=0) as writer:
-        writer.write(readings(20))
-    with source.writer(partition=1) as writer:
-        writer.write(readings(20, 20))
+    for partition in range(2):
+        with source.writer(partition=partition) as writer:
+            writer.write(readings(20, 20 * partition))
 
     def lose(reader: ChannelReader, writer: ChannelWriter) -> None:
-        with gateway.transaction(reader, writer):
-            writer.write(reader.read(10, timeout=None))
-            with source.reader(group="copy", dynamic=True) as other:
-                until(lambda: reader.read(1, timeout=0.1) and len(reader.partitions) == 1)
-                del other
+        with contextlib.ExitStack() as block:
+            if inside:
+                block.enter_context(gateway.transaction(reader, writer))
+            records = reader.read(40, timeout=None)
+            with source.reader(group="copy", dynamic=True):
+                until(lambda: reader.read(1, timeout=0.1) or len(reader.partitions) == 1)
+            if not inside:
+                block.enter_context(gateway.transaction(reader, writer))
+            writer.write(records)
 
     with (
         source.reader(group="copy", dynamic=True) as reader,
         sink.writer() as writer,
-        pytest.raises(StaleGeneration, match="shorter transactions"),
     ):
-        lose(reader, writer)
-    assert ledger.ids(sink) == []
+        with pytest.raises(StaleGeneration, match="shorter transactions"):
+            lose(reader, writer)
+        assert ledger.ids(sink) == []
+        while copy(gateway, reader, writer, 10):
+            pass
+    assert sorted(ledger.ids(sink)) == list(range(40))
 
 
 def test_a_superseded_reader_commits_no_output(
