@@ -1,6 +1,6 @@
-"""Schemathesis over the OpenAPI document of a running gateway, with and without Kafka.
+"""Schemathesis runs on the OpenAPI document of a gateway, with and without Kafka.
 
-It is a process of its own: to import it takes a second, and pytest's own processes are many.
+It runs in a separate process, because importing it takes a second in each test process.
 """
 
 import json
@@ -30,20 +30,20 @@ SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}
 HERE = Path(__file__).parent
 TOKEN_KEY = "0123456789abcdef" * 2
 EXAMPLES = settings.default.max_examples // 10
-# How the limits of each field are answered does not hang on Kafka: without it, random requests do.
+# Limits of fields do not depend on Kafka, so without Kafka random requests are enough.
 PHASES = {"up": "coverage,fuzzing", "down": "fuzzing"}
-# Streams of events have no end; test_status_events.py reads them.
+# Event streams do not end; test_status_events.py tests them.
 ENDLESS = "/events$"
-# Avro, selectors and cursors have grammars beyond JSON schemas; which errors of the
-# server are right is checked by openapi_hooks.py.
+# JSON schemas cannot express the grammars of Avro, selectors and cursors. openapi_hooks.py checks
+# server errors.
 NOT_CHECKED = ["positive_data_acceptance", "not_a_server_error"]
-# Schemathesis' own list, and 414: invalid parameters may be too long for a URL.
+# The defaults of Schemathesis, and 414: invalid parameters may be too long for a URL.
 REFUSALS = [400, 401, 403, 404, 405, 406, 409, 414, 415, 422, 428, 429, "5xx"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gateway:
-    """A gateway that runs, and a token that may do everything."""
+    """A running gateway, and a token with all permissions."""
 
     url: str
     token: str
@@ -56,7 +56,7 @@ class Gateway:
 
     @property
     def operations(self) -> int:
-        """How many there are that have an end."""
+        """The number of operations except for event streams."""
         paths: dict[str, Any] = self.document["paths"]
         return sum(len(each) for path, each in paths.items() if not re.search(ENDLESS, path))
 
@@ -65,7 +65,7 @@ class Gateway:
 def gateway(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
-    """A gateway with tokens, and Kafka as the parameter says."""
+    """A gateway with tokens, with or without Kafka."""
     servers, timeout_ms = "127.0.0.1:1", 100
     if request.param == "up":
         kafka: SharedKafka = request.getfixturevalue("kafka")
@@ -79,20 +79,20 @@ def gateway(
     )
     migrate(configuration.database_url.get_secret_value())
     app = create_app(configuration)
-    made = app.state.parts.tokens.create(label="fuzzer", scopes=["admin"])
+    token = app.state.parts.tokens.create(label="fuzzer", scopes=["admin"])
     with serving(app) as url:
         gateway = Gateway(
             url=url,
-            token=made.text.get_secret_value(),
+            token=token.text.get_secret_value(),
             kafka_is=request.param,
             document=app.openapi(),
         )
-        make_channel(gateway)
+        create_channel(gateway)
         yield gateway
 
 
-def make_channel(gateway: Gateway) -> None:
-    """Make the channel that requests meet; with Kafka, wait until it is ready."""
+def create_channel(gateway: Gateway) -> None:
+    """Create the channel that requests use; with Kafka, wait until it is ready."""
     with httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=60) as http:
         response = http.put(f"/v1/channels/{CHANNEL}", json={"spec": {"schema": SCHEMA}})
         deadline = time.monotonic() + 180
@@ -107,7 +107,7 @@ def test_the_stored_openapi_document_is_the_served_one(gateway: Gateway) -> None
 
 
 @pytest.mark.long
-def test_every_answer_is_as_documented(gateway: Gateway, tmp_path: Path) -> None:
+def test_responses_conform_to_the_openapi_document(gateway: Gateway, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{gateway.url}/openapi.json"),
@@ -120,23 +120,27 @@ def test_every_answer_is_as_documented(gateway: Gateway, tmp_path: Path) -> None
         *("--generation-deterministic", "--no-color"),
         *("--report", "json", "--report-json-path", str(report)),
     ]
-    expected = f"[checks.negative_data_rejection]\nexpected-statuses = {json.dumps(REFUSALS)}\n"
-    (tmp_path / "schemathesis.toml").write_text(expected)
-    given = {"channel": CHANNEL, "schema": SCHEMA, "kafka_is": gateway.kafka_is}
+    configuration = (
+        f"[checks.negative_data_rejection]\nexpected-statuses = {json.dumps(REFUSALS)}\n"
+    )
+    (tmp_path / "schemathesis.toml").write_text(configuration)
+    parameters = {"channel": CHANNEL, "schema": SCHEMA, "kafka_is": gateway.kafka_is}
     hooks = {"SCHEMATHESIS_HOOKS": "openapi_hooks", "PYTHONPATH": str(HERE)}
-    # Which characters a codec has is worked out once, and kept there.
-    kept = {"HYPOTHESIS_STORAGE_DIRECTORY": str(storage_directory().path)}
-    ran = subprocess.run(
+    # The cached character sets of codecs, which take long to compute.
+    cache = {"HYPOTHESIS_STORAGE_DIRECTORY": str(storage_directory().path)}
+    result = subprocess.run(
         command,
         cwd=tmp_path,
-        env={**os.environ, **hooks, **kept, "GIVEN": json.dumps(given)},
+        env={**os.environ, **hooks, **cache, "FUZZING_PARAMETERS": json.dumps(parameters)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=480,
     )
-    assert ran.returncode == 0, ran.stdout
-    told = json.loads(report.read_text())
-    assert told["operations"]["tested"] == gateway.operations
-    tried = [phase for phase, outcome in told["phases"].items() if outcome["status"] == "success"]
-    assert tried == PHASES[gateway.kafka_is].split(",")
+    assert result.returncode == 0, result.stdout
+    outcomes = json.loads(report.read_text())
+    assert outcomes["operations"]["tested"] == gateway.operations
+    successful = [
+        phase for phase, outcome in outcomes["phases"].items() if outcome["status"] == "success"
+    ]
+    assert successful == PHASES[gateway.kafka_is].split(",")
