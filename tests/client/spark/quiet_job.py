@@ -31,11 +31,14 @@ assert count(f"{name}-batch") == count(f"{name}-exact") == 100
 assert len(spark.read.format("channel").load(f"{name}-batch").limit(3).collect()) == 3
 
 stream = spark.readStream.format("channel").load(f"{name}-batch")
-writer = stream.writeStream.format("channel").option("create", "true").trigger(availableNow=True)
-query = writer.option("checkpointLocation", f"{directory}/one").start(f"{name}-stream")
-assert query.awaitTermination(120)
-writer = stream.writeStream.foreachBatch(lambda batch, _: save(batch, f"{name}-each"))
-writer = writer.option("checkpointLocation", f"{directory}/two").trigger(availableNow=True)
-assert writer.start().awaitTermination(120)
+written = stream.writeStream.format("channel").options(create="true", path=f"{name}-stream")
+written = written.option("checkpointLocation", f"{directory}/one")
+saved = stream.writeStream.foreachBatch(lambda batch, _: save(batch, f"{name}-each"))
+saved = saved.option("checkpointLocation", f"{directory}/two")
+for writer in (written, saved):
+    # Spark 4.1 warns of `availableNow` with any source in Python.
+    query = writer.start()
+    query.processAllAvailable()
+    query.stop()
 assert count(f"{name}-stream") == count(f"{name}-each") == 100
 spark.stop()
