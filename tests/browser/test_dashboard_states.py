@@ -303,7 +303,7 @@ def test_a_second_later_only_the_ages_of_problems_are_drawn_again(
         rig.put(f"c{number:03}").raise_for_status()
         rig.observe(f"c{number:03}", Phase.FAILED)
     flights = site(rig)
-    flights.depart(flights.member(), "error", cause="full disk")
+    flights.detach(flights.member(), "error", cause="full disk")
     browser.open(rig.url)
     browser.shows("251 problems in 251 channels", ".problems h2")
     browser.button("Show 200 of 251").click()

@@ -245,8 +245,8 @@ class TransactionalReader(Protocol):
         """The reader's endpoint. Raises OptionError if it has none."""
 
     @property
-    def revocations(self) -> int:
-        """Number of times that partitions were revoked."""
+    def revoked_uncommitted(self) -> bool:
+        """Whether partitions were revoked whose returned records were not committed."""
 
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
         """Commit the positions by the caller's `send`, which gets None if they did not move."""
@@ -306,7 +306,6 @@ class Transaction:
             )
         self._reader, self._writer = reader, writer
         self._batches = writer.batches
-        self._revocations = 0
         # The positions of the commit that was requested last.
         self._advance: PositionAdvance | None = None
 
@@ -317,7 +316,6 @@ class Transaction:
                 "this reader is already in a transaction: its positions are committed with the "
                 "output of one writer. Leave the block before you begin the next one"
             )
-        self._revocations = self._reader.revocations
         self._batches.begin(None)
         self._reader.in_transaction = True
         return self
@@ -352,11 +350,12 @@ class Transaction:
             raise
 
     def _require_assignment(self) -> None:
-        """Raise if partitions were revoked during the block."""
-        if self._reader.revocations != self._revocations:
+        """Raise if partitions were revoked whose records may be in the output."""
+        if self._reader.revoked_uncommitted:
             raise StaleGeneration(
-                "partitions of the reader were revoked during a transaction, so it was not "
-                "committed. Other members read their records; continue with shorter transactions"
+                "partitions of the reader were revoked after records of them were read, so the "
+                "transaction was not committed. Other members read these records; continue with "
+                "shorter transactions"
             )
 
     def _commit(self, advance: PositionAdvance | None) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.channels.model import Compatibility, SchemaVersion
+from sluiceway_gateway.channels.model import TOPIC_PATTERN, Compatibility, SchemaVersion
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import RegistryError
 from sluiceway_gateway.schemas import store as schemas_store
@@ -29,6 +29,8 @@ INVALID_VERSION: Final = 42202
 
 _VERSION: Final = re.compile(r"[0-9]{1,10}\Z")
 _MAX_VERSION: Final = 2**31 - 1
+_NAME: Final = re.compile(TOPIC_PATTERN)
+"""Names of topics, which include those of channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,7 @@ def _visible(principal: Principal) -> tuple[str, ...] | None:
 def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject:
     """Return the subject's channel; a channel's name has precedence over a topic's."""
     name = subject.removesuffix(_SUFFIX)
-    if name != subject:
+    if name != subject and _NAME.fullmatch(name):
         found = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW), name=name)
         if found:
             return min(found, key=lambda each: each.channel != name)

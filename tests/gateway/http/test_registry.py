@@ -137,6 +137,7 @@ def test_changes_are_refused_with_advice(rig: Rig, client: SchemaRegistryClient)
     [
         ("/subjects/nope-value/versions", 404, 40401),
         ("/subjects/flights/versions", 404, 40401),
+        ("/subjects/a%00b-value/versions", 404, 40401),
         ("/subjects/flights-key/versions/latest", 404, 40401),
         ("/subjects/flights-value/versions/9", 404, 40402),
         ("/subjects/flights-value/versions/2147483647", 404, 40402),

@@ -80,7 +80,7 @@ def test_lag_rates_progress_and_members_of_groups_are_metrics(rig: Rig) -> None:
     flights = site(rig, partitions=1)
     member = flights.member(group="delays")
     flights.member(0, 2, group="load", role="writer")
-    flights.depart(flights.member(1, 2, group="load", role="writer"), "error", cause="x")
+    flights.detach(flights.member(1, 2, group="load", role="writer"), "error", cause="x")
     flights.beat(report(member, "started"))
     sample(flights, *((100 + 50 * n, [reader("delays", 100 + 10 * n)]) for n in range(4)))
     key = ("flights", "delays")
@@ -147,7 +147,7 @@ def test_series_of_deleted_channels_and_of_groups_that_left_disappear(rig: Rig) 
     text = rig.http.get("/metrics").text
     assert "gone" not in text
     left = site(rig, "left", partitions=1)
-    left.depart(left.member(group="a"))
+    left.detach(left.member(group="a"))
     left.member(group="c")
     sample(left, (9, [reader("a", 5), reader("c", 5)]), (9, [reader("c", 5)]))
     of_left = {key for key in values(rig, "sluiceway_group_lag_messages") if key[0] == "left"}
