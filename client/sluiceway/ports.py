@@ -15,9 +15,10 @@ from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, wr
 from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.reader import ChannelReader
+from sluiceway.record_sender import PreparedRecords, RecordSender
 from sluiceway.rest.endpoint_models import Endpoint, Position
 from sluiceway.rest.transport import check_seconds
-from sluiceway.writer import ChannelWriter, PreparedRecords
+from sluiceway.writer import ChannelWriter
 
 __all__ = ["InputPort", "OutputPort"]
 
@@ -70,15 +71,15 @@ class OutputPort(ClosesOnExit):
             raise
         # One of the writers with equal schemas validates for all of them, which have its index.
         self._prepare: list[Callable[[Any], PreparedRecords]] = []
-        self._targets: list[tuple[str, ChannelWriter, int]] = []
+        self._targets: list[tuple[str, RecordSender, int]] = []
         known: dict[tuple[object, ...], int] = {}
         for name, writer in self._writers.items():
             connection = writer.connection
             rows = (writer.schema, connection.format, connection.max_message_bytes)
             if rows not in known:
                 known[rows] = len(self._prepare)
-                self._prepare.append(writer.prepare)
-            self._targets.append((name, writer, known[rows]))
+                self._prepare.append(writer.sender.prepare)
+            self._targets.append((name, writer.sender, known[rows]))
 
     @property
     def writers(self) -> Mapping[str, ChannelWriter]:
@@ -119,12 +120,15 @@ class OutputPort(ClosesOnExit):
             self.wait()
         if len(self._prepare) > 1 and isinstance(records, Iterator):
             records = list(records)
-        prepared = [prepare(records) for prepare in self._prepare]
+        # No comprehension, because a port may write each record alone: it would be another call.
+        prepared: list[PreparedRecords] = []
+        for prepare in self._prepare:
+            prepared.append(prepare(records))  # noqa: PERF401
         written = 0
         errors: dict[str, SluicewayError] = {}
-        for name, writer, validator in self._targets:
+        for name, sender, validator in self._targets:
             try:
-                written = writer.write_prepared(prepared[validator])
+                written = sender.write_prepared(prepared[validator])
             except SluicewayError as error:
                 errors[name] = error
         if errors:

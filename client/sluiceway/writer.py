@@ -16,7 +16,7 @@ from sluiceway.kafka.partitioner import Key, Partitioner, partitioning
 from sluiceway.ledger.batch_sequence import BatchSequence
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import WriterBatches
-from sluiceway.record_sender import PreparedRecords, RecordSender
+from sluiceway.record_sender import RecordSender
 from sluiceway.records import to_batches
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.models import Connection
@@ -24,7 +24,7 @@ from sluiceway.rest.transport import check_seconds
 from sluiceway.schema import Schema
 from sluiceway.tracing import ActiveSpan, channel_span
 
-__all__ = ["ChannelWriter", "PreparedRecords"]
+__all__ = ["ChannelWriter"]
 
 
 class ChannelWriter(ChannelEndpoint):
@@ -53,8 +53,12 @@ class ChannelWriter(ChannelEndpoint):
     aborts the uncommitted ones. `batch` makes a block all or nothing, and idempotent by a key. A
     failed `flush` ends the writer, except by CommitUnknown: see `resolve`.
 
+    A KeyboardInterrupt while records are sent ends the writer: the next call raises EndpointClosed,
+    because some of the records since the last `flush` may not be written.
+
     Thread-safe: writes are sent one after the other, in the order of the calls. `close` waits for
-    the current write; later ones raise EndpointClosed.
+    the current write; later ones raise EndpointClosed. `sender` validates and sends in two steps,
+    for ports and facades.
     """
 
     def __init__(
@@ -94,7 +98,7 @@ class ChannelWriter(ChannelEndpoint):
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
         self._timeout_s = timeout_s
-        self._sender = RecordSender(
+        self.sender = RecordSender(
             connection,
             self.schema,
             partitioning(
@@ -116,9 +120,9 @@ class ChannelWriter(ChannelEndpoint):
         super().__init__(None if attach is None else attach())
         if self._handle is not None:
             self._handle.pristine = True
-        self._sender.handle = self._handle
+        self.sender.handle = self._handle
         if exactly_once:
-            self._sender.batches = self._create_batches(ledger, commit_every_s)
+            self.sender.batches = self._create_batches(ledger, commit_every_s)
 
     def write(self, records: Any) -> int:
         """Write one or many records and return their number.
@@ -129,7 +133,7 @@ class ChannelWriter(ChannelEndpoint):
         none of its records was sent. Raises DeliveryFailed when Kafka refused a message of this or
         an earlier write; the writer cannot be used after that.
         """
-        sender = self._sender
+        sender = self.sender
         few = sender.prepare_few(records)
         if few is not None:
             # They only join a buffer, which takes less time than a span.
@@ -139,20 +143,9 @@ class ChannelWriter(ChannelEndpoint):
             span.set("sluiceway.records", count)
         return count
 
-    def prepare(self, records: Any) -> PreparedRecords:
-        """Validate records for `write_prepared`. Raises RecordError, SchemaError, OptionError."""
-        return self._sender.prepare(records)
-
-    def write_prepared(self, prepared: PreparedRecords) -> int:
-        """Write the result of `prepare`, and return the number of records.
-
-        It may come from another writer with the same schema, format and message size.
-        """
-        return self._sender.write_prepared(prepared)
-
     def start_round_robin_at(self, partition: int) -> None:
         """Send the next record without a key to this partition; the first is random by default."""
-        self._sender.start_round_robin_at(partition)
+        self.sender.start_round_robin_at(partition)
 
     def flush(self) -> None:
         """Return when Kafka has acknowledged every record of all writes.
@@ -162,7 +155,7 @@ class ChannelWriter(ChannelEndpoint):
         created again meanwhile, Conflict if a batch was lost, and CommitUnknown.
         """
         with self._span("flush"):
-            self._sender.flush()
+            self.sender.flush()
 
     @contextlib.contextmanager
     def batch(self, key: str, *, owner: str | None = None) -> Iterator[WriteBatch]:
@@ -191,12 +184,12 @@ class ChannelWriter(ChannelEndpoint):
     @property
     def batches(self) -> WriterBatches:
         """The writer's batches, for facades and transactions. Raises OptionError without any."""
-        if self._sender.batches is None:
+        if self.sender.batches is None:
             raise OptionError(
                 f"the channel {self.connection.channel_name!r} has the delivery at_least_once, "
                 'which has no batches: create a channel with delivery="exactly_once"'
             )
-        return self._sender.batches
+        return self.sender.batches
 
     def wait_acknowledged(self, groups: Sequence[str], *, timeout_s: float = 60.0) -> None:
         """Flush, and return when these reading groups have committed past the written records.
@@ -212,12 +205,12 @@ class ChannelWriter(ChannelEndpoint):
             raise OptionError(
                 "a writer of a Connection alone has no gateway: open it with channel.writer()"
             )
-        if self._sender.batches is not None:
-            ends = dict(self._sender.batches.ends)
+        if self.sender.batches is not None:
+            ends = dict(self.sender.batches.ends)
         else:
             written_to = range(self.connection.partitions)
-            ends = self._sender.nonempty_ends(
-                [*filter(self._sender.producer.may_have_written_to, written_to)]
+            ends = self.sender.nonempty_ends(
+                [*filter(self.sender.producer.may_have_written_to, written_to)]
             )
         wait_for_commits(
             handle.calls,
@@ -231,8 +224,8 @@ class ChannelWriter(ChannelEndpoint):
 
     def end_offsets(self) -> dict[int, int]:
         """Return the offset after the last message of each partition."""
-        self._sender.require_open()
-        return self._sender.identity.ends(
+        self.sender.require_open()
+        return self.sender.identity.ends(
             range(self.connection.partitions), timeout_s=self._timeout_s
         )
 
@@ -253,10 +246,10 @@ class ChannelWriter(ChannelEndpoint):
 
     def abort(self, error: BaseException) -> None:
         """Discard unsent records, and report to the gateway that `error` ended this writer."""
-        if not self._sender.closed:
-            self._sender.closed = True
-            self._sender.close_rows()
-            self._sender.producer.discard()
+        if not self.sender.closed:
+            self.sender.closed = True
+            self.sender.close_rows()
+            self.sender.producer.discard()
             self._end_batches(error)
         elif self._handle is not None and self._handle.is_open:
             # A reported failure is final, so a failed `close` cannot be retried.
@@ -266,7 +259,7 @@ class ChannelWriter(ChannelEndpoint):
     @property
     def accepted_records(self) -> int:
         """The number of records of the writes so far, acknowledged or not."""
-        return self._sender.accepted_records
+        return self.sender.accepted_records
 
     def _span(
         self, operation: str, *, kind: str | None = None
@@ -278,7 +271,7 @@ class ChannelWriter(ChannelEndpoint):
 
     def _close_step(self, step: Callable[[], None]) -> None:
         """Run a step of closing, unless closing has failed for good."""
-        with self._sender.turn:
+        with self.sender.turn:
             if self._close_failure is not None:
                 raise self._close_failure
             try:
@@ -289,37 +282,37 @@ class ChannelWriter(ChannelEndpoint):
                 raise
 
     def _finish_writing(self) -> None:
-        if self._sender.closed:
+        if self.sender.closed:
             return
-        if self._sender.batches is not None:
-            self._sender.batches.require_ended()
-        self._sender.close_rows()
+        if self.sender.batches is not None:
+            self.sender.batches.require_ended()
+        self.sender.close_rows()
         try:
-            if self._sender.failure is None or self._sender.failed_unnoticed:
+            if self.sender.failure is None or self.sender.failed_unnoticed:
                 self.flush()
         except BaseException as error:
             self._end_batches(error)
             self._fail(error)
             raise
         finally:
-            self._sender.closed = True
+            self.sender.closed = True
         self._end_batches()
 
     def _end_batches(self, error: BaseException | None = None) -> None:
-        if self._sender.batches is not None:
-            self._sender.batches.close(error)
+        if self.sender.batches is not None:
+            self.sender.batches.close(error)
 
     def _detach(self) -> None:
         if self._handle is None:
             return
-        if self._sender.failure is not None:
-            self._handle.fail(self._sender.failure)
+        if self.sender.failure is not None:
+            self._handle.fail(self.sender.failure)
             return
         if self._ends is None and (self.accepted_records or self._handle.attached.took_over):
             # The ends may include records of other writers. They must include those of a
             # predecessor in this place.
             try:
-                self._ends = self._sender.nonempty_ends(range(self.connection.partitions))
+                self._ends = self.sender.nonempty_ends(range(self.connection.partitions))
             except KafkaFailure as error:
                 if not error.retriable:
                     self._fail(error)
@@ -332,7 +325,7 @@ class ChannelWriter(ChannelEndpoint):
             self._handle.fail(error)
 
     def _create_batches(self, ledger: LedgerCalls | None, commit_every_s: float) -> WriterBatches:
-        handle, sender = self._handle, self._sender
+        handle, sender = self._handle, self.sender
         assert sender.intervals is not None  # noqa: S101 - the channel is exactly_once
         member = None if handle is None else handle.membership
         sequence = BatchSequence(

@@ -1,4 +1,4 @@
-"""Run jobs on exactly-once channels under faults, and check what became visible."""
+"""Run jobs on exactly-once channels under faults, and check the visible records."""
 
 import argparse
 import json
@@ -17,12 +17,12 @@ from tests.chaos.checker import KINDS, Finding, Hold
 from tests.chaos.faults import FAULTS
 from tests.chaos.rounds import Outcome, rounds_of, run
 
-_MEMORY = Path("/dev/shm")  # noqa: S108 - made names within
+_MEMORY = Path("/dev/shm")  # noqa: S108 - only `mkdtemp` creates names in it
 _VIOLATIONS = 20
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the report of a run's rounds."""
+    """Return the report of all rounds of a run."""
     findings = [each for outcome in outcomes for each in outcome.findings]
     counts = Counter(each.kind for each in findings)
     holds = [each for outcome in outcomes for each in outcome.holds]
@@ -53,13 +53,13 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def _violations(findings: Sequence[Finding]) -> list[str]:
-    """Return a text for each unit and rule, with the number of its violations."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """Return one line per unit and rule, with the number of violations."""
+    texts_by_unit: dict[tuple[str, str], list[str]] = {}
     for each in findings:
-        found.setdefault((each.kind, each.unit or each.text), []).append(each.text)
+        texts_by_unit.setdefault((each.kind, each.unit or each.text), []).append(each.text)
     return [
-        f"{kind}: {texts[0]}" + (f" (and {len(texts) - 1} more of it)" if texts[1:] else "")
-        for (kind, _), texts in list(found.items())[:_VIOLATIONS]
+        f"{kind}: {texts[0]}" + (f" (and {len(texts) - 1} more like it)" if texts[1:] else "")
+        for (kind, _), texts in list(texts_by_unit.items())[:_VIOLATIONS]
     ]
 
 
@@ -80,54 +80,58 @@ def _p99(holds: Sequence[Hold]) -> float | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a report as JSON; return the exit status: 1 after a violation, 2 after an error."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=15, help="time with faults, in all rounds")
-    parser.add_argument("--seed", type=int, default=None, help="by default a random one")
-    parser.add_argument("--faults", default=",".join(FAULTS), help="comma-separated, of these")
+    parser.add_argument(
+        "--minutes", type=float, default=15, help="total time with faults, in all rounds"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=None, help="seed of the faults; random by default"
+    )
+    parser.add_argument("--faults", default=",".join(FAULTS), help="comma-separated names")
     parser.add_argument(
         "--delivery", choices=["exactly_once", "at_least_once"], default="exactly_once"
     )
-    parser.add_argument("--no-spark", action="store_true", help="only jobs in Python")
+    parser.add_argument("--no-spark", action="store_true", help="run jobs in Python only")
     parser.add_argument("--keep", type=Path, help="keep logs and journals in this directory")
-    parser.add_argument("--report", type=Path, help="write the report into this file, too")
-    asked = parser.parse_args(arguments)
-    faults = asked.faults.split(",")
+    parser.add_argument("--report", type=Path, help="also write the report to this file")
+    options = parser.parse_args(arguments)
+    faults = options.faults.split(",")
     if unknown := sorted(set(faults) - FAULTS.keys()):
-        parser.error(f"unknown faults: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
-    seed = secrets.randbits(31) if asked.seed is None else asked.seed
+        parser.error(f"unknown faults: {', '.join(unknown)}; known faults: {', '.join(FAULTS)}")
+    seed = secrets.randbits(31) if options.seed is None else options.seed
     memory = _MEMORY if _MEMORY.is_dir() else None
-    directory = asked.keep or Path(tempfile.mkdtemp(prefix="sluiceway-chaos-", dir=memory))
-    # So that an interrupted run ends its processes, too.
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    directory = options.keep or Path(tempfile.mkdtemp(prefix="sluiceway-chaos-", dir=memory))
+    # An interrupted run ends its processes, too.
+    previous_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     outcomes: list[Outcome] = []
     sys.stderr.write(f"chaos: seed {seed}\n")
     try:
         for plan in rounds_of(
-            minutes=asked.minutes,
+            minutes=options.minutes,
             seed=seed,
-            delivery=asked.delivery,
+            delivery=options.delivery,
             faults=faults,
-            spark=not asked.no_spark,
+            spark=not options.no_spark,
             directory=directory.resolve(),
         ):
             sys.stderr.write(f"chaos: {plan.brokers} broker(s), {plan.seconds:.0f} s of faults\n")
             outcome = run(plan)
             outcomes.append(outcome)
-            done = f"{sum(outcome.faults.values())} faults, {len(outcome.findings)} violations"
-            sys.stderr.write(f"chaos: {done}, after {outcome.seconds:.0f} s\n")
+            progress = f"{sum(outcome.faults.values())} faults, {len(outcome.findings)} violations"
+            sys.stderr.write(f"chaos: {progress}, after {outcome.seconds:.0f} s\n")
     finally:
-        signal.signal(signal.SIGTERM, before)
-        # What explains a violation stays.
+        signal.signal(signal.SIGTERM, previous_handler)
+        # Logs that explain a violation are kept.
         clean = not any(outcome.findings or outcome.errors for outcome in outcomes)
-        if asked.keep is None and clean:
+        if options.keep is None and clean:
             shutil.rmtree(directory, ignore_errors=True)
         elif not clean:
             sys.stderr.write(f"chaos: logs and journals are in {directory}\n")
-    report = {"seed": seed, "minutes": asked.minutes, "delivery": asked.delivery}
+    report = {"seed": seed, "minutes": options.minutes, "delivery": options.delivery}
     report |= summary(outcomes)
     text = json.dumps(report, indent=2) + "\n"
     sys.stdout.write(text)
-    if asked.report is not None:
-        asked.report.write_text(text)
+    if options.report is not None:
+        options.report.write_text(text)
     if any(report[kind] for kind in KINDS):
         return 1
     return 2 if report["errors"] else 0

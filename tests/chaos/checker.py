@@ -1,8 +1,8 @@
-"""The rules of exactly-once delivery, checked on the history of a chaos run. Pure.
+"""Rules of exactly-once delivery, checked on the history of a chaos run. Pure functions.
 
-Each record names itself, the unit that it was written in (what one commit makes visible), the
-attempt that wrote it, and its place in that attempt. Jobs note in journals which units they begin,
-when the commit of a unit may follow at the earliest, and what they were told about it.
+A unit is the set of records that one commit makes visible. Each record carries its identity, its
+unit, the attempt that wrote it, and its sequence number in that attempt. Jobs write to journals
+when they begin a unit, when it may be committed at the earliest, and how it ended.
 """
 
 import math
@@ -14,23 +14,23 @@ from typing import Literal, NamedTuple
 Kind = Literal["lost", "duplicated", "reordered", "early", "stuck"]
 KINDS: tuple[Kind, ...] = ("lost", "duplicated", "reordered", "early", "stuck")
 REAP_S = 5.0
-"""How long after the end of its lease the batch of a vanished driver may hold readers back."""
+"""Time after the end of its lease for which a lost driver's batch may hold readers back."""
 LEADER_CHANGE_S = 30.0
-"""How much longer if gateways or the database restart meanwhile: writers get time to renew."""
+"""Additional time if a gateway or the database restarts meanwhile: writers get time to renew."""
 
 
 class Record(NamedTuple):
-    """A record, as it is written and read."""
+    """A record of a chaos job."""
 
     job: str
     batch: int
     row: int
     unit: str
     part: int
-    """The task of the unit that wrote it."""
+    """The task that wrote the record, by its number in the unit."""
     attempt: str
     seq: int
-    """Its place among the records of the attempt in the unit."""
+    """The record's number in its unit and attempt."""
 
     @property
     def identity(self) -> tuple[str, int, int]:
@@ -41,7 +41,7 @@ class Record(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record that a reader was given, and when."""
+    """A record that a reader returned, and the time."""
 
     record: Record
     at_s: float
@@ -51,9 +51,9 @@ class Seen(NamedTuple):
 class Entry:
     """A line of a journal.
 
-    `begun`: a unit of `rows` records in a channel; a `keyed` one is repeated until it is committed.
-    `ready`: an attempt has written a part of the unit, of `parts`; its commit may follow.
-    `committed`, `dropped`: what the job was told about the unit.
+    `begun`: a unit of `rows` records in a channel; a `keyed` one is repeated until committed.
+    `ready`: an attempt has written one of `parts` parts of the unit, which may now be committed.
+    `committed`, `dropped`: the outcome that the job was told.
     """
 
     kind: Literal["begun", "ready", "committed", "dropped"]
@@ -71,38 +71,38 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelHistory:
-    """What was read of a channel."""
+    """The records that were read from a channel."""
 
     name: str
     source: str | None = None
-    """The channel whose records it gets, each once; None: it has its jobs' own."""
+    """The channel that jobs copy into this one; None if jobs write their own records."""
     final: Mapping[int, Sequence[Record]] = field(default_factory=dict)
-    """By partition, what a new reader found at the end."""
+    """By partition, the records that a new reader returned at the end."""
     seen: Mapping[int, Sequence[Seen]] = field(default_factory=dict)
-    """By partition, what one reader found in the course of the run."""
+    """By partition, the records that one reader returned during the run."""
     reads: Mapping[str, Sequence[Seen]] = field(default_factory=dict)
-    """What reading jobs found in all, by their names, in any order."""
+    """By reading job, all records that it has read, in any order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What a job found wrong in a channel that it read in whole."""
+    """Violations that a job found when it read a whole channel."""
 
     channel: str
     twice: int
     gone: int
-    """Of the records that it had found before."""
+    """Number of records that an earlier read returned and this one did not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """Time for which the batch of a vanished driver held readers back."""
+    """Time for which a lost driver's batch held readers back."""
 
     driver: str
     lease_s: float
     held_s: float
     disturbed: bool = False
-    """Whether gateways or the database restarted meanwhile."""
+    """Whether a gateway or the database restarted meanwhile."""
 
     @property
     def allowed_s(self) -> float:
@@ -111,7 +111,7 @@ class Hold:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """A run: what its jobs noted, what was read, and what did not end."""
+    """A run: journals of its jobs, records that were read, and jobs that did not end."""
 
     entries: Sequence[Entry] = ()
     channels: Sequence[ChannelHistory] = ()
@@ -127,7 +127,7 @@ class Finding:
     kind: Kind
     text: str
     unit: str = ""
-    """The unit that it is about, if it is about one."""
+    """The unit concerned, or empty."""
 
 
 def check(history: History) -> list[Finding]:
@@ -145,16 +145,16 @@ def check(history: History) -> list[Finding]:
         findings += _dropped(name, final, units)
         for partition, records in each.final.items():
             place = f"{name}[{partition}]"
-            findings += _reordered(place, records, own=each.source is None)
+            findings += _reordered(place, records, by_batch=each.source is None)
             seen = [record for record, _ in each.seen.get(partition, ())]
             findings += _changed(place, seen, records)
-        for reader, seen_by in each.reads.items():
-            read = [record for record, _ in seen_by]
+        for reader, returned in each.reads.items():
+            read = [record for record, _ in returned]
             findings += _duplicated(f"{name}, read by {reader}", read)
             findings += _missing(f"{name}, read by {reader}", final, read)
-            findings += _missing(f"{name}, once read by {reader}", read, final)
-        for found in (*each.seen.values(), *each.reads.values()):
-            findings += _early(name, found, units)
+            findings += _missing(f"{name}, read before by {reader}", read, final)
+        for returned in (*each.seen.values(), *each.reads.values()):
+            findings += _early(name, returned, units)
     for scan in history.scans:
         text = f"{scan.channel}: read by Spark"
         findings += [Finding(kind="duplicated", text=text)] * scan.twice
@@ -163,22 +163,22 @@ def check(history: History) -> list[Finding]:
 
 
 class _Units:
-    """What the journals say about units."""
+    """The units in the journals."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.begun: dict[str, Entry] = {}
         self.committed: set[str] = set()
         self.dropped: set[str] = set()
         self._parts: dict[str, int] = {}
-        self._own_s: dict[tuple[str, int, str], float] = {}
+        self._attempt_s: dict[tuple[str, int, str], float] = {}
         self._first_s: dict[tuple[str, int], float] = {}
         for each in entries:
             if each.kind == "begun":
                 self.begun[each.unit] = each
             elif each.kind == "ready":
-                own, part = (each.unit, each.part, each.attempt), (each.unit, each.part)
+                attempt, part = (each.unit, each.part, each.attempt), (each.unit, each.part)
                 self._parts[each.unit] = each.parts
-                self._own_s[own] = min(each.at_s, self._own_s.get(own, math.inf))
+                self._attempt_s[attempt] = min(each.at_s, self._attempt_s.get(attempt, math.inf))
                 self._first_s[part] = min(each.at_s, self._first_s.get(part, math.inf))
             elif each.kind == "committed":
                 self.committed.add(each.unit)
@@ -188,8 +188,8 @@ class _Units:
     def ready_s(self, record: Record) -> float:
         """Return the time before which the record cannot have been committed."""
         parts = range(self._parts.get(record.unit, 1))
-        own_s = self._own_s.get((record.unit, record.part, record.attempt), math.inf)
-        return max(own_s, *(self._first_s.get((record.unit, each), math.inf) for each in parts))
+        attempt_s = self._attempt_s.get((record.unit, record.part, record.attempt), math.inf)
+        return max(attempt_s, *(self._first_s.get((record.unit, each), math.inf) for each in parts))
 
 
 def _flat(partitions: Iterable[Sequence[Record]]) -> list[Record]:
@@ -197,23 +197,23 @@ def _flat(partitions: Iterable[Sequence[Record]]) -> list[Record]:
 
 
 def _lost_of_jobs(name: str, final: Sequence[Record], units: _Units) -> Iterator[Finding]:
-    """Find what is missing of units that were committed, or are visible in part."""
+    """Yield the missing rows of units that were committed or are partly visible."""
     rows: dict[str, set[int]] = defaultdict(set)
     for record in final:
         rows[record.unit].add(record.row)
     for unit, begun in units.begun.items():
-        due = begun.keyed or unit in units.committed or unit in rows
-        if begun.channel == name and due:
-            told = "committed" if unit in units.committed else "begun, and never told committed"
+        expected = begun.keyed or unit in units.committed or unit in rows
+        if begun.channel == name and expected:
+            state = "committed" if unit in units.committed else "begun, without a reported commit"
             for row in sorted(set(range(begun.rows)) - rows[unit]):
-                text = f"{name}: row {row} of {unit}, which was {told}"
+                text = f"{name}: row {row} of {unit}, which was {state}"
                 yield Finding(kind="lost", text=text, unit=unit)
 
 
-def _missing(name: str, expected: Sequence[Record], found: Sequence[Record]) -> Iterator[Finding]:
-    there = {record.identity for record in found}
+def _missing(name: str, expected: Sequence[Record], actual: Sequence[Record]) -> Iterator[Finding]:
+    present = {record.identity for record in actual}
     for record in expected:
-        if record.identity not in there:
+        if record.identity not in present:
             yield Finding(kind="lost", text=f"{name}: {record}", unit=record.unit)
 
 
@@ -223,20 +223,20 @@ def _duplicated(name: str, records: Sequence[Record]) -> Iterator[Finding]:
         copies[record.identity].append(record)
     for first, *others in copies.values():
         for other in others:
-            text = f"{name}: {first}, and by {other.attempt} in {other.unit}"
+            text = f"{name}: {first}, and again by {other.attempt} in {other.unit}"
             yield Finding(kind="duplicated", text=text, unit=other.unit)
 
 
 def _dropped(name: str, final: Sequence[Record], units: _Units) -> Iterator[Finding]:
-    """Find what is visible although its job was told that it never will be."""
+    """Yield visible records whose job was told that they would never be visible."""
     for record in final:
         if record.unit in units.dropped:
             text = f"{name}: {record}, which was not committed"
             yield Finding(kind="early", text=text, unit=record.unit)
 
 
-def _reordered(place: str, records: Sequence[Record], *, own: bool) -> Iterator[Finding]:
-    """Find records of an attempt, and batches of a job, in another order than they were written."""
+def _reordered(place: str, records: Sequence[Record], *, by_batch: bool) -> Iterator[Finding]:
+    """Yield records of an attempt, and batches of a job, that are not in the order of writing."""
     last: dict[tuple[str, str], int] = {}
     batches: dict[str, int] = {}
     for record in records:
@@ -244,7 +244,7 @@ def _reordered(place: str, records: Sequence[Record], *, own: bool) -> Iterator[
         if record.seq <= last.get(attempt, -1):
             yield Finding(kind="reordered", text=f"{place}: {record}", unit=record.unit)
         last[attempt] = record.seq
-        if own:
+        if by_batch:
             if record.batch < batches.get(record.job, record.batch):
                 text = f"{place}: {record}, after a later batch"
                 yield Finding(kind="reordered", text=text, unit=record.unit)
@@ -252,21 +252,21 @@ def _reordered(place: str, records: Sequence[Record], *, own: bool) -> Iterator[
 
 
 def _changed(place: str, seen: Sequence[Record], final: Sequence[Record]) -> Iterator[Finding]:
-    """Find what was read in the course of the run, and reads otherwise at its end."""
+    """Yield differences between the records read during the run and those at its end."""
     if list(final[: len(seen)]) == list(seen):
         return
-    more = Counter(seen) - Counter(final)
-    for record in more:
+    extra = Counter(seen) - Counter(final)
+    for record in extra:
         again = record in final
         kind: Kind = "duplicated" if again else "lost"
         text = f"{place}: {record} was read {'twice' if again else 'once'}"
         yield Finding(kind=kind, text=text, unit=record.unit)
-    fewer = Counter(final[: len(seen)]) - Counter(seen)
-    if not more or fewer:
+    absent = Counter(final[: len(seen)]) - Counter(seen)
+    if not extra or absent:
         at = next(
             (n for n, pair in enumerate(zip(seen, final, strict=False)) if pair[0] != pair[1]), 0
         )
-        yield Finding(kind="reordered", text=f"{place}: was read otherwise, from {seen[at]} on")
+        yield Finding(kind="reordered", text=f"{place}: the order changed from {seen[at]} on")
 
 
 def _early(name: str, seen: Sequence[Seen], units: _Units) -> Iterator[Finding]:
@@ -283,19 +283,19 @@ def _stuck(history: History) -> Iterator[Finding]:
     for hold in history.holds:
         if hold.held_s > hold.allowed_s:
             text = f"{hold.driver} held readers back for {hold.held_s:.1f} s"
-            yield Finding(kind="stuck", text=f"{text}; allowed are {hold.allowed_s:.0f}")
+            yield Finding(kind="stuck", text=f"{text}; at most {hold.allowed_s:.0f} s are allowed")
 
 
 def accounts(history: History, findings: Iterable[Finding]) -> dict[str, list[str]]:
-    """Return what journals and readers say about the units of findings, by unit."""
-    found: dict[str, list[str]] = {each.unit: [] for each in findings if each.unit}
+    """Return, by unit with a finding, its events in the journals and its records at the end."""
+    lines: dict[str, list[str]] = {each.unit: [] for each in findings if each.unit}
     for entry in sorted(history.entries, key=lambda each: each.at_s):
-        if entry.unit in found:
-            by = f" by {entry.attempt}" if entry.attempt else ""
-            found[entry.unit].append(f"{entry.at_s:.3f} s: {entry.kind}{by}")
+        if entry.unit in lines:
+            author = f" by {entry.attempt}" if entry.attempt else ""
+            lines[entry.unit].append(f"{entry.at_s:.3f} s: {entry.kind}{author}")
     for channel in history.channels:
         for partition, records in channel.final.items():
             rows = Counter(record.unit for record in records)
-            for unit in found.keys() & rows.keys():
-                found[unit].append(f"at the end: {rows[unit]} in {channel.name}[{partition}]")
-    return found
+            for unit in lines.keys() & rows.keys():
+                lines[unit].append(f"at the end: {rows[unit]} in {channel.name}[{partition}]")
+    return lines

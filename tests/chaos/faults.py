@@ -1,4 +1,4 @@
-"""Faults, each on one target and of bounded length, and the seeded schedule that picks them."""
+"""Faults, each on one target and of limited duration, and the seeded schedule that runs them."""
 
 import contextlib
 import random
@@ -23,15 +23,15 @@ LEASE_S = DEFAULT_LEASE_MS / 1000
 _BEYOND_S = 3.0
 _LONG_S = 60.0
 _CONFIRM_S = 30.0
-"""How long watermarks have to be behind before the gateway halts a ledger."""
+"""Time for which watermarks must be behind before the gateway halts a ledger."""
 _AT_ONCE = 4
 _OVERRUN_S = 45.0
-"""How much longer than the schedule the last faults may take."""
+"""Time after the end of the schedule that the last faults may take."""
 
 
 @dataclass(kw_only=True)
 class Scene:
-    """What faults happen to."""
+    """The processes that faults act on."""
 
     world: World
     jobs: dict[str, Job]
@@ -53,7 +53,7 @@ class Scene:
 
 
 class Unavailable(Exception):
-    """The fault found no occasion, and did nothing."""
+    """The fault had nothing to act on, and did nothing."""
 
 
 Act = Callable[[Scene, str, random.Random], None]
@@ -62,21 +62,21 @@ Targets = Callable[[Scene], Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A kind of fault: what it may happen to, how long it takes at most, and what it does."""
+    """A kind of fault: its possible targets, its longest duration, and its action."""
 
     name: str
     targets: Targets
     at_most_s: float
     act: Act
     ledger: bool = False
-    """Whether it needs batches."""
+    """Whether the fault needs exactly-once channels."""
 
 
 FAULTS: dict[str, Fault] = {}
 
 
 def fault(targets: Targets, *, at_most_s: float, ledger: bool = False) -> Callable[[Act], Act]:
-    """Register a function as a fault, by its name."""
+    """Register a function as a fault under its name."""
 
     def register(act: Act) -> Act:
         name = act.__name__
@@ -101,7 +101,7 @@ def _brokers(scene: Scene) -> list[str]:
 
 
 def _replicated(scene: Scene) -> list[str]:
-    """Brokers whose partitions others lead meanwhile."""
+    """Return the brokers whose partitions another broker can lead."""
     return _brokers(scene) if len(scene.world.brokers) > 1 else []
 
 
@@ -111,14 +111,14 @@ def _cluster(scene: Scene) -> list[str]:
 
 @fault(_jobs("write", "flush", "copy", "read"), at_most_s=2)
 def kill_jobs(scene: Scene, target: str, generator: random.Random) -> None:
-    """Kill a job in Python: it is started again."""
+    """Kill a job in Python; it is started again."""
     time.sleep(generator.random())
     scene.jobs[target].kill()
 
 
 @fault(_jobs("spark-write", "spark-copy"), at_most_s=25)
 def kill_driver(scene: Scene, target: str, generator: random.Random) -> None:
-    """Kill Spark's driver: all of its processes, or its Java alone."""
+    """Kill Spark's driver: all of its processes, or only its JVM."""
     run = scene.jobs[target].run
     if run is None:
         raise Unavailable
@@ -134,7 +134,7 @@ def kill_driver(scene: Scene, target: str, generator: random.Random) -> None:
 
 @fault(_cluster, at_most_s=20)
 def kill_executor(scene: Scene, target: str, generator: random.Random) -> None:
-    """Kill an executor, which Spark replaces."""
+    """Kill an executor; Spark replaces it."""
     executors = executors_of(target)
     if not executors:
         raise Unavailable
@@ -143,21 +143,21 @@ def kill_executor(scene: Scene, target: str, generator: random.Random) -> None:
 
 @fault(_jobs("write", "flush", "copy"), at_most_s=LEASE_S + 20)
 def pause_job(scene: Scene, target: str, generator: random.Random) -> None:
-    """Stop a job for longer than its lease; where it has a place, another one takes that."""
+    """Pause a job for longer than its lease; another process takes its place if it has one."""
     job = scene.jobs[target]
     run = job.run
     if run is None:
         raise Unavailable
     run.stop()
     if job.task.kind == "flush":
-        # Another process would give the same numbers to other records.
+        # Another process would use the same numbers for different records.
         time.sleep(LEASE_S + _BEYOND_S)
-        run.go_on()
+        run.resume()
         return
     job.detach()
     try:
         time.sleep(LEASE_S + _BEYOND_S)
-        run.go_on()
+        run.resume()
         time.sleep(10)
     finally:
         run.kill()
@@ -165,7 +165,7 @@ def pause_job(scene: Scene, target: str, generator: random.Random) -> None:
 
 @fault(_jobs("spark-write", "spark-copy"), at_most_s=50)
 def pause_driver(scene: Scene, target: str, generator: random.Random) -> None:
-    """Stop a driver until another one has taken its place, then let it go on."""
+    """Pause a driver until another one has taken its place, then resume it."""
     job = scene.jobs[target]
     run = job.run
     if run is None:
@@ -174,7 +174,7 @@ def pause_driver(scene: Scene, target: str, generator: random.Random) -> None:
     job.detach()
     try:
         time.sleep(generator.uniform(15, 30))
-        run.go_on()
+        run.resume()
         time.sleep(12)
     finally:
         run.kill()
@@ -192,7 +192,7 @@ def kill_gateway(scene: Scene, target: str, generator: random.Random) -> None:
 
 @fault(lambda _: ["database"], at_most_s=20)
 def restart_database(scene: Scene, target: str, generator: random.Random) -> None:
-    """End PostgreSQL, at once or cutting its connections, and start it again."""
+    """Stop PostgreSQL, immediately or by closing its connections, and start it again."""
     scene.world.disturbed()
     scene.world.restart_database(generator.choice([signal.SIGQUIT, signal.SIGINT]))
     scene.world.disturbed()
@@ -200,7 +200,7 @@ def restart_database(scene: Scene, target: str, generator: random.Random) -> Non
 
 @fault(_brokers, at_most_s=30)
 def restart_broker(scene: Scene, target: str, generator: random.Random) -> None:
-    """Kill a broker, or stop it in order, and start it again."""
+    """Kill a broker, or shut it down, and start it again."""
     broker = scene.broker(target)
     if generator.random() < 0.7:
         broker.kill()
@@ -212,23 +212,23 @@ def restart_broker(scene: Scene, target: str, generator: random.Random) -> None:
 
 @fault(_replicated, at_most_s=LEASE_S + 45)
 def lose_broker(scene: Scene, target: str, generator: random.Random) -> None:
-    """Kill a broker, or let it stand still, for longer than a silent leader may halt ledgers."""
+    """Kill or pause a broker for longer than the gateway waits before it halts a ledger."""
     broker = scene.broker(target)
-    stands_still = generator.random() < 0.5
-    if stands_still:
+    paused = generator.random() < 0.5
+    if paused:
         broker.pause()
     else:
         broker.kill()
     time.sleep(_CONFIRM_S + generator.uniform(5, 10))
-    if stands_still:
-        broker.go_on()
+    if paused:
+        broker.resume()
     else:
         broker.start()
 
 
 @fault(_brokers, at_most_s=45)
 def full_disk(scene: Scene, target: str, generator: random.Random) -> None:
-    """Leave a broker no room, at which it ends by itself; then free its disk, and start it."""
+    """Fill a broker's disk until the broker ends by itself; then free it, and start the broker."""
     broker = scene.broker(target)
     if broker.no_disk is not None:
         raise Unavailable
@@ -242,40 +242,40 @@ def full_disk(scene: Scene, target: str, generator: random.Random) -> None:
 
 @fault(_gateways, at_most_s=8)
 def cut_gateway(scene: Scene, target: str, generator: random.Random) -> None:
-    """Cut the connections of jobs to a gateway, or let them hang."""
+    """Close the connections of jobs to a gateway, or make them hang."""
     _cut(scene.gateway(target).relay, generator)
 
 
 @fault(_brokers, at_most_s=8)
 def cut_kafka(scene: Scene, target: str, generator: random.Random) -> None:
-    """Cut the connections of jobs to a broker, or let them hang."""
+    """Close the connections of jobs to a broker, or make them hang."""
     _cut(scene.broker(target).relay, generator)
 
 
 @fault(_gateways, at_most_s=20, ledger=True)
 def lose_commit(scene: Scene, target: str, generator: random.Random) -> None:
-    """Lose the response to a commit, or the commit itself, and later the connection."""
+    """Lose a commit or its response, and close the connection later."""
     relay = scene.gateway(target).relay
-    relay.lose_at(b"/commit HTTP", arrives=generator.random() < 0.7)
+    relay.drop_at(b"/commit HTTP", forward=generator.random() < 0.7)
     try:
-        if not _happens(lambda: not relay.waits_to_lose, 10):
+        if not _eventually(lambda: not relay.drop_pending, 10):
             raise Unavailable
         time.sleep(generator.uniform(0, 6))
     finally:
-        relay.lose_nothing()
+        relay.cancel_drop()
         relay.cut()
-        relay.mend()
+        relay.restore()
 
 
 @fault(_jobs("spark-write", "spark-copy"), at_most_s=30)
 def retry_task(scene: Scene, target: str, generator: random.Random) -> None:
-    """Fail an attempt of a task of Spark after its records are in Kafka."""
+    """Fail an attempt of a Spark task after its records are in Kafka."""
     _force(scene, "retry", target)
 
 
 @fault(_cluster, at_most_s=40)
 def speculate(scene: Scene, target: str, generator: random.Random) -> None:
-    """Slow an attempt down, so that Spark runs another one, with its rows in another order."""
+    """Slow down an attempt, so that Spark runs another one with the rows in another order."""
     _force(scene, "slow", target)
     time.sleep(8)
 
@@ -296,7 +296,7 @@ def forget_commit(scene: Scene, target: str, generator: random.Random) -> None:
 
 @fault(_jobs("flush"), at_most_s=LEASE_S + 45, ledger=True)
 def lose_writer(scene: Scene, target: str, generator: random.Random) -> None:
-    """Kill a writer that nobody replaces, and measure how long its batch holds readers back."""
+    """Kill a writer without a successor, and measure how long its batch holds readers back."""
     owners = [
         line["owner"] for line in scene.jobs[target].task.journal.lines() if line["kind"] == "owner"
     ]
@@ -316,10 +316,10 @@ def _vanish(scene: Scene, target: str, owner: str) -> None:
     channel = job.task.channel
 
     def open_keys() -> set[str] | None:
-        found = scene.watch.open_batches(channel)
-        return None if found is None else {each.key for each in found if each.owner == owner}
+        batches = scene.watch.open_batches(channel)
+        return None if batches is None else {each.key for each in batches if each.owner == owner}
 
-    if not _happens(open_keys, 15):
+    if not _eventually(open_keys, 15):
         raise Unavailable
     with job.held():
         began_s = time.monotonic()
@@ -327,8 +327,8 @@ def _vanish(scene: Scene, target: str, owner: str) -> None:
         keys = open_keys()
         if not keys:
             raise Unavailable
-        # What is held back for longer is a violation.
-        _happens(lambda: (now := open_keys()) is not None and not keys & now, LEASE_S + 40)
+        # A longer hold is a violation.
+        _eventually(lambda: (now := open_keys()) is not None and not keys & now, LEASE_S + 40)
         held_s = time.monotonic() - began_s
     disturbed = any(began_s - 10 <= each for each in scene.world.disturbances)
     scene.holds.append(Hold(driver=target, lease_s=LEASE_S, held_s=held_s, disturbed=disturbed))
@@ -337,27 +337,27 @@ def _vanish(scene: Scene, target: str, owner: str) -> None:
 def _cut(relay: Relay, generator: random.Random) -> None:
     seconds = generator.uniform(0.5, 5)
     if generator.random() < 0.3:
-        with relay.still():
+        with relay.stalled():
             time.sleep(seconds)
         return
     relay.cut()
     time.sleep(seconds)
-    relay.mend()
+    relay.restore()
 
 
 def _force(scene: Scene, kind: str, target: str) -> None:
     path = force(scene.directory, kind, target)
     try:
-        if not _happens(lambda: not path.exists(), 25):
+        if not _eventually(lambda: not path.exists(), 25):
             raise Unavailable
     finally:
         path.unlink(missing_ok=True)
 
 
-def _happens(holds: Callable[[], object], seconds: float) -> bool:
+def _eventually(condition: Callable[[], object], seconds: float) -> bool:
     deadline_s = time.monotonic() + seconds
     while time.monotonic() < deadline_s:
-        if holds():
+        if condition():
             return True
         time.sleep(0.1)
     return False
@@ -370,10 +370,10 @@ def _command(pid: int) -> bytes:
 
 
 class Schedule:
-    """Runs faults until its time is over, up to four at a time, each on a target of its own.
+    """Runs faults for a given time, up to four at once, each on its own target.
 
-    A seed gives the order of the faults; each kind comes once before any comes again. Those that
-    take longest come first, so that short schedules have them too.
+    The seed determines the order. Each kind of fault runs once before any is repeated. Faults that
+    take longest come first, so that short schedules include them.
     """
 
     def __init__(self, scene: Scene, names: Sequence[str], seed: int) -> None:
@@ -387,7 +387,7 @@ class Schedule:
         self.errors: list[str] = []
 
     def run(self, seconds: float) -> None:
-        """Run faults for so long; the last of them have ended when it returns."""
+        """Run faults for `seconds`, and return when the last of them has ended."""
         deadline_s = time.monotonic() + seconds
         threads: list[threading.Thread] = []
         deck = self._deck()
@@ -402,8 +402,8 @@ class Schedule:
                 if chosen is None and len(waiting) < len(self._names):
                     waiting.append(next(deck))
             if chosen is not None:
-                one, target, generator = chosen
-                thread = threading.Thread(target=self._act, args=(one, target, generator))
+                picked, target, generator = chosen
+                thread = threading.Thread(target=self._act, args=(picked, target, generator))
                 thread.start()
                 threads.append(thread)
                 time.sleep(min(self._generator.uniform(0.5, 3), max(0.0, left_s)))
@@ -425,38 +425,38 @@ class Schedule:
     def _choose(
         self, waiting: list[Fault], left_s: float
     ) -> tuple[Fault, str, random.Random] | None:
-        """Take the first fault that has a free target, and time enough."""
-        for one in waiting:
-            targets = [each for each in one.targets(self._scene) if not self._taken(each)]
-            if not targets or one.at_most_s > left_s + _OVERRUN_S:
+        """Take the first fault that has a free target and enough time."""
+        for candidate in waiting:
+            targets = [each for each in candidate.targets(self._scene) if not self._taken(each)]
+            if not targets or candidate.at_most_s > left_s + _OVERRUN_S:
                 continue
-            waiting.remove(one)
+            waiting.remove(candidate)
             target = self._generator.choice(sorted(targets))
             with self._lock:
                 self._busy.add(_resource(target))
-            return one, target, random.Random(self._generator.random())  # noqa: S311
+            return candidate, target, random.Random(self._generator.random())  # noqa: S311
         return None
 
     def _taken(self, target: str) -> bool:
         return _resource(target) in self._busy
 
-    def _act(self, one: Fault, target: str, generator: random.Random) -> None:
-        journal, what = Journal(self._scene.directory, "faults"), f"{one.name} on {target}"
-        journal.note("fault", what)
+    def _act(self, picked: Fault, target: str, generator: random.Random) -> None:
+        journal, title = Journal(self._scene.directory, "faults"), f"{picked.name} on {target}"
+        journal.note("fault", title)
         try:
-            one.act(self._scene, target, generator)
+            picked.act(self._scene, target, generator)
         except Unavailable:
-            self.missed[one.name] += 1
+            self.missed[picked.name] += 1
         except Exception as error:
-            self.errors.append(f"{one.name} on {target}: {type(error).__name__}: {error}")
+            self.errors.append(f"{title}: {type(error).__name__}: {error}")
         else:
-            self.counts[one.name] += 1
+            self.counts[picked.name] += 1
         finally:
-            journal.note("fault-ended", what)
+            journal.note("fault-ended", title)
             with self._lock:
                 self._busy.discard(_resource(target))
 
 
 def _resource(target: str) -> str:
-    """Return what is exclusive: one broker at a time, so that a cluster of three has a quorum."""
+    """Return the resource to lock: one for all brokers, so that a cluster of three has a quorum."""
     return "kafka" if target.startswith("kafka-") else target

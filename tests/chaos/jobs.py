@@ -1,4 +1,4 @@
-"""The processes of a run: jobs, which are started again when they fail, and Spark's cluster."""
+"""Processes of a run: jobs, which are restarted after a failure, and a Spark cluster."""
 
 import os
 import signal
@@ -13,26 +13,26 @@ from pathlib import Path
 from tests.chaos.journal import Task
 from tests.chaos.world import free_port, wait_for
 
-_AGAIN_S = 0.5
-_SLOWER_S = 5.0
-"""The pause before a job is started again, if its process lived for less than this."""
+_RESTART_S = 0.5
+_RESTART_EARLY_S = 5.0
+"""Pause before the next start of a job whose process ran for less than this time."""
 
 
 def session_of(leader: int) -> list[int]:
-    """Return the processes of a session, the leader first."""
-    found = []
+    """Return the process ids of a session, the leader first."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
-            # The name, which may hold anything, ends with the last bracket.
+            # The process name may contain any character; it ends at the last bracket.
             state, _, _, session, *_ = path.read_text().rpartition(")")[2].split()
             if int(session) == leader and state != "Z":
-                found.append(int(path.parent.name))
-    return sorted(found, key=lambda pid: pid != leader)
+                pids.append(int(path.parent.name))
+    return sorted(pids, key=lambda pid: pid != leader)
 
 
 def executors_of(job: str) -> list[int]:
-    """Return the executors that Spark's workers run for a job."""
-    found = []
+    """Return the process ids of a job's executors on Spark's workers."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             command = path.read_bytes()
@@ -40,19 +40,19 @@ def executors_of(job: str) -> list[int]:
                 b"CoarseGrainedExecutorBackend" in command
                 and f"-Dchaos.job={job}\0".encode() in command
             ):
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
 def send(number: int, pids: list[int]) -> None:
-    """Send a signal to processes, as far as they are there."""
+    """Send a signal to processes; processes that have ended are ignored."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 class Run:
-    """One process of a job, with all that it starts, as a session."""
+    """A process of a job and its descendants, in a session of their own."""
 
     def __init__(self, module: str, task: Task, log: Path, variables: Mapping[str, str]) -> None:
         self.started_s = time.monotonic()
@@ -72,18 +72,18 @@ class Run:
         return session_of(self._process.pid)
 
     def status(self) -> int | None:
-        """Return the exit status, or None while it runs."""
+        """Return the exit status, or None while the process runs."""
         return self._process.poll()
 
     def stop(self) -> None:
-        """Let it stand still."""
+        """Pause the processes."""
         send(signal.SIGSTOP, self.pids)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         send(signal.SIGCONT, self.pids)
 
     def kill(self) -> None:
-        """End it, and what it has started."""
+        """Kill the process and its descendants."""
         while pids := self.pids:
             send(signal.SIGKILL, pids)
             self._process.poll()
@@ -92,9 +92,9 @@ class Run:
 
 
 class Job:
-    """A job: its process is started again when it has failed, until it ends well.
+    """A job: its process is restarted after a failure, until it succeeds.
 
-    Faults that keep it away hold it: `tend` then leaves it alone.
+    A fault can hold the job: meanwhile `tend` starts no process.
     """
 
     def __init__(self, module: str, task: Task, variables: Mapping[str, str]) -> None:
@@ -117,15 +117,15 @@ class Job:
         return self.module.endswith("spark_jobs")
 
     def tend(self) -> None:
-        """Start it, if it is due."""
+        """Start a process if one is due."""
         with self._lock:
             if self.done or self._held:
                 return
             if self.run is not None and (status := self.run.status()) is not None:
-                young = time.monotonic() - self.run.started_s < _SLOWER_S
+                young = time.monotonic() - self.run.started_s < _RESTART_EARLY_S
                 self.run.kill()
                 self.run, self.done = None, status == 0
-                self._due_s = time.monotonic() + (_SLOWER_S if young else _AGAIN_S)
+                self._due_s = time.monotonic() + (_RESTART_EARLY_S if young else _RESTART_S)
             elif self.run is None and time.monotonic() >= self._due_s:
                 log = Path(self.task.directory) / f"{self.name}.log"
                 self.run = Run(self.module, self.task, log, self.variables)
@@ -144,14 +144,14 @@ class Job:
             self._held = False
 
     def detach(self) -> Run | None:
-        """Return the running process, which is the job's no more: another one takes its place."""
+        """Return the running process, and let another one take its place in the job."""
         with self._lock:
             run, self.run = self.run, None
             self._due_s = 0.0
         return run
 
     def kill(self) -> None:
-        """End its process, which is then started again."""
+        """Kill the process; `tend` starts another one."""
         run = self.detach()
         if run is not None:
             run.kill()
@@ -159,9 +159,9 @@ class Job:
 
 @contextmanager
 def spark_cluster(directory: Path, variables: Mapping[str, str]) -> Iterator[str]:
-    """Run a master and two workers with addresses of their own; give the master's URL.
+    """Run a master and two workers with different addresses; yield the master's URL.
 
-    Spark runs a speculative attempt on another host only.
+    Spark runs a speculative attempt only on another host.
     """
     import random
 
@@ -169,33 +169,39 @@ def spark_cluster(directory: Path, variables: Mapping[str, str]) -> Iterator[str
 
     home = Path(pyspark.__file__).parent
     port = free_port(random.Random())  # noqa: S311 - not a secret
-    started: list[subprocess.Popen[bytes]] = []
+    processes: list[subprocess.Popen[bytes]] = []
     package = "org.apache.spark.deploy"
 
     def start(name: str, *arguments: str, address: str) -> None:
-        own = {"SPARK_LOCAL_IP": address, "SPARK_DAEMON_MEMORY": "256m", "SPARK_HOME": str(home)}
+        environment = {
+            "SPARK_LOCAL_IP": address,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_HOME": str(home),
+        }
         with (directory / f"spark-{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [str(home / "bin" / "spark-class"), *arguments],
                 cwd=directory,
-                env=os.environ | dict(variables) | own,
+                env=os.environ | dict(variables) | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        started.append(process)
+        processes.append(process)
 
     url = f"spark://127.0.0.1:{port}"
     try:
-        where = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
-        start("master", f"{package}.master.Master", *where, address="127.0.0.1")
+        master_arguments = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+        start("master", f"{package}.master.Master", *master_arguments, address="127.0.0.1")
         for number in (2, 3):
             address = f"127.0.0.{number}"
             work = str(directory / f"spark-work-{number}")
             limits = ["--cores", "8", "--memory", "8g", "--work-dir", work, "--webui-port", "0"]
-            own = ["--host", address, *limits, url]
-            start(f"worker-{number}", f"{package}.worker.Worker", *own, address=address)
+            worker_arguments = ["--host", address, *limits, url]
+            start(
+                f"worker-{number}", f"{package}.worker.Worker", *worker_arguments, address=address
+            )
         logs = [directory / f"spark-worker-{number}.log" for number in (2, 3)]
         wait_for(
             lambda: all(b"Successfully registered" in log.read_bytes() for log in logs),
@@ -203,14 +209,14 @@ def spark_cluster(directory: Path, variables: Mapping[str, str]) -> Iterator[str
         )
         yield url
     finally:
-        for process in reversed(started):
+        for process in reversed(processes):
             for pid in session_of(process.pid):
                 send(signal.SIGKILL, [pid])
             process.wait()
 
 
 class Tender:
-    """Tends jobs in a thread."""
+    """Thread that starts the processes of jobs."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self.jobs = jobs
@@ -219,7 +225,7 @@ class Tender:
         self._thread.start()
 
     def close(self) -> None:
-        """End all processes."""
+        """Stop the thread, and kill all processes."""
         self._ended.set()
         self._thread.join()
         for job in self.jobs:

@@ -1,4 +1,4 @@
-"""What jobs note for the checker, and their records: shared by all processes of a run."""
+"""Journals of jobs for the checker, and their records, shared by all processes of a run."""
 
 import json
 import os
@@ -30,7 +30,7 @@ _ROWS = (8, 40)
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a job's process is told: an argument of its command, as JSON."""
+    """The parameters of a job's process: an argument of its command, as JSON."""
 
     kind: str
     name: str
@@ -59,14 +59,14 @@ class Task:
         return Journal(Path(self.directory), self.name)
 
     def stopping(self) -> bool:
-        """Whether the job shall end after what it is at."""
+        """Return whether the job should end after the current batch."""
         return (Path(self.directory) / "stop" / self.kind).exists()
 
     def batches(self) -> Iterator[int]:
-        """Yield the number of the keyed batch to write next, until the job shall end.
+        """Yield the number of the keyed batch to write next, until the job should end.
 
-        A batch that is not committed is repeated, also after `stopping`. The journal is read for
-        each: another process of the job, paused and resumed, may have begun batches meanwhile.
+        An uncommitted batch is repeated, even after `stopping`. The journal is read each time,
+        because a paused and resumed process of the job may have begun batches meanwhile.
         """
         while True:
             number = self.journal.next_batch("committed")
@@ -75,7 +75,7 @@ class Task:
             yield number
 
     def forced(self, fault: str) -> bool:
-        """Whether this call, of all processes, gets the fault that was laid out for the job."""
+        """Take the fault that `force` armed for the job; return whether this process got it."""
         try:
             (Path(self.directory) / f"force-{fault}-{self.name}").unlink()
         except FileNotFoundError:
@@ -84,14 +84,14 @@ class Task:
 
 
 def force(directory: Path, fault: str, job: str) -> Path:
-    """Lay out a fault for the next process of a job that can have it."""
+    """Arm a fault for the next process of a job that takes it."""
     path = directory / f"force-{fault}-{job}"
     path.touch()
     return path
 
 
 def attempt_name() -> str:
-    """Return a name for one attempt to write."""
+    """Return a unique name of an attempt to write."""
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -101,24 +101,24 @@ def rows_of(job: str, batch: int) -> int:
 
 
 class Journal:
-    """The journal of a job. Each line is one write, so what a killed process noted is whole."""
+    """The journal of a job. Each line is one write, so a killed process leaves whole lines."""
 
     def __init__(self, directory: Path, job: str) -> None:
         self.path = directory / "journal" / f"{job}.jsonl"
 
     def note(self, kind: str, unit: str, **fields: Any) -> None:
-        """Write a line, with the time."""
+        """Write an entry with the current time."""
         self.write({"kind": kind, "unit": unit, "at_s": time.monotonic(), **fields})
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Write a line."""
-        # Behind a line that was cut off, this one begins anew.
+        # After a line that was cut off, this one starts on a new line.
         text = f"\n{json.dumps(line)}\n".encode()
         with self.path.open("ab", buffering=0) as file:
             file.write(text)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Read the lines that are whole."""
+        """Yield the complete lines."""
         if self.path.exists():
             for line in self.path.read_bytes().split(b"\n"):
                 if line.endswith(b"}"):
@@ -127,13 +127,13 @@ class Journal:
                     except ValueError:
                         continue
 
-    def next_batch(self, done: str) -> int:
-        """Return the number after that of the last batch that was `begun`, or `committed`."""
-        return max((line["batch"] + 1 for line in self.lines() if line["kind"] == done), default=0)
+    def next_batch(self, kind: str) -> int:
+        """Return the number after the last batch with an entry `begun` or `committed`."""
+        return max((line["batch"] + 1 for line in self.lines() if line["kind"] == kind), default=0)
 
 
 def entries(directory: Path) -> list[Entry]:
-    """Return what all jobs noted about units."""
+    """Return the entries about units in all journals."""
     found = []
     for path in sorted((directory / "journal").glob("*.jsonl")):
         for line in Journal(directory, path.stem).lines():
@@ -147,7 +147,7 @@ def record_of(row: Mapping[str, Any]) -> Record:
 
 
 def reads(directory: Path, job: str) -> list[Seen]:
-    """Return what a reading job has read."""
+    """Return the records that a reading job has read."""
     return [
         Seen(Record(*record), line["at_s"])
         for line in Journal(directory, job).lines()

@@ -1,7 +1,7 @@
 """Writers, pipelines and readers in Python, each a process that may end at any moment.
 
-`python -m tests.chaos.python_jobs TASK`. A job that fails exits; whoever started it starts it
-again, and it goes on where its journal, or its group's positions, say.
+`python -m tests.chaos.python_jobs TASK`. A failed job exits. Its starter starts it again, and it
+continues from its journal or from its group's positions.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _GRACE_S = 120.0
 
 
 def records_of(job: str, batch: int, unit: str, attempt: str) -> list[dict[str, Any]]:
-    """Return all records of a batch, as one attempt writes them."""
+    """Return the records of a batch as one attempt writes them."""
     return [
         Record(job, batch, row, unit, 0, attempt, row)._asdict()
         for row in range(rows_of(job, batch))
@@ -34,7 +34,7 @@ def records_of(job: str, batch: int, unit: str, attempt: str) -> list[dict[str, 
 
 
 def write_slowly(writer: ChannelWriter, records: Sequence[dict[str, Any]], *, flush: bool) -> None:
-    """Write in portions, with pauses, in which the process may be ended or stopped."""
+    """Write in chunks, with pauses in which the process may be killed or paused."""
     for first in range(0, len(records), _CHUNK):
         writer.write(records[first : first + _CHUNK])
         if flush:
@@ -43,50 +43,50 @@ def write_slowly(writer: ChannelWriter, records: Sequence[dict[str, Any]], *, fl
 
 
 def write_batches(task: Task, channel: Channel) -> None:
-    """Write batches by their keys; another process of the job repeats what was not committed."""
+    """Write batches with keys; the next process of the job repeats an uncommitted batch."""
     with channel.writer(group=task.name) as writer:
         for number in task.batches():
             unit, attempt = f"{task.name}-{number}", attempt_name()
             records = records_of(task.name, number, unit, attempt)
-            where = {"channel": task.channel, "job": task.name, "batch": number}
-            task.journal.note("begun", unit, rows=len(records), **where)
+            fields = {"channel": task.channel, "job": task.name, "batch": number}
+            task.journal.note("begun", unit, rows=len(records), **fields)
             try:
                 with writer.batch(unit) if task.exactly_once else contextlib.nullcontext():
                     write_slowly(writer, records, flush=True)
                     task.journal.note("ready", unit, attempt=attempt)
             except CommitUnknown:
-                # Written again, or not: in either case it is committed once.
+                # Either way the batch is committed once: an uncommitted one is written again.
                 if not writer.resolve():
                     continue
             task.journal.note("committed", unit, batch=number)
 
 
 def write_flushes(task: Task, channel: Channel) -> None:
-    """Write units that are committed by `flush`, and never repeat one."""
+    """Write units that `flush` commits; a unit is never repeated."""
     number = task.journal.next_batch("begun")
-    # Not by time, which would commit a part of a unit.
+    # A commit by time would split a unit.
     with channel.writer(commit_every_s=3600) as writer:
         task.journal.write({"kind": "owner", "owner": writer.handle.id})
         while not task.stopping():
             attempt = attempt_name()
             unit = f"{task.name}-{number}-{attempt}"
             records = records_of(task.name, number, unit, attempt)
-            where = {"channel": task.channel, "job": task.name, "batch": number}
-            task.journal.note("begun", unit, rows=len(records), keyed=False, **where)
+            fields = {"channel": task.channel, "job": task.name, "batch": number}
+            task.journal.note("begun", unit, rows=len(records), keyed=False, **fields)
             write_slowly(writer, records, flush=False)
             task.journal.note("ready", unit, attempt=attempt)
             try:
                 writer.flush()
             except CommitUnknown:
-                told = "committed" if writer.resolve() else "dropped"
+                outcome = "committed" if writer.resolve() else "dropped"
             else:
-                told = "committed"
-            task.journal.note(told, unit, batch=number)
+                outcome = "committed"
+            task.journal.note(outcome, unit, batch=number)
             number += 1
 
 
 def copy(task: Task, gateway: Gateway, channel: Channel) -> None:
-    """Copy records in transactions, with some that fail and are read again."""
+    """Copy records in transactions; some transactions fail, and their records are read again."""
     place: dict[str, Any] = {"index": task.index, "size": task.size}
     reader = gateway.channel(task.source).reader(group="copy", until=None, **place)
     with reader, channel.writer(group="copy", **place) as writer:
@@ -94,14 +94,14 @@ def copy(task: Task, gateway: Gateway, channel: Channel) -> None:
             try:
                 with _transaction(task, gateway, reader, writer):
                     _copy_some(task, reader, writer)
-            except _Undecided:
+            except _DeliberateFailure:
                 continue
             except CommitUnknown:
                 writer.resolve()
 
 
-class _Undecided(Exception):
-    """A transaction fails on purpose."""
+class _DeliberateFailure(Exception):
+    """Fails a transaction on purpose."""
 
 
 def _transaction(
@@ -113,17 +113,17 @@ def _transaction(
 
 
 def _copy_some(task: Task, reader: ChannelReader, writer: ChannelWriter) -> None:
-    found = [record_of(row) for row in reader.read(_READ, timeout=0.5)]
+    records = [record_of(row) for row in reader.read(_READ, timeout=0.5)]
     attempt = attempt_name()
-    if not found:
+    if not records:
         return
     copies = [
         each._replace(unit=attempt, part=0, attempt=attempt, seq=seq)._asdict()
-        for seq, each in enumerate(found)
+        for seq, each in enumerate(records)
     ]
     write_slowly(writer, copies, flush=False)
     if task.exactly_once and random.random() < 0.1:  # noqa: S311 - a fault
-        raise _Undecided
+        raise _DeliberateFailure
     task.journal.note("ready", attempt, attempt=attempt)
     if not task.exactly_once:
         writer.flush()
@@ -131,21 +131,21 @@ def _copy_some(task: Task, reader: ChannelReader, writer: ChannelWriter) -> None
 
 
 def read(task: Task, channel: Channel) -> None:
-    """Read what is there again and again; note it together with where the next read begins."""
-    at: dict[int, Position] = {}
+    """Read all new records repeatedly; write them to the journal with the reader's positions."""
+    start: dict[int, Position] = {}
     for line in task.journal.lines():
-        at = {
+        start = {
             int(partition): Position(offset=offset, records=records)
             for partition, (offset, records) in line["positions"].items()
         }
     while True:
         last = task.stopping()
-        with channel.reader(until="now", start=at or "earliest") as reader:
-            found = [list(record_of(row)) for row in reader]
-            at = reader.position()
-        positions = {p: (each.offset, each.records) for p, each in at.items()}
-        if found:
-            task.journal.note("read", "", records=found, positions=positions)
+        with channel.reader(until="now", start=start or "earliest") as reader:
+            records_read = [list(record_of(row)) for row in reader]
+            start = reader.position()
+        positions = {p: (each.offset, each.records) for p, each in start.items()}
+        if records_read:
+            task.journal.note("read", "", records=records_read, positions=positions)
         if last:
             return
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""A round of a chaos run: a world, its jobs, faults for a time, and what came of it."""
+"""A round of a chaos run: starts a world and jobs, runs faults, and checks the outcome."""
 
 import random
 import shutil
@@ -30,18 +30,18 @@ from sluiceway.errors import SluicewayError
 
 PARTITIONS = 2
 SOURCES = {"direct": None, "jobs": None, "piped": "direct", "streamed": "direct"}
-"""Channels, and those whose records they get."""
+"""Channels, each with the channel from which jobs copy its records."""
 _LOCAL = "local[2,4]"
 _START_S = 120.0
 _SETTLE_S = LEASE_S + 240
-"""What ends later than this after the last fault is stuck, also on a slow machine."""
+"""Time after the last fault in which everything must end, also on a slow machine."""
 _SEVERAL_MINUTES = 4
 _WRITING = ("write", "flush", "spark-write")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a round is."""
+    """The parameters of a round."""
 
     brokers: int
     seed: int
@@ -56,13 +56,13 @@ class Plan:
         return self.delivery == "exactly_once"
 
     def channels(self) -> dict[str, str | None]:
-        without = () if self.spark else ("jobs", "streamed")
-        return {name: source for name, source in SOURCES.items() if name not in without}
+        excluded = () if self.spark else ("jobs", "streamed")
+        return {name: source for name, source in SOURCES.items() if name not in excluded}
 
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What came of a round."""
+    """The outcome of a round."""
 
     brokers: int
     seconds: float
@@ -77,12 +77,12 @@ class Outcome:
     records: dict[str, int]
     committed: dict[str, int] = field(default_factory=dict)
     accounts: dict[str, list[str]] = field(default_factory=dict)
-    """What is known about the units of findings."""
+    """By unit with a finding, its events and records."""
 
 
-def tasks_of(plan: Plan, place: World, cluster: str) -> list[tuple[str, Task]]:
-    """Return the jobs of a round, with their modules."""
-    urls = [each.relay.url for each in place.gateways]
+def tasks_of(plan: Plan, environment: World, cluster: str) -> list[tuple[str, Task]]:
+    """Return the tasks of a round, each with its module."""
+    urls = [each.relay.url for each in environment.gateways]
     python, spark = "tests.chaos.python_jobs", "tests.chaos.spark_jobs"
     write = Task(
         kind="write",
@@ -93,7 +93,7 @@ def tasks_of(plan: Plan, place: World, cluster: str) -> list[tuple[str, Task]]:
         channel="direct",
     )
     copy = replace(write, kind="copy", channel="piped", source="direct", size=2)
-    found = [
+    tasks = [
         (python, write),
         (python, replace(write, kind="flush", name="flush", url=urls[1])),
         (python, replace(write, kind="read", name="read")),
@@ -106,40 +106,42 @@ def tasks_of(plan: Plan, place: World, cluster: str) -> list[tuple[str, Task]]:
             masters.reverse()
         job = replace(write, kind="spark-write", name="spark-write", url=urls[1], channel="jobs")
         query = replace(write, kind="spark-copy", name="spark-copy", source="direct")
-        found += [
+        tasks += [
             (spark, replace(job, master=masters[0])),
             (spark, replace(query, channel="streamed", master=masters[1])),
         ]
-    return found
+    return tasks
 
 
 def run(plan: Plan) -> Outcome:
-    """Run a round to its end."""
+    """Run a round."""
     shutil.rmtree(plan.directory, ignore_errors=True)
     for name in ("journal", "stop"):
         (plan.directory / name).mkdir(parents=True)
     began_s = time.monotonic()
     with ExitStack() as stack:
-        place = stack.enter_context(world(plan.directory, brokers=plan.brokers))
-        variables = dict(place.variables)
+        environment = stack.enter_context(world(plan.directory, brokers=plan.brokers))
+        variables = dict(environment.variables)
         cluster = ""
         if plan.spark:
             variables |= spark_environment(plan.directory)
             cluster = stack.enter_context(spark_cluster(plan.directory, variables))
-        with Gateway(place.gateways[0].url) as gateway:
+        with Gateway(environment.gateways[0].url) as gateway:
             for name in plan.channels():
                 gateway.channel(name, SCHEMA, partitions=PARTITIONS, delivery=plan.delivery)
-        urls = [each.url for each in place.gateways]
+        urls = [each.url for each in environment.gateways]
         watch = stack.enter_context(closing(Watch(urls, [*plan.channels()], PARTITIONS)))
-        jobs = [Job(module, task, variables) for module, task in tasks_of(plan, place, cluster)]
+        jobs = [
+            Job(module, task, variables) for module, task in tasks_of(plan, environment, cluster)
+        ]
         stack.enter_context(closing(Tender(jobs)))
         scene = Scene(
-            world=place,
+            world=environment,
             jobs={job.name: job for job in jobs},
             watch=watch,
             directory=plan.directory,
         )
-        # Faults meet jobs that work. A slow machine may take longer.
+        # Faults start when all jobs have written. A slow machine may take longer.
         with suppress(TimeoutError):
             wait_for(
                 lambda: all(watch.count(name) for name in plan.channels()),
@@ -178,7 +180,7 @@ def run(plan: Plan) -> Outcome:
 
 
 def _write_ledgers(plan: Plan, scene: Scene) -> None:
-    """Write down what the gateway says about all batches, which explains violations."""
+    """Save the gateway's list of all batches, to explain violations."""
     for name in plan.channels():
         with suppress(SluicewayError):
             lines = [f"{each}\n" for each in scene.watch.ledger(name)]
@@ -186,25 +188,25 @@ def _write_ledgers(plan: Plan, scene: Scene) -> None:
 
 
 def _possible(plan: Plan, scene: Scene) -> tuple[list[str], dict[str, str]]:
-    """Return the faults that can happen here, and why others cannot."""
-    found, skipped = [], {}
+    """Return the possible faults, and by name the reason why others are skipped."""
+    possible, skipped = [], {}
     for name in plan.faults:
         fault = FAULTS[name]
         if fault.ledger and not plan.exactly_once:
             skipped[name] = "the channels have no batches"
         elif not fault.targets(scene):
-            skipped[name] = "there is nothing that it could happen to"
+            skipped[name] = "it has no possible target"
         elif name == "full_disk" and scene.world.no_disk is not None:
             skipped[name] = f"a small disk could not be mounted: {scene.world.no_disk}"
         else:
-            found.append(name)
-    return found, skipped
+            possible.append(name)
+    return possible, skipped
 
 
 def _settle(plan: Plan, scene: Scene) -> History:
-    """Let all jobs end, without faults, and return the history of the round."""
+    """Wait until all jobs have ended, and return the history of the round."""
     unfinished: list[str] = []
-    _end(scene, _WRITING, unfinished)
+    _await_end(scene, _WRITING, unfinished)
     finals = {
         name: _final(plan, scene, name, unfinished)
         for name, source in plan.channels().items()
@@ -213,13 +215,13 @@ def _settle(plan: Plan, scene: Scene) -> History:
     for name, source in plan.channels().items():
         if source is not None:
             total = sum(len(records) for records in finals[source].values())
-            _reached(scene, name, total, unfinished)
-    _end(scene, ("copy", "spark-copy", "read"), unfinished)
+            _await_records(scene, name, total, unfinished)
+    _await_end(scene, ("copy", "spark-copy", "read"), unfinished)
     for name, source in plan.channels().items():
         if source is not None:
             finals[name] = _final(plan, scene, name, unfinished)
     for name, final in finals.items():
-        _reached(scene, name, sum(len(records) for records in final.values()), unfinished)
+        _await_records(scene, name, sum(len(records) for records in final.values()), unfinished)
     scans = [
         Scan(channel="jobs", twice=line["twice"], gone=line["gone"])
         for line in Journal(plan.directory, "spark-write").lines()
@@ -243,7 +245,7 @@ def _settle(plan: Plan, scene: Scene) -> History:
     )
 
 
-def _end(scene: Scene, kinds: Sequence[str], unfinished: list[str]) -> None:
+def _await_end(scene: Scene, kinds: Sequence[str], unfinished: list[str]) -> None:
     for kind in kinds:
         (scene.directory / "stop" / kind).touch()
     jobs = [job for job in scene.jobs.values() if job.task.kind in kinds]
@@ -251,14 +253,14 @@ def _end(scene: Scene, kinds: Sequence[str], unfinished: list[str]) -> None:
     while not all(job.done for job in jobs) and time.monotonic() < deadline_s:
         time.sleep(0.1)
     unfinished += [
-        f"the job {job.name} did not end; it last said: {_last_line(scene, job.name)}"
+        f"the job {job.name} did not end; its last output is: {_last_line(scene, job.name)}"
         for job in jobs
         if not job.done
     ]
 
 
 def _last_line(scene: Scene, job: str) -> str:
-    """Return the end of what a job has logged."""
+    """Return the last line of a job's log."""
     log = scene.directory / f"{job}.log"
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
     return next((each.strip() for each in reversed(lines) if each.strip()), "nothing")[:400]
@@ -267,11 +269,11 @@ def _last_line(scene: Scene, job: str) -> str:
 def _final(
     plan: Plan, scene: Scene, channel: str, unfinished: list[str]
 ) -> dict[int, list[Record]]:
-    """Read a channel to its end, once no batch holds readers back."""
+    """Read a channel to its end after its last batch has ended."""
     deadline_s = time.monotonic() + _SETTLE_S
-    while plan.exactly_once and (found := scene.watch.open_batches(channel)) != ():
+    while plan.exactly_once and (batches := scene.watch.open_batches(channel)) != ():
         if time.monotonic() > deadline_s:
-            keys = [each.key for each in found or ()]
+            keys = [each.key for each in batches or ()]
             unfinished.append(f"batches of the channel {channel} are open: {keys}")
             break
         time.sleep(0.2)
@@ -282,13 +284,13 @@ def _final(
         return {}
 
 
-def _reached(scene: Scene, channel: str, records: int, unfinished: list[str]) -> None:
-    """Wait until the watchers of a channel have so many records."""
+def _await_records(scene: Scene, channel: str, records: int, unfinished: list[str]) -> None:
+    """Wait until the watchers of a channel have read `records` records."""
     deadline_s = time.monotonic() + _SETTLE_S
     while scene.watch.count(channel) < records:
         if time.monotonic() > deadline_s:
-            found = scene.watch.count(channel)
-            unfinished.append(f"readers of the channel {channel} have {found} of {records} records")
+            count = scene.watch.count(channel)
+            unfinished.append(f"readers of the channel {channel} have {count} of {records} records")
             return
         time.sleep(0.1)
 
@@ -296,10 +298,10 @@ def _reached(scene: Scene, channel: str, records: int, unfinished: list[str]) ->
 def rounds_of(
     *, minutes: float, seed: int, delivery: str, faults: Sequence[str], spark: bool, directory: Path
 ) -> list[Plan]:
-    """Return the rounds of a run: in turn with one broker and with three, at most 8 minutes each.
+    """Return the rounds of a run: alternately with one broker and three, at most 8 minutes each.
 
-    A short run has one round, with one broker or three by its seed, since each round takes some
-    minutes more for its start and end.
+    A short run has one round, and its seed determines the number of brokers: starting and ending
+    a round takes some minutes more.
     """
     count = 1 if minutes < _SEVERAL_MINUTES else max(2, round(minutes / 8))
     generator = random.Random(seed)  # noqa: S311 - a schedule

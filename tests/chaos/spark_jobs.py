@@ -1,6 +1,6 @@
-"""Drivers of Spark: batch jobs with keys, and a streaming query, whose tasks fail on demand.
+"""Spark drivers: batch jobs with keys, and a streaming query, with tasks that fail on demand.
 
-`python -m tests.chaos.spark_jobs TASK`. As with the jobs in Python, a driver that fails exits.
+`python -m tests.chaos.spark_jobs TASK`. A failed driver exits, like the jobs in Python.
 """
 
 import random
@@ -51,7 +51,7 @@ def spark_session(task: Task) -> SparkSession:
     builder = SparkSession.builder.master(task.master).appName(task.name)
     for name, value in _OPTIONS.items():
         builder = builder.config(name, value)
-    # By which the executors of this job are found.
+    # `executors_of` finds the executors by this property.
     builder = builder.config("spark.executor.extraJavaOptions", f"-Dchaos.job={task.name}")
     spark = builder.getOrCreate()
     sluiceway.spark.register(spark, gateway=task.url)
@@ -59,13 +59,13 @@ def spark_session(task: Task) -> SparkSession:
 
 
 def stamped(frame: DataFrame, task: Task, unit: str | None) -> DataFrame:
-    """Return the rows as an attempt of a task writes them: shuffled, numbered, and faulty."""
+    """Return the rows as a task's attempt writes them: shuffled, numbered, with armed faults."""
 
     def stamp(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         part, attempt = context.partitionId(), attempt_name()
-        named = unit or "-".join(
+        unit_name = unit or "-".join(
             str(context.getLocalProperty(name))
             for name in ("sql.streaming.queryId", "streaming.sql.batchId")
         )
@@ -73,7 +73,7 @@ def stamped(frame: DataFrame, task: Task, unit: str | None) -> DataFrame:
         random.shuffle(rows)
         for first in range(0, len(rows), _CHUNK):
             portion = [
-                record_of(row)._replace(unit=named, part=part, attempt=attempt, seq=first + at)
+                record_of(row)._replace(unit=unit_name, part=part, attempt=attempt, seq=first + at)
                 for at, row in enumerate(rows[first : first + _CHUNK])
             ]
             yield pa.RecordBatch.from_pylist([each._asdict() for each in portion], _ARROW)
@@ -83,7 +83,7 @@ def stamped(frame: DataFrame, task: Task, unit: str | None) -> DataFrame:
             time.sleep(_SLOW_S)
         if task.forced("retry"):
             raise RuntimeError("forced")
-        task.journal.note("ready", named, part=part, parts=TASKS, attempt=attempt)
+        task.journal.note("ready", unit_name, part=part, parts=TASKS, attempt=attempt)
 
     return frame.repartition(TASKS, "job", "row").mapInArrow(stamp, _SCHEMA)
 
@@ -97,12 +97,12 @@ _ARROW = pa.schema(
 
 
 def run_batches(task: Task, spark: SparkSession) -> None:
-    """Write one job after the other, each with its key, and read the channel now and then."""
+    """Write batches in consecutive jobs, each with a key, and read the channel now and then."""
     known: set[tuple[str, int, int]] = set()
     for number in task.batches():
         unit, rows = f"{task.name}-{number}", rows_of(task.name, number)
-        where = {"channel": task.channel, "job": task.name, "batch": number}
-        task.journal.note("begun", unit, rows=rows, **where)
+        fields = {"channel": task.channel, "job": task.name, "batch": number}
+        task.journal.note("begun", unit, rows=rows, **fields)
         records = [Record(task.name, number, row, "", 0, "", 0) for row in range(rows)]
         frame = stamped(spark.createDataFrame(records, _SCHEMA), task, unit)
         write = frame.write.format("channel").mode("append")
@@ -117,17 +117,17 @@ def run_batches(task: Task, spark: SparkSession) -> None:
 def scan(
     task: Task, spark: SparkSession, known: set[tuple[str, int, int]]
 ) -> set[tuple[str, int, int]]:
-    """Read the whole channel, and note what is there twice, or no more; return what is there."""
+    """Read the whole channel, and log duplicates and vanished records; return the identities."""
     rows = spark.read.format("channel").load(task.channel).select("job", "batch", "row").collect()
-    found = [(row.job, row.batch, row.row) for row in rows]
-    there = set(found)
-    line = {"kind": "scan", "records": len(found), "twice": len(found) - len(there)}
-    task.journal.write(line | {"gone": len(known - there)})
-    return there
+    identities = [(row.job, row.batch, row.row) for row in rows]
+    present = set(identities)
+    line = {"kind": "scan", "records": len(identities), "twice": len(identities) - len(present)}
+    task.journal.write(line | {"gone": len(known - present)})
+    return present
 
 
 def run_query(task: Task, spark: SparkSession) -> None:
-    """Copy a channel by a streaming query."""
+    """Copy a channel with a streaming query."""
     frame = spark.readStream.format("channel").load(task.source)
     query = (
         stamped(frame, task, None)

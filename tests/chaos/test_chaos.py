@@ -1,4 +1,4 @@
-"""The chaos run finds what it is there to find: duplicates, where nothing prevents them."""
+"""The chaos run reports duplicates of at-least-once jobs, and none with exactly-once delivery."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,8 @@ from tests.chaos.rounds import rounds_of
 def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Return the exit status and the report of a short run with jobs in Python."""
     report = tmp_path / "report.json"
-    given = ["--no-spark", "--seed", "2", "--faults", "kill_jobs", "--report", str(report)]
-    status = main([*given, *arguments])
+    options = ["--no-spark", "--seed", "2", "--faults", "kill_jobs", "--report", str(report)]
+    status = main([*options, *arguments])
     return status, json.loads(report.read_text())
 
 
@@ -44,10 +44,10 @@ def test_a_run_has_rounds_with_one_broker_and_with_three(tmp_path: Path, minutes
     assert len({each.directory for each in rounds}) == len(rounds)
 
 
-def test_a_short_run_has_one_broker_or_three_by_its_seed(tmp_path: Path) -> None:
-    found = set()
+def test_the_seed_of_a_short_run_chooses_one_broker_or_three(tmp_path: Path) -> None:
+    brokers = set()
     for seed in range(20):
-        (one,) = rounds_of(
+        (only,) = rounds_of(
             minutes=3,
             seed=seed,
             delivery="exactly_once",
@@ -55,10 +55,10 @@ def test_a_short_run_has_one_broker_or_three_by_its_seed(tmp_path: Path) -> None
             spark=True,
             directory=tmp_path,
         )
-        assert one.seconds == pytest.approx(180)
-        found.add(one.brokers)
+        assert only.seconds == pytest.approx(180)
+        brokers.add(only.brokers)
 
-    assert found == {1, 3}
+    assert brokers == {1, 3}
 
 
 def test_the_guarantees_name_every_fault() -> None:
@@ -67,12 +67,12 @@ def test_the_guarantees_name_every_fault() -> None:
     assert {each for each in FAULTS if f"`tests/chaos/faults.py::{each}`" not in page} == set()
 
 
-def test_an_unknown_fault_is_refused_with_those_that_there_are(
+def test_an_unknown_fault_is_refused_with_the_known_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit):
         main(["--faults", "kill_jobs,meteor"])
 
-    said = capsys.readouterr().err
-    assert "unknown faults: meteor" in said
-    assert all(name in said for name in FAULTS)
+    stderr = capsys.readouterr().err
+    assert "unknown faults: meteor" in stderr
+    assert all(name in stderr for name in FAULTS)

@@ -1,4 +1,4 @@
-"""The checker finds each kind of violation in histories that were made by hand."""
+"""The checker finds each kind of violation in handwritten histories."""
 
 from collections import Counter
 from dataclasses import replace
@@ -29,13 +29,13 @@ def record(row: int, *, batch: int = 0, attempt: str = "a", unit: str | None = N
 
 
 def channel(*rows: Record, at_s: float = 11, name: str = "direct") -> ChannelHistory:
-    """Return a channel with one partition, which was read while and after it was written."""
+    """Return a channel with one partition, read both during the run and at its end."""
     return ChannelHistory(
         name=name, final={0: rows}, seen={0: [Seen(record, at_s) for record in rows]}
     )
 
 
-def found(*channels: ChannelHistory, entries: list[Entry] = JOURNAL) -> dict[str, int]:
+def violations(*channels: ChannelHistory, entries: list[Entry] = JOURNAL) -> dict[str, int]:
     """Return the number of violations by kind."""
     return counts(check(History(entries=entries, channels=channels)))
 
@@ -47,90 +47,90 @@ def counts(findings: list[Finding]) -> dict[str, int]:
 WHOLE = (record(0), record(1), record(2))
 
 
-def test_a_batch_that_was_read_once_and_in_order_is_right() -> None:
-    assert found(channel(*WHOLE)) == {}
+def test_a_batch_that_was_read_once_and_in_order_is_no_violation() -> None:
+    assert violations(channel(*WHOLE)) == {}
 
 
 def test_missing_rows_of_a_batch_are_lost() -> None:
-    assert found(channel(record(0), record(2))) == {"lost": 1}
-    assert found(channel()) == {"lost": 3}
+    assert violations(channel(record(0), record(2))) == {"lost": 1}
+    assert violations(channel()) == {"lost": 3}
 
 
 def test_a_batch_without_a_key_may_be_missing_in_whole_until_it_is_committed() -> None:
     unkeyed = replace(BEGUN, keyed=False)
 
-    assert found(channel(), entries=[unkeyed, READY]) == {}
-    assert found(channel(record(0)), entries=[unkeyed, READY]) == {"lost": 2}
-    assert found(channel(), entries=[unkeyed, READY, COMMITTED]) == {"lost": 3}
+    assert violations(channel(), entries=[unkeyed, READY]) == {}
+    assert violations(channel(record(0)), entries=[unkeyed, READY]) == {"lost": 2}
+    assert violations(channel(), entries=[unkeyed, READY, COMMITTED]) == {"lost": 3}
 
 
 def test_rows_of_two_attempts_are_duplicated() -> None:
     again = Entry(kind="ready", unit="w-0", at_s=10, attempt="b")
     both = [*WHOLE, record(1, attempt="b")]
 
-    assert found(channel(*both), entries=[*JOURNAL, again]) == {"duplicated": 1}
+    assert violations(channel(*both), entries=[*JOURNAL, again]) == {"duplicated": 1}
 
 
 def test_a_row_before_an_earlier_one_of_its_attempt_is_reordered() -> None:
-    assert found(channel(record(0), record(2), record(1))) == {"reordered": 1}
+    assert violations(channel(record(0), record(2), record(1))) == {"reordered": 1}
 
 
 def test_a_batch_before_an_earlier_one_of_its_job_is_reordered() -> None:
     second = [replace(each, unit="w-1", batch=1, rows=1) for each in JOURNAL]
     rows = [record(0, batch=1), *WHOLE]
 
-    assert found(channel(*rows), entries=[*JOURNAL, *second]) == {"reordered": 1}
+    assert violations(channel(*rows), entries=[*JOURNAL, *second]) == {"reordered": 1}
 
 
-def test_partitions_are_in_order_each_for_itself() -> None:
+def test_order_is_checked_within_each_partition() -> None:
     split = {0: [record(2)], 1: [record(0), record(1)]}
 
-    assert found(ChannelHistory(name="direct", final=split)) == {}
+    assert violations(ChannelHistory(name="direct", final=split)) == {}
 
 
 def test_a_row_that_was_read_before_its_attempt_was_ready_is_early() -> None:
-    assert found(channel(*WHOLE, at_s=9)) == {"early": 3}
-    assert found(channel(*WHOLE), entries=[BEGUN, replace(READY, attempt="b")]) == {"early": 3}
+    assert violations(channel(*WHOLE, at_s=9)) == {"early": 3}
+    assert violations(channel(*WHOLE), entries=[BEGUN, replace(READY, attempt="b")]) == {"early": 3}
 
 
 def test_a_row_that_was_read_before_another_task_was_ready_is_early() -> None:
     tasks = [replace(READY, parts=2), replace(READY, part=1, parts=2, at_s=12, attempt="b")]
 
-    assert found(channel(*WHOLE), entries=[BEGUN, *tasks]) == {"early": 3}
-    assert found(channel(*WHOLE, at_s=13), entries=[BEGUN, *tasks]) == {}
+    assert violations(channel(*WHOLE), entries=[BEGUN, *tasks]) == {"early": 3}
+    assert violations(channel(*WHOLE, at_s=13), entries=[BEGUN, *tasks]) == {}
 
 
-def test_a_visible_batch_that_was_said_to_be_dropped_is_early() -> None:
+def test_a_visible_batch_that_its_job_reports_as_dropped_is_early() -> None:
     dropped = Entry(kind="dropped", unit="w-0")
 
-    assert found(channel(*WHOLE), entries=[BEGUN, READY, dropped]) == {"early": 3}
+    assert violations(channel(*WHOLE), entries=[BEGUN, READY, dropped]) == {"early": 3}
 
 
-def test_what_was_read_and_is_no_more_is_lost() -> None:
+def test_a_record_that_was_read_and_is_gone_at_the_end_is_lost() -> None:
     unkeyed = [replace(BEGUN, keyed=False), READY]
     history = ChannelHistory(name="direct", final={0: []}, seen={0: [Seen(record(0), 11)]})
 
-    assert found(history, entries=unkeyed) == {"lost": 1}
+    assert violations(history, entries=unkeyed) == {"lost": 1}
 
 
-def test_what_one_reader_was_given_twice_is_duplicated() -> None:
+def test_a_record_that_one_reader_returned_twice_is_duplicated() -> None:
     seen = [Seen(each, 11) for each in (*WHOLE[:2], WHOLE[1], WHOLE[2])]
 
-    assert found(replace(channel(*WHOLE), seen={0: seen})) == {"duplicated": 1}
+    assert violations(replace(channel(*WHOLE), seen={0: seen})) == {"duplicated": 1}
 
 
-def test_what_reads_otherwise_at_the_end_is_reordered() -> None:
+def test_another_order_at_the_end_is_reordered() -> None:
     other = [Seen(each, 11) for each in (WHOLE[1], WHOLE[0], WHOLE[2])]
     behind = [Seen(each, 11) for each in WHOLE[1:]]
 
-    assert found(replace(channel(*WHOLE), seen={0: other})) == {"reordered": 1}
-    assert found(replace(channel(*WHOLE), seen={0: behind})) == {"reordered": 1}
+    assert violations(replace(channel(*WHOLE), seen={0: other})) == {"reordered": 1}
+    assert violations(replace(channel(*WHOLE), seen={0: behind})) == {"reordered": 1}
 
 
-def test_reads_of_jobs_have_each_record_once() -> None:
+def test_a_reading_job_reads_each_record_once() -> None:
     def read(*rows: Record) -> dict[str, int]:
         reads = {"reader": [Seen(each, 11) for each in rows]}
-        return found(replace(channel(*WHOLE), reads=reads))
+        return violations(replace(channel(*WHOLE), reads=reads))
 
     assert read(*reversed(WHOLE)) == {}
     assert read(*WHOLE, WHOLE[0]) == {"duplicated": 1}
@@ -148,16 +148,16 @@ def test_a_copy_has_each_record_of_its_source_once(
     copy = replace(channel(*rows, name="piped"), source="direct")
     ready = Entry(kind="ready", unit="t", at_s=10, attempt="a")
 
-    assert found(channel(*WHOLE), copy, entries=[*JOURNAL, ready]) == expected
+    assert violations(channel(*WHOLE), copy, entries=[*JOURNAL, ready]) == expected
 
 
-def test_a_scan_finds_what_is_there_twice_or_no_more() -> None:
+def test_a_scan_reports_duplicated_and_lost_records() -> None:
     scans = [Scan(channel="jobs", twice=0, gone=0), Scan(channel="jobs", twice=2, gone=1)]
 
     assert counts(check(History(scans=scans))) == {"duplicated": 2, "lost": 1}
 
 
-def test_what_did_not_end_is_stuck() -> None:
+def test_a_job_that_did_not_end_is_stuck() -> None:
     assert counts(check(History(unfinished=["the job w"]))) == {"stuck": 1}
 
 
@@ -171,7 +171,7 @@ def test_readers_that_were_held_back_longer_than_the_lease_are_stuck() -> None:
     assert held(36, disturbed=True) == {}
 
 
-def test_a_batch_that_is_not_there_is_explained_once_by_its_journal() -> None:
+def test_an_absent_batch_is_explained_once_by_its_journal() -> None:
     history = History(
         entries=[BEGUN, READY, replace(COMMITTED, at_s=12)],
         channels=[channel(record(0)), channel(name="jobs")],
@@ -189,8 +189,8 @@ def test_a_batch_that_is_not_there_is_explained_once_by_its_journal() -> None:
     }
 
 
-def test_a_batch_that_is_told_committed_is_lost_also_if_it_has_no_key() -> None:
-    told = [replace(BEGUN, keyed=False), READY, COMMITTED]
-    (first, *_) = check(History(entries=told, channels=[channel()]))
+def test_an_absent_batch_without_a_key_is_lost_once_it_is_committed() -> None:
+    entries = [replace(BEGUN, keyed=False), READY, COMMITTED]
+    (first, *_) = check(History(entries=entries, channels=[channel()]))
 
     assert first.text == "direct: row 0 of w-0, which was committed"

@@ -1,4 +1,4 @@
-"""Journals of the chaos run's jobs: the batches that a job has to write."""
+"""Journals of chaos jobs: the batches that a job still has to write."""
 
 from pathlib import Path
 
@@ -32,13 +32,13 @@ def test_a_batch_is_repeated_until_it_is_committed(task: Task) -> None:
     assert next(batches) == 1
 
 
-def test_a_stopping_job_writes_what_a_process_of_it_began_meanwhile(task: Task) -> None:
+def test_a_stopping_job_writes_batches_that_another_process_of_it_began(task: Task) -> None:
     batches = task.batches()
     assert next(batches) == 0
     task.journal.note("begun", "write-0", batch=0)
     task.journal.note("committed", "write-0", batch=0)
 
-    # By a process that was paused, went on, and was killed.
+    # Written by a process that was paused, resumed and killed.
     task.journal.note("begun", "write-1", batch=1)
     stop(task)
     assert next(batches) == 1

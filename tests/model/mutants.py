@@ -1,7 +1,7 @@
-"""Mutants: defects of the rules and of the protocol, each of which the model must notice.
+"""Mutants: defects in the rules and the protocol, which the model must notice.
 
-A mutant replaces a function or two of the real code, or of a writer or reader of the model, for
-as long as its patches are in place.
+A mutant replaces functions of the real code, or of the model's writers and readers, while its
+patches are applied.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,14 +30,14 @@ Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """A defect: what is broken, by which patches."""
+    """A defect, and the patches that introduce it."""
 
     name: str
     patches: Callable[[], list[Patch]]
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Break the code for a while."""
+        """Apply the patches while the block runs."""
         with ExitStack() as stack:
             for target, name, broken in self.patches():
                 stack.enter_context(mock.patch.object(target, name, broken))
@@ -58,7 +58,7 @@ def mutant(name: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list
 
 
 def nothing(*_: Any, **__: Any) -> None:
-    """Do nothing, in place of a check."""
+    """Do nothing. Replaces a check."""
 
 
 # --- opening
@@ -66,15 +66,15 @@ def nothing(*_: Any, **__: Any) -> None:
 
 @mutant("a committed key is opened again")
 def _() -> list[Patch]:
-    def reopen(ledger: Ledger, owner: Any, found: Batch | None, *rest: Any, **more: Any) -> Any:
-        if found is not None and found.state is BatchState.COMMITTED:
+    def reopen(ledger: Ledger, owner: Any, latest: Batch | None, *rest: Any, **more: Any) -> Any:
+        if latest is not None and latest.state is BatchState.COMMITTED:
             return open_batch(ledger, replace(owner, ordinal=None), None, *rest, **more)
-        return open_batch(ledger, owner, found, *rest, **more)
+        return open_batch(ledger, owner, latest, *rest, **more)
 
     return [(opening, "open_batch", reopen), (Gateway, "_check_opened", nothing)]
 
 
-@mutant("a takeover leaves old batches open, and commits do not look at the epoch")
+@mutant("a takeover leaves old batches open, and commits ignore the epoch")
 def _() -> list[Patch]:
     return [
         (opening, "_displaced", lambda *_, **__: []),
@@ -101,17 +101,17 @@ def _() -> list[Patch]:
     return [(opening, "open_batch", forget)]
 
 
-@mutant("a batch job ends the batch of one that is alive")
+@mutant("a batch job aborts the batch of a live one")
 def _() -> list[Patch]:
     return [(opening, "expired", lambda *_: True)]
 
 
-@mutant("an aborted batch goes on in the same instance")
+@mutant("the same instance reopens an aborted batch")
 def _() -> list[Patch]:
-    def reopen(ledger: Ledger, owner: Any, found: Batch | None, *rest: Any, **more: Any) -> Any:
-        if found is not None and found.state is BatchState.ABORTED:
-            found = None
-        return open_batch(ledger, owner, found, *rest, **more)
+    def reopen(ledger: Ledger, owner: Any, latest: Batch | None, *rest: Any, **more: Any) -> Any:
+        if latest is not None and latest.state is BatchState.ABORTED:
+            latest = None
+        return open_batch(ledger, owner, latest, *rest, **more)
 
     return [(opening, "open_batch", reopen)]
 
@@ -121,7 +121,7 @@ def _() -> list[Patch]:
     return [(opening, "_require_key", nothing)]
 
 
-@mutant("yesterday's batch is opened after its key was pruned")
+@mutant("an old batch is opened after its key was pruned")
 def _() -> list[Patch]:
     return [(opening, "_require_order", nothing)]
 
@@ -131,24 +131,24 @@ def _() -> list[Patch]:
     return [(Gateway, "needed", lambda *_: False), (opening, "_require_order", nothing)]
 
 
-@mutant("begin is above what may come")
+@mutant("begin is above offsets that the batch may get")
 def _() -> list[Patch]:
     real = opening._begin
 
     def above(*args: Any) -> Mapping[int, int]:
         return {at: begin + 2 for at, begin in real(*args).items()}
 
-    return [(opening, "_begin", above), (Work, "_bogus", _sound), *_unchecked_begin()]
+    return [(opening, "_begin", above), (Work, "_bogus", _no_bogus), *_unchecked_begin()]
 
 
-@mutant("begin is taken anew at each open")
+@mutant("begin changes with each open")
 def _() -> list[Patch]:
     def refreshed(ledger: Ledger, *rest: Any, **more: Any) -> Any:
         decision = open_batch(ledger, *rest, **more)
         begin = {at: ledger.visible_end.get(at, 0) for at in decision.batch.begin}
         return replace(decision, batch=replace(decision.batch, begin=begin), replayed=False)
 
-    others = [(Gateway, "_check_opened", nothing), (Work, "_bogus", _sound), *_unchecked_begin()]
+    others = [(Gateway, "_check_opened", nothing), (Work, "_bogus", _no_bogus), *_unchecked_begin()]
     return [(opening, "open_batch", refreshed), *others]
 
 
@@ -158,7 +158,7 @@ def _() -> list[Patch]:
     return [(opening, "_begin", lambda *args: dict.fromkeys(real(*args), 0))]
 
 
-@mutant("decisions use what was read before the lock")
+@mutant("decisions use a ledger that was read before the lock")
 def _() -> list[Patch]:
     ledgers: dict[Gateway, Ledger] = {}
 
@@ -200,13 +200,13 @@ def _() -> list[Patch]:
     return [(Work, "chosen", lambda work: list(work.reports))]
 
 
-@mutant("a task writes before its batch is open")
+@mutant("a task writes before it opens its batch")
 def _() -> list[Patch]:
-    return [(Work, "_before_writing", _early), (Work, "_bogus", _sound), *_unchecked_begin()]
+    return [(Work, "_before_writing", _early), (Work, "_bogus", _no_bogus), *_unchecked_begin()]
 
 
 def _early(work: Work, task: int, reports: DeliveryReports) -> Steps:
-    """Write a record that only later belongs to the batch."""
+    """Write a record before opening the batch, and list it later."""
     offset = work.world.log.append(0, Record(work.tasks[task][0], work.request.key))
     batch = yield from work.world.call("open", work._open)
     if 0 not in batch.begin:
@@ -215,8 +215,8 @@ def _early(work: Work, task: int, reports: DeliveryReports) -> Steps:
     return batch, 1
 
 
-def _sound(work: Work, batch: Batch) -> Steps:
-    """Send no bogus manifest, where a mutant is to be found by what it does to sound ones."""
+def _no_bogus(work: Work, batch: Batch) -> Steps:
+    """Send no bogus manifest: the mutant must be noticed by its effect on valid ones."""
     yield
 
 
@@ -284,16 +284,16 @@ def _() -> list[Patch]:
     ]
 
 
-@mutant("merged runs cover what is between them")
+@mutant("merged runs include the gaps between them")
 def _() -> list[Patch]:
     def merge(runs: Any, added: Any = ()) -> tuple[model.Interval, ...]:
-        every = sorted((*runs, *added))
-        return (model.Interval(every[0].first, every[-1].end),) if every else ()
+        intervals = sorted((*runs, *added))
+        return (model.Interval(intervals[0].first, intervals[-1].end),) if intervals else ()
 
     return [(committing, "merge_runs", merge)]
 
 
-@mutant("a job that got no response to its commit writes under another key")
+@mutant("a job without a response to its commit writes with another key")
 def _() -> list[Patch]:
     real = BatchJob.work
 
@@ -303,7 +303,7 @@ def _() -> list[Patch]:
     return [(BatchJob, "work", fresh)]
 
 
-@mutant("a flush that got no response is written again")
+@mutant("a flush without a response is written again")
 def _() -> list[Patch]:
     def drive(writer: PlainWriter, instance: str) -> Steps:
         while writer.begun < len(writer.flushes):
@@ -315,7 +315,7 @@ def _() -> list[Patch]:
     return [(PlainWriter, "drive", drive)]
 
 
-@mutant("a replay is drained whatever it holds")
+@mutant("a replay with a different number of records is accepted")
 def _() -> list[Patch]:
     return [(Work, "same_count", lambda *_: True)]
 
@@ -334,20 +334,20 @@ def _() -> list[Patch]:
 
 @mutant("a reader's position is stored after the commit")
 def _() -> list[Patch]:
-    def move(gateway: Gateway, asked: Move) -> None:
-        if gateway.positions.get(asked.reader, 0) != asked.start:
+    def move(gateway: Gateway, request: Move) -> None:
+        if gateway.positions.get(request.reader, 0) != request.start:
             raise PositionMoved("Another instance has moved the position.")
         if gateway.world.fault("crash before the position is stored", 0.1):
             return
-        gateway.positions[asked.reader] = asked.end
+        gateway.positions[request.reader] = request.end
 
     return [(Gateway, "_move", move)]
 
 
-@mutant("a reader's position is stored without a look at where it was")
+@mutant("a reader's position is stored without checking the old one")
 def _() -> list[Patch]:
-    def move(gateway: Gateway, asked: Move) -> None:
-        gateway.positions[asked.reader] = asked.end
+    def move(gateway: Gateway, request: Move) -> None:
+        gateway.positions[request.reader] = request.end
 
     return [(Gateway, "_move", move)]
 
@@ -360,14 +360,14 @@ def _() -> list[Patch]:
     return [(DeliveryReports, "failed", nothing)]
 
 
-@mutant("offsets that do not increase are taken")
+@mutant("offsets that do not increase are accepted")
 def _() -> list[Patch]:
     def delivered(reports: DeliveryReports, partition: int, offset: int) -> None:
         reports.offsets.setdefault(partition, []).append(max(offset, 0))
 
     return [
         (DeliveryReports, "delivered", delivered),
-        (Work, "_bogus", _sound),
+        (Work, "_bogus", _no_bogus),
         *_unchecked_begin(),
     ]
 
@@ -375,7 +375,7 @@ def _() -> list[Patch]:
 # --- stable
 
 
-@mutant("there is no stable: everything committed is read at once")
+@mutant("there is no stable: all committed records are read immediately")
 def _() -> list[Patch]:
     def ends(visible_end: Mapping[int, int], begins: Any) -> Mapping[int, int]:
         return dict(visible_end)
@@ -383,7 +383,7 @@ def _() -> list[Patch]:
     return [(model, "stable_of", ends), (committing, "stable_of", ends)]
 
 
-@mutant("stable is Kafka's watermark where no batch is open")
+@mutant("stable is Kafka's watermark while no batch is open")
 def _() -> list[Patch]:
     real = Gateway._write_ledger
 
@@ -405,7 +405,7 @@ def _() -> list[Patch]:
     return [(model, "stable_of", zero), (committing, "stable_of", zero)]
 
 
-@mutant("visible_end is the end of the runs that are left")
+@mutant("visible_end is the end of the remaining runs")
 def _() -> list[Patch]:
     real = Gateway.clip
 
@@ -417,7 +417,7 @@ def _() -> list[Patch]:
     return [(Gateway, "clip", clip)]
 
 
-@mutant("snapshots keep the visible ends")
+@mutant("snapshots store the visible ends")
 def _() -> list[Patch]:
     return [(Gateway, "snapshot_of", lambda _, ledger: ledger.visible_end)]
 
@@ -433,7 +433,7 @@ def _() -> list[Patch]:
     return [(model, "end_batches", silent), (opening, "end_batches", silent)]
 
 
-@mutant("nobody reaps")
+@mutant("expired batches are not reaped")
 def _() -> list[Patch]:
     return [(model, "expired", lambda *_: False), (opening, "expired", lambda *_: False)]
 
@@ -443,7 +443,7 @@ def _() -> list[Patch]:
     return [(model, "expired", lambda batch, _: batch.state is BatchState.OPEN)]
 
 
-@mutant("a lease is renewed without end")
+@mutant("a lease is renewed without limit")
 def _() -> list[Patch]:
     real = model.renew
 
@@ -453,7 +453,7 @@ def _() -> list[Patch]:
     return [(model, "renew", endless)]
 
 
-@mutant("the channel goes on after Kafka lost committed records")
+@mutant("the channel is not halted after Kafka lost committed records")
 def _() -> list[Patch]:
     return [(model, "reused_offsets", lambda *_: {}), (Gateway, "repair", nothing)]
 
@@ -475,7 +475,7 @@ def _() -> list[Patch]:
     return _repaired(lambda decision, _: replace(decision, runs_removed={}, runs_added={}))
 
 
-@mutant("a repair lowers what readers have passed")
+@mutant("a repair lowers the offsets that readers have passed")
 def _() -> list[Patch]:
     def lower(decision: RepairDecision, ledger: Ledger) -> RepairDecision:
         ends = {**ledger.visible_end, **ledger.lost_from}
@@ -509,7 +509,7 @@ def _() -> list[Patch]:
     return [(StreamReader, "_response", torn)]
 
 
-@mutant("the slices of a response have a stable each")
+@mutant("each slice of a response has its own stable")
 def _() -> list[Patch]:
     real = Gateway.more
 
@@ -532,9 +532,9 @@ def _() -> list[Patch]:
     return [(StreamReader, "ends", ends)]
 
 
-@mutant("expired records are skipped without a word")
+@mutant("expired records are skipped silently")
 def _() -> list[Patch]:
-    return [(StreamReader, "tell", nothing)]
+    return [(StreamReader, "report_expired", nothing)]
 
 
 def noticed(mutant: Mutant, schedules: int) -> Outcome | None:
@@ -545,5 +545,5 @@ def noticed(mutant: Mutant, schedules: int) -> Outcome | None:
 
 
 def noticed_at(index: int, schedules: int) -> Outcome | None:
-    """Return the same for the mutant of an index: a new process can be given that."""
+    """Return the same for a mutant by its index, which can be sent to another process."""
     return noticed(MUTANTS[index], schedules)

@@ -8,7 +8,7 @@ from tests.model.world import Steps, Violation, World, offsets
 
 
 def fetch(world: World, partition: int, offset: int) -> tuple[Any, ...] | None:
-    """Return the record's identity; None where the log does not have it any more."""
+    """Return a record's identity; None if the record has expired."""
     if offset < world.log.starts[partition]:
         return None
     if offset >= len(world.log.records[partition]):
@@ -20,29 +20,29 @@ def fetch(world: World, partition: int, offset: int) -> tuple[Any, ...] | None:
 
 
 class StreamReader:
-    """Reads up to `stable`, skips what is in no run, and starts again from its checkpoint."""
+    """Reads up to `stable`, skips offsets outside of runs, and restarts from its checkpoint."""
 
     def __init__(self, world: World, gateway: Gateway, limit: int) -> None:
         self.world, self.gateway, self.limit = world, gateway, limit
         self.positions: dict[int, int] = {}
         self.seen: dict[tuple[int, int], tuple[Any, ...]] = {}
-        """By partition and offset, what was read before the checkpoint."""
+        """By partition and offset, the records read up to the checkpoint."""
         self.planned: Mapping[int, int] | None = None
         self.replayed: dict[tuple[int, int], tuple[Any, ...]] | None = None
-        self.told: int = 0
+        self.expired_reported = 0
 
     def read(self) -> Steps:
-        """Read for ever; each round has one response."""
+        """Read forever; each round uses one response."""
         known = None
         while True:
             yield
             response = yield from self._response(known)
             if response is None:
                 continue
-            # What a checkpoint has planned must come again, whatever was committed since.
+            # A replay reads the planned offsets again, whatever was committed since.
             replay = self.planned is not None
             ends = self.ends(response) if self.planned is None else self.planned
-            found: dict[tuple[int, int], tuple[Any, ...]] = {}
+            records: dict[tuple[int, int], tuple[Any, ...]] = {}
             self.planned = ends
             for partition, end in ends.items():
                 yield
@@ -52,25 +52,25 @@ class StreamReader:
                     if start <= offset < end:
                         identity = fetch(self.world, partition, offset)
                         if identity is None:
-                            self.tell(partition, offset, offset + 1)
+                            self.report_expired(partition, offset, offset + 1)
                         else:
-                            found[partition, offset] = identity
-            self._compare(found)
-            self.replayed = found
+                            records[partition, offset] = identity
+            self._compare(records)
+            self.replayed = records
             if self.world.fault("reader crashed", 0.1):
                 known = None
                 continue
-            self.seen.update(found)
+            self.seen.update(records)
             self.positions.update(ends)
             self.planned, self.replayed = None, None
             known = None if replay else response.number
 
     def restart(self) -> None:
-        """Forget what a repair may have given up; the positions stay."""
+        """Discard the plan, which a repair may have changed; keep the positions."""
         self.planned = self.replayed = None
 
     def ends(self, response: Response) -> Mapping[int, int]:
-        """Return how far a response is read."""
+        """Return by partition the offset up to which a response is read."""
         return {at: max(self.positions.get(at, 0), end) for at, end in response.stable.items()}
 
     def _response(self, known: int | None) -> Steps:
@@ -99,39 +99,39 @@ class StreamReader:
         return lambda: self.gateway.more(starts, self.limit, first)
 
     def joined(self, first: Response, _further: Response) -> Response:
-        """Return the response whose `stable` counts: the first one."""
+        """Return the response whose `stable` is used: the first one."""
         return first
 
     def _from_log(self, partition: int, start: int, end: int) -> int:
-        """Return where to start; records that expired before they were read are told."""
+        """Return where to start; report records that expired before they were read."""
         log_start = self.world.log.starts[partition]
         if start < min(end, log_start):
-            self.tell(partition, start, min(end, log_start))
+            self.report_expired(partition, start, min(end, log_start))
             return log_start
         return start
 
-    def tell(self, partition: int, start: int, end: int) -> None:
-        """Raise to the user, who decides to go on."""
+    def report_expired(self, partition: int, start: int, end: int) -> None:
+        """Report expired records to the user, who continues."""
         self.world.note(f"the records [{start}, {end}) of {partition} have expired")
-        self.told += 1
+        self.expired_reported += 1
 
-    def _compare(self, found: dict[tuple[int, int], tuple[Any, ...]]) -> None:
+    def _compare(self, records: dict[tuple[int, int], tuple[Any, ...]]) -> None:
         if self.replayed is None:
             return
-        kept = {
+        before = {
             place: identity
             for place, identity in self.replayed.items()
             if place[1] >= self.world.log.starts[place[0]]
         }
-        now = {place: each for place, each in found.items() if place in kept}
-        if now != kept or any(place not in self.replayed for place in found):
-            raise Violation("lost", "a replayed checkpoint does not see the same records")
+        after = {place: each for place, each in records.items() if place in before}
+        if after != before or any(place not in self.replayed for place in records):
+            raise Violation("lost", "a replay from a checkpoint reads different records")
 
 
 def bounded_read(world: World, gateway: Gateway) -> Steps:
-    """Read what is committed when it starts: up to `visible_end`, once `stable` is there."""
+    """Read all records committed at the start: wait until `stable` reaches `visible_end`."""
     first = yield from world.call("committed", lambda: gateway.committed({}, 10_000, None))
-    wanted = {
+    expected = {
         (at, offset)
         for at, runs in gateway.runs.items()
         for offset in offsets(runs)
@@ -143,24 +143,24 @@ def bounded_read(world: World, gateway: Gateway) -> Steps:
         if all(response.stable.get(at, 0) >= end for at, end in ends.items()):
             break
         yield
-    found = {
+    actual = {
         (at, offset)
         for at, runs in response.runs.items()
         for offset in offsets(runs)
         if offset < ends.get(at, 0)
     }
     starts = world.log.starts
-    if missing := {place for place in wanted - found if place[1] >= starts[place[0]]}:
+    if missing := {place for place in expected - actual if place[1] >= starts[place[0]]}:
         raise Violation("lost", f"a bounded read lacks {sorted(missing)[:3]}")
 
 
 def bounds(first: Response) -> Mapping[int, int]:
-    """Return the end of a bounded read."""
+    """Return the end of a bounded read, by partition."""
     return first.visible_end
 
 
 def repeated_snapshot(world: World, gateway: Gateway) -> Steps:
-    """Read one snapshot again and again: it must hold the same records."""
+    """Read one snapshot repeatedly; no records may be added to it."""
     while not gateway.snapshots:
         if world.calm:
             return
@@ -170,13 +170,13 @@ def repeated_snapshot(world: World, gateway: Gateway) -> Steps:
     for _ in range(4):
         yield from (None for _ in range(world.random.randint(5, 80)))
         stable = gateway.snapshots[number]
-        found = {
+        current = {
             (at, offset)
             for at, runs in gateway.runs.items()
             for offset in offsets(runs)
             if offset < stable.get(at, 0)
         }
         if first is None:
-            first = found
-        if more := found - first:
-            raise Violation("lost", f"snapshot {number} has {sorted(more)[:3]} only later")
+            first = current
+        if added := current - first:
+            raise Violation("lost", f"snapshot {number} has {sorted(added)[:3]} only later")

@@ -1,4 +1,4 @@
-"""One schedule: a world made from a seed, run with faults, then calm, then judged."""
+"""One schedule: a seeded world, run with faults, then without, then checked."""
 
 import hashlib
 import random
@@ -12,14 +12,14 @@ from tests.model.readers import StreamReader, bounded_read, repeated_snapshot
 from tests.model.world import Log, Steps, Violation, World, offsets, pause
 
 CALM_STEPS = 30_000
-"""Steps within which everything must come to an end when nothing fails any more."""
+"""Steps within which everything must finish after the faults have ended."""
 READING = ("reader", "bounded", "snapshot")
-"""Names of processes that read."""
+"""Prefixes of the names of reading processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a schedule ended; `violation` is the kind of the first broken property."""
+    """The outcome of a schedule; `violation` is the kind of the first violated property."""
 
     seed: int
     violation: str | None
@@ -43,9 +43,9 @@ class Schedule:
         self.gateway = Gateway(self.world, partitions)
         self.steps = rng.randint(200, 1000)
         self.reuse = rng.random() < 0.04
-        """Kafka loses committed records in this one, and uses their offsets again."""
+        """Whether Kafka loses committed records and reuses their offsets."""
         self.expires = rng.random() < 0.1
-        """Records expire that readers have not read yet."""
+        """Whether records expire before readers have read them."""
         self.expired: set[tuple[int, int]] = set()
         self.archive: Counter[tuple[Any, ...]] = Counter()
         self.given_up: set[tuple[Any, ...]] = set()
@@ -77,7 +77,7 @@ class Schedule:
             flushes = [[("flush", at, row) for row in range(3)] for at in range(rng.randint(1, 4))]
             jobs.append(PlainWriter(world, gateway, "plain", flushes=flushes))
         if rng.random() < 0.15:
-            # Two jobs of different owners with one key, and two writes of one owner with one key.
+            # One key is used by two owners, or twice by one owner.
             tasks = [[("thief", row) for row in range(2)]]
             owner = rng.choice(["thief", "job-day-1"])
             if owner == "thief" or any(each.owner == owner for each in jobs):
@@ -88,15 +88,15 @@ class Schedule:
         return jobs
 
     def run(self) -> Outcome:
-        """Run to the end."""
+        """Run the schedule."""
         world = self.world
         try:
             self._start()
             steps = self._with_faults()
             world.calm = True
-            steps += self._to_the_end()
-            self._judge_end()
-            self._judge_visible()
+            steps += self._without_faults()
+            self._check_end()
+            self._check_visible()
         except Violation as violation:
             return self._outcome(violation.kind, str(violation), len(world.trace))
         return self._outcome(None, "", steps)
@@ -121,14 +121,14 @@ class Schedule:
         for _ in range(2):
             self.world.spawn("snapshot", self._later(repeated_snapshot(self.world, self.gateway)))
         if self.random.random() < 0.5:
-            self.world.spawn("forgotten", self._forgotten())
+            self.world.spawn("forgotten", self._renew_forever())
 
     def _later(self, steps: Steps) -> Steps:
         yield from pause(self.world, 60)
         yield from steps
 
-    def _forgotten(self) -> Steps:
-        """Renew a batch for ever, as a notebook does that outlives its query."""
+    def _renew_forever(self) -> Steps:
+        """Renew a batch forever, like a notebook that outlives its query."""
         while True:
             yield
             for each in self.gateway.open_batches():
@@ -145,13 +145,13 @@ class Schedule:
             self.world.step()
         return self.steps
 
-    def _to_the_end(self) -> int:
+    def _without_faults(self) -> int:
         for step in range(CALM_STEPS):
             self._background()
             self.world.step()
             if step % 20 == 0 and self._finished():
                 return step
-        raise Violation("stuck", f"after {CALM_STEPS} calm steps: {self._left()}")
+        raise Violation("stuck", f"after {CALM_STEPS} calm steps: {self._unfinished()}")
 
     def _background(self) -> None:
         for job in self.jobs:
@@ -167,7 +167,7 @@ class Schedule:
     def _faults(self) -> None:
         world, rng = self.world, self.random
         if world.fault("process killed", 0.008):
-            self._victims(lambda process: world.crash(process))
+            self._kill_one(lambda process: world.crash(process))
         if world.fault("driver declared dead", 0.01):
             job = rng.choice(self.jobs)
             if job.current is not None:
@@ -184,10 +184,10 @@ class Schedule:
         ]
         if self.reuse and ends and world.fault("offsets reused", 0.01):
             at, end = rng.choice(ends)
-            self._lose(at, rng.randrange(starts[at], end))
+            self._lose_records(at, rng.randrange(starts[at], end))
 
-    def _lose(self, at: int, start: int) -> None:
-        """Lose the end of a partition; the channel is halted for a while, and then repaired."""
+    def _lose_records(self, at: int, start: int) -> None:
+        """Lose the last records of a partition: the channel is halted, and repaired later."""
         world, gateway = self.world, self.gateway
         lost = world.log.records[at][start:]
         visible = offsets_of(gateway, at)
@@ -196,7 +196,7 @@ class Schedule:
                 self.given_up.add(record.identity)
         del world.log.records[at][start:]
         gateway.watch()
-        # A halt ends all readers; writers go on, and use the offsets again.
+        # A halt ends all readers; writers continue, and reuse the offsets.
         for process in [each for each in world.processes if each.name.startswith(READING)]:
             world.crash(process)
         for _ in range(self.random.randint(0, 60)):
@@ -208,14 +208,14 @@ class Schedule:
             reader.restart()
             world.spawn(f"reader {number}", reader.read())
 
-    def _victims(self, kill: Any) -> None:
+    def _kill_one(self, kill: Any) -> None:
         spared = (*READING, "forgotten")
-        found = [each for each in self.world.processes if not each.name.startswith(spared)]
-        if found:
-            kill(self.random.choice(found))
+        victims = [each for each in self.world.processes if not each.name.startswith(spared)]
+        if victims:
+            kill(self.random.choice(victims))
 
     def _truncate(self) -> None:
-        """Expire records, usually those that all readers have read."""
+        """Expire records, usually only those that all readers have read."""
         world = self.world
         for at in range(len(world.log.records)):
             read = min(each.positions.get(at, 0) for each in self.readers)
@@ -230,9 +230,9 @@ class Schedule:
             world.log.starts[at] = max(world.log.starts[at], start)
 
     def _finished(self) -> bool:
-        return not self._left()
+        return not self._unfinished()
 
-    def _left(self) -> list[str]:
+    def _unfinished(self) -> list[str]:
         left = [each.owner for each in self.jobs if not (each.done or each.refused)]
         left += [f"batch {each.key}" for each in self.gateway.open_batches()]
         ends = self.gateway.ledger.visible_end
@@ -248,7 +248,7 @@ class Schedule:
         return self.gateway.ledger.stable.get(at, 0)
 
     def _visible(self) -> Counter[tuple[Any, ...]]:
-        """Count the visible records, those that have expired since among them."""
+        """Count the visible records by identity, including expired ones."""
         visible = Counter(self.archive)
         for at, runs in self.gateway.runs.items():
             for offset in offsets(runs):
@@ -259,19 +259,19 @@ class Schedule:
                     visible[record.identity] += 1
         return visible
 
-    def _judge_visible(self) -> None:
-        """Raise unless every record is visible once at most, and was read so."""
+    def _check_visible(self) -> None:
+        """Raise if a record is visible or was read more than once."""
         self._require_once("visible", self._visible())
         for reader in self.readers:
             self._require_once("read", Counter(reader.seen.values()))
 
-    def _require_once(self, word: str, found: Counter[tuple[Any, ...]]) -> None:
-        twice = [identity for identity, count in found.items() if count > 1]
-        if twice:
-            raise Violation("duplicated", f"{word} twice: {twice[:3]}")
+    def _require_once(self, state: str, counts: Counter[tuple[Any, ...]]) -> None:
+        duplicates = [identity for identity, count in counts.items() if count > 1]
+        if duplicates:
+            raise Violation("duplicated", f"{state} twice: {duplicates[:3]}")
 
-    def _judge_end(self) -> None:
-        """Raise unless all that is done is visible and read, and nothing is there in part."""
+    def _check_end(self) -> None:
+        """Raise unless finished work is visible and read, and no unit is partly visible."""
         visible = self._visible()
         for job in self.jobs:
             if isinstance(job, Transaction):
@@ -287,16 +287,16 @@ class Schedule:
                 self._require_all(key, identities, visible, needed=not job.refused)
         for reader in self.readers:
             read = Counter(reader.seen.values())
-            if not reader.told and (read.keys() ^ visible.keys()) - self.given_up:
-                lacking = [*((visible.keys() ^ read.keys()) - self.given_up)][:3]
-                raise Violation("lost", f"a reader and the ledger differ in {sorted(lacking)}")
+            if not reader.expired_reported and (read.keys() ^ visible.keys()) - self.given_up:
+                different = [*((visible.keys() ^ read.keys()) - self.given_up)][:3]
+                raise Violation("lost", f"a reader and the ledger differ by {sorted(different)}")
 
     def _require_all(
         self, key: str, identities: list[Any], visible: Counter[Any], *, needed: bool
     ) -> None:
-        there = [each for each in identities if visible[each] or each in self.given_up]
-        if len(there) < len(identities) and (needed or there):
-            raise Violation("lost", f"{len(identities) - len(there)} records of {key!r}")
+        present = [each for each in identities if visible[each] or each in self.given_up]
+        if len(present) < len(identities) and (needed or present):
+            raise Violation("lost", f"{len(identities) - len(present)} records of {key!r}")
 
 
 def offsets_of(gateway: Gateway, at: int) -> set[int]:
@@ -305,6 +305,6 @@ def offsets_of(gateway: Gateway, at: int) -> set[int]:
 
 
 def run_schedule(seed: int, *, keep_trace: bool = True) -> Outcome:
-    """Run the schedule of a seed."""
+    """Run the schedule with the given seed."""
     outcome = Schedule(seed).run()
     return outcome if keep_trace else replace(outcome, trace=())

@@ -1,4 +1,4 @@
-"""The model finds nothing in the real rules, and every mutant of them."""
+"""The model finds no violation of the real rules, and notices every mutant."""
 
 import json
 import os
@@ -16,24 +16,24 @@ ROOT = Path(__file__).parents[2]
 CLEAN = {"lost": 0, "duplicated": 0, "stuck": 0, "stable_back": 0, "not_fenced": 0}
 
 
-#: It takes hundreds of schedules until the model notices these.
+#: Mutants that the model notices only after hundreds of schedules.
 RARE = {
-    "yesterday's batch is opened after its key was pruned",
+    "an old batch is opened after its key was pruned",
     "manifests over visible runs are accepted",
 }
 
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
-    """What 150 schedules of the real rules led to."""
+    """The report on 150 schedules of the real rules."""
     return summary([run_schedule(seed) for seed in range(150)])
 
 
-def test_schedules_lose_duplicate_and_block_nothing(report: dict[str, Any]) -> None:
+def test_schedules_lose_duplicate_and_block_no_records(report: dict[str, Any]) -> None:
     assert {name: report[name] for name in CLEAN} == CLEAN, report["violations"]
 
 
-def test_the_command_reports_what_it_found(
+def test_the_command_reports_its_schedules(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["model", "--schedules", "20", "--processes", "2"])
@@ -46,7 +46,7 @@ def test_the_command_reports_what_it_found(
 
 def test_schedules_meet_every_kind_of_fault(report: dict[str, Any]) -> None:
     assert set(report["faults_by_kind"]) >= {
-        "answer lost",
+        "response lost",
         "bogus manifest",
         "clock ahead",
         "commit log entry deleted",
@@ -87,7 +87,7 @@ def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
     assert run_schedule(7).digest in first
 
 
-def test_other_seeds_give_other_traces() -> None:
+def test_different_seeds_give_different_traces() -> None:
     assert len({run_schedule(seed).digest for seed in range(20)}) == 20
 
 
@@ -102,7 +102,7 @@ def test_the_model_notices(mutant: Mutant) -> None:
     assert noticed(mutant, schedules=1000) is not None
 
 
-def test_a_mutant_leaves_the_rules_as_they_were() -> None:
+def test_the_real_rules_are_restored_after_a_mutant() -> None:
     before = run_schedule(3)
     for mutant in MUTANTS:
         with mutant.applied():
@@ -111,7 +111,7 @@ def test_a_mutant_leaves_the_rules_as_they_were() -> None:
     assert run_schedule(3) == before
 
 
-def test_no_two_mutants_have_one_name() -> None:
+def test_names_of_mutants_are_unique() -> None:
     names = {each.name for each in MUTANTS}
     assert len(names) == len(MUTANTS) >= 20
     assert names >= RARE

@@ -1,4 +1,4 @@
-"""The simulated world: Kafka's log, the network, the clock, processes, and what went wrong."""
+"""The simulated world: Kafka's log, the network, the clock, processes, and injected faults."""
 
 import random
 from collections import Counter
@@ -12,36 +12,36 @@ from sluiceway_gateway.errors import SluicewayGatewayError
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 Steps = Generator[None, None, Any]
-"""A process: it may be interrupted, for ever, wherever it yields."""
+"""The steps of a process, which may be interrupted or killed at each `yield`."""
 
 
 class Record(NamedTuple):
-    """A record in Kafka; `identity` is what a logical record has in all attempts."""
+    """A record in Kafka; all attempts write a logical record with the same `identity`."""
 
     identity: tuple[Any, ...]
     key: str
 
 
 class Log:
-    """A topic: by partition the records that were ever written, and where the log starts."""
+    """A topic: by partition, all records ever written, and the start of the log."""
 
     def __init__(self, partitions: int) -> None:
         self.records: list[list[Record | None]] = [[] for _ in range(partitions)]
         self.starts = [0] * partitions
 
     def append(self, partition: int, record: Record | None) -> int:
-        """Return the offset of the new record."""
+        """Append a record, and return its offset."""
         self.records[partition].append(record)
         return len(self.records[partition]) - 1
 
     def watermarks(self) -> dict[int, int]:
-        """Return by partition the offset after the last record."""
+        """Return the offset after the last record, by partition."""
         return {at: len(each) for at, each in enumerate(self.records)}
 
 
 @dataclass(kw_only=True)
 class Process:
-    """A running process; one that is declared dead may go on as a zombie."""
+    """A running process; if it is declared dead, it may continue as a zombie."""
 
     name: str
     steps: Steps
@@ -61,7 +61,7 @@ class Message:
 
 
 class Violation(Exception):
-    """A property that does not hold: its kind, and what was seen."""
+    """A violated property: its kind, and a description."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")
@@ -70,12 +70,12 @@ class Violation(Exception):
 
 @dataclass
 class World:
-    """Everything that one schedule consists of."""
+    """The state of one schedule."""
 
     random: random.Random
     log: Log
     calm: bool = False
-    """No more faults: all that is left must come to an end."""
+    """Whether faults have ended, so that all remaining work must finish."""
     seconds: float = 0
     network: list[Message] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
@@ -89,12 +89,12 @@ class World:
         return START + timedelta(seconds=self.seconds)
 
     def new_id(self, prefix: str) -> str:
-        """Return an id that nothing else has."""
+        """Return a unique id."""
         self.ids += 1
         return f"{prefix}{self.ids}"
 
     def fault(self, name: str, probability: float) -> bool:
-        """Whether this fault happens now; none does in the calm."""
+        """Return whether this fault happens now; none happens while `calm`."""
         if self.calm or self.random.random() >= probability:
             return False
         self.faults[name] += 1
@@ -112,20 +112,20 @@ class World:
         return process
 
     def crash(self, process: Process) -> None:
-        """End a process where it is."""
+        """Kill a process at its current step."""
         process.over = True
         process.error = JobFailed("killed")
         process.steps.close()
 
     def send(self, name: str, handle: Callable[[], Any]) -> list[Any]:
-        """Send a request, which may get lost; return the list that its response will be in."""
+        """Send a request, which may be lost; return the list that will receive its response."""
         responses: list[Any] = []
         if not self.fault("request lost", 0.06):
             self.network.append(Message(name=name, handle=handle, responses=responses))
         return responses
 
-    def call(self, name: str, handle: Callable[[], Any], patience: int | None = None) -> Steps:
-        """Repeat a request until it is answered; after `patience` repeats, raise TimeoutError."""
+    def call(self, name: str, handle: Callable[[], Any], retries: int | None = None) -> Steps:
+        """Repeat a request until it is answered; raise TimeoutError after `retries` repeats."""
         repeats = 0
         while True:
             responses = self.send(name, handle)
@@ -136,11 +136,11 @@ class World:
                         raise responses[0]
                     return responses[0]
             repeats += 1
-            if patience is not None and repeats > patience and not self.calm:
+            if retries is not None and repeats > retries and not self.calm:
                 raise TimeoutError(name)
 
     def deliver(self, at: int) -> None:
-        """Handle a request, once or once more; its response may get lost."""
+        """Handle a request, perhaps twice; its response may be lost."""
         message = self.network[at]
         if not self.fault("request repeated", 0.1):
             self.network[at] = self.network[-1]
@@ -152,11 +152,11 @@ class World:
             response = error
         else:
             self.note(message.name)
-        if not self.fault("answer lost", 0.1):
+        if not self.fault("response lost", 0.1):
             message.responses.append(response)
 
     def step(self) -> None:
-        """Let one process or one request go a step further."""
+        """Advance one process or one request by a step."""
         if self.random.random() < 0.05:
             self.seconds += self.random.randint(1, 5)
         if self.fault("clock ahead", 0.003):
@@ -165,7 +165,7 @@ class World:
         if not waiting and not self.processes:
             return
         at = self.random.randrange(waiting + len(self.processes))
-        # Some requests stay on their way for long.
+        # Some requests are delayed for a long time.
         if at < waiting:
             if self.calm or self.random.random() < 0.7:
                 self.deliver(at)
@@ -189,20 +189,20 @@ class World:
 
 
 class JobFailed(Exception):
-    """A driver gives its run up; its supervisor starts the next one."""
+    """A driver gave up its run; its supervisor starts the next one."""
 
 
 class JobRefused(JobFailed):
-    """The job was told that it cannot be done: by design, and for good."""
+    """The gateway refused the job for good, as designed."""
 
 
 def pause(world: World, most: int) -> Steps:
-    """Wait for some steps."""
+    """Wait for up to `most` steps."""
     for _ in range(world.random.randint(0, most)):
         yield
 
 
 def offsets(intervals: Iterable[tuple[int, int]]) -> Iterable[int]:
-    """Return the offsets of intervals, one by one."""
+    """Yield the offsets in intervals."""
     for first, end in intervals:
         yield from range(first, end)

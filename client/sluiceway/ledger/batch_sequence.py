@@ -151,13 +151,15 @@ class BatchSequence:
         self._unknown = None
         return committed
 
-    def abort(self, error: BaseException) -> None:
-        """Abort the current batch, if any, and forget its delivered records."""
+    def abort(self, error: BaseException) -> bool:
+        """Abort the current batch, if any, and forget its delivered records.
+
+        Returns True if it is committed, because its commit was interrupted after the request.
+        """
         batch = self._batch
         self._end()
         self._intervals.take()
-        if batch is not None:
-            batch.abort(error)
+        return batch is not None and batch.abort(error)
 
     def close(self) -> None:
         """Stop renewing leases."""

@@ -9,9 +9,10 @@ from sluiceway.errors import InvalidRecord, OptionError
 from sluiceway.pypz.channel import ChannelBase
 from sluiceway.pypz.config import group_name, writer_properties
 from sluiceway.pypz.status import ChannelStatus
+from sluiceway.record_sender import PreparedRecords, RecordSender
 from sluiceway.rest.endpoint_models import Endpoint
 from sluiceway.schema import types as t
-from sluiceway.writer import ChannelWriter, PreparedRecords
+from sluiceway.writer import ChannelWriter
 
 __all__ = ["Completion", "InvalidRecordValue", "KafkaChannelWriter", "NoRecordList", "completion"]
 
@@ -183,7 +184,7 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             # An invalid schema is reported before the channel that is not open.
             _ = self._resources.schema
             writer = self._opened()
-        writer.write_prepared(self._prepared(writer, records))
+        writer.sender.write_prepared(self._prepared(writer.sender, records))
         with self._counting:
             self._metrics.record_cycle(self._written_record_count)
             self._written_record_count += len(records)
@@ -198,7 +199,7 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             self._endpoint.flush()
         super().stop_channel(send_status_message)
 
-    def _prepared(self, writer: ChannelWriter, records: list[Any]) -> PreparedRecords:
+    def _prepared(self, sender: RecordSender, records: list[Any]) -> PreparedRecords:
         """Validate records; complete those that only pypz accepts.
 
         After the first such list, all lists are completed at once: the port's code omits fields,
@@ -206,13 +207,13 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         """
         if self._complete is None:
             try:
-                return writer.prepare(records)
+                return sender.prepare(records)
             except InvalidRecord:
-                complete = completion(writer.schema.record)
+                complete = completion(sender.schema.record)
         else:
             complete = self._complete
         try:
-            prepared = writer.prepare(list(map(complete, records)))
+            prepared = sender.prepare(list(map(complete, records)))
         except InvalidRecord as error:
             raise InvalidRecordValue(
                 index=error.index,

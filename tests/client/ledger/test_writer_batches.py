@@ -80,14 +80,14 @@ def test_a_writer_commits_by_time(channel: Channel, ledger: LedgerView) -> None:
 
 def test_closing_raises_the_failure_of_a_timed_commit(channel: Channel, ledger: LedgerView) -> None:
     writer = channel.writer(commit_every_s=0.05)
-    with writer._sender.turn:
+    with writer.sender.turn:
         writer.write(readings(10))
-        writer._sender.send_accumulated()
+        writer.sender.send_accumulated()
         batch = writer.batches._sequence.current
         assert batch is not None
         # As an operator does; the writer is not told.
         batch._abort("by an operator", None)
-    until(lambda: writer._sender.failure is not None)
+    until(lambda: writer.sender.failure is not None)
     with pytest.raises(Conflict) as raised:
         writer.close()
     assert raised.value.code == "batch_aborted"

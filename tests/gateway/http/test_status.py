@@ -291,8 +291,8 @@ def test_a_deleted_channel_ends_the_long_poll_of_its_status(flights: Site) -> No
 def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
     sites = {name: site(rig, name, partitions=2) for name in ("a", "b", "c")}
     writers = [sites["b"].attach("writer") for _ in range(3)]
-    sites["b"].depart(writers[0], ends={"0": 3})
-    sites["b"].depart(writers[1], "error", cause="x")
+    sites["b"].detach(writers[0], ends={"0": 3})
+    sites["b"].detach(writers[1], "error", cause="x")
     sites["b"].member()
     sampled(sites["b"])
     sampled(sites["c"], lag=0)
@@ -391,3 +391,17 @@ def test_the_last_heartbeat_is_that_of_the_process(flights: Site) -> None:
     ] * 2
     (line,) = flights.rig.http.get("/v1/status").json()["items"]
     assert line["last_heartbeat_at"] == "2030-01-01T00:00:02.000Z"
+
+
+def test_the_times_of_heartbeats_are_up_to_date_though_the_status_is_not(flights: Site) -> None:
+    path = f"{flights.path}/heartbeats"
+    writer = flights.attach("writer")
+    assert flights.rig.http.get(path).json() == {"heartbeats": {}}
+    flights.beat(report(writer, "started"))
+    before = flights.rig.http.get(PATH).headers["etag"]
+    flights.rig.clock.advance(timedelta(seconds=2))
+    flights.beat(report(writer, "started"))
+    assert flights.rig.http.get(PATH).headers["etag"] == before
+    found = flights.rig.http.get(path).json()["heartbeats"]
+    assert found == {writer["id"]: "2030-01-01T00:00:02.000Z"}
+    assert flights.rig.http.get("/v1/channels/nowhere/heartbeats").status_code == 404

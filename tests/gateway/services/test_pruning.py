@@ -46,7 +46,7 @@ class Past:
         attached = self.services.attach(self.name, asked, uid=self.uid)
         return attached.endpoint
 
-    def depart(
+    def detach(
         self, endpoint: Endpoint, state: State = State.CLOSED, ends: dict[int, int] | None = None
     ) -> None:
         departure = DetachSpec(epoch=endpoint.epoch, state=state, ends=ends)
@@ -132,9 +132,9 @@ def test_a_superseded_writer_is_kept_until_a_later_one_closed(past: Past) -> Non
     past.prune()
     assert past.knows(crashed)
     # So a third one still learns that a predecessor did not finish.
-    past.depart(successor, State.ERROR)
+    past.detach(successor, State.ERROR)
     third = past.attach(Role.WRITER)
-    past.depart(third, ends={0: 7})
+    past.detach(third, ends={0: 7})
     past.later(DAYS + 1)
     past.prune()
     assert [past.knows(each) for each in (crashed, successor, third)] == [False, False, True]
@@ -146,7 +146,7 @@ def test_closed_readers_without_a_group_are_pruned_and_writers_are_kept(
     reader, writer = past.attach(group=""), past.attach(Role.WRITER, group="")
     member, idle = past.attach(), past.attach(group="")
     for each in (reader, writer, member):
-        past.depart(each)
+        past.detach(each)
     past.later(DAYS + 1)
     assert past.prune().endpoints == 1
     known = [past.knows(each) for each in (reader, writer, member, idle)]
@@ -155,7 +155,7 @@ def test_closed_readers_without_a_group_are_pruned_and_writers_are_kept(
 
 def test_a_session_without_endpoints_may_attach_again(past: Past) -> None:
     session = uuid.uuid4().hex
-    past.depart(past.attach(group="", session=session))
+    past.detach(past.attach(group="", session=session))
     past.later(DAYS + 1)
     past.prune()
     assert past.rows("sessions") == 0
