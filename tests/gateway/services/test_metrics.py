@@ -241,6 +241,12 @@ def test_the_state_of_the_gateway_and_its_process_are_metrics(rig: Rig) -> None:
     assert values(rig, "sluiceway_database_up") == {(): 1}
 
 
+def test_counters_of_the_reconcile_loop_exist_before_its_first_pass(rig: Rig) -> None:
+    (counter,) = [each for name, each in scraped(rig).items() if "reconciled" in name]
+    found = {each.labels["outcome"]: each.value for each in counter.samples}
+    assert found["checked"] == found["unreachable"] == 0
+
+
 def test_names_help_texts_and_labels_are_prometheus_style(rig: Rig) -> None:
     flights = site(rig, partitions=1)
     flights.member(group="g")
