@@ -77,6 +77,21 @@ def test_an_action_without_a_response_says_that_it_may_have_happened(
     browser.shows("Closed", ".title .state")
 
 
+def test_a_list_that_was_read_before_the_connection_ended_says_so(
+    browser: Browser, rig: Rig
+) -> None:
+    site(rig)
+    browser.open(rig.url)
+    browser.one("[data-row-link]").click()
+    browser.shows("flights", "h1")
+    with network(browser, "Network.emulateNetworkConditions", offline=True):
+        browser.driver.back()
+        browser.shows("No connection", ".freshness")
+        assert browser.names() == ["flights"]
+        browser.shows("What you see is from", "[role=alert]")
+    browser.shows("Live", ".freshness")
+
+
 def test_a_part_of_a_view_that_could_not_be_read_says_so_and_is_read_again(
     browser: Browser, rig: Rig
 ) -> None:
@@ -288,7 +303,7 @@ def test_a_second_later_only_the_ages_of_problems_are_drawn_again(
         rig.put(f"c{number:03}").raise_for_status()
         rig.observe(f"c{number:03}", Phase.FAILED)
     flights = site(rig)
-    flights.depart(flights.member(), "error", cause="full disk")
+    flights.detach(flights.member(), "error", cause="full disk")
     browser.open(rig.url)
     browser.shows("251 problems in 251 channels", ".problems h2")
     browser.button("Show 200 of 251").click()

@@ -363,7 +363,7 @@ def test_an_outage_during_the_changes_reports_the_unconfirmed_channel(
 
         def confirm(*_: object, **__: object) -> bool:
             if request_arrives:
-                relay.deaf = True
+                relay.closes_at_response = True
             else:
                 relay.cut()
             return True

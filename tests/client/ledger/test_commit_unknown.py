@@ -39,7 +39,7 @@ def test_a_flush_without_an_answer_is_resolved(
     channel = new_ledgered()
     with distant.channel(channel.name).writer() as writer:
         writer.write(readings(10))
-        way.lose_at(COMMIT, arrives=arrives)
+        way.drop_at(COMMIT, forward=arrives)
         with pytest.raises(CommitUnknown) as raised:
             writer.flush()
         assert ledger.ids(channel) == list(range(10 if arrives else 0))
@@ -67,7 +67,7 @@ def test_a_batch_without_an_answer_is_written_once_by_its_key(
             writer.write(readings(10))
         return batch.replayed
 
-    way.lose_at(COMMIT, arrives=arrives)
+    way.drop_at(COMMIT, forward=arrives)
     with pytest.raises(CommitUnknown) as raised:
         write()
     assert raised.value.key == "day-1"
@@ -100,7 +100,7 @@ def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
             return len(records)
 
         copy()
-        way.lose_at(COMMIT, arrives=arrives)
+        way.drop_at(COMMIT, forward=arrives)
         with pytest.raises(CommitUnknown):
             copy()
         for refused in (
@@ -129,7 +129,7 @@ def test_a_commit_that_never_arrived_holds_readers_back_no_longer_than_its_lease
             writer.write(readings(10))
             writer.flush()
             writer.write(readings(10, 10))
-            way.lose_at(COMMIT, arrives=False)
+            way.drop_at(COMMIT, forward=False)
             writer.flush()
 
     with pytest.raises(CommitUnknown):

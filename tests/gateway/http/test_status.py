@@ -291,8 +291,8 @@ def test_a_deleted_channel_ends_the_long_poll_of_its_status(flights: Site) -> No
 def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
     sites = {name: site(rig, name, partitions=2) for name in ("a", "b", "c")}
     writers = [sites["b"].attach("writer") for _ in range(3)]
-    sites["b"].depart(writers[0], ends={"0": 3})
-    sites["b"].depart(writers[1], "error", cause="x")
+    sites["b"].detach(writers[0], ends={"0": 3})
+    sites["b"].detach(writers[1], "error", cause="x")
     sites["b"].member()
     sampled(sites["b"])
     sampled(sites["c"], lag=0)

@@ -147,7 +147,7 @@ def test_member_0_is_not_closed_by_its_tasks_before_its_group(rig: Rig) -> None:
     worker = Worker(flights)
     assert worker.tell(task(first, 0, "done", parts=1)) == ["ok"]
     assert flights.get(first)["state"] == "started"
-    flights.depart(second)
+    flights.detach(second)
     worker.tell(task(first, 0, "done", parts=1))
     assert flights.get(first)["state"] == "closed"
 
@@ -248,7 +248,7 @@ def test_an_attempt_is_at_most_once_in_a_heartbeat(flights: Site) -> None:
 
 def test_a_keeping_session_keeps_all_endpoints_and_gets_the_open_ones(flights: Site) -> None:
     assert keep(flights)["kept"] == []
-    flights.depart(flights.attach("writer"))
+    flights.detach(flights.attach("writer"))
     writer = flights.attach("writer")
     reader = flights.attach("reader")
     Worker(flights).tell(task(reader, 0))

@@ -12,7 +12,7 @@ from sqlalchemy import text, update
 
 from databases import Postgres
 from endpoints import Services
-from gateways import NOBODY
+from gateways import UNREACHABLE
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.clock import system_clock
@@ -95,7 +95,7 @@ def test_the_reconciler_locks_channels_in_the_order_of_others(
 ) -> None:
     services = Services(database)
     uids = sorted(services.channel()[1] for _ in range(2))
-    with closing(KafkaAdmin(NOBODY, timeout_s=0.1)) as kafka:
+    with closing(KafkaAdmin(UNREACHABLE, timeout_s=0.1)) as kafka:
         reconciler = Reconciler(
             database=database,
             kafka=kafka,
