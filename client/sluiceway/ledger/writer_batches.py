@@ -88,11 +88,16 @@ class WriterBatches:
         before = sequence.current
         try:
             admitted = sequence.admit(records)
+        except CommitUnknown as error:
+            # `resolve` would not include the records of this call, so it cannot continue either.
+            failure = EndpointClosed(f"later records were not written, because {error}")
+            self.fail(failure)
+            raise failure from error
         except SluicewayError as error:
             # The records of this call are lost, so the writer cannot continue.
             self.fail(error)
             raise
-        if before is None and not sequence.in_block:
+        if sequence.current is not before and not sequence.in_block:
             self._commit_later(sequence.current)
         return admitted
 
