@@ -24,7 +24,7 @@ from sluiceway.broker.exceptions import ERROR_CODES
 TOPIC, GROUP = b"deliveries", b"sorters"
 
 
-def produce(broker: Broker) -> None:
+def produce_values(broker: Broker) -> None:
     """Write three messages into each of two partitions."""
     request = ProduceRequest(required_acks=-1)
     for number in range(6):
@@ -36,12 +36,12 @@ def produce(broker: Broker) -> None:
 def consume(broker: Broker, member_id: bytes, generation: int, partitions: list[int]) -> None:
     """Fetch and commit the group's uncommitted messages."""
     wanted = [PartitionOffsetFetchRequest(TOPIC, each) for each in partitions]
-    committed = broker.fetch_consumer_group_offsets(GROUP, wanted).topics[TOPIC]
-    requests = [PartitionFetchRequest(TOPIC, p, max(0, committed[p].offset)) for p in partitions]
+    fetch_committed = broker.fetch_consumer_group_offsets(GROUP, wanted).topics[TOPIC]
+    requests = [PartitionFetchRequest(TOPIC, p, max(0, fetch_committed[p].offset)) for p in partitions]
     total_bytes = 6 * len(b"parcel 0")
-    fetched = broker.fetch_messages(requests, timeout=5000, min_bytes=total_bytes).topics[TOPIC]
+    fetch = broker.fetch_messages(requests, timeout=5000, min_bytes=total_bytes).topics[TOPIC]
     commits = []
-    for partition, found in sorted(fetched.items()):
+    for partition, found in sorted(fetch.items()):
         print(partition, [message.value.decode() for message in found.messages])
         following = found.messages[-1].offset + 1
         commits.append(PartitionOffsetCommitRequest(TOPIC, partition, following, 0, b""))
@@ -55,7 +55,7 @@ def main() -> None:
         gateway.channel(TOPIC.decode(), format="bytes", partitions=2)
     # pykafka's order: id, host, port, handler, two timeouts.
     with Broker(0, url.hostname, url.port, None, 30_000, 10_000) as broker:
-        produce(broker)
+        produce_values(broker)
         metadata = broker.request_metadata([TOPIC])
         print("partitions:", sorted(metadata.topics[TOPIC].partitions))
         limits = broker.request_offset_limits(

@@ -20,7 +20,7 @@ from xdist.workermanage import WorkerController
 from databases import Databases, Postgres, SQLite, running_postgres
 from gateways import serving
 from relay import Relay
-from shared_kafka import SharedKafka, kafka_of, number_of_process, place_of, write_down
+from shared_kafka import SharedKafka, broker_file_of, broker_of, number_of_process, publish_broker
 from sluiceway_gateway.db.engine import Database
 
 # For short-lived Java processes (brokers, Spark's executors): optimization and verification of code
@@ -32,9 +32,9 @@ os.environ["JAVA_TOOL_OPTIONS"] = (
 
 # In memory, because brokers and databases sync to disk, and no test needs the data after a power
 # loss.
-_MEMORY = Path("/dev/shm")  # noqa: S108 - made names within
-_ROOM_BYTES = 10 << 30
-if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES:
+_MEMORY = Path("/dev/shm")  # noqa: S108 - only `mkdtemp` creates names in it
+_FREE_BYTES = 10 << 30
+if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _FREE_BYTES:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 # Objects of collected tests live until the end, so frequent collections would free nothing.
@@ -95,7 +95,7 @@ class _Together(pytest.Package):
     """
 
     def setup(self) -> None:
-        """Set nothing up: unlike other packages it has no module of its own."""
+        """Set nothing up: the directory has no `__init__` module."""
 
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -122,21 +122,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Sharin
 # Before markers select tests.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark repetitions as long; start with the longest tests.
+    """Mark repetitions as long, and sort the files: the longest first.
 
-    So the processes end at about the same time. The files after those are mixed: some keep a
-    processor busy, where others wait.
+    So the processes end at about the same time. The other files are mixed, because some keep a
+    processor busy while others wait.
     """
     for places in _REPEATED.values():
         assert all((_HERE.parent / each).exists() for each in places), places
     first: dict[tuple[str, str], str] = {}
     for item in items:
-        given = getattr(item, "callspec", None)
-        if given is None:
+        callspec = getattr(item, "callspec", None)
+        if callspec is None:
             continue
         for value, places in _REPEATED.items():
             place = next((each for each in places if item.nodeid.startswith(each)), None)
-            if place is not None and value in given.params.values():
+            if place is not None and value in callspec.params.values():
                 function = item.nodeid.partition("[")[0]
                 if place.endswith("/") or first.setdefault((value, place), function) != function:
                     item.add_marker(pytest.mark.long)
@@ -144,13 +144,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported and collected, which lives to the end, out of garbage collections."""
+    """Exclude all objects so far, which live to the end, from garbage collection."""
     gc.freeze()
 
 
 @pytest.hookimpl
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the browser's tests, which are all long, and its driver out of `make test`."""
+    """Ignore the browser tests in `make test`: all are long, and importing the driver is slow."""
     long = config.option.markexpr != "not long"
     return None if long or collection_path != _HERE / "browser" else True
 
@@ -158,8 +158,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @cache
 def _turn(path: Path) -> tuple[int, int]:
     file = path.relative_to(_HERE).as_posix()
-    found = (turn for turn, each in enumerate(_LONG) if file == each or file.startswith(f"{each}/"))
-    return next(found, len(_LONG)), zlib.crc32(file.encode())
+    turns = (turn for turn, each in enumerate(_LONG) if file == each or file.startswith(f"{each}/"))
+    return next(turns, len(_LONG)), zlib.crc32(file.encode())
 
 
 # `make test-all` runs property tests with the profile "many". A loaded machine fails no test.
@@ -188,30 +188,30 @@ def pytest_configure_node(node: WorkerController) -> None:
 
     The first process starts before the broker, so that it compiles bytecode for all others.
     """
-    node.workerinput["kafka"] = str(place_of(node.config))
+    node.workerinput["kafka"] = str(broker_file_of(node.config))
     alone = len(node.config.getoption("tx")) == 1
     if alone or node.workerinput["workerid"] != "gw0":
-        write_down(node.config)
+        publish_broker(node.config)
 
 
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest) -> SharedKafka:
     """A real broker for the whole run; `.bootstrap_servers` is its address."""
-    return kafka_of(request.config)
+    return broker_of(request.config)
 
 
 @pytest.fixture(scope="session")
-def _way_to_kafka(kafka: SharedKafka, request: pytest.FixtureRequest) -> Iterator[Relay]:
-    way = kafka.ways[number_of_process(request.config)]
-    with closing(Relay(way.listener, way.port)) as relay:
+def _kafka_relay(kafka: SharedKafka, request: pytest.FixtureRequest) -> Iterator[Relay]:
+    listener = kafka.listeners[number_of_process(request.config)]
+    with closing(Relay(listener.port, listener.advertised)) as relay:
         yield relay
 
 
 @pytest.fixture
-def fragile_kafka(_way_to_kafka: Relay) -> Relay:
+def fragile_kafka(_kafka_relay: Relay) -> Relay:
     """A separate relay to the broker for this process, which the test can cut."""
-    _way_to_kafka.mend()
-    return _way_to_kafka
+    _kafka_relay.restore()
+    return _kafka_relay
 
 
 @pytest.fixture(scope="session")
@@ -230,8 +230,8 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> SQLite:
 @pytest.fixture(params=["sqlite", "postgres"])
 def databases(request: pytest.FixtureRequest) -> Databases:
     """Factory of databases: once on SQLite, once on PostgreSQL."""
-    found: Databases = request.getfixturevalue(request.param)
-    return found
+    factory: Databases = request.getfixturevalue(request.param)
+    return factory
 
 
 @pytest.fixture

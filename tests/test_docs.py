@@ -11,6 +11,7 @@ from sluiceway import errors
 from sluiceway_gateway.channels import model as channels_model
 from sluiceway_gateway.endpoints import model as endpoints_model
 from sluiceway_gateway.ledger import model as ledger_model
+from sluiceway_gateway.settings import SECRETS, Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -95,6 +96,25 @@ def test_the_files_to_change_exist() -> None:
     absent = [each for each in named if not any((root / each).exists() for root in roots)]
     assert absent == ["tests/conftest.py"]
     assert (ROOT / absent[0]).exists()
+
+
+def test_every_setting_is_in_its_table_with_its_default() -> None:
+    page = (ROOT / "docs" / "gateway.md").read_text()
+    section = page.partition("\n## Settings\n")[2].partition("\n## ")[0]
+    shown: dict[str, str] = {}
+    files = set()
+    for names, mark, defaults in re.findall(
+        r"^\| ((?:`[A-Z_]+`(?:, )?)+)( \*)? \|(.*?)\| .+ \|$", section, re.MULTILINE
+    ):
+        fields = [each.lower() for each in re.findall(r"`(\w+)`", names)]
+        shown |= dict(zip(fields, [*defaults.strip().split(", "), ""], strict=False))
+        files |= set(fields) if mark else set()
+    assert shown.keys() == Settings.model_fields.keys()
+    assert files == set(SECRETS)
+    for name, default in shown.items():
+        expected = Settings.model_fields[name].default
+        if isinstance(expected, int | float | str) and expected != "":
+            assert default.strip("`") == str(expected).lower(), name
 
 
 def test_every_error_of_the_client_is_in_its_table() -> None:

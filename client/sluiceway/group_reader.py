@@ -190,8 +190,8 @@ class DynamicGroupReader(ChannelReader):
             self._assignment.drop(lost)
             if lost:
                 self._revoked.difference_update(lost)
+                self._committer.revoke(lost, self._fetcher.position())
                 self._fetcher.reassign(removed=lost)
-                self._committer.revoke(lost)
             self._assignment.accept()
         added = tuple(p for p in self._assignment.partitions if p not in self.partitions)
         if added:

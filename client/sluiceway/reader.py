@@ -181,6 +181,9 @@ class ChannelReader(ChannelEndpoint):
                         raise
                     self._failure = error
                     break
+        except BaseException:
+            self._fetcher.cancel_read()
+            raise
         finally:
             self._fetcher.end_read()
             self._fetcher.turn.release()
@@ -256,9 +259,9 @@ class ChannelReader(ChannelEndpoint):
         self._committer.commit_with(send, self.position)
 
     @property
-    def revocations(self) -> int:
-        """Number of times that partitions were revoked."""
-        return self._committer.revocations
+    def revoked_uncommitted(self) -> bool:
+        """Whether partitions were revoked whose returned records were not committed."""
+        return self._committer.revoked_uncommitted
 
     def mark_committed(self, positions: Mapping[int, Position]) -> None:
         """Record positions that an unanswered commit of `commit_with` has stored."""
@@ -268,8 +271,9 @@ class ChannelReader(ChannelEndpoint):
         """Return to the last commit or seek, or to the start."""
         with self._fetcher.turn.urgently():
             self._require_open()
-            start = self._committer.uncommitted_from()
-            self._seek({p: at for p, at in start.items() if p in self.partitions})
+            start = self._committer.rewind()
+            # Partitions that were added since are read from their beginning.
+            self._seek({p: start.get(p, Position(offset=0)) for p in self.partitions})
 
     def suspend(self, error: SluicewayError | None) -> None:
         """Refuse further calls with an error, for transactions; None accepts them again."""

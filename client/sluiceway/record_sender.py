@@ -47,8 +47,8 @@ class RecordSender:
 
     `turn` is held to accumulate, send, or close; delivery reports do not take it. After `failure`
     nothing more is accepted. `failed_unnoticed` is true until a call has raised the failure of a
-    background thread. `handle` and `batches` are set once the writer is an endpoint:
-    with `batches`, each record is produced in an open batch.
+    background thread, or that of an interrupted call. `handle` and `batches` are set once the
+    writer is an endpoint: with `batches`, each record is produced in an open batch.
     """
 
     def __init__(
@@ -134,17 +134,15 @@ class RecordSender:
         """
         if not isinstance(prepared, Rows):
             return self._write_batches(prepared)
+        if not self._row_by_row:
+            return self._write_batches(self._rows.to_batches(prepared.values))
         count = len(prepared.values)
         buffered = self._rows.add(prepared)
         if not buffered:
             with self.turn:
                 self.require_open()
         elif buffered >= FULL:
-            with self.turn:
-                # If another thread has closed the writer meanwhile, it has sent these rows.
-                if not self.closed:
-                    self.require_open()
-                    self._send_rows()
+            self._send_rows_now()
         else:
             if buffered == count:
                 self._oldest_context = copy_context()
@@ -188,11 +186,22 @@ class RecordSender:
             self.require_open()
             self._send_rows()
             messages = self._accumulator.add(batches)
-            count: int = sum(batch.num_rows for batch in batches)
-            self._batch_records += count
-            self._send(messages)
+            try:
+                count: int = sum(batch.num_rows for batch in batches)
+                self._batch_records += count
+                self._send(messages)
+            except BaseException as error:
+                self._fail_interrupted(error)
+                raise
             self._record_cycle()
         return count
+
+    def _send_rows_now(self) -> None:
+        with self.turn:
+            # If another thread has closed the writer meanwhile, it has sent these rows.
+            if not self.closed:
+                self.require_open()
+                self._send_rows()
 
     def _linger(self) -> None:
         """Send the buffered rows a moment later, in another thread."""
@@ -201,7 +210,7 @@ class RecordSender:
             threading.Thread(target=self._send_lingering, daemon=True).start()
         except RuntimeError:  # no more threads
             self._lingering = False
-            self._send_rows()
+            self._send_rows_now()
 
     def _send_lingering(self) -> None:
         sends = -1
@@ -225,11 +234,15 @@ class RecordSender:
 
     def _send_rows(self) -> None:
         """Send the buffered rows, before anything that is written after them."""
-        rows = self._rows.drain()
-        if rows:
-            self._sends_of_rows += 1
-            self._send(self._accumulator.add(rows))
-            self._record_cycle()
+        try:
+            rows = self._rows.drain()
+            if rows:
+                self._sends_of_rows += 1
+                self._send(self._accumulator.add(rows))
+                self._record_cycle()
+        except BaseException as error:
+            self._fail_interrupted(error)
+            raise
 
     def _record_cycle(self) -> None:
         if self.handle is not None:
@@ -238,7 +251,11 @@ class RecordSender:
     def send_accumulated(self) -> None:
         """Produce the accumulated records."""
         self._send_rows()
-        self._send(self._accumulator.drain())
+        try:
+            self._send(self._accumulator.drain())
+        except BaseException as error:
+            self._fail_interrupted(error)
+            raise
 
     def _send(self, messages: Messages) -> None:
         if not messages.values:
@@ -270,6 +287,22 @@ class RecordSender:
         self.failure = error
         if self.batches is not None:
             self.batches.fail(error)
+
+    def _fail_interrupted(self, error: BaseException) -> None:
+        """Refuse further work if records of earlier writes were lost without a failure."""
+        if self.failure is not None:
+            return
+        if isinstance(error, SluicewayError):
+            self._fail(error)
+            return
+        failure = EndpointClosed(
+            f"{type(error).__name__} interrupted a writer while it sent records, so some of its "
+            "records may not be written. Open a new writer, and write again what was not flushed"
+        )
+        failure.__cause__ = error
+        self._fail(failure)
+        # The interrupt does not say that earlier writes are affected.
+        self.failed_unnoticed = True
 
     def discard_accumulated(self) -> None:
         """Discard records that are not produced yet."""

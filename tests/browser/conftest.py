@@ -14,7 +14,7 @@ from sluiceway_gateway.db.engine import Database
 # Before markers select tests.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all of them: a browser is more than `make test` has room for."""
+    """Mark all tests here as long: `make test` starts no browser."""
     for item in items:
         if item.nodeid.startswith("tests/browser/"):
             item.add_marker(pytest.mark.long)
@@ -28,7 +28,7 @@ def _chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(_chromium: Browser) -> Iterator[Browser]:
-    """A browser with an empty session storage, whose console has no error at the end."""
+    """A browser with an empty session storage; fails if its console has errors at the end."""
     _chromium.resize(1280, 800)
     _chromium.color_scheme("light")
     _chromium.errors()
@@ -40,7 +40,7 @@ def browser(_chromium: Browser) -> Iterator[Browser]:
 
 @pytest.fixture
 def rig(sqlite: SQLite) -> Iterator[Rig]:
-    """A gateway without Kafka, whose loops stand still: channels are as the test makes them."""
+    """A gateway without Kafka and without loops: channels change only by the test."""
     url = sqlite.migrated()
     with closing(Database(url)) as database, running(database, url) as rig:
         yield rig

@@ -1,4 +1,4 @@
-"""Changes of a channel on its page: by whom, what, and from what to what."""
+"""The changes of a channel on its page: actor, action, and old and new values."""
 
 from browsers import Browser
 from endpoints import site
@@ -13,7 +13,7 @@ def test_an_action_appears_in_the_changes_of_its_channel(browser: Browser, rig: 
     flights = site(rig, partitions=2)
     reader = flights.member(group="sums")
     assert flights.commit(reader, 1, (0, 7, 0)).is_success
-    assert flights.depart(reader).is_success
+    assert flights.detach(reader).is_success
     rig.put(idle_ms=60_000, metadata={"labels": {"team": "ops"}}).raise_for_status()
     browser.open(f"{rig.url}/#/channels/flights?tab=changes")
     browser.one("#token").send_keys(rig.http.headers["Authorization"].removeprefix("Bearer "))
@@ -23,12 +23,12 @@ def test_an_action_appears_in_the_changes_of_its_channel(browser: Browser, rig: 
     browser.shows("labels.team: none → ops", "table.changes")
     browser.shows(hostile, "table.changes")
     assert browser.violations() == []
-    # One's own action, without another look at the page.
+    # An action on the page itself, without a reload.
     browser.button("Close…").click()
     browser.one("dialog input[type=checkbox]").click()
     browser.button("Close the channel").click()
     browser.shows("phase: ready → closed", "table.changes")
-    # And somebody else's.
+    # A change by another client.
     assert flights.reset((0, 3, 0), group="sums", reason=hostile).is_success
     browser.shows(f"Offsets reset sums {hostile}", "table.changes")
     browser.shows("partition 0: 7 → 3", "table.changes")

@@ -24,8 +24,8 @@ def flights(rig: Rig) -> Site:
     return target
 
 
-def drawn(browser: Browser) -> int:
-    """Return how many charts have drawn a line: a pixel of the first series' colour."""
+def drawn_charts(browser: Browser) -> int:
+    """Return the number of charts with a pixel in the color of the first series."""
     script = """
         const color = getComputedStyle(document.documentElement).getPropertyValue("--series-1");
         const [r, g, b] = [1, 3, 5].map(at => parseInt(color.trim().slice(at, at + 2), 16));
@@ -37,20 +37,20 @@ def drawn(browser: Browser) -> int:
             return false;
         }).length;
     """
-    found: int = browser.driver.execute_script(script)
-    return found
+    count: int = browser.driver.execute_script(script)
+    return count
 
 
 def test_charts_show_lag_and_rates_of_each_group(browser: Browser, flights: Site) -> None:
     record_lag(flights, 1)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
-    until(lambda: drawn(browser) == 3, 30)
+    until(lambda: drawn_charts(browser) == 3, 30)
     labels = [each.get_attribute("aria-label") or "" for each in browser.all(".chart")]
     assert "Lag in messages, the last 1 hour: archive" in labels[0]
     assert "delays unknown now, at most 4K" in labels[0]
     assert "Written 60/s now" in labels[2]
     assert "archive" in browser.text(".legend")
-    # Unknown, and not zero.
+    # Unknown is not shown as zero.
     lag, largest, *_ = browser.all(".legend tbody tr:nth-child(2) td")
     assert lag.text == "–"
     assert int(largest.text.replace(",", "")) in range(3_950, 4_001)
@@ -62,12 +62,12 @@ def test_charts_show_lag_and_rates_of_each_group(browser: Browser, flights: Site
 def test_the_range_is_in_the_url_and_survives_other_tabs(browser: Browser, flights: Site) -> None:
     record_lag(flights, 7)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts&range=15m")
-    until(lambda: drawn(browser) == 3, 30)
+    until(lambda: drawn_charts(browser) == 3, 30)
     assert "last 15 minutes" in str(browser.one(".chart").get_attribute("aria-label"))
     browser.button("6 hours").click()
     until(lambda: "last 6 hours" in str(browser.one(".chart").get_attribute("aria-label")), 30)
     assert browser.driver.current_url.endswith("tab=charts&range=6h")
-    until(lambda: drawn(browser) == 3, 30)
+    until(lambda: drawn_charts(browser) == 3, 30)
     browser.button("Schema").click()
     browser.button("Charts").click()
     assert browser.driver.current_url.endswith("tab=charts&range=6h")
@@ -77,30 +77,30 @@ def test_the_range_is_in_the_url_and_survives_other_tabs(browser: Browser, fligh
 def test_a_group_can_be_hidden(browser: Browser, flights: Site) -> None:
     record_lag(flights, 0.3)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
-    until(lambda: drawn(browser) == 3, 30)
+    until(lambda: drawn_charts(browser) == 3, 30)
     browser.one(".legend input").click()
-    until(lambda: drawn(browser) == 0, 30)
+    until(lambda: drawn_charts(browser) == 0, 30)
     assert "archive" not in str(browser.one(".chart").get_attribute("aria-label"))
 
 
 def test_lines_are_interrupted_where_no_sample_was_taken(browser: Browser, flights: Site) -> None:
     record_lag(flights, 0.1)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
-    until(lambda: drawn(browser) == 3, 30)
+    until(lambda: drawn_charts(browser) == 3, 30)
     script = """
         const done = arguments[arguments.length - 1];
         const series = [{ values: [1, 2, 3, null] }];
         const times = [0, 60, 400, 410];
         import("./ui/charts.js").then(({ withGaps }) => done(withGaps(times, 10, series)));
     """
-    # Once a minute, as idle channels are sampled, is no gap.
+    # One sample a minute, as for idle channels, is no gap.
     assert browser.driver.execute_async_script(script) == [
         [0, 60, 70, 400, 410],
         [1, 2, None, 3, None],
     ]
 
 
-def test_a_channel_without_samples_says_so(browser: Browser, flights: Site) -> None:
+def test_a_channel_without_samples_shows_a_notice(browser: Browser, flights: Site) -> None:
     flights.rig.clock.now = datetime.now(UTC)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
     browser.shows("No sample in this time")
@@ -127,7 +127,7 @@ def test_charts_are_accessible_and_hostile_names_are_text(
     record_lag(flights, 0.3, names=(HOSTILE, "\u202egnp.exe", "", *(f"g{n}" for n in range(9))))
     browser.color_scheme(scheme)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts&range=1h")
-    until(lambda: drawn(browser) == 3, 30)
+    until(lambda: drawn_charts(browser) == 3, 30)
     browser.button("Values as a table").click()
     assert browser.violations() == []
     assert HOSTILE in browser.text(".legend")
@@ -136,6 +136,6 @@ def test_charts_are_accessible_and_hostile_names_are_text(
     assert browser.all("main img") == []
     width = browser.driver.execute_script("return document.documentElement.scrollWidth")
     assert width <= 1280
-    # The other theme without a reload.
+    # Switch the theme without a reload.
     browser.color_scheme("dark" if scheme == "light" else "light")
-    until(lambda: drawn(browser) == 3, 30)
+    until(lambda: drawn_charts(browser) == 3, 30)

@@ -1,4 +1,4 @@
-"""The graph of a channel: a pipeline as one picture, with links, as text, with hostile names."""
+"""The graph of a channel: pipelines as an image and as text, links, hostile names."""
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -6,7 +6,7 @@ from selenium.webdriver.common.keys import Keys
 from browsers import Browser
 from endpoints import Site, fresh_id, site
 from gateways import Rig
-from pipelines import made_pipeline
+from pipelines import create_pipeline
 from waiting import until
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -14,8 +14,8 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 @pytest.fixture
 def pipeline(rig: Rig) -> dict[str, Site]:
-    """The pipeline of `flights` and `delays`, with a reader that reports a hostile name."""
-    sites = made_pipeline(rig) | {"fares": site(rig, "fares")}
+    """The pipeline of `flights` and `delays`, with a hostile name reported by a reader."""
+    sites = create_pipeline(rig) | {"fares": site(rig, "fares")}
     sites["delays"].session = fresh_id()
     sites["delays"].attach(spark={"application": HOSTILE, "ui": "javascript:alert(1)"})
     return sites
@@ -28,8 +28,8 @@ def order(browser: Browser) -> list[str]:
         nodes.sort((a, b) => a.x.baseVal.value - b.x.baseVal.value);
         return nodes.map(each => each.querySelector("a, b").textContent);
     """
-    found: list[str] = browser.driver.execute_script(script)
-    return found
+    texts: list[str] = browser.driver.execute_script(script)
+    return texts
 
 
 def test_a_pipeline_is_one_picture_from_left_to_right(

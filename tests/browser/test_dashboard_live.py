@@ -1,6 +1,6 @@
-"""Trouble of live writers and readers, and of the gateway, becomes visible within five seconds.
+"""Problems of writers, readers and the gateway appear on the page within five seconds.
 
-Each test waits until the gateway's own status has it, then for the page.
+Each test first waits for the gateway's status, then for the page.
 """
 
 import subprocess
@@ -30,7 +30,7 @@ VISIBLE_S = 5.0
 
 
 class Live:
-    """A gateway on a real broker, with a client of it."""
+    """A gateway on a real broker, and a client."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -38,10 +38,10 @@ class Live:
         self.client = Gateway(url)
 
     def status(self, name: str) -> Any:
-        found: Any = self.http.get(f"/v1/channels/{name}/status").json()
-        return found
+        status: Any = self.http.get(f"/v1/channels/{name}/status").json()
+        return status
 
-    def line(self, name: str) -> Any:
+    def summary(self, name: str) -> Any:
         items = self.http.get("/v1/status?limit=1000").json()["items"]
         return next(each for each in items if each["channel"]["name"] == name)
 
@@ -86,7 +86,7 @@ def held_messages(status: Any) -> int:
     return sum(each["held_messages"] for each in ledger["batches"]) if ledger else 0
 
 
-def test_a_stalled_reader(browser: Browser, live: Live) -> None:
+def test_a_stalled_reader_is_shown_until_it_reads_again(browser: Browser, live: Live) -> None:
     channel = live.client.channel("stalled", schema=SCHEMA, heartbeat=Heartbeat(interval_ms=100))
     browser.open(live.url)
     with channel.writer() as writer, channel.reader(group="slow") as reader:
@@ -94,18 +94,18 @@ def test_a_stalled_reader(browser: Browser, live: Live) -> None:
         writer.flush()
         assert len(reader.read(10, timeout=30)) == 10
         reader.commit()
-        until(lambda: live.line("stalled")["progress"] == "stalled")
+        until(lambda: live.summary("stalled")["progress"] == "stalled")
         browser.shows("stalled: alive, but nothing is read", ".problems", VISIBLE_S)
         browser.one(".problems a").click()
         browser.shows("Stalled", "article.group", VISIBLE_S)
         browser.shows("not converging", ".figures")
         reader.read(100, timeout=30)
         reader.commit()
-        until(lambda: live.line("stalled")["progress"] == "ok")
+        until(lambda: live.summary("stalled")["progress"] == "ok")
         browser.shows("OK", "article.group", VISIBLE_S)
 
 
-def test_a_lost_writer(browser: Browser, live: Live) -> None:
+def test_a_lost_writer_is_shown(browser: Browser, live: Live) -> None:
     live.client.channel(
         "orphaned", schema=SCHEMA, heartbeat=Heartbeat(interval_ms=100, timeout_ms=1_000)
     )
@@ -126,13 +126,13 @@ def test_a_lost_writer(browser: Browser, live: Live) -> None:
         browser.open(live.url)
         browser.shows("No problems", ".problems")
         process.kill()
-    until(lambda: live.line("orphaned")["writers"]["lost"])
+    until(lambda: live.summary("orphaned")["writers"]["lost"])
     browser.shows("The writer loader (0) is lost", ".problems", VISIBLE_S)
     browser.one(".problems a").click()
     browser.shows("The writer loader (0) is lost", "ul.problems")
 
 
-def test_a_draining_channel(browser: Browser, live: Live) -> None:
+def test_a_draining_channel_is_shown(browser: Browser, live: Live) -> None:
     channel = live.client.channel("ending", schema=SCHEMA)
     with channel.writer() as writer:
         writer.write(records(1))
@@ -144,14 +144,16 @@ def test_a_draining_channel(browser: Browser, live: Live) -> None:
         browser.shows("Draining", ".column-state", VISIBLE_S)
 
 
-def test_an_open_batch_that_holds_readers_back_and_its_abort(browser: Browser, live: Live) -> None:
+def test_an_open_batch_that_holds_readers_back_is_shown_and_aborted(
+    browser: Browser, live: Live
+) -> None:
     channel = live.client.channel("daily", schema=SCHEMA, delivery="exactly_once")
     with channel.writer(group="one") as one, pytest.raises(Conflict):
         hold_readers_until_aborted(browser, live, one)
 
 
 def hold_readers_until_aborted(browser: Browser, live: Live, one: ChannelWriter) -> None:
-    """Raise Conflict at the end of the batch, which was aborted on the page."""
+    """Open a batch, abort it on the page, and raise the Conflict of its end."""
     browser.open(live.url)
     with live.client.channel("daily").writer(group="two") as two, one.batch("2013-01-01"):
         one.write(records(10))
@@ -170,7 +172,7 @@ def hold_readers_until_aborted(browser: Browser, live: Live, one: ChannelWriter)
         until(lambda: not browser.all("ul.problems"), 30)
 
 
-def test_a_reset_shows_what_is_read_again(browser: Browser, live: Live) -> None:
+def test_a_reset_shows_the_number_of_messages_to_read_again(browser: Browser, live: Live) -> None:
     channel = live.client.channel("again", schema=SCHEMA)
     with channel.writer() as writer:
         writer.write(records(7))
@@ -189,7 +191,7 @@ def test_a_reset_shows_what_is_read_again(browser: Browser, live: Live) -> None:
     browser.shows("7", "article.group dd", VISIBLE_S)
 
 
-def test_a_dead_gateway_and_its_return(
+def test_a_stopped_gateway_and_its_return_are_shown(
     browser: Browser, kafka: SharedKafka, sqlite: SQLite
 ) -> None:
     with gateway(kafka, sqlite) as live:

@@ -1,4 +1,4 @@
-"""Tokens on the page: the name, hidden actions, the warning before the end, and the end itself."""
+"""Tokens on the page: the name, hidden actions, the warning before expiry, and expiry."""
 
 from contextlib import closing
 from datetime import timedelta
@@ -9,7 +9,7 @@ from selenium.webdriver.common.keys import Keys
 from browsers import Browser
 from databases import SQLite
 from endpoints import site
-from gateways import KEY, NOBODY, SCHEMA, Rig, serving
+from gateways import SCHEMA, TOKEN_KEY, UNREACHABLE, Rig, serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 from waiting import until
@@ -23,7 +23,7 @@ def test_only_permitted_actions_are_shown(browser: Browser, rig: Rig) -> None:
     target = site(rig, "flights")
     writer = target.member(role="writer", group="loader")
     target.member()
-    assert target.depart(writer, "error", cause="full disk", ends={}).is_success
+    assert target.detach(writer, "error", cause="full disk", ends={}).is_success
     viewer, manager = rig.token("read", label="ana"), rig.token("manage:fl", label="ops")
     browser.open(f"{rig.url}/#/channels/flights")
     sign_in(browser, viewer)
@@ -58,7 +58,7 @@ def test_a_paused_list_is_not_shown_to_the_next_token(browser: Browser, rig: Rig
     assert "weather" not in browser.text("main")
 
 
-def test_an_action_with_a_revoked_token_changes_nothing_and_says_so(
+def test_an_action_with_a_revoked_token_is_refused_with_a_message(
     browser: Browser, rig: Rig
 ) -> None:
     site(rig, "flights")
@@ -67,13 +67,13 @@ def test_an_action_with_a_revoked_token_changes_nothing_and_says_so(
     sign_in(browser, used)
     browser.button("Close…").click()
     browser.one("dialog[open]")
-    # A paused page has no stream that would end first.
+    # Paused, because the stream of a live page would end first.
     browser.driver.execute_script("document.querySelector('header [aria-pressed]').click()")
     browser.shows("Paused", ".freshness")
     rig.tokens.revoke(used["Authorization"].split("_")[1])
     browser.button("Close the channel").click()
     browser.shows("Nothing was changed. The token is not valid any more", ".signin")
-    # The same view again, and nothing of the dialog.
+    # The same view is shown, without the dialog.
     sign_in(browser, other)
     browser.button("Resume").click()
     browser.shows("Ready", ".title")
@@ -81,17 +81,17 @@ def test_an_action_with_a_revoked_token_changes_nothing_and_says_so(
     assert rig.http.get("/v1/channels/flights", headers=other).json()["status"]["phase"] == "ready"
 
 
-def test_the_end_of_a_token_is_announced_and_explained(browser: Browser, sqlite: SQLite) -> None:
+def test_the_expiry_of_a_token_is_announced_and_explained(browser: Browser, sqlite: SQLite) -> None:
     settings = Settings(
-        database_url=sqlite.migrated(), kafka_bootstrap_servers=NOBODY, token_key=KEY
+        database_url=sqlite.migrated(), kafka_bootstrap_servers=UNREACHABLE, token_key=TOKEN_KEY
     )
     app = create_app(settings)
     with serving(app) as url, closing(httpx.Client(base_url=url)) as http:
         tokens = app.state.parts.tokens
 
-        def token(label: str, lasts: timedelta | None = None) -> dict[str, str]:
-            made = tokens.create(label=label, scopes=["manage"], expires_in=lasts)
-            return {"Authorization": f"Bearer {made.text.get_secret_value()}"}
+        def token(label: str, lifetime: timedelta | None = None) -> dict[str, str]:
+            token_made = tokens.create(label=label, scopes=["manage"], expires_in=lifetime)
+            return {"Authorization": f"Bearer {token_made.text.get_secret_value()}"}
 
         lasting = token("next")
         body = {"spec": {"schema": SCHEMA}}
@@ -109,14 +109,14 @@ def test_the_end_of_a_token_is_announced_and_explained(browser: Browser, sqlite:
         browser.shows("next", "header .account")
         browser.shows("flights", "h1")
         assert browser.all("dialog, .expiring") == []
-        # A paused page notices too.
+        # A paused page notices the expiry, too.
         browser.button("Sign out").click()
         browser.one("#token")
         sign_in(browser, token("ops", timedelta(seconds=8)))
         browser.shows("expires in", ".expiring")
         browser.button("Pause").click()
         browser.shows("The token ops has expired", ".signin")
-        found = http.get("/v1/channels/flights", headers=lasting).json()
-        assert found["status"]["phase"] == "provisioning"
+        channel = http.get("/v1/channels/flights", headers=lasting).json()
+        assert channel["status"]["phase"] == "provisioning"
         until(lambda: app.state.parts.watch.waiting == 0)
         browser.driver.get("about:blank")

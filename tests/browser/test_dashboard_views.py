@@ -1,4 +1,4 @@
-"""The dashboard's views: list, channel, sign-in; filters, keyboard, accessibility, hostile text."""
+"""Views of the dashboard: list, channel, sign-in; filters, keyboard, accessibility, escaping."""
 
 import threading
 from collections.abc import Iterator
@@ -18,14 +18,16 @@ from sluiceway_gateway.provisioning.store import remove
 from waiting import until
 
 
-def make(rig: Rig, *names: str, **labels: str) -> None:
+def create_channels(rig: Rig, *names: str, **labels: str) -> None:
     for name in names:
         rig.put(name, metadata={"labels": labels}).raise_for_status()
         rig.observe(name, Phase.READY)
 
 
-def test_the_page_needs_the_gateway_alone_and_breaks_no_policy(browser: Browser, rig: Rig) -> None:
-    make(rig, "flights")
+def test_the_page_loads_everything_from_the_gateway_and_violates_no_policy(
+    browser: Browser, rig: Rig
+) -> None:
+    create_channels(rig, "flights")
     browser.open(rig.url)
     browser.one("[data-row-link]")
     script = "return performance.getEntriesByType('resource').map(each => each.name)"
@@ -35,8 +37,10 @@ def test_the_page_needs_the_gateway_alone_and_breaks_no_policy(browser: Browser,
     assert browser.errors() == []
 
 
-def test_the_list_sorts_by_any_column_and_keeps_that_in_the_url(browser: Browser, rig: Rig) -> None:
-    make(rig, "b-2", "b-10", "a")
+def test_the_list_sorts_by_any_column_and_keeps_the_order_in_the_url(
+    browser: Browser, rig: Rig
+) -> None:
+    create_channels(rig, "b-2", "b-10", "a")
     browser.open(f"{rig.url}/#/?sort=name")
     until(lambda: browser.names() == ["a", "b-2", "b-10"], 30)
     browser.one("th.column-name button").click()
@@ -50,8 +54,8 @@ def test_the_list_sorts_by_any_column_and_keeps_that_in_the_url(browser: Browser
 def test_filters_find_names_and_labels_and_survive_the_back_button(
     browser: Browser, rig: Rig
 ) -> None:
-    make(rig, "flights", "delays", team="ops")
-    make(rig, "weather", team="data")
+    create_channels(rig, "flights", "delays", team="ops")
+    create_channels(rig, "weather", team="data")
     browser.open(rig.url)
     browser.one(".filter input").send_keys("OPS del")
     until(lambda: browser.names() == ["delays"], 30)
@@ -68,7 +72,7 @@ def test_filters_find_names_and_labels_and_survive_the_back_button(
 
 
 def test_links_lead_to_any_part_of_a_channel(browser: Browser, rig: Rig) -> None:
-    make(rig, "flights")
+    create_channels(rig, "flights")
     wider = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "long", "default": 7}]}
     rig.put("flights", schema=wider).raise_for_status()
     browser.open(f"{rig.url}/#/channels/flights?tab=schema")
@@ -78,29 +82,29 @@ def test_links_lead_to_any_part_of_a_channel(browser: Browser, rig: Rig) -> None
     browser.shows("at_least_once")
 
 
-def test_unknown_figures_are_not_zero(browser: Browser, rig: Rig) -> None:
-    make(rig, "flights")
+def test_unknown_figures_are_not_shown_as_zero(browser: Browser, rig: Rig) -> None:
+    create_channels(rig, "flights")
     browser.open(rig.url)
     lag = browser.one("td.column-lag")
     assert lag.text == "–"
     assert "Unknown" in str(lag.find_element("css selector", "[role=img]").accessible_name)
 
 
-def test_pause_keeps_what_is_shown_until_resumed(browser: Browser, rig: Rig) -> None:
-    make(rig, "flights")
+def test_a_paused_page_does_not_change_until_it_is_resumed(browser: Browser, rig: Rig) -> None:
+    create_channels(rig, "flights")
     browser.open(rig.url)
     browser.shows("Live", ".freshness")
     browser.button("Pause").click()
     browser.shows("Paused", ".freshness")
-    make(rig, "weather")
+    create_channels(rig, "weather")
     until(lambda: "s ago" in browser.text(".updated"), 30)
     assert browser.names() == ["flights"]
     browser.button("Resume").click()
     until(lambda: sorted(browser.names()) == ["flights", "weather"], 30)
 
 
-def test_a_new_channel_appears_and_a_deleted_one_says_so(browser: Browser, rig: Rig) -> None:
-    make(rig, "flights")
+def test_a_deleted_channel_is_reported_and_leaves_the_list(browser: Browser, rig: Rig) -> None:
+    create_channels(rig, "flights")
     browser.open(rig.url)
     browser.one("[data-row-link]").click()
     browser.shows("flights", "h1")
@@ -121,7 +125,7 @@ HOSTILE = {
 }
 
 
-def test_text_of_others_is_shown_as_text(browser: Browser, rig: Rig) -> None:
+def test_hostile_names_are_shown_as_text(browser: Browser, rig: Rig) -> None:
     target = site(rig, "flights." + "n" * 150)
     rig.observe(target.name, Phase.READY)
     for number, text in enumerate(HOSTILE.values()):
@@ -133,12 +137,12 @@ def test_text_of_others_is_shown_as_text(browser: Browser, rig: Rig) -> None:
     assert browser.all("main img, main script") == []
     width = browser.driver.execute_script("return document.documentElement.scrollWidth")
     assert width <= 1280
-    # The reversal ends with the text that has it.
+    # Bidirectional control characters affect only their own text.
     assert len(browser.all("td bdi")) >= len(HOSTILE)
 
 
-def test_the_list_is_read_and_opened_with_the_keyboard_alone(browser: Browser, rig: Rig) -> None:
-    make(rig, *(f"c{number:03}" for number in range(300)))
+def test_the_list_is_used_with_the_keyboard_only(browser: Browser, rig: Rig) -> None:
+    create_channels(rig, *(f"c{number:03}" for number in range(300)))
     browser.open(f"{rig.url}/#/?sort=name")
     browser.one("[data-row-link]")
     first = browser.tab_to(lambda each: each.get_attribute("data-row-link") is not None)
@@ -159,8 +163,8 @@ def test_the_list_is_read_and_opened_with_the_keyboard_alone(browser: Browser, r
     until(lambda: not browser.all("dialog"), 30)
 
 
-def test_closing_a_channel_asks_first(browser: Browser, rig: Rig) -> None:
-    make(rig, "flights")
+def test_closing_a_channel_requires_confirmation(browser: Browser, rig: Rig) -> None:
+    create_channels(rig, "flights")
     browser.open(f"{rig.url}/#/channels/flights")
     browser.button("Close…").click()
     browser.shows("cannot be opened again", "dialog")
@@ -170,7 +174,7 @@ def test_closing_a_channel_asks_first(browser: Browser, rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(browser: Browser, rig: Rig, scheme: str) -> None:
+def test_axe_finds_no_violations(browser: Browser, rig: Rig, scheme: str) -> None:
     rig.http.headers["Sluiceway-Features"] = "exactly-once"
     target = site(rig, "flights", delivery="exactly_once")
     rig.observe("flights", Phase.READY)
@@ -199,8 +203,8 @@ TABS = (
 )
 
 
-def test_a_token_signs_in_and_its_end_leads_back_to_the_form(browser: Browser, rig: Rig) -> None:
-    make(rig, "flights")
+def test_a_token_signs_in_and_its_expiry_leads_back_to_the_form(browser: Browser, rig: Rig) -> None:
+    create_channels(rig, "flights")
     header = rig.token("admin", expires_in=timedelta(hours=1))
     browser.open(rig.url)
     browser.shows("This gateway requires a token", ".signin")
@@ -215,10 +219,10 @@ def test_a_token_signs_in_and_its_end_leads_back_to_the_form(browser: Browser, r
 
 
 def test_five_thousand_channels_are_listed_and_filtered(browser: Browser, rig: Rig) -> None:
-    make(rig, *(f"c{number:04}" for number in range(5_000)))
+    create_channels(rig, *(f"c{number:04}" for number in range(5_000)))
     browser.open(f"{rig.url}/#/?sort=name")
     browser.shows("5,000 channels", ".count", 120)
-    # Only rows in view are in the document.
+    # Only visible rows are in the document.
     assert len(browser.names()) < 100
     assert browser.one("table").get_attribute("aria-rowcount") == "5001"
     browser.one(".filter input").send_keys("499")
@@ -226,12 +230,33 @@ def test_five_thousand_channels_are_listed_and_filtered(browser: Browser, rig: R
 
 
 @contextmanager
-def proxy(target: str, *, prefix: str = "", held: list[str] | None = None) -> Iterator[str]:
-    """Run a proxy that strips a prefix, and holds event streams back if there is a list of them."""
+def proxy(
+    target: str,
+    *,
+    prefix: str = "",
+    held: list[str] | None = None,
+    hangs: threading.Event | None = None,
+    page: str | None = None,
+) -> Iterator[str]:
+    """Run a proxy that strips a prefix.
+
+    With `held`, it stalls event streams and lists them. While `hangs` is set, it stalls requests
+    of the API. With `page`, it answers these with that HTML.
+    """
     stopped = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if "/v1/" in self.path and hangs is not None and hangs.is_set():
+                stopped.wait(60)
+                return
+            if "/v1/" in self.path and page is not None:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.send_header("Content-Length", str(len(page)))
+                self.end_headers()
+                self.wfile.write(page.encode())
+                return
             if held is not None and self.path.partition("?")[0].endswith("/events"):
                 held.append(self.path)
                 stopped.wait(60)
@@ -262,23 +287,50 @@ def proxy(target: str, *, prefix: str = "", held: list[str] | None = None) -> It
         server.server_close()
 
 
-def test_behind_a_proxy_that_buffers_the_page_polls(browser: Browser, rig: Rig) -> None:
-    make(rig, "flights")
+def test_the_page_polls_behind_a_proxy_that_buffers_streams(browser: Browser, rig: Rig) -> None:
+    create_channels(rig, "flights")
     held: list[str] = []
     with proxy(rig.url, prefix="/tools/sluiceway", held=held) as url:
         browser.open(f"{url}/")
         browser.shows("Polling", ".freshness", 30)
         until(lambda: browser.names() == ["flights"], 30)
-        make(rig, "weather")
+        create_channels(rig, "weather")
         until(lambda: sorted(browser.names()) == ["flights", "weather"], 30)
-        # A minute later it tries the stream again, as the cause may have been a network that hung.
+        # After a minute the page tries the stream again, because the network may have recovered.
         assert len(held) == 1
         browser.driver.execute_script(
             "const now = performance.now.bind(performance); performance.now = () => now() + 60_000"
         )
         until(lambda: len(held) == 2, 30)
-        make(rig, "planes")
+        create_channels(rig, "planes")
         until(lambda: sorted(browser.names()) == ["flights", "planes", "weather"], 30)
+        browser.driver.get("about:blank")
+
+
+def test_polls_that_hang_are_no_connection(browser: Browser, rig: Rig) -> None:
+    create_channels(rig, "flights")
+    held: list[str] = []
+    hangs = threading.Event()
+    with proxy(rig.url, held=held, hangs=hangs) as url:
+        browser.open(f"{url}/")
+        browser.shows("Polling", ".freshness", 30)
+        browser.driver.execute_script(
+            "const timeout = AbortSignal.timeout.bind(AbortSignal);"
+            "AbortSignal.timeout = (ms) => timeout(ms / 60)"
+        )
+        hangs.set()
+        browser.shows("No connection to the gateway. The gateway does not answer.", "[role=alert]")
+        hangs.clear()
+        browser.shows("Polling", ".freshness", 30)
+        assert browser.all("[role=alert]") == []
+        browser.driver.get("about:blank")
+
+
+def test_a_page_of_a_proxy_is_not_taken_for_the_gateway(browser: Browser, rig: Rig) -> None:
+    with proxy(rig.url, page="<html><form>Sign in") as url:
+        browser.open(f"{url}/")
+        browser.shows("The response is not the gateway's. A proxy may ask you", "[role=alert]")
+        browser.shows("No connection", ".freshness")
         browser.driver.get("about:blank")
 
 
@@ -290,7 +342,7 @@ def test_thousands_of_channels_are_streamed(browser: Browser, rig: Rig) -> None:
     browser.shows("Live", ".freshness")
     names = [f"c104{number}" for number in range(10)]
     assert browser.names() == names
-    # Another one appears, one changes and one goes.
+    # One channel is added, one changes, and one is removed.
     rig.put("c1045-more").raise_for_status()
     rig.observe("c1041", Phase.READY)
     with rig.database.write() as tx:

@@ -1,4 +1,4 @@
-"""The tab of messages: what is shown, found, copied and written; hostile content, keyboard, axe."""
+"""The messages tab: listing, search, copying, writing, hostile content, keyboard, axe."""
 
 import json
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def offsets(browser: Browser) -> list[int]:
     return list(browser.driver.execute_script(script))
 
 
-def opened(browser: Browser, number: int = 0) -> str:
+def open_row(browser: Browser, number: int = 0) -> str:
     """Open a row and return the text of its details."""
     browser.all("table.messages button.disclosure")[number].click()
     return browser.one("tr.details").text
@@ -67,10 +67,10 @@ def opened(browser: Browser, number: int = 0) -> str:
 
 def control(browser: Browser, label: str) -> WebElement:
     path = f'//label[starts-with(normalize-space(), "{label}")]//*[self::input or self::select]'
-    found: WebElement = until(
+    element: WebElement = until(
         lambda: next(iter(browser.driver.find_elements(By.XPATH, path)), None), 30
     )
-    return found
+    return element
 
 
 def test_messages_are_listed_opened_and_paged_by_the_url(
@@ -82,9 +82,9 @@ def test_messages_are_listed_opened_and_paged_by_the_url(
     browser.open(f"{url}/#/channels/listed?tab=messages&limit=20")
     until(lambda: offsets(browser) == list(range(29, 9, -1)), 30)
     browser.shows("20 messages, newest first")
-    # JavaScript would round the number.
+    # A JavaScript number would be rounded.
     assert f'"id": {BIG - 29}' in rows(browser)[0]
-    details = opened(browser)
+    details = open_row(browser)
     assert f'"id": {BIG - 29}' in details
     assert "version 1" in details
     browser.button("Older messages").click()
@@ -97,7 +97,7 @@ def test_messages_are_listed_opened_and_paged_by_the_url(
     browser.shows("Give a partition and an offset")
     control(browser, "Partition").send_keys("0" + Keys.ENTER)
     control(browser, "Offset").send_keys("25")
-    # What is typed stays while the status changes.
+    # The input keeps its value while the status changes.
     with channel.writer(group="another"):
         browser.shows("Writers\n1", ".figures")
         assert control(browser, "Offset").get_property("value") == "25"
@@ -111,7 +111,7 @@ def test_messages_are_listed_opened_and_paged_by_the_url(
     browser.shows("1 of 5 messages")
 
 
-def test_an_offset_that_is_not_there_says_which_are(
+def test_an_offset_out_of_range_is_refused_with_the_valid_range(
     browser: Browser, gateway: Gateway, url: str
 ) -> None:
     gateway.channel("empty", SCHEMA)
@@ -148,11 +148,11 @@ def test_hostile_messages_are_shown_as_text(
     assert browser.violations() == []
     browser.button("Show this message alone").click()
     until(lambda: offsets(browser) == [2], 30)
-    # It is open, as it was in the list.
+    # Its details are open, as they were in the list.
     until(lambda: "x" * 250_000 in browser.text("tr.details"), 30)
 
 
-def test_json_in_messages_of_bytes_is_shown_in_lines(
+def test_json_in_messages_of_format_bytes_is_indented(
     browser: Browser, gateway: Gateway, url: str, kafka: SharedKafka
 ) -> None:
     channel = gateway.channel("raw", format="bytes")
@@ -160,7 +160,7 @@ def test_json_in_messages_of_bytes_is_shown_in_lines(
     Topics(kafka.bootstrap_servers).produce(channel.status.topic.name, 0, [value, b"a\tb\nc"])
     browser.open(f"{url}/#/channels/raw?tab=messages&start=earliest")
     until(lambda: offsets(browser) == [0, 1], 30)
-    opened(browser)
+    open_row(browser)
     assert browser.one("tr.details pre").text == (
         '{\n  "b": 1.0,\n  "a": [\n    12345678901234567890\n  ]\n}'
     )
@@ -206,7 +206,7 @@ def test_a_message_is_written_and_copied(
     until(lambda: offsets(browser) == [0], 30)
     with channel.reader(until="now") as reader:
         assert list(reader) == [{"id": BIG, "text": None}]
-    opened(browser)
+    open_row(browser)
     browser.driver.execute_cdp_cmd(
         "Browser.grantPermissions",
         {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"], "origin": url},
@@ -219,7 +219,7 @@ def test_a_message_is_written_and_copied(
     assert (copied["offset"], copied["committed"]) == (0, True)
 
 
-def test_the_tab_is_used_with_the_keyboard_alone(
+def test_the_tab_is_used_with_the_keyboard_only(
     browser: Browser, gateway: Gateway, url: str
 ) -> None:
     channel = gateway.channel("keys", SCHEMA)
@@ -240,7 +240,7 @@ def test_the_tab_is_used_with_the_keyboard_alone(
     until(lambda: not browser.all("dialog"), 30)
 
 
-def test_without_permission_the_gateway_says_so(
+def test_a_missing_permission_is_reported(
     browser: Browser, gateway: Gateway, kafka: SharedKafka, sqlite: SQLite, tmp_path: Path
 ) -> None:
     settings = Settings(
@@ -252,8 +252,8 @@ def test_without_permission_the_gateway_says_so(
     tokens = app.state.parts.tokens
     with serving(app) as url:
         admin = tokens.create(label="a", scopes=["admin"]).text.get_secret_value()
-        with Gateway(url, token=admin) as own:
-            own.channel("guarded", SCHEMA)
+        with Gateway(url, token=admin) as admin_gateway:
+            admin_gateway.channel("guarded", SCHEMA)
         reader = tokens.create(label="r", scopes=["write:guarded"]).text.get_secret_value()
         browser.open(f"{url}/#/channels/guarded?tab=messages")
         browser.one("#token").send_keys(reader + Keys.ENTER)

@@ -1,4 +1,4 @@
-"""The screenshots of docs/dashboard.md: what they show is there, in light, dark and narrow."""
+"""The screenshots of docs/dashboard.md: light, dark and narrow."""
 
 import os
 from contextlib import closing
@@ -9,7 +9,7 @@ import pytest
 from browsers import Browser
 from databases import SQLite
 from gateways import Rig, serving
-from pipelines import made_pipeline, record_lag
+from pipelines import create_pipeline, record_lag
 from shared_kafka import SharedKafka
 from sluiceway import Gateway, Heartbeat
 from sluiceway_gateway.app import create_app
@@ -27,11 +27,11 @@ TEAMS = {"airports": "data", "delays": "ml", "planes": "data", "weather": "ops",
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """Where pictures go: into the docs with SLUICEWAY_SCREENSHOTS=1, else nowhere that stays."""
+    """Directory of the images: in the docs with SLUICEWAY_SCREENSHOTS=1, else a temporary one."""
     return IMAGES if os.environ.get("SLUICEWAY_SCREENSHOTS") == "1" else tmp_path
 
 
-def test_the_screenshots(
+def test_screenshots_of_a_busy_gateway(
     browser: Browser, kafka: SharedKafka, sqlite: SQLite, target: Path
 ) -> None:
     settings = Settings(
@@ -62,11 +62,11 @@ def test_the_screenshots(
             archive.commit()
             with importer.batch("2013-01-01"):
                 importer.write(rows[:500])
-            take(browser, url, target)
+            take_screenshots(browser, url, target)
 
 
-def test_the_screenshots_of_a_pipeline(browser: Browser, rig: Rig, target: Path) -> None:
-    sites = made_pipeline(rig)
+def test_screenshots_of_a_pipeline(browser: Browser, rig: Rig, target: Path) -> None:
+    sites = create_pipeline(rig)
     sites["delays"].member(group="report")
     record_lag(sites["delays"], 1, names=("archive", "report"))
     browser.resize(1280, 1240)
@@ -80,7 +80,7 @@ def test_the_screenshots_of_a_pipeline(browser: Browser, rig: Rig, target: Path)
     save(browser, target / "dashboard-graph.png")
 
 
-def take(browser: Browser, url: str, target: Path) -> None:
+def take_screenshots(browser: Browser, url: str, target: Path) -> None:
     browser.resize(1280, 620)
     browser.open(url)
     browser.shows("stalled: alive, but nothing is read", ".problems")

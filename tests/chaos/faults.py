@@ -256,15 +256,15 @@ def cut_kafka(scene: Scene, target: str, generator: random.Random) -> None:
 def lose_commit(scene: Scene, target: str, generator: random.Random) -> None:
     """Lose a commit or its response, and close the connection later."""
     relay = scene.gateway(target).relay
-    relay.lose_at(b"/commit HTTP", arrives=generator.random() < 0.7)
+    relay.drop_at(b"/commit HTTP", forward=generator.random() < 0.7)
     try:
-        if not _eventually(lambda: not relay.waits_to_lose, 10):
+        if not _eventually(lambda: not relay.drop_pending, 10):
             raise Unavailable
         time.sleep(generator.uniform(0, 6))
     finally:
-        relay.lose_nothing()
+        relay.cancel_drop()
         relay.cut()
-        relay.mend()
+        relay.restore()
 
 
 @fault(_jobs("spark-write", "spark-copy"), at_most_s=30)
@@ -337,12 +337,12 @@ def _vanish(scene: Scene, target: str, owner: str) -> None:
 def _cut(relay: Relay, generator: random.Random) -> None:
     seconds = generator.uniform(0.5, 5)
     if generator.random() < 0.3:
-        with relay.still():
+        with relay.stalled():
             time.sleep(seconds)
         return
     relay.cut()
     time.sleep(seconds)
-    relay.mend()
+    relay.restore()
 
 
 def _force(scene: Scene, kind: str, target: str) -> None:

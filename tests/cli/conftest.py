@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from processes import Run, Sluiceway, logging_kept
+from processes import Run, Sluiceway, restored_logging
 from sluiceway_gateway.cli import main
 
 
@@ -14,7 +14,7 @@ def sluiceway(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
     def run(*arguments: str, **variables: str) -> Run:
         capsys.readouterr()
-        with monkeypatch.context() as patch, logging_kept():
+        with monkeypatch.context() as patch, restored_logging():
             for name, value in variables.items():
                 patch.setenv(f"SLUICEWAY_{name.upper()}", value)
             status = main(arguments)

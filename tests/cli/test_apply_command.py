@@ -1,6 +1,7 @@
 import io
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -20,7 +21,8 @@ from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.wire import SpecPut
 from sluiceway_gateway.cli import entry
 from sluiceway_gateway.cli.apply import WOULD_CHANGE
-from sluiceway_gateway.cli.documents import document_schema, dump_document, read_documents
+from sluiceway_gateway.cli.documents import document_schema, read_documents
+from sluiceway_gateway.cli.export import dump_document
 
 SCHEMA = {
     "type": "record",
@@ -160,6 +162,7 @@ def test_a_refused_channel_is_explained_and_nothing_is_changed(
         ("a.yaml", "metadata: {name: a}\nspec: {b: .inf}\n", "no number of JSON"),
         ("a.yaml", "metadata: {name: a}\nspec: &a {b: *a}\n", "with aliases counted each time"),
         ("a.yaml", "\x00", "not YAML"),
+        ("a.yaml", "metadata: {name: a}\nspec: {<<: {b: 1}}\n", "a.yaml:2 (document 1): merging"),
         ("a.json", '{"metadata": {"name": "a"}}\n{', "a.json:2 (document 2): not JSON"),
         ("a.json", '{"metadata": {"name": "a", "name": "b"}}', "the key 'name' occurs twice"),
         ("a.json", '{"metadata": {"name": "a"}, "spec": NaN}', "no numbers of JSON"),
@@ -191,6 +194,51 @@ def test_all_problems_of_all_files_are_reported_together(
         "absent: not readable: No such file",
     ):
         assert words in run.err
+
+
+def test_a_part_of_a_folder_that_is_not_read_is_refused(
+    sluiceway: Sluiceway, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Otherwise --prune would delete the channels in it.
+    write(folder / "a.yaml", document("one"))
+    (tmp_path / "elsewhere").mkdir()
+    write(tmp_path / "elsewhere" / "b.yaml", document("two"))
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    (folder / "dangling.yaml").symlink_to(tmp_path / "gone.yaml")
+    (folder / "dangling.txt").symlink_to(tmp_path / "gone.txt")
+    (folder / ".#a.yaml").symlink_to("ana@host.1")
+    (folder / "secret").mkdir()
+    scandir = os.scandir
+
+    def scan(path: Any) -> Any:
+        if str(path).endswith("secret"):
+            # The user of the tests may read everything.
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    run = sluiceway("apply", "-f", str(folder), url=NOBODY)
+    assert run.status == 1
+    assert "secret: not readable: Permission denied" in run.err
+    assert "linked: a link to a folder, which is not followed; give it with -f" in run.err
+    assert "dangling.yaml: not readable: No such file" in run.err
+    assert len(run.err.splitlines()) == 3
+
+
+def test_files_of_a_mounted_config_map_are_read_once(folder: Path) -> None:
+    data = folder / "..2026_11_25"
+    data.mkdir()
+    write(data / "a.yaml", document("one"))
+    (folder / "..data").symlink_to(data.name)
+    (folder / "a.yaml").symlink_to("..data/a.yaml")
+    assert [each.name for each in read_documents([str(folder)])] == ["one"]
+
+
+def test_a_byte_order_mark_is_left_out(folder: Path) -> None:
+    for file in ("a.json", "b.yaml"):
+        text = json.dumps({"metadata": {"name": file[0]}})
+        (folder / file).write_text(text, encoding="utf-8-sig")
+    assert [each.name for each in read_documents([str(folder)])] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -315,7 +363,7 @@ def test_an_outage_during_the_changes_reports_the_unconfirmed_channel(
 
         def confirm(*_: object, **__: object) -> bool:
             if request_arrives:
-                relay.deaf = True
+                relay.closes_at_response = True
             else:
                 relay.cut()
             return True

@@ -7,7 +7,7 @@ import pytest
 
 from databases import SQLite
 from gateways import running
-from ledger_sites import LedgerSite, WrittenTopic, halt_ledger, lose, use_topic
+from ledger_sites import LedgerSite, WrittenTopic, halt_ledger, lose_records, use_topic
 from processes import Run, Sluiceway
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
@@ -58,7 +58,7 @@ def test_a_halted_channel_is_repaired_and_read_and_written_again(
         writer.write(readings(10))
     with channel.reader(until=None) as reader:
         assert len(reader.read(10)) == 10
-        lose(site, {0: 15})
+        lose_records(site, {0: 15})
         halt_ledger(site, {0: 10})
         with pytest.raises(Conflict, match=f"halted.*channels repair {site.name}") as halted:
             ids(channel)

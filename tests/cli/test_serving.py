@@ -57,7 +57,7 @@ def test_more_half_requests_than_open_files_do_not_block_other_clients(database:
 def test_a_connection_without_a_tls_handshake_is_closed_early(
     database: str, tmp_path: Path
 ) -> None:
-    authority = Authority.made(tmp_path / "authority", "Tests")
+    authority = Authority.create(tmp_path / "authority", "Tests")
     certificate = authority.issue("gateway")
     tls = {
         "SLUICEWAY_TLS_CERTIFICATE_FILE": str(certificate.file),

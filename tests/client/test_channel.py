@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway.errors import ChannelClosed, Conflict, CorruptMessage, InvalidRequest, SchemaMismatch
-from topics import make
+from topics import create_topic
 
 
 @dataclass
@@ -48,7 +48,7 @@ def topic(kafka: SharedKafka) -> str:
     """The name of an existing topic."""
     name = f"foreign-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    make(admin, NewTopic(name, num_partitions=1))
+    create_topic(admin, NewTopic(name, num_partitions=1))
     return name
 
 

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from broker_calls import broker_at
-from gateways import failed_cause, views
+from gateways import all_responses, failed_cause
 from sluiceway import Channel, Gateway, InputPort, OutputPort, Schema
 from sluiceway.broker import Message, ProduceRequest
 from sluiceway.codecs import Corrupt
@@ -304,7 +304,7 @@ def test_causes_of_endpoints_contain_no_values(
         fail(channel)
     assert shows(str(raised.value)), "the job itself sees the value"
     assert failed_cause(gateway_url, channel.name, role).startswith(begins)
-    assert not shows(views(gateway_url, channel.name))
+    assert not shows(all_responses(gateway_url, channel.name))
 
 
 def test_causes_of_confluent_producers_and_consumers_contain_no_values(
@@ -330,7 +330,7 @@ def test_causes_of_confluent_producers_and_consumers_contain_no_values(
     assert "; 0 records of this writer are written, 1 may not be" in cause
     with pytest.raises(KeyError):
         consume()
-    assert not shows(views(gateway_url, channel.name))
+    assert not shows(all_responses(gateway_url, channel.name))
 
 
 def test_causes_of_pykafka_brokers_contain_no_values(
@@ -347,7 +347,7 @@ def test_causes_of_pykafka_brokers_contain_no_values(
 
     with pytest.raises(RuntimeError):
         produce()
-    assert not shows(views(gateway_url, channel.name))
+    assert not shows(all_responses(gateway_url, channel.name))
 
 
 @pytest.fixture

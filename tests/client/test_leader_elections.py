@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
-from broker_calls import broker_at, encoded, limit, produced
-from confluent_facade import Facade, at, raised
+from broker_calls import broker_at, encode, fetch_offset, produce_values
+from confluent_facade import Facade, at, error_code_of
 from sluiceway import Channel, ChannelWriter
 from sluiceway.broker import Broker, OffsetType, PartitionOffsetRequest
 from sluiceway.broker.exceptions import LeaderNotAvailable
@@ -110,16 +110,19 @@ def test_a_partition_without_a_leader_does_not_hide_the_others_offsets(
 ) -> None:
     channel = new_channel(partitions=3)
     with broker_at(gateway_url) as broker:
-        produced(broker, channel, encoded(channel, 2), 2)
+        produce_values(broker, channel, encode(channel, 2), 2)
         leaderless.add(1)
         name = channel.name.encode()
         requests = [PartitionOffsetRequest(name, number, OffsetType.LATEST) for number in range(3)]
         responses = broker.request_offset_limits(requests).topics[name]
         assert [tuple(responses[number]) for number in range(3)] == [([0], 0), ([], 5), ([2], 0)]
         assert "no leader" in responses[1].reason
-        assert limit(broker, channel, OffsetType.EARLIEST, 1).err == LeaderNotAvailable.ERROR_CODE
+        assert (
+            fetch_offset(broker, channel, OffsetType.EARLIEST, 1).err
+            == LeaderNotAvailable.ERROR_CODE
+        )
         leaderless.clear()
-        assert limit(broker, channel, OffsetType.LATEST, 1).offset == [0]
+        assert fetch_offset(broker, channel, OffsetType.LATEST, 1).offset == [0]
 
 
 def opened(channel: Channel, **wishes: Any) -> ChannelWriter:
@@ -225,7 +228,7 @@ def test_a_producer_closes_after_a_leader_election(
     monkeypatch.setattr(channel_producers, "_LEAST_DETACH_S", 0.2)
     elections.left = math.inf
     for _ in range(2):
-        assert raised(impatient.close, 0.2) == KafkaError._ALL_BROKERS_DOWN
+        assert error_code_of(impatient.close, 0.2) == KafkaError._ALL_BROKERS_DOWN
     assert sorted(states(site.gateway.channel(name))) == ["closed", "error"]
 
 
@@ -234,14 +237,14 @@ def test_a_broker_closes_after_a_leader_election(
 ) -> None:
     channel = new_channel()
     broker = broker_at(gateway_url)
-    produced(broker, channel, encoded(channel, 3))
+    produce_values(broker, channel, encode(channel, 3))
     elections.left = 2
     broker.close()
     broker.close()
     assert states(channel) == ["closed"]
 
     impatient = broker_at(gateway_url, socket_timeout_ms=1000)
-    produced(impatient, channel, encoded(channel, 3))
+    produce_values(impatient, channel, encode(channel, 3))
     elections.left = math.inf
     for _ in range(2):
         with pytest.raises(KafkaUnavailable):
@@ -253,9 +256,9 @@ def test_a_broker_returns_offsets_after_a_leader_election(
     broker: Broker, new_channel: NewChannel, elections: Elections
 ) -> None:
     channel = new_channel()
-    produced(broker, channel, encoded(channel, 3))
+    produce_values(broker, channel, encode(channel, 3))
     elections.left = 2
-    assert limit(broker, channel, OffsetType.LATEST).offset == [3]
+    assert fetch_offset(broker, channel, OffsetType.LATEST).offset == [3]
 
 
 def test_a_consumer_gets_offsets_after_a_leader_election(site: Facade) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 import confluent_kafka
 import pytest
 
-from confluent_facade import Facade, polled_until
+from confluent_facade import Facade, poll_until
 from sluiceway import Channel, Gateway, Position
 from sluiceway.confluent import Consumer
 from sluiceway.errors import InvalidRequest, OptionError
@@ -60,7 +60,7 @@ def test_a_consumer_group_of_any_name_is_mirrored_to_kafka(
     connection = site.gateway.channel(name).connection("read")
     kafka = confluent_kafka.Consumer({**connection.kafka, "group.id": group})
     topic = confluent_kafka.TopicPartition(connection.topic_name, 0)
-    polled_until(partial(lambda: kafka.committed([topic], 10)[0].offset == 5))
+    poll_until(partial(lambda: kafka.committed([topic], 10)[0].offset == 5))
     kafka.close()
 
 

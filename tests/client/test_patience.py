@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from confluent_facade import Facade, polled_until
+from confluent_facade import Facade, poll_until
 from sluiceway import Channel, Gateway, Heartbeat, InputPort, OutputPort
 from sluiceway.confluent import Consumer, KafkaError
 from sluiceway.errors import Conflict, OptionError
@@ -114,12 +114,12 @@ def test_a_killed_consumer_is_replaced_at_once_by_one_with_its_instance_id(
         assert partitions == "0 1\n"
         other.subscribe([name])
         # The script does not poll, so it keeps them for now.
-        polled_until(lambda: other.poll(0) is None, other)
+        poll_until(lambda: other.poll(0) is None, other)
     again = consumer(**earliest, **{"group.instance.id": "one"})
     again.subscribe([name])
     began_s = time.monotonic()
-    polled_until(lambda: [p.partition for p in again.assignment()] == [0], again, other)
-    polled_until(lambda: [p.partition for p in other.assignment()] == [1], again, other)
+    poll_until(lambda: [p.partition for p in again.assignment()] == [0], again, other)
+    poll_until(lambda: [p.partition for p in other.assignment()] == [1], again, other)
     assert time.monotonic() - began_s < 30
 
 
@@ -130,10 +130,10 @@ def test_a_second_consumer_with_an_instance_id_fences_the_first(
     made = partial(consumer, **{"group.instance.id": "one"})
     first = made()
     first.subscribe([name])
-    polled_until(lambda: len(first.assignment()) == 2, first)
+    poll_until(lambda: len(first.assignment()) == 2, first)
     second = made()
     second.subscribe([name])
-    polled_until(lambda: len(second.assignment()) == 2, second)
+    poll_until(lambda: len(second.assignment()) == 2, second)
     errors: list[int] = []
 
     def fenced() -> bool:
@@ -164,7 +164,7 @@ def test_session_timeout_and_heartbeat_interval_stay_within_the_channels_bounds(
     ):
         one = consumer(**config)
         one.subscribe([name])
-        polled_until(partial(one.assignment), one)
+        poll_until(partial(one.assignment), one)
         (member,) = (each for each in gateway.channel(name).endpoints() if each.lives)
         assert member.patience_s == patience_s
         one.close()

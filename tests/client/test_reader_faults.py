@@ -155,7 +155,7 @@ def test_kafka_unavailable_during_a_read_is_an_error_that_keeps_positions(
         for call in (own.lag, sharing.lag):
             with pytest.raises(KafkaUnavailable):
                 call()
-        fragile_kafka.mend()
+        fragile_kafka.restore()
         with ChannelWriter(connection) as writer:
             writer.write(readings(5, 30))
         for reader in (own, sharing):

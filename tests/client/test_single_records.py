@@ -130,7 +130,7 @@ def test_a_failed_delivery_is_raised_by_a_later_write(
     assert raised.value.failed_records == writer.accepted_records
     with pytest.raises(EndpointClosed):
         writer.write(readings(1)[0])
-    fragile_kafka.mend()
+    fragile_kafka.restore()
 
 
 def test_closing_raises_a_failed_delivery_that_no_call_has_raised(
@@ -142,7 +142,7 @@ def test_closing_raises_a_failed_delivery_that_no_call_has_raised(
     writer.write(readings(1)[0])
     with pytest.raises(DeliveryFailed):
         writer.close()
-    fragile_kafka.mend()
+    fragile_kafka.restore()
 
 
 def test_abort_discards_single_records(topics: Topics) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -274,3 +275,20 @@ def test_invalid_arguments_are_refused_by_name(topics: Topics, wrong: dict[str, 
     name = next(iter(wrong.get("config", wrong)))
     with pytest.raises(OptionError, match=name):
         ChannelWriter(topics.connect(), **wrong)
+
+
+def test_a_table_whose_memory_changes_later_is_written_as_it_was(
+    topics: Topics, each_format: str
+) -> None:
+    connection = topics.connect(
+        each_format,
+        partitions=1,
+        definition={"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]},
+    )
+    ids = np.arange(10)
+    with ChannelWriter(connection, batch_records=7) as writer:
+        for _ in range(5):
+            writer.write(pa.table({"id": ids}))
+            ids += 10
+    with ChannelReader(connection, until="now") as reader:
+        assert [record["id"] for record in reader] == [*range(50)]

@@ -84,7 +84,7 @@ def test_kafka_unavailable_during_a_write_fails_after_the_delivery_timeout(
     with pytest.raises(DeliveryFailed) as raised:
         writer.flush()
     assert (raised.value.written_records, raised.value.failed_records) == (10, 5)
-    fragile_kafka.mend()
+    fragile_kafka.restore()
     assert count(connection) == 10
 
 

@@ -1,6 +1,6 @@
-"""A job for spark-submit that writes its results into a JSON file.
+"""A job for spark-submit that writes its results to a JSON file.
 
-Writes and reads a channel, then reads it with other Pythons, which fail on executors.
+Writes and reads a channel, then reads it with the Pythons of broken environments.
 """
 
 import json
@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 import sluiceway.spark
 
 
-def where(_: object) -> dict[str, str]:
-    """Return the directory and the modules of a Python process."""
+def locations(_: object) -> dict[str, str]:
+    """Return the directory and the locations of modules of a Python process."""
     import confluent_kafka
 
     import sluiceway
@@ -27,7 +27,7 @@ def where(_: object) -> dict[str, str]:
 
 
 def failure(spark: SparkSession, environment: str, name: str) -> str:
-    """Return the error of a read with the Python of another environment on executors."""
+    """Read with another environment's Python on executors, and return the error."""
     spark.sparkContext.pythonExec = f"./{environment}/bin/python"
     sluiceway.spark.register(spark)
     try:
@@ -41,14 +41,14 @@ def main(name: str, file: str, *environments: str) -> None:
     sluiceway.spark.register(spark)
     frame = spark.range(1000, numPartitions=2).selectExpr("id", "cast(id as string) s")
     frame.write.format("channel").mode("append").option("create", "true").save(name)
-    back = spark.read.format("channel").option("minPartitions", 2).load(name)
-    found = {
-        "rows": back.selectExpr("count(*)", "sum(id)", "sum(cast(s as bigint))").first(),
-        "driver": where(None),
-        "executors": spark.sparkContext.parallelize(range(2), 2).map(where).collect(),
+    read = spark.read.format("channel").option("minPartitions", 2).load(name)
+    results = {
+        "rows": read.selectExpr("count(*)", "sum(id)", "sum(cast(s as bigint))").first(),
+        "driver": locations(None),
+        "executors": spark.sparkContext.parallelize(range(2), 2).map(locations).collect(),
         "failures": {each: failure(spark, each, name) for each in environments},
     }
-    Path(file).write_text(json.dumps(found))
+    Path(file).write_text(json.dumps(results))
     spark.stop()
 
 

@@ -1,7 +1,7 @@
 """Writes under retries, speculation, and lost executors and drivers, with two executor processes.
 
-Arguments: the gateway's URL, batch or stream, the fault, the name of the channel, a directory in
-which processes note which faults have happened, and perhaps the URL of Spark's master.
+Arguments: the gateway's URL, batch or stream, the fault, the name of the channel, a directory for
+the record of faults that have happened, and optionally the URL of Spark's master.
 """
 
 import os
@@ -25,7 +25,7 @@ Rows = Iterator[pa.RecordBatch]
 
 
 def first(directory: str, event: str) -> bool:
-    """Whether this call, of all processes, is the first one for the event."""
+    """Return whether this is the first call for the event in all processes."""
     try:
         Path(directory, event).touch(exist_ok=False)
     except FileExistsError:
@@ -33,8 +33,8 @@ def first(directory: str, event: str) -> bool:
     return True
 
 
-def written(url: str, channel: str) -> None:
-    """Wait until this task has records in Kafka: its number is that of its partition."""
+def wait_for_records(url: str, channel: str) -> None:
+    """Wait until this task has records in Kafka, in the partition with its number."""
     with Gateway(url) as gateway:
         identity = TopicIdentity(gateway.channel(channel).connection("read"), {})
     deadline_s = time.monotonic() + TIMEOUT_S
@@ -61,14 +61,14 @@ def killed(batches: Rows, directory: str) -> Rows:
 
 
 def held(batches: Rows, directory: str) -> Rows:
-    """Wait for the end of the driver, which the test kills."""
+    """Wait until the test kills the driver."""
     if first(directory, f"held-{number()}"):
         signal.pause()
     yield from batches
 
 
 def slow(batches: Rows, directory: str) -> Rows:
-    """Go on with the first attempt of one task when the speculative one has written as much."""
+    """Delay the first attempt of one task until the speculative one has written its records."""
     if number() == 1 and first(directory, "slow"):
         deadline_s = time.monotonic() + TIMEOUT_S
         while not Path(directory, "speculated").exists():
@@ -110,17 +110,17 @@ def spark_session(url: str, master: str) -> SparkSession:
 
 
 def faulty(frame: DataFrame, url: str, fault: str, channel: str, directory: str) -> DataFrame:
-    """Return the rows, of which each task writes some before its fault."""
+    """Return the rows with a fault in each task after its rows."""
 
     def fail(batches: Rows) -> Rows:
-        taken = list(batches)
-        yield from taken
+        own_batches = list(batches)
+        yield from own_batches
         if not Path(directory, f"passed-{fault}-{number()}").exists():
-            written(url, channel)
+            wait_for_records(url, channel)
         yield from FAULTS[fault](iter(()), directory)
         Path(directory, f"passed-{fault}-{number()}").touch()
 
-    # A shuffle before, so that the order of a task's rows may differ between attempts.
+    # After a shuffle, the order of a task's rows may differ between attempts.
     shuffled = frame.repartition(TASKS)
     return shuffled.mapInArrow(fail, shuffled.schema)
 

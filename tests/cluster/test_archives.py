@@ -27,7 +27,7 @@ spark.sql.shuffle.partitions 2
 spark.task.maxFailures 1
 spark.ui.enabled false
 """
-# Environments that fail on executors; the driver has a working one at each of these paths.
+# Environments that fail on executors; on the driver these paths are working environments.
 BROKEN = ("missing", "other")
 OTHER_PYTHON = """
 import sys
@@ -40,9 +40,9 @@ sys.version_info = Version(3, sys.version_info[1] - 1, 0, "final", 0)
 def commands(heading: str) -> str:
     """Return the shell commands of the first block below a heading of docs/clusters.md."""
     page = (ROOT / "docs" / "clusters.md").read_text().partition(f"\n## {heading}\n")[2]
-    found = re.search(r"```sh\n(.*?)```", page, re.DOTALL)
-    assert found is not None
-    return found[1]
+    match = re.search(r"```sh\n(.*?)```", page, re.DOTALL)
+    assert match is not None
+    return match[1]
 
 
 def shell(script: str, directory: Path, **variables: str) -> None:
@@ -65,19 +65,19 @@ def directory(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     broken = tmp_path_factory.mktemp("broken")
     for name in BROKEN:
         environment = make_environment(broken / name, None)
-        _spoil(environment, name)
+        _break(environment, name)
         shell(f"tar -czf {directory / name}.tar.gz -C {environment.path} .", directory)
     for name in BROKEN:
         (directory / name).symlink_to("environment")
     return directory
 
 
-def _spoil(environment: Environment, name: str) -> None:
+def _break(environment: Environment, name: str) -> None:
     """Add the packages that Spark needs, and break the environment."""
     for each in ("numpy", "numpy.libs", "pyarrow"):
         (environment.packages / each).symlink_to(Path(pyarrow.__file__).parents[1] / each)
     if name == "other":
-        # Not sitecustomize, which a system's Python may have.
+        # Not in `sitecustomize`, because the system's Python may have one.
         (environment.packages / "other_python.py").write_text(OTHER_PYTHON)
         (environment.packages / "other.pth").write_text("import other_python\n")
 
@@ -96,14 +96,14 @@ def submitted(
     assert packing.startswith("tar ")
     archives = "".join(f",{name}.tar.gz#{name}" for name in BROKEN)
     script = f"{packing}\n{submit}"
-    for documented, here in {
+    for documented, replacement in {
         "https://gateway.example:8900": gateway_url,
         "spark://master.example:7077": "local-cluster[1,2,1024]",
         "environment.tar.gz#environment": f"environment.tar.gz#environment{archives}",
         "job.py": f"{JOB} archives found.json {' '.join(BROKEN)}",
     }.items():
         assert documented in script
-        script = script.replace(documented, here)
+        script = script.replace(documented, replacement)
     shell(
         script,
         directory,
@@ -113,8 +113,8 @@ def submitted(
         SPARK_LOCAL_DIRS=str(directory / "local"),
         SPARK_LOCAL_IP="127.0.0.1",
     )
-    found: dict[str, Any] = json.loads((directory / "found.json").read_text())
-    return found
+    results: dict[str, Any] = json.loads((directory / "found.json").read_text())
+    return results
 
 
 def test_executors_run_the_client_of_the_archive(

@@ -1,4 +1,4 @@
-"""Exactly-once writes of Spark with two executors: retries, speculation, lost processes."""
+"""Exactly-once writes of Spark on two executors: retries, speculation, lost processes."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ TASKS = 4
 
 
 class Job:
-    """The job, run to its end or started; its runs share a directory."""
+    """Runs of the job `attempts_job.py`, which share a directory."""
 
     def __init__(self, gateway_url: str, channel: Channel, directory: Path) -> None:
         self.shared = directory / "shared"
@@ -54,19 +54,19 @@ class Job:
         )
 
     def __call__(self, kind: str, fault: str, *master: str) -> None:
-        """Run it; it succeeds."""
+        """Run the job, and assert its success."""
         status, output = self.outcome(kind, fault, *master)
         assert status == 0, output
 
     def outcome(self, kind: str, fault: str, *master: str) -> tuple[int, str]:
-        """Run it; return the exit status and the output."""
+        """Run the job, and return its exit status and output."""
         with self.start(kind, fault, *master) as process:
             output, _ = process.communicate(timeout=480)
             return process.returncode, output
 
     @contextmanager
     def holding(self, kind: str) -> Iterator[None]:
-        """Run it until all tasks have records in Kafka; then kill both processes of the driver."""
+        """Run the job until all tasks have records in Kafka; after the block, kill the driver."""
         with self.start(kind, "held") as process:
             try:
                 until(lambda: len(list(self.shared.glob("held-*"))) == TASKS)
@@ -75,21 +75,21 @@ class Job:
                 for pid in (process.pid, *children(process.pid)):
                     os.kill(pid, signal.SIGKILL)
                 assert process.stdout is not None
-                # Executors have it too.
+                # Executors have the pipe, too.
                 process.stdout.close()
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started, such as the JVM of Spark's driver."""
-    found = []
+    """Return the child processes of a process, such as the JVM of Spark's driver."""
+    pids = []
     for each in Path("/proc").glob("[0-9]*/stat"):
         try:
             stat = each.read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(stat.rpartition(")")[2].split()[1]) == pid:
-            found.append(int(each.parent.name))
-    return found
+            pids.append(int(each.parent.name))
+    return pids
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def run(gateway_url: str, channel: Channel, tmp_path: Path) -> Job:
 
 @pytest.fixture
 def two_hosts(tmp_path: Path) -> Iterator[str]:
-    """The URL of a Spark whose workers have different addresses, so that Spark speculates."""
+    """The URL of a Spark master with workers on different addresses, so that Spark speculates."""
     environment = os.environ | spark_environment(tmp_path / "cluster")
     spark_class = f"{environment['SPARK_HOME']}/bin/spark-class"
     (port,) = free_ports(1)
@@ -133,8 +133,8 @@ def two_hosts(tmp_path: Path) -> Iterator[str]:
     with ExitStack() as stack:
         stack.enter_context(running("master.Master", "--host", "127.0.0.1", "--port", str(port)))
         for host in ("127.0.0.2", "127.0.0.3"):
-            place = ("--host", host, "--work-dir", str(tmp_path / "cluster" / host))
-            stack.enter_context(running("worker.Worker", *place, "-c", "2", "-m", "1g", url))
+            options = ("--host", host, "--work-dir", str(tmp_path / "cluster" / host))
+            stack.enter_context(running("worker.Worker", *options, "-c", "2", "-m", "1g", url))
         yield url
 
 
@@ -154,7 +154,7 @@ def test_each_record_is_visible_once(
 
     assert ledger.ids(channel) == [*range(ROWS)]
     assert ledger.kinds(channel) == ["commit"]
-    # The fault took place: some attempts wrote what is invisible.
+    # The fault happened: there are invisible records of failed attempts.
     assert raw_records(channel) > ROWS
 
 

@@ -37,8 +37,8 @@ def test_the_registered_class_creates_data_sources(version: str) -> None:
     register(session, gateway="http://gateway:8900")  # type: ignore[arg-type]
 
     registered = cloudpickle.loads(cloudpickle.dumps(session.registered[0]))
-    made = registered(options={"path": "flights"})
+    source = registered(options={"path": "flights"})
     assert issubclass(registered, DataSource)
     assert registered.name() == "channel"
-    assert type(made) is ChannelDataSource
-    assert (made.options, made.gateway_url) == ({"path": "flights"}, "http://gateway:8900")
+    assert type(source) is ChannelDataSource
+    assert (source.options, source.gateway_url) == ({"path": "flights"}, "http://gateway:8900")

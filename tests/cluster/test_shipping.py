@@ -1,4 +1,4 @@
-"""Unpickling in workers where the client is missing, incomplete or of another version."""
+"""Unpickling in workers with a missing, incomplete or different client."""
 
 import pickle
 import subprocess
@@ -27,9 +27,9 @@ INSTALL = "install sluiceway 0.1.0 there"
 
 @pytest.fixture
 def shipped(tmp_path: Path) -> Path:
-    made = ChannelDataSource({"path": "flights"}, gateway_url="http://gateway:8900")
+    source = ChannelDataSource({"path": "flights"}, gateway_url="http://gateway:8900")
     file = tmp_path / "shipped"
-    file.write_bytes(cloudpickle.dumps(made))
+    file.write_bytes(cloudpickle.dumps(source))
     return file
 
 
@@ -41,58 +41,58 @@ def client(directory: Path, version: str) -> Path:
     return directory
 
 
-def open_alone(shipped: Path, *path: Path) -> str:
+def unpickle_in_worker(shipped: Path, *path: Path) -> str:
     """Unpickle in a Python with PySpark and `path`; return the output."""
     packages = shipped.with_name("packages")
     packages.mkdir()
     for each in (py4j, pyspark):
         (packages / each.__name__).symlink_to(Path(each.__file__).parent)
     program = f"import sys\nsys.path[:0] = {[str(each) for each in (packages, *path)]}\n{OPENING}"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program, str(shipped)],
         capture_output=True,
         text=True,
         check=True,
         timeout=480,
     )
-    return done.stdout
+    return result.stdout
 
 
 def test_shipped_objects_survive_pickling() -> None:
-    made = ChannelDataSource({"path": "flights"}, gateway_url="http://gateway:8900")
+    source = ChannelDataSource({"path": "flights"}, gateway_url="http://gateway:8900")
 
-    for copy in (pickle.loads(pickle.dumps(made)), cloudpickle.loads(cloudpickle.dumps(made))):  # noqa: S301
+    for copy in (pickle.loads(pickle.dumps(source)), cloudpickle.loads(cloudpickle.dumps(source))):  # noqa: S301
         assert type(copy) is ChannelDataSource
-        assert vars(copy) == vars(made)
+        assert vars(copy) == vars(source)
 
 
 def test_a_worker_without_the_client_fails_with_the_install_command(shipped: Path) -> None:
-    said = open_alone(shipped)
+    output = unpickle_in_worker(shipped)
 
-    assert f"worker {sys.executable}" in said
-    assert "cannot load sluiceway: No module named 'sluiceway'" in said
-    assert INSTALL in said
-    assert "--archives environment.tar.gz#environment" in said
+    assert f"worker {sys.executable}" in output
+    assert "cannot load sluiceway: No module named 'sluiceway'" in output
+    assert INSTALL in output
+    assert "--archives environment.tar.gz#environment" in output
 
 
 @pytest.mark.parametrize("version", ["0.0.9", "0.2.0", "1.1.0"])
 def test_a_worker_with_another_version_fails_with_both_versions(
     shipped: Path, tmp_path: Path, version: str
 ) -> None:
-    said = open_alone(shipped, client(tmp_path, version))
+    output = unpickle_in_worker(shipped, client(tmp_path, version))
 
-    assert f"has sluiceway {version}, the driver has 0.1.0" in said
-    assert INSTALL in said
+    assert f"has sluiceway {version}, the driver has 0.1.0" in output
+    assert INSTALL in output
 
 
 def test_a_worker_with_an_incomplete_client_fails_with_the_missing_module(
     shipped: Path, tmp_path: Path
 ) -> None:
-    """A patch of the same minor version is accepted, and fails on the missing module."""
-    said = open_alone(shipped, client(tmp_path, "0.1.7"))
+    """A client with another patch version is accepted; only the missing module is reported."""
+    output = unpickle_in_worker(shipped, client(tmp_path, "0.1.7"))
 
-    assert "cannot load sluiceway: No module named 'sluiceway.spark'" in said
-    assert INSTALL in said
+    assert "cannot load sluiceway: No module named 'sluiceway.spark'" in output
+    assert INSTALL in output
 
 
 def test_every_class_that_spark_pickles_is_shipped() -> None:

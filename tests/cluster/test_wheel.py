@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from environments import ROOT, Environment, make_environment, needed
+from environments import ROOT, Environment, make_environment, requirements_of
 
 LOADED = """
 import sys, sluiceway
@@ -78,10 +78,10 @@ def test_the_metadata_names_the_extras_and_the_command(wheel: Path) -> None:
 
 
 def test_the_client_requires_neither_spark_nor_the_gateway(wheel: Path) -> None:
-    asked = {each.name.lower() for each in needed(wheel)}
+    required = {each.name.lower() for each in requirements_of(wheel)}
 
-    assert {"confluent-kafka", "fastavro", "httpx", "numpy", "pyarrow"} <= asked
-    assert asked & {"pyspark", "pandas", "fastapi", "sqlalchemy", "grpcio"} == set()
+    assert {"confluent-kafka", "fastavro", "httpx", "numpy", "pyarrow"} <= required
+    assert required & {"pyspark", "pandas", "fastapi", "sqlalchemy", "grpcio"} == set()
 
 
 def test_the_client_imports_without_spark(client: Environment) -> None:
@@ -96,7 +96,7 @@ def test_the_client_imports_without_spark(client: Environment) -> None:
 def test_the_command_names_the_missing_extra(
     client: Environment,
 ) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [client.path / "bin" / "sluiceway", "channels", "list"],
         capture_output=True,
         text=True,
@@ -104,8 +104,8 @@ def test_the_command_names_the_missing_extra(
         check=False,
     )
 
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
         "sluiceway: this command needs the package click, which comes with the extra 'gateway': "
         "`pip install '.[gateway]'` in a checkout of sluiceway 0.1.0.\n"
     )
@@ -116,8 +116,8 @@ def test_an_installed_gateway_migrates_its_database(wheel: Path, tmp_path: Path)
     gateway = make_environment(tmp_path / "environment", wheel, "gateway")
     database = f"sqlite:///{tmp_path / 'gateway.db'}"
 
-    said = gateway.run("sluiceway", "migrate", SLUICEWAY_DATABASE_URL=database)
+    output = gateway.run("sluiceway", "migrate", SLUICEWAY_DATABASE_URL=database)
 
     newest = max(path.name[:4] for path in (ROOT / "migrations" / "versions").glob("0*.py"))
-    assert newest in said
+    assert newest in output
     assert (tmp_path / "gateway.db").exists()

@@ -2,12 +2,11 @@
 
     python tests/deploy/recording.py tests/deploy/recorded/client-X.Y.Z.json
 
-Run at a release; `test_older_client.py` replays every recording against today's gateway. Recorded
-is what goes through any of the client's connections, those of its endpoints too, but for the beats
-that come of themselves: when these come, and how many, is chance. What differs from run to run is
-replaced: `<uid N>` and its first 8 digits `<uid8 N>` for the Nth uid that is seen, `<etag>` for the
-ETag of the path's last response, `<topic id>` for the id of the topic that was seen last, and
-`<time>`, `<text>`, `<number>`, `<address>` for what only has a form.
+Run it at a release; `test_older_client.py` replays every recording against the current gateway. A
+recording has the exchanges of all connections, except for periodic heartbeats, whose number varies.
+Placeholders replace values that differ between runs: `<uid N>` and its first 8 digits `<uid8 N>`
+the Nth uid, `<etag>` the ETag of the path's last response, `<topic id>` the id of the last topic,
+and `<time>`, `<text>`, `<number>` and `<address>` any value of that kind.
 """
 
 import json
@@ -58,74 +57,75 @@ SENT = ("If-Match", "If-None-Match", "Idempotency-Key")
 
 
 class Recorder:
-    """Notes each exchange; of waiting reads in a row only the last one."""
+    """Records each exchange; of consecutive long polls only the last one."""
 
     def __init__(self) -> None:
         self.exchanges: list[dict[str, Any]] = []
         self._uids: list[str] = []
 
     def note(self, response: httpx.Response) -> None:
-        """Take one exchange, when its response has come."""
+        """Record an exchange after its response."""
         request = response.request
         if threading.current_thread().name == "sluiceway-heartbeat":
             return
         response.read()
         content = response.json() if response.content else None
-        self._learn(content)
+        self._collect_uids(content)
         exchange = {
             "method": request.method,
             "path": request.url.path,
-            "query": {name: self._named(value) for name, value in request.url.params.items()},
+            "query": {
+                name: self._with_placeholders(value) for name, value in request.url.params.items()
+            },
             "headers": {
                 name: "<etag>" if request.headers[name][0] == '"' else request.headers[name]
                 for name in SENT
                 if name in request.headers
             },
-            "body": self._general(json.loads(request.content)) if request.content else None,
+            "body": self._generalized(json.loads(request.content)) if request.content else None,
             "response": {
                 "status": response.status_code,
                 "etag": "etag" in response.headers,
-                "json": self._general(content),
+                "json": self._generalized(content),
             },
         }
         if self.exchanges and _waits(exchange) and _waits(self.exchanges[-1]):
             self.exchanges.pop()
         self.exchanges.append(exchange)
 
-    def _learn(self, value: Any) -> None:
+    def _collect_uids(self, value: Any) -> None:
         if isinstance(value, dict):
             uid = value.get("uid")
             if isinstance(uid, str) and uid not in self._uids:
                 self._uids.append(uid)
             for each in value.values():
-                self._learn(each)
+                self._collect_uids(each)
         elif isinstance(value, list):
             for each in value:
-                self._learn(each)
+                self._collect_uids(each)
 
-    def _general(self, value: Any, key: str = "", parent: str = "") -> Any:
+    def _generalized(self, value: Any, key: str = "", parent: str = "") -> Any:
         if isinstance(value, dict):
-            return {name: self._general(each, name, key) for name, each in value.items()}
+            return {name: self._generalized(each, name, key) for name, each in value.items()}
         if isinstance(value, list):
-            return [self._general(each, key, parent) for each in value]
+            return [self._generalized(each, key, parent) for each in value]
         if value is None or (key not in FORMS and not isinstance(value, str)):
             return value
         if parent == "topic" and key == "id":
             return "<topic id>"
-        return FORMS.get(key) or self._named(value)
+        return FORMS.get(key) or self._with_placeholders(value)
 
-    def everywhere(self) -> None:
-        """Take the exchanges of all connections that are made from now on."""
-        connected = Transport._connected
+    def install(self) -> None:
+        """Record the exchanges of all clients that are opened from now on."""
+        open_client = Transport._open
 
-        def hooked(transport: Transport) -> httpx.Client:
-            client = connected(transport)
-            client.event_hooks = {"response": [self.note]}
-            return client
+        def hooked(transport: Transport) -> None:
+            open_client(transport)
+            transport._http.event_hooks = {"response": [self.note]}
 
-        Transport._connected = hooked  # type: ignore[method-assign]
+        Transport._open = hooked  # type: ignore[method-assign]
 
-    def _named(self, text: str) -> str:
+    def _with_placeholders(self, text: str) -> str:
         for number, uid in enumerate(self._uids, 1):
             text = text.replace(uid, f"<uid {number}>").replace(uid[:8], f"<uid8 {number}>")
         return text
@@ -136,7 +136,7 @@ def _waits(exchange: dict[str, Any]) -> bool:
 
 
 def work(gateway: Gateway) -> None:
-    """Make the requests of jobs, refused ones included."""
+    """Send the requests of jobs, including some that are refused."""
     channel = gateway.channel(
         "departures",
         SCHEMA,
@@ -171,7 +171,7 @@ def work(gateway: Gateway) -> None:
 
 
 def work_together(gateway: Gateway) -> None:
-    """Make the requests of endpoints: attach, heartbeat, commit, fail, detach."""
+    """Send the requests of endpoints: attach, heartbeat, commit, failure, detach."""
     channel = gateway.channel(
         "arrivals", SCHEMA, partitions=2, heartbeat=Heartbeat(interval_ms=1000)
     )
@@ -194,7 +194,7 @@ def work_together(gateway: Gateway) -> None:
 
 
 def main(path: Path) -> None:
-    """Run a broker and a gateway, work, and write the recording."""
+    """Run a broker, a gateway and the work, and write the recording."""
     recorder = Recorder()
     with tempfile.TemporaryDirectory() as directory:
         database = f"sqlite:///{directory}/gateway.db"
@@ -203,7 +203,7 @@ def main(path: Path) -> None:
             settings = Settings(
                 database_url=database, kafka_bootstrap_servers=kafka.bootstrap_servers
             )
-            recorder.everywhere()
+            recorder.install()
             with serving(create_app(settings)) as url, Gateway(url) as gateway:
                 work(gateway)
                 work_together(gateway)

@@ -1,4 +1,4 @@
-"""docker-compose.yml against the Compose specification, the code, and the images."""
+"""docker-compose.yml matches the Compose specification, the code, and the images."""
 
 import re
 import subprocess
@@ -22,15 +22,15 @@ LONG_RUNNING = {"kafka", "postgres", "gateway"}
 
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
-    """The file as written: it uses no variables and no `extends`, which a test below holds."""
-    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
-    return found
+    """The parsed file. It has no variables to substitute, as a test below checks."""
+    config_: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+    return config_
 
 
 @pytest.fixture(scope="module")
 def services(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = config["services"]
-    return found
+    services_: dict[str, dict[str, Any]] = config["services"]
+    return services_
 
 
 def test_the_file_conforms_to_the_compose_specification(
@@ -59,7 +59,7 @@ def test_the_file_needs_no_shell_variables() -> None:
 
 @pytest.mark.long
 def test_docker_compose_parses_the_same_services(services: dict[str, Any]) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         ["docker-compose", "--file", str(COMPOSE), "--profile", "spark", "config"],
         env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"},
         capture_output=True,
@@ -67,12 +67,12 @@ def test_docker_compose_parses_the_same_services(services: dict[str, Any]) -> No
         timeout=480,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    read = yaml.safe_load(done.stdout)["services"]
-    assert read.keys() == services.keys()
+    assert (result.returncode, result.stderr) == (0, "")
+    parsed = yaml.safe_load(result.stdout)["services"]
+    assert parsed.keys() == services.keys()
     for name, each in services.items():
-        assert read[name]["image"] == each["image"]
-        assert read[name].get("environment", {}) == each.get("environment", {})
+        assert parsed[name]["image"] == each["image"]
+        assert parsed[name].get("environment", {}) == each.get("environment", {})
 
 
 def test_images_are_pinned_and_sluiceways_have_this_version(services: dict[str, Any]) -> None:
@@ -99,15 +99,16 @@ def test_long_running_services_have_a_healthcheck_and_restart(services: dict[str
     assert {name for name, each in services.items() if each["restart"] != "no"} == LONG_RUNNING
     for name in LONG_RUNNING:
         check = services[name]["healthcheck"]
-        assert check["test"][0] == "CMD", "no shell is needed"
+        assert check["test"][0] == "CMD", "the check must not need a shell"
         assert {"interval", "timeout", "retries"} <= check.keys()
-        assert "curl" not in check["test"], "which no image is promised to have"
+        assert "curl" not in check["test"], "images need not contain curl"
 
 
 def test_services_start_in_dependency_order(services: dict[str, Any]) -> None:
     def after(name: str) -> dict[str, str]:
         return {
-            other: how["condition"] for other, how in services[name].get("depends_on", {}).items()
+            other: dependency["condition"]
+            for other, dependency in services[name].get("depends_on", {}).items()
         }
 
     assert after("migrate") == {"postgres": "service_healthy"}
@@ -116,7 +117,7 @@ def test_services_start_in_dependency_order(services: dict[str, Any]) -> None:
         "kafka": "service_healthy",
     }
     assert after("spark") == {"gateway": "service_healthy"}
-    assert services["spark"]["profiles"] == ["spark"], "it runs on wish only"
+    assert services["spark"]["profiles"] == ["spark"], "it must start on request only"
 
 
 def test_commands_are_the_gateways_own(services: dict[str, Any]) -> None:
@@ -156,8 +157,8 @@ def test_kafka_listens_at_its_advertised_address(services: dict[str, Any]) -> No
     kafka, gateway = services["kafka"]["environment"], services["gateway"]["environment"]
     advertised = dict(each.split("://") for each in kafka["KAFKA_ADVERTISED_LISTENERS"].split(","))
     bound = dict(each.split("://") for each in kafka["KAFKA_LISTENERS"].split(","))
-    told = yaml.safe_load(gateway["SLUICEWAY_KAFKA_LISTENERS"])
-    assert told == {"internal": advertised["INTERNAL"], "external": advertised["EXTERNAL"]}
+    listeners = yaml.safe_load(gateway["SLUICEWAY_KAFKA_LISTENERS"])
+    assert listeners == {"internal": advertised["INTERNAL"], "external": advertised["EXTERNAL"]}
     assert gateway["SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS"] == advertised["INTERNAL"]
     protocols = kafka["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(",")
     assert {each.split(":")[0] for each in protocols} == bound.keys()
@@ -177,13 +178,13 @@ def test_secrets_are_files_outside_git_and_images(
     assert {path.parent for path in files.values()} == {ROOT / "secrets"}
     assert "/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
     for each in services.values():
-        given = set(each.get("secrets", []))
-        assert given <= files.keys()
+        secrets_of_service = set(each.get("secrets", []))
+        assert secrets_of_service <= files.keys()
         for name, value in each.get("environment", {}).items():
-            # A secret is named by a file alone, and each file is one that the service gets.
+            # Secrets are passed as files only, and each file is one of the service's secrets.
             assert not re.search(r"PASSWORD$|TOKEN$|_KEY$|_URL$", name) or name == "SLUICEWAY_URL"
             if name.endswith("_FILE"):
-                assert value.removeprefix("/run/secrets/") in given
+                assert value.removeprefix("/run/secrets/") in secrets_of_service
 
 
 @pytest.fixture
@@ -195,10 +196,10 @@ def secrets(tmp_path: Path) -> Path:
 
 
 def test_the_readme_creates_every_secret(config: dict[str, Any], secrets: Path) -> None:
-    assert secrets.stat().st_mode & 0o77 == 0, "others do not get to the files"
-    token_is_made_by_the_gateway = {"token"}
+    assert secrets.stat().st_mode & 0o77 == 0, "other users must not read the files"
+    created_by_the_gateway = {"token"}
     names = {each.name for each in secrets.iterdir()}
-    assert names | token_is_made_by_the_gateway == config["secrets"].keys()
+    assert names | created_by_the_gateway == config["secrets"].keys()
     assert "token create --scope admin me > secrets/token" in README
 
 

@@ -1,4 +1,4 @@
-"""The images: their files exist, their commands work, their packages are those of the tests."""
+"""The images: copied files, commands, and packages match the project."""
 
 import json
 import re
@@ -18,53 +18,55 @@ from sluiceway_gateway.cli.entry import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "gateway" / "Dockerfile", ROOT / "deploy" / "spark" / "Dockerfile"]
-BUILT_FROM = (ROOT / ".dockerignore").read_text().splitlines()
+DOCKERIGNORE = (ROOT / ".dockerignore").read_text().splitlines()
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:
-    """Return each instruction with its arguments, comments and line ends taken out."""
+    """Return each instruction with its arguments, without comments and line breaks."""
     lines = [each for each in path.read_text().splitlines() if not each.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(word, rest) for word, _, rest in (each.partition(" ") for each in joined.split("\n"))]
 
 
-def of(path: Path, word: str) -> list[str]:
+def arguments_of(path: Path, word: str) -> list[str]:
     return [rest for each, rest in instructions(path) if each == word]
 
 
 def stage(path: Path) -> list[tuple[str, str]]:
     """Return the instructions of the last stage."""
-    found = instructions(path)
-    return found[max(n for n, each in enumerate(found) if each[0] == "FROM") :]
+    all_instructions = instructions(path)
+    return all_instructions[
+        max(n for n, each in enumerate(all_instructions) if each[0] == "FROM") :
+    ]
 
 
-def copied(path: Path) -> list[str]:
-    """Return the files copied from the project."""
-    lines = [each.split() for each in of(path, "COPY") if not each.startswith("--from")]
+def copied_files(path: Path) -> list[str]:
+    """Return the files that are copied from the project."""
+    lines = [each.split() for each in arguments_of(path, "COPY") if not each.startswith("--from")]
     return [source for line in lines for source in line[:-1]]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_copied_files_exist_and_are_not_ignored(path: Path) -> None:
-    for source in copied(path):
+    for source in copied_files(path):
         assert (ROOT / source).exists(), source
-        assert f"!{source.split('/')[0]}" in BUILT_FROM, source
-    assert BUILT_FROM[1] == "*", "what is not named does not get into an image"
+        assert f"!{source.split('/')[0]}" in DOCKERIGNORE, source
+    assert DOCKERIGNORE[1] == "*", "files that are not listed must be ignored"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_images_are_pinned_by_hash_and_run_as_an_unprivileged_user(path: Path) -> None:
-    bases = [each.split()[0] for each in of(path, "FROM")]
+    bases = [each.split()[0] for each in arguments_of(path, "FROM")]
     assert {each.partition(":")[0] for each in bases} == {"python"}
     assert all(each.partition(":")[2].startswith("3.11-") for each in bases)
-    assert of(path, "USER") == ["10001:10001"]
+    assert arguments_of(path, "USER") == ["10001:10001"]
     assert [each[0] for each in stage(path)].index("USER") > max(
         n for n, each in enumerate(stage(path)) if each[0] == "RUN"
     )
-    installs = [each for each in of(path, "RUN") if "pip install" in each]
+    installs = [each for each in arguments_of(path, "RUN") if "pip install" in each]
     for each in installs:
         assert "--require-hashes" in each or ("--no-deps" in each and "/tmp/wheels" in each)  # noqa: S108
-    for each in of(path, "ENV"):
+    for each in arguments_of(path, "ENV"):
         name = each.partition("=")[0]
         assert not name.startswith("SLUICEWAY_") or name in GATEWAY | CLIENT
 
@@ -72,21 +74,21 @@ def test_images_are_pinned_by_hash_and_run_as_an_unprivileged_user(path: Path) -
 @pytest.mark.long
 def test_the_gateways_command_and_healthcheck_match_the_code(gateway_url: str) -> None:
     path = FILES[0]
-    assert of(path, "ENTRYPOINT") == ['["sluiceway"]']
-    (command,) = of(path, "CMD")
+    assert arguments_of(path, "ENTRYPOINT") == ['["sluiceway"]']
+    (command,) = arguments_of(path, "CMD")
     assert json.loads(command) == ["serve"]
     assert "serve" in COMMANDS
-    (check,) = of(path, "HEALTHCHECK")
+    (check,) = arguments_of(path, "HEALTHCHECK")
     program = json.loads(check.partition("CMD ")[2])
     assert program[:2] == ["python", "-c"]
-    assert of(path, "EXPOSE") == ["8900"]
+    assert arguments_of(path, "EXPOSE") == ["8900"]
 
     def healthy(address: str) -> bool:
         code = program[2].replace("http://127.0.0.1:8900", address)
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-S", "-c", code], capture_output=True, timeout=480, check=False
         )
-        return done.returncode == 0
+        return result.returncode == 0
 
     assert healthy(gateway_url)
     assert not healthy("http://127.0.0.1:1")
@@ -95,7 +97,7 @@ def test_the_gateways_command_and_healthcheck_match_the_code(gateway_url: str) -
 @pytest.mark.long
 def test_the_wheel_is_built_from_the_copied_files_only(tmp_path: Path) -> None:
     path = FILES[0]
-    for source in copied(path):
+    for source in copied_files(path):
         if source.startswith("requirements/"):
             continue
         if (ROOT / source).is_dir():
@@ -103,7 +105,7 @@ def test_the_wheel_is_built_from_the_copied_files_only(tmp_path: Path) -> None:
             shutil.copytree(ROOT / source, tmp_path / source, ignore=ignored)
         else:
             shutil.copy(ROOT / source, tmp_path / source)
-    (line,) = [each for each in of(path, "RUN") if "pip wheel" in each]
+    (line,) = [each for each in arguments_of(path, "RUN") if "pip wheel" in each]
     words = shlex.split(line.replace("/wheels", str(tmp_path / "wheels")))
     subprocess.run(
         [sys.executable, *words[1:]], cwd=tmp_path, check=True, capture_output=True, timeout=480
@@ -117,14 +119,14 @@ def test_the_wheel_is_built_from_the_copied_files_only(tmp_path: Path) -> None:
 
 
 def pins(name: str) -> dict[str, set[str]]:
-    """Return the hashes of each `name==version` in a file of requirements."""
+    """Return the hashes of each `name==version` in a requirements file."""
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
-    found: dict[str, set[str]] = {}
+    hashes_by_pin: dict[str, set[str]] = {}
     for block in re.split(r"\n(?=\S)", text.strip()):
         pin = re.match(r"([\w.-]+)(?:\[[\w,-]+\])?==(\S+)", block)
         assert pin is not None, block
-        found[f"{pin[1]}=={pin[2]}"] = set(re.findall(r"--hash=(\S+)", block))
-    return found
+        hashes_by_pin[f"{pin[1]}=={pin[2]}"] = set(re.findall(r"--hash=(\S+)", block))
+    return hashes_by_pin
 
 
 @pytest.mark.parametrize("name", ["gateway", "spark", "build"])
@@ -136,11 +138,13 @@ def test_an_image_has_the_package_versions_of_the_tests(name: str) -> None:
 
 @pytest.mark.parametrize("extra", ["gateway", "spark"])
 def test_an_image_has_all_requirements_of_the_project(extra: str) -> None:
-    # From the file, not from the installed metadata, which an editable install keeps.
+    # From the file, because the metadata of an editable install may be out of date.
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"], *project["optional-dependencies"][extra]]
-    have = {pin.partition("==")[0].replace("_", "-").lower() for pin in pins(extra)}
+    required = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    installed = {pin.partition("==")[0].replace("_", "-").lower() for pin in pins(extra)}
     missing = [
-        each for each in asked if Requirement(each).name.replace("_", "-").lower() not in have
+        each
+        for each in required
+        if Requirement(each).name.replace("_", "-").lower() not in installed
     ]
     assert missing == [], "run `make lock`"

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: against the types of Kubernetes' API, each other, and the code."""
+"""The Kubernetes manifests match the types of the API, each other, and the code."""
 
 import dataclasses
 import importlib
@@ -25,37 +25,39 @@ KINDS = {"ConfigMap", "Deployment", "Job", "PodDisruptionBudget", "Service"}
 
 
 def model(document: dict[str, Any]) -> type:
-    """Return the type of Kubernetes' API that a document is of."""
-    # The models are generated as dataclasses for a client that is not needed here.
+    """Return the type of a document in Kubernetes' API."""
+    # The models are dataclasses for a client library, which is not needed here.
     schema = types.ModuleType("lightkube.core.schema")
     vars(schema).update(DictMixin=object, field=dataclasses.field, dataclass=dataclasses.dataclass)
     sys.modules.setdefault("lightkube.core", types.ModuleType("lightkube.core"))
     sys.modules.setdefault("lightkube.core.schema", schema)
     group = document["apiVersion"].replace("/", "_") if "/" in document["apiVersion"] else "core_v1"
-    found: type = getattr(importlib.import_module(f"lightkube.models.{group}"), document["kind"])
-    return found
+    type_: type = getattr(importlib.import_module(f"lightkube.models.{group}"), document["kind"])
+    return type_
 
 
-def unfit(value: Any, hint: Any, path: str) -> Iterator[str]:
-    """Yield the fields of a document that the API's types do not have."""
+def mismatches(value: Any, hint: Any, path: str) -> Iterator[str]:
+    """Yield the differences between a document and its type in the API."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Union:
-        responses = [list(unfit(value, each, path)) for each in arguments if each is not type(None)]
-        yield from min(responses, key=len)
+        alternatives = [
+            list(mismatches(value, each, path)) for each in arguments if each is not type(None)
+        ]
+        yield from min(alternatives, key=len)
     elif origin is list:
         if not isinstance(value, list):
-            yield f"{path} is no list"
+            yield f"{path} is not a list"
             return
         for number, each in enumerate(value):
-            yield from unfit(each, arguments[0], f"{path}[{number}]")
+            yield from mismatches(each, arguments[0], f"{path}[{number}]")
     elif dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
-            yield f"{path} is no object"
+            yield f"{path} is not an object"
             return
         hints = typing.get_type_hints(hint)
         for name, each in value.items():
             if name in hints:
-                yield from unfit(each, hints[name], f"{path}.{name}")
+                yield from mismatches(each, hints[name], f"{path}.{name}")
             else:
                 yield f"{path}.{name} is not a field of {hint.__name__}"
         for field in dataclasses.fields(hint):
@@ -68,12 +70,12 @@ def unfit(value: Any, hint: Any, path: str) -> Iterator[str]:
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    found = {}
+    by_kind = {}
     for path in FILES:
         for each in yaml.safe_load_all(path.read_text()):
-            assert each["kind"] not in found
-            found[each["kind"]] = each
-    return found
+            assert each["kind"] not in by_kind
+            by_kind[each["kind"]] = each
+    return by_kind
 
 
 DOCUMENTS = documents()
@@ -82,8 +84,8 @@ PODS = [DOCUMENTS[kind]["spec"]["template"] for kind in ("Deployment", "Job")]
 
 def container(kind: str) -> dict[str, Any]:
     (only,) = DOCUMENTS[kind]["spec"]["template"]["spec"]["containers"]
-    found: dict[str, Any] = only
-    return found
+    container_: dict[str, Any] = only
+    return container_
 
 
 def test_there_is_one_manifest_of_each_kind() -> None:
@@ -93,7 +95,7 @@ def test_there_is_one_manifest_of_each_kind() -> None:
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_manifest_has_its_type_and_no_namespace(kind: str) -> None:
     document = DOCUMENTS[kind]
-    assert list(unfit(document, model(document), kind)) == []
+    assert list(mismatches(document, model(document), kind)) == []
     assert "namespace" not in document["metadata"]
 
 
@@ -101,16 +103,16 @@ def test_the_type_check_detects_errors() -> None:
     deployment = DOCUMENTS["Deployment"]
     (pod,) = deployment["spec"]["template"]["spec"]["containers"]
     broken = {**pod, "readinesProbe": {}, "args": "serve", "name": 1}
-    found = list(
-        unfit(
+    errors = list(
+        mismatches(
             {"containers": [broken]},
             importlib.import_module("lightkube.models.core_v1").PodSpec,
             "spec",
         )
     )
-    assert len(found) == 3, found
+    assert len(errors) == 3, errors
     assert list(
-        unfit(
+        mismatches(
             {"template": {}},
             importlib.import_module("lightkube.models.apps_v1").DeploymentSpec,
             "spec",
@@ -166,7 +168,7 @@ def test_selectors_match_only_the_gateways_pods() -> None:
     ]
     for each in selectors:
         assert each.items() <= gateway
-        assert not each.items() <= migration, "a migration gets no requests"
+        assert not each.items() <= migration, "a migration must get no requests"
     (port,) = DOCUMENTS["Service"]["spec"]["ports"]
     assert port["targetPort"] == container("Deployment")["ports"][0]["name"]
     budget = DOCUMENTS["PodDisruptionBudget"]["spec"]["minAvailable"]
@@ -175,19 +177,20 @@ def test_selectors_match_only_the_gateways_pods() -> None:
 
 def test_variables_are_valid_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     template = yaml.safe_load((DIRECTORY / "secret.yaml.template").read_text())
-    assert set(template["stringData"].values()) == {""}, "a template has no values"
+    assert set(template["stringData"].values()) == {""}, "a template must have no values"
     (tmp_path / "database-url").write_text("postgresql://u:p@h/d\n")
     (tmp_path / "token-key").write_text("k" * 64)
     assert {each.name for each in tmp_path.iterdir()} == template["stringData"].keys()
     variables = dict(DOCUMENTS["ConfigMap"]["data"])
     for kind in ("Deployment", "Job"):
         (mount,) = container(kind)["volumeMounts"]
-        own = {each["name"]: each["value"] for each in container(kind)["env"]}
-        for value in own.values():
+        environment = {each["name"]: each["value"] for each in container(kind)["env"]}
+        for value in environment.values():
             assert value.startswith(mount["mountPath"] + "/")
             assert value.removeprefix(mount["mountPath"] + "/") in template["stringData"]
         variables |= {
-            name: value.replace(mount["mountPath"], str(tmp_path)) for name, value in own.items()
+            name: value.replace(mount["mountPath"], str(tmp_path))
+            for name, value in environment.items()
         }
     assert variables.keys() <= GATEWAY
     for name, value in variables.items():

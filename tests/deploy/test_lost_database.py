@@ -1,4 +1,4 @@
-"""A lost database, or one restored from a backup, with topics that hold records."""
+"""A database that was lost, or restored from a backup, while topics have records."""
 
 import sqlite3
 import time
@@ -29,13 +29,13 @@ Start = Callable[[Path], Any]
 
 @pytest.fixture
 def prefix() -> str:
-    """Topics of one test, which no other gateway knows."""
+    """A topic prefix that no other gateway uses."""
     return f"lost-{uuid.uuid4().hex[:8]}."
 
 
 @pytest.fixture
 def start(kafka: SharedKafka, prefix: str) -> Start:
-    """Run a gateway on a SQLite file, brought to the revision first."""
+    """A function that migrates a SQLite file, and runs a gateway on it."""
 
     @contextmanager
     def run(path: Path) -> Iterator[Gateway]:
@@ -44,7 +44,7 @@ def start(kafka: SharedKafka, prefix: str) -> Start:
             kafka_bootstrap_servers=kafka.bootstrap_servers,
             topic_prefix=prefix,
             resync_s=1,
-            # A backup holds the lease of the gateway that ran when it was made.
+            # A backup has the lease of the gateway that ran at that time.
             lease_ms=1000,
         )
         migrate(settings.database_url.get_secret_value())
@@ -54,43 +54,43 @@ def start(kafka: SharedKafka, prefix: str) -> Start:
     return run
 
 
-def written(gateway: Gateway, name: str, **options: Any) -> str:
-    """Make a channel with records and return its topic."""
+def write_channel(gateway: Gateway, name: str, **options: Any) -> str:
+    """Create a channel with records, and return its topic."""
     channel = gateway.channel(name, SCHEMA, **options)
     with channel.writer() as writer:
         writer.write(RECORDS)
     return channel.status.topic.name
 
 
-def held(kafka: SharedKafka, topic: str) -> int:
-    """Return how many messages a topic of one partition still has."""
+def message_count(kafka: SharedKafka, topic: str) -> int:
+    """Return the number of messages in a topic with one partition."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "looks"})
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
     consumer.close()
     return int(high - low)
 
 
-def reconciled(gateway: Gateway) -> None:
-    """Wait until the loops have processed a channel created after the events in question."""
+def wait_for_reconciler(gateway: Gateway) -> None:
+    """Create a channel, and wait until the loops have processed it and all earlier changes."""
     gateway.channel(f"after-{uuid.uuid4().hex[:8]}", SCHEMA)
 
 
 def test_a_lost_database_loses_no_record(kafka: SharedKafka, start: Start, tmp_path: Path) -> None:
     with start(tmp_path / "lost.db") as gateway:
-        old = written(gateway, "orders")
+        old = write_channel(gateway, "orders")
     with start(tmp_path / "new.db") as gateway:
         assert list(gateway.channels()) == []
-        new = written(gateway, "orders")
+        new = write_channel(gateway, "orders")
         assert new != old
-        assert held(kafka, old) == held(kafka, new) == len(RECORDS)
+        assert message_count(kafka, old) == message_count(kafka, new) == len(RECORDS)
         gateway.channel("orders").delete()
-        reconciled(gateway)
-        # The first schema of the new database has the id that the first one of the old had.
+        wait_for_reconciler(gateway)
+        # The first schema ids of the old and the new database are equal.
         adopted = gateway.channel("orders-before", SCHEMA, topic=old)
         with adopted.reader(until="now") as reader:
             assert list(reader) == RECORDS
         adopted.delete()
-    assert held(kafka, old) == len(RECORDS), "nothing of the old channel was touched"
+    assert message_count(kafka, old) == len(RECORDS), "the old topic must be unchanged"
 
 
 def test_a_restored_backup_changes_no_unknown_topic(
@@ -98,14 +98,14 @@ def test_a_restored_backup_changes_no_unknown_topic(
 ) -> None:
     backup = tmp_path / "backup.db"
     with start(tmp_path / "gateway.db") as gateway:
-        kept = written(gateway, "kept", retention=Retention(ms=86_400_000))
-        written(gateway, "deleted-since")
+        kept_topic = write_channel(gateway, "kept", retention=Retention(ms=86_400_000))
+        write_channel(gateway, "deleted-since")
         grown = gateway.channel("grown-since", SCHEMA)
-        # As docs/operating.md says, while the gateway runs.
+        # The command of docs/operating.md, while the gateway runs.
         with sqlite3.connect(tmp_path / "gateway.db") as connection:
             connection.execute("VACUUM INTO ?", (str(backup),))
         connection.close()
-        since = written(gateway, "made-since")
+        newer_topic = write_channel(gateway, "made-since")
         gateway.channel("deleted-since").delete()
         grown.update(partitions=3)
     with start(backup) as gateway:
@@ -117,18 +117,18 @@ def test_a_restored_backup_changes_no_unknown_topic(
 
         def reason(name: str, kind: str) -> str | None:
             channel = next(each for each in gateway.channels() if each.name == name)
-            found = channel.status.condition(kind)
-            return None if found is None else found.reason
+            condition = channel.status.condition(kind)
+            return None if condition is None else condition.reason
 
         deadline = time.monotonic() + 180
         while reason("deleted-since", "Ready") != "TopicMissing":
             assert time.monotonic() < deadline
         while reason("grown-since", "Synced") != "PartitionsExceedSpec":
             assert time.monotonic() < deadline
-        assert held(kafka, since) == len(RECORDS)
-        assert held(kafka, kept) == len(RECORDS)
+        assert message_count(kafka, newer_topic) == len(RECORDS)
+        assert message_count(kafka, kept_topic) == len(RECORDS)
         with gateway.channel("kept").reader(until="now") as reader:
             assert list(reader) == RECORDS
     client = KafkaAdmin(kafka.bootstrap_servers)
-    assert since in client.observe([since]).topics
+    assert newer_topic in client.observe([newer_topic]).topics
     client.close()

@@ -1,4 +1,4 @@
-"""The Grafana dashboard and the alerts, against a real gateway's metrics and in Prometheus."""
+"""The Grafana dashboard and the alerts, with a real gateway's metrics and in Prometheus."""
 
 import itertools
 import json
@@ -34,8 +34,8 @@ ALERTS: dict[str, Any] = {rule["alert"]: rule for group in GROUPS for rule in gr
 _numbers = itertools.count(1)
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
 
-#: Labels that Prometheus adds to what it scrapes.
-SCRAPED = {"job", "instance"}
+#: Labels that Prometheus adds to scraped samples.
+ADDED_LABELS = {"job", "instance"}
 SELECTOR = re.compile(r'\b([a-z]\w*)\{((?:[^"{}]|"[^"]*")*)\}')
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
 VALUES = {
@@ -51,25 +51,25 @@ def panels() -> list[dict[str, Any]]:
 
 
 def queries() -> dict[str, str]:
-    """The expressions of the dashboard and of the alerts, by panel and name."""
-    found = {
+    """Return the expressions of the dashboard by panel, and of the alerts by name."""
+    expressions = {
         f"{panel['title']}, {target['refId']}": target["expr"]
         for panel in panels()
         for target in panel["targets"]
     }
-    return found | {name: rule["expr"] for name, rule in ALERTS.items()}
+    return expressions | {name: rule["expr"] for name, rule in ALERTS.items()}
 
 
 def without_variables(expression: str) -> str:
-    """Return an expression of the dashboard as Grafana sends it, for all channels and groups."""
+    """Return the expression that Grafana sends for all channels and groups."""
     plain = re.sub(r"\$(channel|group)\b", ".*", expression).replace("$__rate_interval", "1m")
     assert "$" not in plain, f"an unknown variable: {expression}"
     return plain
 
 
 @contextmanager
-def busy(gateway_url: str) -> Iterator[None]:
-    """Keep a reader, and an open batch that holds it back, while the block runs."""
+def busy_channel(gateway_url: str) -> Iterator[None]:
+    """Run a reader, and an open batch that holds it back, while the block runs."""
     with Gateway(gateway_url) as gateway, ExitStack() as stack:
         channel = gateway.channel(f"monitored-{next(_numbers)}", SCHEMA, delivery="exactly_once")
         reader = stack.enter_context(channel.reader(group="delays", until=None))
@@ -85,12 +85,12 @@ def busy(gateway_url: str) -> Iterator[None]:
 
 
 def scraped_labels(gateway_url: str) -> dict[str, set[str]]:
-    """Return the labels of every metric of /metrics, by the name of its samples."""
-    found: dict[str, set[str]] = {"up": set()}
+    """Return the labels of the samples in /metrics, by metric name."""
+    labels: dict[str, set[str]] = {"up": set()}
     for family in text_string_to_metric_families(httpx.get(f"{gateway_url}/metrics").text):
         for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
-    return found
+            labels.setdefault(sample.name, set()).update(sample.labels)
+    return labels
 
 
 def test_every_metric_and_label_of_the_queries_is_in_the_metrics_of_a_gateway(
@@ -98,7 +98,7 @@ def test_every_metric_and_label_of_the_queries_is_in_the_metrics_of_a_gateway(
 ) -> None:
     used = {name for query in queries().values() for name, _ in SELECTOR.findall(query)}
     assert len(used) > 20
-    with busy(gateway_url):
+    with busy_channel(gateway_url):
         httpx.get(f"{gateway_url}/readyz")
         until(lambda: used <= scraped_labels(gateway_url).keys(), 60)
         known = scraped_labels(gateway_url)
@@ -109,11 +109,13 @@ def test_every_metric_and_label_of_the_queries_is_in_the_metrics_of_a_gateway(
         for name, matchers in metrics:
             assert ("job", "sluiceway") in matchers, f"{place}: {name} of other jobs"
             for label, _ in matchers:
-                assert label in known[name] | SCRAPED, f"{place}: {name} has no label {label}"
+                assert label in known[name] | ADDED_LABELS, f"{place}: {name} has no label {label}"
         for listed in re.findall(r"\b(?:by|on) \(([\w, ]+)\)", query):
             for label in listed.split(", "):
                 for name, _ in metrics:
-                    assert label in known[name] | SCRAPED, f"{place}: {name} has no label {label}"
+                    assert label in known[name] | ADDED_LABELS, (
+                        f"{place}: {name} has no label {label}"
+                    )
 
 
 def test_the_values_of_labels_in_the_queries_exist(gateway_url: str) -> None:
@@ -144,7 +146,7 @@ def test_an_alert_has_severity_advice_and_runbook() -> None:
         assert anchor in anchors, f"{name}: {page} has no section {anchor}"
         grouped = set(", ".join(re.findall(r"by \(([\w, ]+)\)", rule["expr"])).split(", "))
         for label in re.findall(r"\$labels\.(\w+)", notes["summary"] + notes["description"]):
-            # Without `by`, an alert keeps the labels of its metric.
+            # Without `by`, an alert has the labels of its metric.
             assert label in grouped or "by (" not in rule["expr"], f"{name}: {label} is lost"
 
 
@@ -153,14 +155,14 @@ def test_panels_of_the_dashboard_have_descriptions_and_do_not_overlap() -> None:
     cells: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
-        own = {
+        panel_cells = {
             (at["x"] + across, at["y"] + down)
             for across in range(at["w"])
             for down in range(at["h"])
         }
-        assert not own & cells, panel["title"]
+        assert not panel_cells & cells, panel["title"]
         assert at["x"] + at["w"] <= 24, panel["title"]
-        cells |= own
+        cells |= panel_cells
     for panel in panels():
         assert panel["description"], panel["title"]
         for target in panel["targets"]:
@@ -170,21 +172,21 @@ def test_panels_of_the_dashboard_have_descriptions_and_do_not_overlap() -> None:
 
 
 def program(name: str) -> str:
-    found = shutil.which(name)
-    assert found, f"{name} is needed: install it (Debian, Ubuntu: apt install prometheus)"
-    return found
+    path = shutil.which(name)
+    assert path, f"{name} is needed: install it (Debian, Ubuntu: apt install prometheus)"
+    return path
 
 
 def promtool(*arguments: object) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         [program("promtool"), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 HEALTHY = {
@@ -218,10 +220,10 @@ HEALTHY = {
     'sluiceway_channel_halted{channel="c"}': "0x120",
     "sluiceway_metrics_omitted_channels": "0x120",
 }
-"""Series of a gateway without trouble, a value a minute; `0+60` rises by 60."""
+"""Series of a gateway without problems, one value a minute; `0+60` rises by 60."""
 
 PROGRESS = 'sluiceway_group_progress{channel="c", group="g", progress="%s"}'
-TROUBLE: dict[str, dict[str, str]] = {
+PROBLEMS: dict[str, dict[str, str]] = {
     "SluicewayGatewayDown SluicewayReplicaDown": {'up{instance="a"}': "0x120"},
     "SluicewayReplicaDown": {'up{instance="b"}': "0x120"},
     "SluicewayNoLeader": {'sluiceway_leader{instance="a"}': "0x120"},
@@ -262,7 +264,7 @@ TROUBLE: dict[str, dict[str, str]] = {
     "SluicewaySeriesOmitted": {"sluiceway_metrics_omitted_channels": "2x120"},
     "": {},
 }
-"""Series of a trouble, by the alerts that fire for it."""
+"""Series of each problem, by the alerts that must fire for it."""
 
 
 @pytest.mark.long
@@ -292,8 +294,8 @@ def test_each_alert_fires_for_its_problem_only(tmp_path: Path) -> None:
             ],
         }
 
-    assert {each for alerts in TROUBLE for each in alerts.split()} == ALERTS.keys()
-    tests = [scenario(alerts, changed) for alerts, changed in TROUBLE.items()]
+    assert {each for alerts in PROBLEMS for each in alerts.split()} == ALERTS.keys()
+    tests = [scenario(alerts, changed) for alerts, changed in PROBLEMS.items()]
     rules = str(PROMETHEUS / "alerts.yml")
     (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": [rules], "tests": tests}))
     assert "SUCCESS" in promtool("test", "rules", tmp_path / "test.yml")
@@ -301,13 +303,13 @@ def test_each_alert_fires_for_its_problem_only(tmp_path: Path) -> None:
 
 @contextmanager
 def prometheus(gateway_url: str, directory: Path) -> Iterator[Callable[..., Any]]:
-    """Run Prometheus with the files of deploy/, on this gateway; give GET of its API."""
+    """Run Prometheus with the files of deploy/ on a gateway; yield a function for GET requests."""
     for name in ("prometheus.yml", "alerts.yml"):
         shutil.copy(PROMETHEUS / name, directory)
     (directory / "token").touch()
     promtool("check", "config", directory / "prometheus.yml")
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
-    # A gateway without tokens refuses unknown ones.
+    # A gateway without tokens refuses requests that have one.
     del config["scrape_configs"][0]["authorization"]
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [gateway_url.split("//")[1]]
@@ -329,7 +331,7 @@ def prometheus(gateway_url: str, directory: Path) -> Iterator[Callable[..., Any]
         assert response.status_code == 200, response.text
         return response.json()["data"]
 
-    def responses() -> bool:
+    def is_ready() -> bool:
         assert process.poll() is None, (directory / "log").read_text()
         try:
             return httpx.get(f"http://{address}/-/ready").status_code == 200
@@ -338,14 +340,14 @@ def prometheus(gateway_url: str, directory: Path) -> Iterator[Callable[..., Any]
             return False
 
     try:
-        until(responses)
+        until(is_ready)
         yield get
     finally:
         process.terminate()
         process.wait(60)
 
 
-#: Panels that are empty while nothing is wrong.
+#: Queries that are empty while there is no problem.
 _EMPTY = {
     "Readers that do not keep up, A",
     "Lost and failed members, A",
@@ -361,9 +363,9 @@ _EMPTY = {
 def test_prometheus_evaluates_every_panel_and_alert_on_a_gateway(
     gateway_url: str, tmp_path: Path
 ) -> None:
-    with busy(gateway_url), prometheus(gateway_url, tmp_path) as get:
+    with busy_channel(gateway_url), prometheus(gateway_url, tmp_path) as get:
 
-        def finds(query: str) -> bool:
+        def has_result(query: str) -> bool:
             return bool(get("query", query=query)["result"])
 
         def healths() -> dict[str, str]:
@@ -379,7 +381,7 @@ def test_prometheus_evaluates_every_panel_and_alert_on_a_gateway(
         assert waiting.keys() >= _EMPTY
         deadline_s = time.monotonic() + 60
         while waiting.keys() - _EMPTY and time.monotonic() < deadline_s:
-            waiting = {place: query for place, query in waiting.items() if not finds(query)}
+            waiting = {place: query for place, query in waiting.items() if not has_result(query)}
         assert not waiting.keys() - _EMPTY
         until(lambda: "unknown" not in healths().values())
         assert healths() == dict.fromkeys(ALERTS, "ok")

@@ -1,4 +1,4 @@
-"""Recorded calls of older clients still work, with the fields that they read."""
+"""Recorded requests of older clients still work, and responses have the recorded fields."""
 
 import json
 import re
@@ -25,14 +25,14 @@ UIDS = re.compile(r"<uid(8?) (\d+)>")
 
 @pytest.fixture
 def http(database_url: str, kafka: SharedKafka) -> Iterator[httpx.Client]:
-    """A client of today's gateway, on an empty database and a real broker."""
+    """A client of the current gateway, on an empty database and a real broker."""
     settings = Settings(database_url=database_url, kafka_bootstrap_servers=kafka.bootstrap_servers)
     with serving(create_app(settings)) as url, httpx.Client(base_url=url, timeout=60) as http:
         yield http
 
 
 class Replay:
-    """Sends recorded requests with the uids and ETags of today's responses in them."""
+    """Sends recorded requests with the uids and ETags of current responses."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
@@ -40,7 +40,7 @@ class Replay:
         self._etags: dict[str, str] = {}
         self._topic_id = ""
 
-    def ask(self, exchange: dict[str, Any]) -> httpx.Response:
+    def send(self, exchange: dict[str, Any]) -> httpx.Response:
         path = exchange["path"]
         headers = {
             name: value.replace("<etag>", self._etags.get(path, ""))
@@ -48,10 +48,10 @@ class Replay:
         }
         response = self._http.request(
             exchange["method"],
-            self._put_in(path),
-            params=self._put_in(exchange["query"]),
+            self._substituted(path),
+            params=self._substituted(exchange["query"]),
             headers=headers,
-            json=self._put_in(exchange["body"]),
+            json=self._substituted(exchange["body"]),
         )
         if "etag" in response.headers:
             self._etags[path] = response.headers["etag"]
@@ -62,45 +62,45 @@ class Replay:
         expected = exchange["response"]
         if response.status_code != expected["status"]:
             return [f"status {response.status_code}, was {expected['status']}: {response.text}"]
-        found = [] if not expected["etag"] or "etag" in response.headers else ["no ETag"]
-        return found + list(self._missing(expected["json"], response.json(), ""))
+        etag_differences = [] if not expected["etag"] or "etag" in response.headers else ["no ETag"]
+        return etag_differences + list(self._missing(expected["json"], response.json(), ""))
 
-    def _missing(self, expected: Any, found: Any, path: str) -> Iterator[str]:
-        if isinstance(expected, dict) and isinstance(found, dict):
+    def _missing(self, expected: Any, actual: Any, path: str) -> Iterator[str]:
+        if isinstance(expected, dict) and isinstance(actual, dict):
             for name, each in expected.items():
-                if name in found:
-                    yield from self._missing(each, found[name], f"{path}.{name}")
+                if name in actual:
+                    yield from self._missing(each, actual[name], f"{path}.{name}")
                 else:
                     yield f"{path}.{name} is missing"
-        elif isinstance(expected, list) and isinstance(found, list):
-            if len(expected) != len(found):
-                yield f"{path} has {len(found)} items, had {len(expected)}"
-            for number, (old, new) in enumerate(zip(expected, found, strict=False)):
+        elif isinstance(expected, list) and isinstance(actual, list):
+            if len(expected) != len(actual):
+                yield f"{path} has {len(actual)} items, had {len(expected)}"
+            for number, (old, new) in enumerate(zip(expected, actual, strict=False)):
                 yield from self._missing(old, new, f"{path}[{number}]")
-        elif not self._same(expected, found):
-            yield f"{path} is {found!r}, was {expected!r}"
+        elif not self._same(expected, actual):
+            yield f"{path} is {actual!r}, was {expected!r}"
 
-    def _same(self, expected: Any, found: Any) -> bool:
+    def _same(self, expected: Any, actual: Any) -> bool:
         if expected == "<number>":
-            return type(found) is int
-        if not isinstance(expected, str) or not isinstance(found, str):
-            return type(expected) is type(found) and bool(expected == found)
+            return type(actual) is int
+        if not isinstance(expected, str) or not isinstance(actual, str):
+            return type(expected) is type(actual) and bool(expected == actual)
         if expected == "<time>":
-            return datetime.fromisoformat(found).tzinfo is not None
+            return datetime.fromisoformat(actual).tzinfo is not None
         if expected == "<topic id>":
-            self._topic_id = found
+            self._topic_id = actual
         if expected in ("<text>", "<topic id>", "<address>"):
-            return bool(found)
+            return bool(actual)
         new = UIDS.fullmatch(expected)
         if new is not None and not new[1]:
-            return self._uids.setdefault(new[2], found) == found
-        return bool(self._put_in(expected) == found)
+            return self._uids.setdefault(new[2], actual) == actual
+        return bool(self._substituted(expected) == actual)
 
-    def _put_in(self, value: Any) -> Any:
+    def _substituted(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: self._put_in(each) for name, each in value.items()}
+            return {name: self._substituted(each) for name, each in value.items()}
         if isinstance(value, list):
-            return [self._put_in(each) for each in value]
+            return [self._substituted(each) for each in value]
         if not isinstance(value, str):
             return value
         if value == "<topic id>":
@@ -109,20 +109,20 @@ class Replay:
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.stem)
-def test_an_older_clients_calls_still_work(recording: Path, http: httpx.Client) -> None:
+def test_requests_of_an_older_client_still_work(recording: Path, http: httpx.Client) -> None:
     replay = Replay(http)
     for number, exchange in enumerate(json.loads(recording.read_text())):
         deadline = time.monotonic() + 180
-        differences = replay.differences(exchange, replay.ask(exchange))
-        # A long poll is repeated until its condition holds, as clients do.
+        differences = replay.differences(exchange, replay.send(exchange))
+        # Repeat a long poll until its condition is true, as clients do.
         while differences and "wait" in exchange["query"] and time.monotonic() < deadline:
-            differences = replay.differences(exchange, replay.ask(exchange))
+            differences = replay.differences(exchange, replay.send(exchange))
         assert differences == [], f"{number}: {exchange['method']} {exchange['path']}"
 
 
 def test_the_supported_versions_are_recorded() -> None:
-    # This one and two minor versions back; there is none before 0.1.
+    # The current and the last two minor versions; 0.1 is the first one.
     major, minor = map(int, __version__.split(".")[:2])
-    promised = {f"{major}.{each}" for each in range(max(1, minor - 2), minor + 1)}
+    supported = {f"{major}.{each}" for each in range(max(1, minor - 2), minor + 1)}
     recorded = {".".join(path.stem.removeprefix("client-").split(".")[:2]) for path in RECORDINGS}
-    assert promised <= recorded, "python tests/deploy/recording.py makes a recording"
+    assert supported <= recorded, "run python tests/deploy/recording.py"

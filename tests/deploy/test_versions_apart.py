@@ -34,7 +34,7 @@ def sample(status: int, *keys: str) -> Any:
     found = [
         each["response"]["json"]
         for each in RECORDED
-        if each["response"]["status"] == status and set(keys) <= each["answer"]["json"].keys()
+        if each["response"]["status"] == status and set(keys) <= each["response"]["json"].keys()
     ]
     return json.loads(json.dumps(found[-1]).replace("<time>", "2026-01-01T00:00:00Z"))
 

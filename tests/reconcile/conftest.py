@@ -1,4 +1,4 @@
-"""A replica's reconciler on a real broker and both databases."""
+"""The reconciler of a replica, on a real broker and both databases."""
 
 from collections.abc import Iterator
 
@@ -25,5 +25,5 @@ def rig(database: Database, admin: KafkaAdmin) -> Rig:
 
 @pytest.fixture(scope="session")
 def operator(kafka: SharedKafka) -> Topics:
-    """Changes topics behind the gateway's back."""
+    """Changes topics without the gateway."""
     return Topics(kafka.bootstrap_servers)

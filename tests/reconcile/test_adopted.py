@@ -1,4 +1,4 @@
-"""Adopted and closed channels under the reconciler, on a real broker."""
+"""Reconciliation of adopted and closed channels, on a real broker."""
 
 import uuid
 
@@ -18,12 +18,12 @@ def adopted(rig: Rig, operator: Topics) -> Channel:
     topic = TopicRef(name=name, id=rig.topic_id(name), partitions=2)
     channel = rig.add(topic=topic, adopted=True)
     assert rig.run_once() == Counts(checked=1, changed=1)
-    found = rig.get(channel)
-    assert (found.phase, status(found, "Ready")) == (Phase.READY, ("True", "TopicAdopted"))
-    return found
+    ready = rig.get(channel)
+    assert (ready.phase, status(ready, "Ready")) == (Phase.READY, ("True", "TopicAdopted"))
+    return ready
 
 
-def look_twice(rig: Rig) -> None:
+def reconcile_twice(rig: Rig) -> None:
     for _ in range(2):
         rig.clock.advance(RESYNC_S)
         rig.run_once()
@@ -35,17 +35,17 @@ def test_the_spec_follows_an_adopted_topic_without_reverting_it(
     name = adopted.topic.name
     operator.grow(name, 4)
     operator.set(name, retention_ms="5000", segment_ms="8000")
-    rig.until_topic(adopted, lambda topic: topic is not None and topic.partitions == 4)
-    rig.until_topic(adopted, lambda topic: topic is not None and len(topic.config) == 3)
+    rig.await_topic(adopted, lambda topic: topic is not None and topic.partitions == 4)
+    rig.await_topic(adopted, lambda topic: topic is not None and len(topic.config) == 3)
     rig.clock.advance(RESYNC_S)
     assert rig.run_once() == Counts(checked=1, changed=1)
-    found, topic = rig.get(adopted), rig.topic(adopted)
+    after, topic = rig.get(adopted), rig.topic(adopted)
     assert topic is not None
     assert topic.config == {"retention.ms": "5000", "segment.ms": "8000", "flush.ms": "9000"}
-    assert (found.spec.partitions, found.topic.partitions) == (4, 4)
-    assert (found.spec.retention.ms, found.spec.config) == (5000, {"segment.ms": "8000"})
-    assert found.generation == adopted.generation, "nobody asked for it"
-    assert found.revision == adopted.revision + 1
+    assert (after.spec.partitions, after.topic.partitions) == (4, 4)
+    assert (after.spec.retention.ms, after.spec.config) == (5000, {"segment.ms": "8000"})
+    assert after.generation == adopted.generation, "no request changed the spec"
+    assert after.revision == adopted.revision + 1
 
 
 def test_a_missing_or_recreated_adopted_topic_is_reported_and_unchanged(
@@ -53,22 +53,22 @@ def test_a_missing_or_recreated_adopted_topic_is_reported_and_unchanged(
 ) -> None:
     name = adopted.topic.name
     operator.delete(name)
-    rig.until_topic(adopted, lambda topic: topic is None)
-    look_twice(rig)
-    found = rig.get(adopted)
-    assert (found.phase, status(found, "Ready")) == (Phase.FAILED, ("False", "TopicMissing"))
-    assert "adopt a topic again" in condition(found, "Ready").message
-    assert rig.topic(adopted) is None, "it is not made anew"
+    rig.await_topic(adopted, lambda topic: topic is None)
+    reconcile_twice(rig)
+    failed = rig.get(adopted)
+    assert (failed.phase, status(failed, "Ready")) == (Phase.FAILED, ("False", "TopicMissing"))
+    assert "adopt a topic again" in condition(failed, "Ready").message
+    assert rig.topic(adopted) is None, "the topic must not be created again"
 
     operator.create(name)
-    rig.until_topic(adopted, lambda topic: topic is not None)
-    look_twice(rig)
-    found = rig.get(adopted)
-    assert (found.phase, status(found, "Ready")) == (Phase.FAILED, ("False", "TopicRecreated"))
+    rig.await_topic(adopted, lambda topic: topic is not None)
+    reconcile_twice(rig)
+    failed = rig.get(adopted)
+    assert (failed.phase, status(failed, "Ready")) == (Phase.FAILED, ("False", "TopicRecreated"))
     rig.delete(adopted, keep_topic=True)
     rig.run_once()
     assert rig.find(adopted) is None
-    assert rig.topic(adopted) is not None, "it is somebody else's"
+    assert rig.topic(adopted) is not None, "the foreign topic must stay"
 
 
 def test_a_closed_channel_stays_closed_without_its_topic(rig: Rig, operator: Topics) -> None:
@@ -77,7 +77,7 @@ def test_a_closed_channel_stays_closed_without_its_topic(rig: Rig, operator: Top
     rig.run_once()
     assert status(rig.get(ready), "Ready") == ("True", "Closed")
     operator.delete(ready.topic.name)
-    rig.until_topic(ready, lambda topic: topic is None)
-    look_twice(rig)
-    found = rig.get(ready)
-    assert (found.phase, status(found, "Ready")) == (Phase.CLOSED, ("False", "TopicMissing"))
+    rig.await_topic(ready, lambda topic: topic is None)
+    reconcile_twice(rig)
+    closed = rig.get(ready)
+    assert (closed.phase, status(closed, "Ready")) == (Phase.CLOSED, ("False", "TopicMissing"))

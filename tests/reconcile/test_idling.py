@@ -1,4 +1,4 @@
-"""Idle channels are closed and removed, on a real broker and a manual clock."""
+"""Closing and removal of idle channels, on a real broker with a manual clock."""
 
 import uuid
 from collections.abc import Callable
@@ -25,8 +25,8 @@ IDLE_S = 600
 
 
 @dataclass
-class Owner:
-    """Runs as the leading replica does, every ten seconds of the manual clock."""
+class LeadingReplica:
+    """The leading replica: runs every ten seconds of the manual clock."""
 
     rig: Rig
     channel: Channel
@@ -37,7 +37,7 @@ class Owner:
         self.succeed()
 
     def succeed(self, kafka: KafkaAdmin | None = None) -> None:
-        """Have another replica lead, which remembers nothing."""
+        """Replace the leader by another replica without its memory."""
         self.start = self.rig.clock.now
         self.idler = TtlReaper(
             database=self.rig.database,
@@ -47,12 +47,12 @@ class Owner:
         )
 
     def set_clock(self, seconds: float) -> None:
-        """Set the wall clock; no time passes."""
+        """Set the wall clock without letting time pass."""
         self.rig.clock.advance(seconds)
         self.start += timedelta(seconds=seconds)
 
-    def on(self, seconds: float) -> IdleCounts:
-        """Let time pass; return the summed counts."""
+    def run_for(self, seconds: float) -> IdleCounts:
+        """Let time pass, and return the summed counts."""
         counts = IdleCounts()
         for _ in range(int(seconds // 10)):
             self.rig.clock.advance(10)
@@ -69,179 +69,183 @@ class Owner:
     def phase(self) -> Phase:
         return self.rig.get(self.channel).phase
 
-    def said(self) -> tuple[str, str, str]:
+    def idle_condition(self) -> tuple[str, str, str]:
         condition = self.rig.get(self.channel).condition("Idle")
         assert condition is not None
         return condition.status, condition.reason, condition.message
 
 
 @pytest.fixture
-def owner(rig: Rig) -> Owner:
-    return Owner(rig, rig.ready(idle_ms=IDLE_S * 1000))
+def leader(rig: Rig) -> LeadingReplica:
+    return LeadingReplica(rig, rig.ready(idle_ms=IDLE_S * 1000))
 
 
 def produce(rig: Rig, channel: Channel) -> None:
     producer = Producer({"bootstrap.servers": rig.kafka.bootstrap_servers})
-    # By a clock that is years behind.
+    # The timestamp of a clock that is years behind.
     producer.produce(channel.topic.name, b"x", partition=0, timestamp=1_000_000_000_000)
     assert producer.flush(30) == 0
 
 
 def test_an_idle_channel_is_announced_closed_and_then_removed(
-    owner: Owner,
+    leader: LeadingReplica,
 ) -> None:
-    start = owner.rig.clock.now
-    counts = owner.on(IDLE_S / 2 - 10)
-    # Nothing was asked of Kafka, and nothing new was written but that the channel is in use.
+    start = leader.rig.clock.now
+    counts = leader.run_for(IDLE_S / 2 - 10)
+    # No request to Kafka, and no change except for the condition InUse.
     assert (counts.looked_at, counts.changed) == (0, 1)
-    assert owner.said()[:2] == ("False", "InUse")
-    owner.on(10)
-    status, reason, message = owner.said()
+    assert leader.idle_condition()[:2] == ("False", "InUse")
+    leader.run_for(10)
+    status, reason, message = leader.idle_condition()
     assert (status, reason) == ("False", "Quiet")
     closes_at = f"{start + timedelta(seconds=IDLE_S):%Y-%m-%d %H:%M:%S}"
     assert f"it is closed at {closes_at} UTC, and removed 10 minutes later" in message
-    assert owner.on(IDLE_S / 2 - 10).closed == 0
-    assert owner.on(10).closed == 1
-    channel = owner.rig.get(owner.channel)
+    assert leader.run_for(IDLE_S / 2 - 10).closed == 0
+    assert leader.run_for(10).closed == 1
+    channel = leader.rig.get(leader.channel)
     assert channel.phase is Phase.CLOSED
     drained = channel.condition("Drained")
     assert drained is not None
     assert drained.reason == "Idle"
-    assert owner.said()[:2] == ("True", "Unused")
-    assert owner.on(IDLE_S - 10).removed == 0
-    with owner.rig.database.read() as tx:
+    assert leader.idle_condition()[:2] == ("True", "Unused")
+    assert leader.run_for(IDLE_S - 10).removed == 0
+    with leader.rig.database.read() as tx:
         (line,) = events_of_group(tx, channel.uid, "", limit=9)
     assert line.by == "gateway"
     assert line.cause is not None
     assert "closed: not used since" in line.cause
-    assert owner.on(10).removed == 1
-    owner.rig.run_once()
-    assert owner.rig.find(owner.channel) is None
-    with owner.rig.database.read() as tx:
+    assert leader.run_for(10).removed == 1
+    leader.rig.run_once()
+    assert leader.rig.find(leader.channel) is None
+    with leader.rig.database.read() as tx:
         removed, closed, *_ = audit_store.page(tx, channel.name, before=None, limit=9)
     assert [each.action for each in (closed, removed)] == ["close", "delete"]
     assert {(each.by, each.token_id) for each in (closed, removed)} == {("gateway", None)}
     assert closed.reason is not None
     assert "closed: not used since" in closed.reason
     assert closed.fields[0].new == "closed"
-    assert owner.rig.topic(owner.channel) is None
+    assert leader.rig.topic(leader.channel) is None
 
 
-def attach(owner: Owner) -> Callable[[], object]:
+def attach(leader: LeadingReplica) -> Callable[[], object]:
     """Attach a reader; return a function that detaches it."""
 
-    def nobody() -> None: ...
+    def nothing() -> None: ...
 
-    database = owner.rig.database
-    given = {"database": database, "notify": nobody, "clock": owner.rig.clock}
+    database = leader.rig.database
+    options = {"database": database, "notify": nothing, "clock": leader.rig.clock}
     spec = AttachSpec(id=uuid.uuid4().hex, session=uuid.uuid4().hex, client="", role=Role.READER)
-    where = {"uid": owner.channel.uid, "principal": LOOPBACK}
-    service = AttachService(tokens=Tokens(database, None), wake=nobody, **given)  # type: ignore[arg-type]
+    caller = {"uid": leader.channel.uid, "principal": LOOPBACK}
+    service = AttachService(tokens=Tokens(database, None), wake=nothing, **options)  # type: ignore[arg-type]
     request = AttachRequest(
-        channel=owner.channel.name, channel_uid=owner.channel.uid, spec=spec, principal=LOOPBACK
+        channel=leader.channel.name, channel_uid=leader.channel.uid, spec=spec, principal=LOOPBACK
     )
     attached = service.submit(request).result(30)
     service.close()
     detach = DetachSpec(epoch=attached.endpoint.epoch, state=State.CLOSED)
-    return lambda: Endpoints(topics=owner.rig.kafka, **given).detach(  # type: ignore[arg-type]
-        owner.channel.name,
+    return lambda: Endpoints(topics=leader.rig.kafka, **options).detach(  # type: ignore[arg-type]
+        leader.channel.name,
         spec.id,
         detach,
-        **where,  # type: ignore[arg-type]
+        **caller,  # type: ignore[arg-type]
     )
 
 
-def test_a_channel_is_in_use_while_an_endpoint_is_open_and_its_limit_starts_then(
-    owner: Owner,
+def test_the_idle_ttl_starts_when_the_last_endpoint_detaches(
+    leader: LeadingReplica,
 ) -> None:
-    leave = attach(owner)
-    assert owner.on(3 * IDLE_S).closed == 0
+    leave = attach(leader)
+    assert leader.run_for(3 * IDLE_S).closed == 0
     leave()
-    assert owner.on(IDLE_S - 10).closed == 0
-    assert owner.on(10).closed == 1
+    assert leader.run_for(IDLE_S - 10).closed == 0
+    assert leader.run_for(10).closed == 1
 
 
-def use_by_connecting(owner: Owner) -> None:
-    UsageRecorder(owner.rig.database, clock=owner.rig.clock).record(owner.rig.get(owner.channel))
+def use_by_connecting(leader: LeadingReplica) -> None:
+    UsageRecorder(leader.rig.database, clock=leader.rig.clock).record(
+        leader.rig.get(leader.channel)
+    )
 
 
-def use_by_writing(owner: Owner) -> None:
-    produce(owner.rig, owner.channel)
+def use_by_writing(leader: LeadingReplica) -> None:
+    produce(leader.rig, leader.channel)
 
 
-def use_for_a_moment(owner: Owner) -> None:
-    attach(owner)()
+def use_for_a_moment(leader: LeadingReplica) -> None:
+    attach(leader)()
 
 
 @pytest.mark.parametrize("use", [use_by_connecting, use_by_writing, use_for_a_moment])
-def test_any_use_postpones_the_close(owner: Owner, use: Callable[[Owner], None]) -> None:
-    owner.on(IDLE_S - 100)
-    use(owner)
-    assert owner.on(IDLE_S - 100).closed == 0
-    assert owner.on(200).closed == 1
-    # One that is read again stays, closed as it is.
-    use_by_connecting(owner)
-    assert owner.on(IDLE_S).removed == 0
+def test_any_use_postpones_the_close(
+    leader: LeadingReplica, use: Callable[[LeadingReplica], None]
+) -> None:
+    leader.run_for(IDLE_S - 100)
+    use(leader)
+    assert leader.run_for(IDLE_S - 100).closed == 0
+    assert leader.run_for(200).closed == 1
+    # A closed channel that is used again is not removed.
+    use_by_connecting(leader)
+    assert leader.run_for(IDLE_S).removed == 0
 
 
-def test_a_new_leader_sees_new_records_as_a_use(owner: Owner) -> None:
-    owner.on(IDLE_S - 100)
-    producer = Producer({"bootstrap.servers": owner.rig.kafka.bootstrap_servers})
-    now_ms = int(owner.rig.clock.now.timestamp() * 1000)
-    producer.produce(owner.channel.topic.name, b"x", partition=0, timestamp=now_ms)
+def test_a_new_leader_sees_new_records_as_a_use(leader: LeadingReplica) -> None:
+    leader.run_for(IDLE_S - 100)
+    producer = Producer({"bootstrap.servers": leader.rig.kafka.bootstrap_servers})
+    now_ms = int(leader.rig.clock.now.timestamp() * 1000)
+    producer.produce(leader.channel.topic.name, b"x", partition=0, timestamp=now_ms)
     assert producer.flush(30) == 0
-    owner.succeed()
-    assert owner.on(IDLE_S - 20).closed == 0
-    assert owner.on(100).closed == 1
+    leader.succeed()
+    assert leader.run_for(IDLE_S - 20).closed == 0
+    assert leader.run_for(100).closed == 1
 
 
-def test_a_new_leader_watches_the_topic_before_it_closes(owner: Owner) -> None:
-    owner.rig.clock.advance(5 * IDLE_S)
-    owner.succeed()
-    assert owner.on(IDLE_S / 10).closed == 0
-    assert owner.on(IDLE_S / 10).closed == 1
-    # After a late close the channel is still readable for its whole time.
-    assert owner.on(IDLE_S - 100).removed == 0
+def test_a_new_leader_watches_the_topic_before_it_closes(leader: LeadingReplica) -> None:
+    leader.rig.clock.advance(5 * IDLE_S)
+    leader.succeed()
+    assert leader.run_for(IDLE_S / 10).closed == 0
+    assert leader.run_for(IDLE_S / 10).closed == 1
+    # After a late close the channel remains readable for the whole TTL.
+    assert leader.run_for(IDLE_S - 100).removed == 0
 
 
-def test_a_clock_set_forward_closes_no_channel_early(owner: Owner) -> None:
-    owner.on(IDLE_S - 100)
-    owner.set_clock(3600)
-    assert owner.on(90).closed == 0
-    assert owner.on(10).closed == 1
-    owner.on(IDLE_S - 100)
-    owner.set_clock(3600)
-    assert owner.on(90).removed == 0
-    assert owner.phase is Phase.CLOSED
-    assert owner.on(10).removed == 1
+def test_a_clock_set_forward_closes_no_channel_early(leader: LeadingReplica) -> None:
+    leader.run_for(IDLE_S - 100)
+    leader.set_clock(3600)
+    assert leader.run_for(90).closed == 0
+    assert leader.run_for(10).closed == 1
+    leader.run_for(IDLE_S - 100)
+    leader.set_clock(3600)
+    assert leader.run_for(90).removed == 0
+    assert leader.phase is Phase.CLOSED
+    assert leader.run_for(10).removed == 1
 
 
-def test_a_clock_set_back_closes_no_channel_early(owner: Owner) -> None:
-    owner.on(IDLE_S - 100)
-    owner.set_clock(-3600)
-    assert owner.on(IDLE_S).closed == 0
-    use_by_connecting(owner)
-    owner.on(3600 - 2 * IDLE_S)
-    assert owner.phase is Phase.READY
-    # It is late by the time by which the clock was set back.
-    assert owner.on(2 * IDLE_S).closed == 1
+def test_a_clock_set_back_closes_no_channel_early(leader: LeadingReplica) -> None:
+    leader.run_for(IDLE_S - 100)
+    leader.set_clock(-3600)
+    assert leader.run_for(IDLE_S).closed == 0
+    use_by_connecting(leader)
+    leader.run_for(3600 - 2 * IDLE_S)
+    assert leader.phase is Phase.READY
+    # The close is late by the time by which the clock was set back.
+    assert leader.run_for(2 * IDLE_S).closed == 1
 
 
-def test_no_channel_is_closed_without_kafka(owner: Owner) -> None:
-    owner.succeed(KafkaAdmin("127.0.0.1:1", timeout_s=0.1))
-    owner.rig.clock.advance(5 * IDLE_S)
-    assert owner.on(30).closed == 0
-    assert owner.phase is Phase.READY
+def test_no_channel_is_closed_without_kafka(leader: LeadingReplica) -> None:
+    leader.succeed(KafkaAdmin("127.0.0.1:1", timeout_s=0.1))
+    leader.rig.clock.advance(5 * IDLE_S)
+    assert leader.run_for(30).closed == 0
+    assert leader.phase is Phase.READY
 
 
-def test_a_changed_limit_applies_from_the_last_use(owner: Owner) -> None:
-    owner.on(IDLE_S - 50)
-    owner.rig.respec(owner.channel, idle_ms=None)
-    assert owner.on(3 * IDLE_S).changed == 0
-    owner.rig.respec(owner.channel, idle_ms=IDLE_S * 1000)
-    with owner.rig.database.write() as tx:
-        record_use(tx, owner.channel.uid, owner.rig.clock.now)
-    assert owner.on(IDLE_S - 10).closed == 0
+def test_a_changed_idle_ttl_applies_from_the_last_use(leader: LeadingReplica) -> None:
+    leader.run_for(IDLE_S - 50)
+    leader.rig.change_spec(leader.channel, idle_ms=None)
+    assert leader.run_for(3 * IDLE_S).changed == 0
+    leader.rig.change_spec(leader.channel, idle_ms=IDLE_S * 1000)
+    with leader.rig.database.write() as tx:
+        record_use(tx, leader.channel.uid, leader.rig.clock.now)
+    assert leader.run_for(IDLE_S - 10).closed == 0
 
 
 def test_an_adopted_topic_stays_when_its_idle_channel_is_removed(
@@ -251,10 +255,10 @@ def test_an_adopted_topic_stays_when_its_idle_channel_is_removed(
     operator.create(name)
     topic = TopicRef(name=name, id=rig.topic_id(name), partitions=1)
     channel = rig.ready(adopted=True, topic=topic, idle_ms=IDLE_S * 1000)
-    owner = Owner(rig, channel)
-    owner.on(IDLE_S)
-    assert "its topic stays" in owner.said()[2]
-    assert owner.on(IDLE_S).removed == 1
+    leader = LeadingReplica(rig, channel)
+    leader.run_for(IDLE_S)
+    assert "its topic stays" in leader.idle_condition()[2]
+    assert leader.run_for(IDLE_S).removed == 1
     rig.run_once()
     assert rig.find(channel) is None
     assert rig.topic(replace(channel, topic=topic)) is not None

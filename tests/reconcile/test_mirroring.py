@@ -1,4 +1,4 @@
-"""Positions of groups are mirrored to Kafka's group offsets for Kafka's tools."""
+"""Mirroring of groups' positions to Kafka's group offsets."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ from sluiceway_gateway.offsets.model import Committed, Position
 
 @dataclass
 class Site:
-    """A channel that is mirrored, and Kafka's view of it."""
+    """A mirrored channel, and Kafka's group offsets for it."""
 
     rig: Rig
     admin: AdminClient
@@ -38,27 +38,27 @@ class Site:
             monotonic=lambda: self.now_s,
         )
 
-    def put(self, *places: tuple[int, int, int], member: int = -1, group: str = "") -> None:
-        """Put positions down, each a partition, an offset and a record in it."""
-        whose = (self.channel.uid, group or self.group, member)
-        placed = [
+    def put(self, *positions: tuple[int, int, int], member: int = -1, group: str = "") -> None:
+        """Store positions: partition, offset, and number of the record in its message."""
+        owner = (self.channel.uid, group or self.group, member)
+        committed = [
             Committed(
                 position=Position(partition=partition, offset=offset, record=record),
                 topic_id=str(self.channel.topic.id),
                 committed_at=self.rig.clock.now,
             )
-            for partition, offset, record in places
+            for partition, offset, record in positions
         ]
         with self.rig.database.write() as tx:
-            offsets_store.put(tx, [(whose, each) for each in placed])
+            offsets_store.put(tx, [(owner, each) for each in committed])
 
-    def in_kafka(self, group: str = "") -> dict[int, int]:
-        """Return a group's offsets in this channel as Kafka's tools show them."""
+    def kafka_offsets(self, group: str = "") -> dict[int, int]:
+        """Return a group's offsets in Kafka, by partition."""
         name = group or self.group
-        asked = [ConsumerGroupTopicPartitions(name)]
-        found = self.admin.list_consumer_group_offsets(asked)[name].result(30)
+        request = [ConsumerGroupTopicPartitions(name)]
+        offsets = self.admin.list_consumer_group_offsets(request)[name].result(30)
         topic = self.channel.topic.name
-        return {p.partition: p.offset for p in found.topic_partitions if p.topic == topic}
+        return {p.partition: p.offset for p in offsets.topic_partitions if p.topic == topic}
 
 
 @pytest.fixture(scope="session")
@@ -69,16 +69,16 @@ def tools(kafka: SharedKafka) -> AdminClient:
 @pytest.fixture
 def site(rig: Rig, tools: AdminClient) -> Site:
     channel = rig.ready(partitions=3, mirrored=True)
-    # A new broker makes the topic that groups' offsets lie in; until then, to list them ends the
-    # process (a fault of librdkafka's Python package, in 2.16.1).
+    # A new broker first creates its topic of group offsets; listing offsets before that crashes the
+    # process (a bug of confluent-kafka 2.16.1).
     deadline_s = time.monotonic() + 180
     place = (channel.topic.name, 0)
-    while not is_taken(rig, {"first": {place: 0}}):
+    while not kafka_accepts(rig, {"first": {place: 0}}):
         assert time.monotonic() < deadline_s
     return Site(rig=rig, admin=tools, channel=channel, group=f"delays-{uuid.uuid4().hex[:8]}")
 
 
-def is_taken(rig: Rig, groups: dict[str, dict[tuple[str, int], int]]) -> bool:
+def kafka_accepts(rig: Rig, groups: dict[str, dict[tuple[str, int], int]]) -> bool:
     try:
         return set(rig.kafka.commit_offsets(groups).values()) == {None}
     except KafkaUnavailable:
@@ -90,15 +90,15 @@ def test_positions_are_mirrored_to_kafka_forwards_and_backwards(site: Site) -> N
     assert mirror.run_once().written == 0
     site.put((0, 5, 0), (1, 7, 3))
     assert mirror.run_once().written == 1
-    # In the middle of a message: that message is still to be read.
-    assert site.in_kafka() == {0: 5, 1: 7}
+    # A position within a message is mirrored as the offset of that message.
+    assert site.kafka_offsets() == {0: 5, 1: 7}
     site.put((0, 9, 0))
     assert mirror.run_once().written == 1
-    assert site.in_kafka() == {0: 9, 1: 7}
-    # As a reset does.
+    assert site.kafka_offsets() == {0: 9, 1: 7}
+    # Backwards, as after a reset.
     site.put((0, 2, 0))
     mirror.run_once()
-    assert site.in_kafka() == {0: 2, 1: 7}
+    assert site.kafka_offsets() == {0: 2, 1: 7}
     assert mirror.run_once().written == 0
 
 
@@ -106,16 +106,16 @@ def test_members_of_a_broadcast_group_are_mirrored_as_separate_groups(site: Site
     site.put((0, 4, 0), member=0)
     site.put((0, 6, 0), member=1)
     assert site.mirror(prefix="mirror.").run_once().written == 2
-    assert site.in_kafka(f"mirror.{site.group}-0") == {0: 4}
-    assert site.in_kafka(f"mirror.{site.group}-1") == {0: 6}
-    assert site.in_kafka() == {}
+    assert site.kafka_offsets(f"mirror.{site.group}-0") == {0: 4}
+    assert site.kafka_offsets(f"mirror.{site.group}-1") == {0: 6}
+    assert site.kafka_offsets() == {}
 
 
 def test_only_mirrored_channels_are_mirrored(site: Site, rig: Rig) -> None:
     site.put((0, 5, 0))
-    site.channel = rig.respec(site.channel, mirrored=False)
+    site.channel = rig.change_spec(site.channel, mirrored=False)
     assert site.mirror().run_once().written == 0
-    assert site.in_kafka() == {}
+    assert site.kafka_offsets() == {}
 
 
 def test_positions_of_another_topic_are_not_mirrored(site: Site) -> None:
@@ -149,16 +149,16 @@ def test_a_group_with_kafka_members_is_reported_and_retried(
     site.put((0, 8, 0), group=f"{site.group}-other")
     counts = mirror.run_once()
     assert (counts.written, counts.refused) == (1, 1)
-    assert site.in_kafka(f"{site.group}-other") == {0: 8}
-    assert site.in_kafka() == {}
+    assert site.kafka_offsets(f"{site.group}-other") == {0: 8}
+    assert site.kafka_offsets() == {}
     assert "Kafka refuses a group's offsets" in caplog.text
     consumer.close()
-    # Not at once, and however long ago it was committed.
+    # The retry waits, whatever the age of the commit.
     assert mirror.run_once().written == 0
     site.now_s += 15
     site.rig.clock.advance(3600)
     assert mirror.run_once().written == 1
-    assert site.in_kafka() == {0: 5}
+    assert site.kafka_offsets() == {0: 5}
     assert "the group is mirrored again" in caplog.text
 
 
@@ -173,4 +173,4 @@ def test_after_a_pause_a_leader_mirrors_everything_again(site: Site) -> None:
     site.rig.clock.now -= timedelta(hours=1)
     site.now_s += 61
     assert mirror.run_once().written == 1
-    assert site.in_kafka() == {0: 5}
+    assert site.kafka_offsets() == {0: 5}

@@ -13,21 +13,21 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin
 
 @pytest.fixture
 def databases(sqlite: SQLite) -> Databases:
-    """One database is enough here: it is Kafka that comes and goes."""
+    """SQLite only: these tests do not depend on the database."""
     return sqlite
 
 
 @pytest.fixture
 def rig(database: Database, fragile_kafka: Relay) -> Iterator[Rig]:
-    """A rig whose Kafka the test makes unavailable."""
+    """A rig whose connection to Kafka the test can cut."""
     kafka = KafkaAdmin(fragile_kafka.address, timeout_s=1)
     yield Rig(database=database, kafka=kafka)
     kafka.close()
 
 
-def run_until(rig: Rig, reached: Callable[[], bool]) -> None:
+def run_until(rig: Rig, condition_met: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 180
-    while not reached():
+    while not condition_met():
         assert time.monotonic() < deadline
         rig.run_once()
         rig.clock.advance(1)
@@ -39,36 +39,40 @@ def test_channels_wait_for_kafka_and_continue_when_it_returns(
     fragile_kafka.cut()
     new = rig.add()
     assert rig.run_once().unreachable == 1
-    found = rig.get(new)
-    assert found.phase is Phase.PROVISIONING
-    assert status(found, "Ready") == status(found, "Synced") == ("False", "BrokerUnavailable")
-    assert "until Kafka is back" in condition(found, "Ready").message
+    provisioning = rig.get(new)
+    assert provisioning.phase is Phase.PROVISIONING
+    assert (
+        status(provisioning, "Ready")
+        == status(provisioning, "Synced")
+        == ("False", "BrokerUnavailable")
+    )
+    assert "until Kafka is back" in condition(provisioning, "Ready").message
     rig.clock.advance(1)
     assert rig.run_once().unreachable == 1
-    assert rig.get(new) == found, "the same outage is nothing new"
+    assert rig.get(new) == provisioning, "a continued outage must change nothing"
 
-    fragile_kafka.mend()
+    fragile_kafka.restore()
     run_until(rig, lambda: rig.get(new).phase is Phase.READY)
     assert status(rig.get(new), "Synced") == ("True", "UpToDate")
-    doomed, rested, grown = rig.ready(), rig.ready(), rig.ready()
+    doomed, settled, grown = rig.ready(), rig.ready(), rig.ready()
 
     fragile_kafka.cut()
     rig.delete(doomed)
-    rig.respec(grown, partitions=2)
+    rig.change_spec(grown, partitions=2)
     rig.clock.advance(RESYNC_S)
     assert rig.run_once().unreachable == 4
-    assert rig.get(rested) == rested, "nothing is known against a channel at rest"
+    assert rig.get(settled) == settled, "a settled channel must not change"
     assert rig.get(doomed).phase is Phase.DELETING
     assert status(rig.get(doomed), "Synced") == ("False", "BrokerUnavailable")
     assert status(rig.get(grown), "Ready") == ("True", "TopicCreated")
     assert status(rig.get(grown), "Synced") == ("False", "BrokerUnavailable")
 
-    fragile_kafka.mend()
+    fragile_kafka.restore()
     run_until(rig, lambda: rig.find(doomed) is None)
     run_until(rig, lambda: rig.get(grown).observed_generation == 2)
     assert rig.topic(doomed) is None
     assert rig.get(grown).topic.partitions == 2
-    assert rig.get(rested).topic == rested.topic
+    assert rig.get(settled).topic == settled.topic
 
 
 def test_a_channel_without_its_topic_can_be_removed_without_kafka(
@@ -84,7 +88,7 @@ def test_a_channel_without_its_topic_can_be_removed_without_kafka(
 def test_a_hanging_broker_does_not_block_the_pass(rig: Rig, fragile_kafka: Relay) -> None:
     rig.ready()
     waiting = rig.add()
-    with fragile_kafka.still():
+    with fragile_kafka.stalled():
         began = time.monotonic()
         assert rig.run_once().unreachable == 1
         assert time.monotonic() - began < 10

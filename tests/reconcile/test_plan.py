@@ -55,7 +55,7 @@ observed_topics = st.none() | st.builds(
 
 
 def apply(action: Action, topic: ObservedTopic | None) -> ObservedTopic | None:
-    """Apply actions to a topic, or refuse them, as Kafka does."""
+    """Apply an action to a topic, or refuse it, as Kafka does."""
     match action:
         case CreateTopic():
             assert topic is None
@@ -74,24 +74,24 @@ def apply(action: Action, topic: ObservedTopic | None) -> ObservedTopic | None:
         case AlterConfig():
             assert topic is not None
             assert not action.set.keys() & action.delete
-            kept = {k: v for k, v in topic.config.items() if k not in action.delete}
-            return replace(topic, config={**kept, **action.set})
+            remaining = {k: v for k, v in topic.config.items() if k not in action.delete}
+            return replace(topic, config={**remaining, **action.set})
         case DeleteTopic():
             assert topic is not None
             return None
 
 
-def applied(desired: DesiredTopic, observed: ObservedTopic | None) -> ObservedTopic | None:
+def apply_plan(desired: DesiredTopic, observed: ObservedTopic | None) -> ObservedTopic | None:
     for action in plan(desired, observed).actions:
         observed = apply(action, observed)
     return observed
 
 
 @given(desired_topics, observed_topics)
-def test_planning_again_after_applying_a_plan_gives_nothing(
+def test_a_plan_after_an_applied_plan_is_empty(
     desired: DesiredTopic, observed: ObservedTopic | None
 ) -> None:
-    after = applied(desired, observed)
+    after = apply_plan(desired, observed)
     assert plan(desired, after).actions == ()
     # As in the reconciler, observations are recorded before the next plan.
     if desired.id is None and after is not None:
@@ -99,7 +99,7 @@ def test_planning_again_after_applying_a_plan_gives_nothing(
 
 
 @given(desired_topics, observed_topics)
-def test_another_topic_than_the_recorded_one_is_never_changed(
+def test_a_topic_with_another_id_is_never_changed(
     desired: DesiredTopic, observed: ObservedTopic | None
 ) -> None:
     if desired.id is not None and (observed is None or observed.id != desired.id):
@@ -116,7 +116,7 @@ def test_a_plan_reaches_the_spec_without_losing_data(
     actions = plan(desired, observed).actions
     assert not any(isinstance(each, DeleteTopic) for each in actions)
     assert observed is None or not any(isinstance(each, CreateTopic) for each in actions)
-    after = applied(desired, observed)
+    after = apply_plan(desired, observed)
     assert after is not None
     assert after.partitions == max(desired.partitions, observed.partitions if observed else 0)
     assert {k: v for k, v in after.config.items() if "throttled" not in k} == desired.config
@@ -127,13 +127,13 @@ def test_an_adopted_topic_is_never_changed(
     desired: DesiredTopic, observed: ObservedTopic | None
 ) -> None:
     adopted = replace(desired, owned=False)
-    found = plan(adopted, observed)
-    assert found.actions == ()
-    assert actions(adopted, found) == ()
-    assert found.match is plan(desired, observed).match
+    adopted_plan = plan(adopted, observed)
+    assert adopted_plan.actions == ()
+    assert actions(adopted, adopted_plan) == ()
+    assert adopted_plan.match is plan(desired, observed).match
 
 
-def test_extra_partitions_stay_and_are_counted() -> None:
+def test_surplus_partitions_stay_and_are_counted() -> None:
     desired = DesiredTopic(name=NAME, id="id-1", partitions=2)
     observed = ObservedTopic(name=NAME, id="id-1", partitions=5, replication=1)
     assert plan(desired, observed).actions == ()
@@ -161,8 +161,8 @@ def test_unrequested_overrides_are_deleted_except_replication_throttles() -> Non
 def test_a_topic_found_under_the_channels_name_is_taken_over() -> None:
     desired = DesiredTopic(name=NAME, id=None, partitions=1)
     observed = ObservedTopic(name=NAME, id="id-1", partitions=1, replication=1)
-    found = plan(desired, observed)
-    assert (found.match, found.actions) == (TopicMatch.FOUND, ())
+    result = plan(desired, observed)
+    assert (result.match, result.actions) == (TopicMatch.FOUND, ())
 
 
 def test_a_late_deletion_does_not_touch_a_newer_topic_of_the_same_name() -> None:
@@ -207,8 +207,8 @@ def test_a_topic_of_exactly_once_delivery_keeps_acknowledged_records(
 def test_a_topic_with_the_brokers_replication_gets_its_settings_once_that_is_known() -> None:
     desired = DesiredTopic(name=NAME, id=None, partitions=1, exactly_once=True)
     (create,) = plan(desired, None).actions
-    made = replace(apply(create, None), replication=3)  # type: ignore[type-var]
-    assert plan(desired, made).actions == (
+    created = replace(apply(create, None), replication=3)  # type: ignore[type-var]
+    assert plan(desired, created).actions == (
         AlterConfig(
             name=NAME,
             set={"min.insync.replicas": "2", "unclean.leader.election.enable": "false"},

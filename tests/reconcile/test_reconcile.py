@@ -40,12 +40,12 @@ def test_a_settled_channel_is_not_checked_before_the_resync(rig: Rig) -> None:
     assert rig.run_once() == Counts()
     rig.clock.advance(1)
     assert rig.run_once() == Counts(checked=1)
-    assert rig.get(channel) == channel, "nothing visible has changed"
+    assert rig.get(channel) == channel, "the channel must not change"
 
 
 def test_partitions_grow_in_place(rig: Rig) -> None:
     channel = rig.ready(partitions=2)
-    rig.respec(channel, partitions=5)
+    rig.change_spec(channel, partitions=5)
     assert rig.run_once().grown == 1
     found, topic = rig.get(channel), rig.topic(channel)
     assert topic is not None
@@ -54,23 +54,23 @@ def test_partitions_grow_in_place(rig: Rig) -> None:
     assert (found.phase, found.observed_generation) == (Phase.READY, 2)
 
 
-def test_partitions_added_outside_stay(rig: Rig, operator: Topics) -> None:
+def test_partitions_that_others_added_stay(rig: Rig, operator: Topics) -> None:
     channel = rig.ready(partitions=1)
     operator.grow(channel.topic.name, 4)
-    rig.until_topic(channel, lambda topic: topic is not None and topic.partitions == 4)
+    rig.await_topic(channel, lambda topic: topic is not None and topic.partitions == 4)
     rig.clock.advance(RESYNC_S)
     assert rig.run_once().grown == 0
     found = rig.get(channel)
     assert found.topic.partitions == 4
     assert status(found, "Synced") == ("True", "PartitionsExceedSpec")
-    rig.respec(channel, partitions=4)
+    rig.change_spec(channel, partitions=4)
     rig.run_once()
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
 
 def test_a_new_configuration_is_applied_and_removed_settings_are_deleted(rig: Rig) -> None:
     channel = rig.ready(config={"segment.ms": "1000"}, retention=Retention(ms=5_000))
-    rig.respec(channel, config={"min.insync.replicas": "1"}, retention=Retention(bytes=10))
+    rig.change_spec(channel, config={"min.insync.replicas": "1"}, retention=Retention(bytes=10))
     assert rig.run_once().configured == 1
     topic = rig.topic(channel)
     assert topic is not None
@@ -81,7 +81,7 @@ def test_a_new_configuration_is_applied_and_removed_settings_are_deleted(rig: Ri
 def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Topics) -> None:
     channel = rig.ready(config={"segment.ms": "1000"})
     operator.set(channel.topic.name, segment_ms="77", cleanup_policy="compact")
-    rig.until_topic(channel, lambda topic: topic is not None and len(topic.config) == 2)
+    rig.await_topic(channel, lambda topic: topic is not None and len(topic.config) == 2)
     rig.clock.advance(RESYNC_S)
     assert rig.run_once().configured == 1
     topic = rig.topic(channel)
@@ -92,8 +92,8 @@ def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Topics
     assert "cleanup.policy, segment.ms" in condition(found, "Synced").message
     rig.clock.advance(RESYNC_S)
     rig.run_once()
-    assert rig.get(channel) == found, "it stays said until the spec changes"
-    rig.respec(channel, config={})
+    assert rig.get(channel) == found, "the reason must stay until the spec changes"
+    rig.change_spec(channel, config={})
     rig.run_once()
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
 
@@ -101,10 +101,12 @@ def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Topics
 def test_a_missing_topic_is_reported_and_never_recreated(rig: Rig, operator: Topics) -> None:
     channel = rig.ready()
     operator.delete(channel.topic.name)
-    rig.until_topic(channel, lambda topic: topic is None)
+    rig.await_topic(channel, lambda topic: topic is None)
     rig.clock.advance(RESYNC_S)
     rig.run_once()
-    assert rig.get(channel).phase is Phase.READY, "one look may meet a broker that lags behind"
+    assert rig.get(channel).phase is Phase.READY, (
+        "a single observation may come from a broker that lags behind"
+    )
     for _ in range(3):
         rig.clock.advance(RESYNC_S)
         assert rig.run_once().created == 0
@@ -114,17 +116,19 @@ def test_a_missing_topic_is_reported_and_never_recreated(rig: Rig, operator: Top
         assert channel.topic.id is not None
         assert channel.topic.id in condition(found, "Ready").message
         assert "create it again" in condition(found, "Ready").message
-    rig.respec(channel, partitions=2)
+    rig.change_spec(channel, partitions=2)
     rig.run_once()
     assert rig.topic(channel) is None
     assert rig.get(channel).observed_generation == 1
 
 
-def test_a_topic_recreated_outside_is_reported_and_unchanged(rig: Rig, operator: Topics) -> None:
+def test_a_topic_that_others_recreated_is_reported_and_unchanged(
+    rig: Rig, operator: Topics
+) -> None:
     channel = rig.ready(partitions=2, config={"segment.ms": "1000"})
     operator.delete(channel.topic.name)
     operator.create(channel.topic.name, 1)
-    rig.until_topic(channel, lambda topic: topic is not None and topic.id != channel.topic.id)
+    rig.await_topic(channel, lambda topic: topic is not None and topic.id != channel.topic.id)
     for _ in range(2):
         rig.clock.advance(RESYNC_S)
         rig.run_once()
@@ -135,7 +139,7 @@ def test_a_topic_recreated_outside_is_reported_and_unchanged(rig: Rig, operator:
     assert found.topic.id == channel.topic.id
     assert status(found, "Ready") == ("False", "TopicRecreated")
     assert topic.id in condition(found, "Ready").message
-    # Deleting the channel does not delete another's topic.
+    # Deleting the channel does not delete the foreign topic.
     rig.delete(channel)
     assert rig.run_once().removed == 1
     assert rig.find(channel) is None
@@ -155,7 +159,7 @@ def test_a_failed_channel_is_ready_again_when_its_topic_returns(rig: Rig) -> Non
 def test_a_topic_left_unrecorded_by_a_crash_is_taken_over(rig: Rig, operator: Topics) -> None:
     channel = rig.add(partitions=2, config={"segment.ms": "1000"})
     operator.create(channel.topic.name, 1)
-    rig.until_topic(channel, lambda topic: topic is not None)
+    rig.await_topic(channel, lambda topic: topic is not None)
     before = rig.topic(channel)
     assert before is not None
     counts = rig.run_once()
@@ -194,12 +198,12 @@ def test_a_channel_deleted_before_its_topic_exists_is_removed(rig: Rig) -> None:
 def test_a_deletion_finds_a_topic_not_yet_in_the_metadata(rig: Rig, operator: Topics) -> None:
     channel = rig.add()
     rig.delete(channel)
-    # Made by a replica that crashed before it wrote anything down.
+    # Created by a replica that crashed before it recorded the topic.
     operator.create(channel.topic.name)
     while rig.find(channel) is not None:
         rig.run_once()
         rig.clock.advance(60)
-    rig.until_topic(channel, lambda topic: topic is None)
+    rig.await_topic(channel, lambda topic: topic is None)
 
 
 def test_more_replicas_than_brokers_are_reported_with_the_brokers_message(rig: Rig) -> None:
@@ -213,7 +217,7 @@ def test_more_replicas_than_brokers_are_reported_with_the_brokers_message(rig: R
     assert "fewer replicas" in condition(found, "Ready").message
 
 
-# Each is fine by itself; Kafka refuses them together.
+# Each setting is valid; Kafka refuses the combination.
 CONTRADICTION = {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "1"}
 
 
@@ -224,14 +228,14 @@ def test_a_refused_configuration_is_reported_and_retried_when_the_spec_changes(r
     assert (found.phase, found.topic.id) == (Phase.PROVISIONING, None)
     assert status(found, "Synced") == ("False", "ConfigRejected")
     assert "min.compaction.lag.ms" in condition(found, "Synced").message
-    rig.respec(channel, config={"min.compaction.lag.ms": "5"})
+    rig.change_spec(channel, config={"min.compaction.lag.ms": "5"})
     rig.run_once()
     assert rig.get(channel).phase is Phase.READY
 
 
 def test_a_refused_change_leaves_a_ready_channel_ready(rig: Rig) -> None:
     channel = rig.ready()
-    rig.respec(channel, config=CONTRADICTION)
+    rig.change_spec(channel, config=CONTRADICTION)
     rig.run_once()
     found = rig.get(channel)
     assert (found.phase, found.generation, found.observed_generation) == (Phase.READY, 2, 1)
@@ -242,7 +246,7 @@ def test_a_refused_change_leaves_a_ready_channel_ready(rig: Rig) -> None:
 def test_requests_refused_by_kafka_are_retried_with_backoff(rig: Rig) -> None:
     channel = rig.add(replication=3)
     rig.run_once()
-    told = rig.get(channel)
+    refused = rig.get(channel)
     pauses_s = []
     for _ in range(9):
         waited_s = 0.0
@@ -251,7 +255,7 @@ def test_requests_refused_by_kafka_are_retried_with_backoff(rig: Rig) -> None:
             waited_s += 1
         pauses_s.append(waited_s)
     assert pauses_s == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert rig.get(channel) == told, "the same refusal again is nothing new"
+    assert rig.get(channel) == refused, "a repeated refusal must change nothing"
 
 
 def test_one_refusal_does_not_block_other_channels(rig: Rig) -> None:
@@ -263,12 +267,12 @@ def test_one_refusal_does_not_block_other_channels(rig: Rig) -> None:
 
 
 def test_many_channels_are_reconciled_in_pages(rig: Rig) -> None:
-    made = [rig.add() for _ in range(25)]
+    channels = [rig.add() for _ in range(25)]
     reconciler = rig.reconciler(page_size=10)
     passes = [reconciler.run_once() for _ in range(3)]
     assert [each.created for each in passes] == [10, 10, 5]
     assert [each.more for each in passes] == [True, True, False]
-    assert all(rig.get(each).phase is Phase.READY for each in made)
+    assert all(rig.get(each).phase is Phase.READY for each in channels)
 
 
 def test_a_clock_set_back_delays_no_pending_channel(rig: Rig) -> None:
@@ -290,9 +294,9 @@ def test_a_clock_set_back_delays_no_resync(rig: Rig) -> None:
 
 @pytest.mark.parametrize("pause", [False, True])
 def test_changed_channels_precede_resyncs(rig: Rig, pause: bool) -> None:
-    rested = [rig.ready() for _ in range(3)]
+    settled = [rig.ready() for _ in range(3)]
     rig.clock.advance(RESYNC_S * (10 if pause else 1))
     new = rig.add()
     assert rig.reconciler(page_size=1).run_once().created == 1
     assert rig.get(new).phase is Phase.READY
-    assert all(rig.get(each) == each for each in rested)
+    assert all(rig.get(each) == each for each in settled)

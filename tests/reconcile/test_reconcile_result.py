@@ -52,7 +52,7 @@ topics = st.none() | st.builds(
     replication=st.just(1),
 )
 rejections = st.none() | st.builds(
-    Rejection, cause=st.sampled_from(Cause), message=st.just("The broker's words.")
+    Rejection, cause=st.sampled_from(Cause), message=st.just("The broker's message.")
 )
 
 
@@ -72,12 +72,12 @@ def test_a_reconcile_result_is_a_legal_transition_based_on_observations(
     )
     if result.channel is None:
         assert channel.phase is Phase.DELETING
-        gone = topic is None or topic.id != (channel.topic.id or topic.id)
-        assert gone or channel.adopted
+        topic_gone = topic is None or topic.id != (channel.topic.id or topic.id)
+        assert topic_gone or channel.adopted
         return
     after = result.channel
     assert may_become(channel.phase, after.phase)
-    assert channel.topic.id in (None, after.topic.id), "a recorded id stays for good"
+    assert channel.topic.id in (None, after.topic.id), "a recorded id must not change"
     if after.observed_generation == after.generation != channel.observed_generation:
         assert not last.actions
         assert status(after, "Synced")[0] == "True"
@@ -92,7 +92,7 @@ def test_a_reconcile_result_is_a_legal_transition_based_on_observations(
 
 
 access_failures = st.none() | st.builds(
-    AccessFailure, problem=st.sampled_from(AccessProblem), message=st.just("It is.")
+    AccessFailure, problem=st.sampled_from(AccessProblem), message=st.just("A message.")
 )
 
 
@@ -108,8 +108,8 @@ def test_an_outage_changes_no_phase_and_is_retried_soon(
     assert (result.next_check_s, result.refusals) == (1.0, refusals)
 
 
-class Secretive(KafkaAdmin):
-    """The real Kafka, which does not show its topics to this user."""
+class HidingKafka(KafkaAdmin):
+    """The real Kafka, but topics are hidden from the gateway's user."""
 
     def observe(self, names: Iterable[str]) -> ObservedTopics:
         denied = Rejection(cause=Cause.DENIED, message="Topic authorization failed.")
@@ -126,15 +126,15 @@ def test_a_topic_hidden_by_authorization_is_neither_missing_nor_changed(
         rig.delete(channel)
     rig.clock.advance(RESYNC_S)
     before = rig.get(channel)
-    secretive = Secretive(kafka.bootstrap_servers)
+    hiding = HidingKafka(kafka.bootstrap_servers)
     for _ in range(3):
-        counts = rig.reconciler(kafka=secretive).run_once()
+        counts = rig.reconciler(kafka=hiding).run_once()
         assert (counts.created, counts.deleted, counts.removed) == (0, 0, 0)
         rig.clock.advance(RESYNC_S * 2)
-    secretive.close()
-    found = rig.get(channel)
-    assert (found.phase, found.topic) == (before.phase, before.topic)
-    for each in (found, rig.get(new)):
+    hiding.close()
+    after = rig.get(channel)
+    assert (after.phase, after.topic) == (before.phase, before.topic)
+    for each in (after, rig.get(new)):
         assert status(each, "Synced") == ("False", "KafkaRefused")
         assert "authorization failed. To do: let the gateway" in condition(each, "Synced").message
     rig.run_once()

@@ -1,4 +1,4 @@
-"""Two replicas on one database and one Kafka, one of them with an expired lease."""
+"""Two replicas on one database and one Kafka: delayed passes, leases, loops."""
 
 import os
 import socket
@@ -27,107 +27,105 @@ from sluiceway_gateway.settings import Settings
 from topics import Topics
 
 
-class Interrupted(KafkaAdmin):
-    """The real Kafka; something else happens right before or after one of its calls."""
+class HookedKafka(KafkaAdmin):
+    """The real Kafka, with a hook before or after one of its calls."""
 
     before_creation: Callable[[], object] | None = None
     after_observation: Callable[[], object] | None = None
 
     def create_topics(self, topics: Sequence[CreateTopic]) -> dict[str, object]:  # type: ignore[override]
-        act, self.before_creation = self.before_creation, None
-        if act is not None:
-            act()
+        hook, self.before_creation = self.before_creation, None
+        if hook is not None:
+            hook()
         return dict(super().create_topics(topics))
 
     def observe(self, names: Iterable[str]) -> ObservedTopics:
-        seen = super().observe(names)
-        act, self.after_observation = self.after_observation, None
-        if act is not None:
-            act()
-        return seen
+        observed = super().observe(names)
+        hook, self.after_observation = self.after_observation, None
+        if hook is not None:
+            hook()
+        return observed
 
 
 @pytest.fixture
-def interrupted(kafka: SharedKafka) -> Iterator[Interrupted]:
-    client = Interrupted(kafka.bootstrap_servers)
+def hooked(kafka: SharedKafka) -> Iterator[HookedKafka]:
+    client = HookedKafka(kafka.bootstrap_servers)
     yield client
     client.close()
 
 
 def test_two_concurrent_replicas_create_each_topic_once(rig: Rig) -> None:
-    made = [rig.add(partitions=2) for _ in range(10)]
+    channels = [rig.add(partitions=2) for _ in range(10)]
     with ThreadPoolExecutor(2) as pool:
         counts = [run.result() for run in [pool.submit(rig.run_once) for _ in range(2)]]
     for _ in range(5):
         rig.clock.advance(60)
         rig.run_once()
     assert sum(each.created for each in counts) == 10
-    for each in made:
-        found, topic = rig.get(each), rig.topic(each)
+    for each in channels:
+        channel, topic = rig.get(each), rig.topic(each)
         assert topic is not None
-        assert found.phase is Phase.READY
-        assert (found.topic.id, found.topic.partitions) == (topic.id, 2)
+        assert channel.phase is Phase.READY
+        assert (channel.topic.id, channel.topic.partitions) == (topic.id, 2)
 
 
-def test_a_late_replica_does_not_overwrite_a_newer_observation(
-    rig: Rig, interrupted: Interrupted
+def test_a_delayed_pass_does_not_overwrite_a_newer_observation(
+    rig: Rig, hooked: HookedKafka
 ) -> None:
     channel = rig.ready()
-    rig.respec(channel, partitions=2)
-    # During the late one's pass the spec changes again, and the new leader applies it.
-    interrupted.after_observation = lambda: (rig.respec(channel, partitions=4), rig.run_once())
-    counts = rig.reconciler(kafka=interrupted).run_once()
+    rig.change_spec(channel, partitions=2)
+    # During the delayed pass the spec changes again, and the new leader applies it.
+    hooked.after_observation = lambda: (rig.change_spec(channel, partitions=4), rig.run_once())
+    counts = rig.reconciler(kafka=hooked).run_once()
     assert (counts.conflicts, counts.changed) == (1, 0)
     found, topic = rig.get(channel), rig.topic(channel)
     assert topic is not None
     assert (topic.partitions, found.topic.partitions, found.observed_generation) == (4, 4, 3)
 
 
-def test_a_topic_created_for_a_removed_channel_is_deleted(
-    rig: Rig, interrupted: Interrupted
-) -> None:
+def test_a_topic_created_for_a_removed_channel_is_deleted(rig: Rig, hooked: HookedKafka) -> None:
     channel = rig.add()
-    interrupted.before_creation = lambda: (rig.delete(channel), rig.run_once())
-    counts = rig.reconciler(kafka=interrupted).run_once()
+    hooked.before_creation = lambda: (rig.delete(channel), rig.run_once())
+    counts = rig.reconciler(kafka=hooked).run_once()
     assert (counts.created, counts.conflicts) == (1, 1)
     assert rig.find(channel) is None
-    rig.until_topic(channel, lambda topic: topic is None)
+    rig.await_topic(channel, lambda topic: topic is None)
 
 
 def test_a_topic_created_for_a_deleting_channel_is_deleted_with_it(
-    rig: Rig, interrupted: Interrupted
+    rig: Rig, hooked: HookedKafka
 ) -> None:
     channel = rig.add()
-    interrupted.before_creation = lambda: rig.delete(channel)
-    assert rig.reconciler(kafka=interrupted).run_once().conflicts == 1
+    hooked.before_creation = lambda: rig.delete(channel)
+    assert rig.reconciler(kafka=hooked).run_once().conflicts == 1
     assert rig.get(channel).phase is Phase.DELETING
     while rig.find(channel) is not None:
         rig.run_once()
         rig.clock.advance(60)
-    rig.until_topic(channel, lambda topic: topic is None)
+    rig.await_topic(channel, lambda topic: topic is None)
 
 
-def test_a_late_deletion_hits_no_newer_channel(rig: Rig, operator: Topics) -> None:
+def test_a_delayed_deletion_does_not_affect_a_newer_channel(rig: Rig, operator: Topics) -> None:
     channel = rig.ready()
     rig.delete(channel)
     rig.run_once()
     younger = rig.ready()
     assert younger.topic.name != channel.topic.name
-    # The late replica still has the deleted one's former row.
+    # The delayed replica still has the former row of the deleted channel.
     from sluiceway_gateway.provisioning.reconciler import apply
     from sluiceway_gateway.provisioning.status import desired_topic
     from sluiceway_gateway.provisioning.topic import plan
 
     late = desired_topic(replace(channel, phase=Phase.DELETING))
     operator.create(channel.topic.name)
-    rig.until_topic(channel, lambda topic: topic is not None)
+    rig.await_topic(channel, lambda topic: topic is not None)
     apply(rig.kafka, plan(late, rig.topic(channel)).actions)
     assert rig.topic(channel) is not None
     operator.delete(channel.topic.name)
 
 
-class Seconds:
-    """A monotonic clock that only tests move."""
+class ManualSeconds:
+    """A monotonic clock that only tests advance."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -139,14 +137,16 @@ class Seconds:
 LEASE_MS = 60_000
 
 
-def leader(database: Database, holder: str, seconds: Seconds, lease_ms: int = LEASE_MS) -> Leader:
+def leader(
+    database: Database, holder: str, seconds: ManualSeconds, lease_ms: int = LEASE_MS
+) -> Leader:
     return Leader(
         database=database, name="test", holder=holder, lease_ms=lease_ms, monotonic=seconds
     )
 
 
 def test_one_replica_leads_and_another_takes_over_when_it_resigns(database: Database) -> None:
-    seconds = Seconds()
+    seconds = ManualSeconds()
     first, second = leader(database, "a", seconds), leader(database, "b", seconds)
     assert [first.has_lease, second.has_lease] == [False, False]
     assert [first.leads(), second.leads()] == [True, False]
@@ -154,7 +154,7 @@ def test_one_replica_leads_and_another_takes_over_when_it_resigns(database: Data
     seconds.now += first.renewal_s
     assert [first.leads(), second.leads()] == [True, False]
     second.resign()
-    assert first.leads(), "resigning without the lease changes nothing"
+    assert first.leads(), "resigning without the lease must change nothing"
     first.resign()
     assert not first.has_lease
     seconds.now += second.poll_s
@@ -162,25 +162,25 @@ def test_one_replica_leads_and_another_takes_over_when_it_resigns(database: Data
 
 
 def test_one_lease_covers_all_loops_of_a_replica(database: Database) -> None:
-    seconds, asked = Seconds(), 0
+    seconds, transactions = ManualSeconds(), 0
     first, second = leader(database, "a", seconds), leader(database, "b", seconds)
     assert first.leads()
     write = database.write
 
     def counted() -> AbstractContextManager[WriteTransaction]:
-        nonlocal asked
-        asked += 1
+        nonlocal transactions
+        transactions += 1
         return write()
 
     database.write = counted  # type: ignore[method-assign]
     for times in (1, 2):
         assert [second.leads() for _ in range(7)] == [False] * 7
-        assert asked == times
+        assert transactions == times
         seconds.now += second.poll_s
 
 
-def until_it_leads(candidate: Leader, seconds: Seconds) -> float:
-    """Have a replica ask again and again; return how long it takes until it leads."""
+def time_until_leading(candidate: Leader, seconds: ManualSeconds) -> float:
+    """Advance the clock until a replica leads, and return the time in seconds."""
     began_s = seconds.now
     while not candidate.leads():
         assert seconds.now - began_s < 600
@@ -189,16 +189,16 @@ def until_it_leads(candidate: Leader, seconds: Seconds) -> float:
 
 
 def test_another_replica_takes_over_when_a_lease_ends(database: Database) -> None:
-    seconds = Seconds()
+    seconds = ManualSeconds()
     dead, other = leader(database, "dead", seconds), leader(database, "other", seconds)
     assert [dead.leads(), other.leads()] == [True, False]
-    assert until_it_leads(other, seconds) == LEASE_MS / 1000
+    assert time_until_leading(other, seconds) == LEASE_MS / 1000
     assert [dead.has_lease, other.has_lease] == [False, True]
-    assert not dead.leads(), "it notices at its next renewal"
+    assert not dead.leads(), "the former leader must notice at its next renewal"
 
 
 def test_a_renewed_lease_is_kept(database: Database) -> None:
-    seconds = Seconds()
+    seconds = ManualSeconds()
     first, other = leader(database, "a", seconds), leader(database, "b", seconds)
     for _ in range(5 * LEASE_MS // 1000):
         assert [first.leads(), other.leads()] == [True, False]
@@ -206,32 +206,32 @@ def test_a_renewed_lease_is_kept(database: Database) -> None:
 
 
 def test_a_lease_expires_after_its_holders_term(database: Database) -> None:
-    seconds = Seconds()
+    seconds = ManualSeconds()
     assert leader(database, "dead", seconds, lease_ms=3 * LEASE_MS).leads()
     other = leader(database, "other", seconds)
-    assert until_it_leads(other, seconds) == 3 * LEASE_MS / 1000
+    assert time_until_leading(other, seconds) == 3 * LEASE_MS / 1000
 
 
 @pytest.mark.parametrize("hours", [1, -1])
 def test_setting_the_wall_clock_neither_ends_nor_extends_a_lease(
     database: Database, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds = Seconds()
+    seconds = ManualSeconds()
     first, other = leader(database, "a", seconds), leader(database, "b", seconds)
     assert [first.leads(), other.leads()] == [True, False]
     wall_clock = time.time
     monkeypatch.setattr("time.time", lambda: wall_clock() + hours * 3600)
     seconds.now += first.renewal_s
     assert [first.leads(), other.leads()] == [True, False]
-    # From here on it is dead.
-    assert until_it_leads(other, seconds) <= LEASE_MS / 1000 + other.poll_s
+    # The leader is dead from here on.
+    assert time_until_leading(other, seconds) <= LEASE_MS / 1000 + other.poll_s
 
 
 def test_a_replica_with_a_slow_renewal_does_not_lead_beyond_its_lease(
     database: Database,
 ) -> None:
-    """Its lease counts from before it asked, the others' patience from after they saw it."""
-    seconds = Seconds()
+    """The leader counts its lease from before the request, others from when they saw it."""
+    seconds = ManualSeconds()
     first, other = leader(database, "a", seconds), leader(database, "b", seconds)
     write = database.write
 
@@ -243,45 +243,47 @@ def test_a_replica_with_a_slow_renewal_does_not_lead_beyond_its_lease(
     assert first.leads()
     assert seconds.now == 7.0
     seconds.now = first.renewal_s
-    database.write = _away  # type: ignore[method-assign]
+    database.write = _unavailable  # type: ignore[method-assign]
     with pytest.raises(DatabaseUnavailable):
         first.leads()
     database.write = slow  # type: ignore[method-assign]
     assert not other.leads()
     seen_s = seconds.now
     database.write = write  # type: ignore[method-assign]
-    until_it_leads(other, seconds)
+    time_until_leading(other, seconds)
     assert seconds.now - seen_s >= LEASE_MS / 1000
 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 def test_on_sqlite_a_process_takes_over_at_once_from_a_dead_one(database: Database) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         pass
-    seconds, host = Seconds(), socket.gethostname()
-    assert leader(database, f"{host}:{gone.pid}:0", seconds).leads()
+    seconds, host = ManualSeconds(), socket.gethostname()
+    assert leader(database, f"{host}:{dead.pid}:0", seconds).leads()
     assert leader(database, "other", seconds).leads()
 
 
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("whose", ["{host}:{pid}:0", "elsewhere:{gone}:0", "{host}:x:0", "?"])
+@pytest.mark.parametrize(
+    "holder_format", ["{host}:{pid}:0", "elsewhere:{dead}:0", "{host}:x:0", "?"]
+)
 def test_on_sqlite_a_process_waits_for_one_that_may_be_running(
-    database: Database, whose: str
+    database: Database, holder_format: str
 ) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         pass
-    holder = whose.format(host=socket.gethostname(), pid=os.getpid(), gone=gone.pid)
-    seconds = Seconds()
+    holder = holder_format.format(host=socket.gethostname(), pid=os.getpid(), dead=dead.pid)
+    seconds = ManualSeconds()
     assert leader(database, holder, seconds).leads()
-    assert until_it_leads(leader(database, "other", seconds), seconds) == LEASE_MS / 1000
+    assert time_until_leading(leader(database, "other", seconds), seconds) == LEASE_MS / 1000
 
 
 def test_no_replica_leads_without_the_database(database: Database) -> None:
-    seconds = Seconds()
+    seconds = ManualSeconds()
     first = leader(database, "a", seconds)
     assert first.leads()
     seconds.now += first.renewal_s
-    database.write = _away  # type: ignore[method-assign]
+    database.write = _unavailable  # type: ignore[method-assign]
     with pytest.raises(DatabaseUnavailable):
         first.leads()
     with pytest.raises(DatabaseUnavailable):
@@ -289,16 +291,16 @@ def test_no_replica_leads_without_the_database(database: Database) -> None:
     first.resign()
 
 
-def _away() -> None:
-    raise DatabaseUnavailable("away")
+def _unavailable() -> None:
+    raise DatabaseUnavailable("unavailable")
 
 
-@pytest.mark.parametrize("error", [DatabaseUnavailable("locked"), RuntimeError("a mistake")])
+@pytest.mark.parametrize("error", [DatabaseUnavailable("locked"), RuntimeError("a bug")])
 def test_a_loop_continues_after_an_error_and_reports_repeated_failures(
     database: Database, error: Exception
 ) -> None:
     outcomes = iter([error, error, 7.0, error, error, error, error, 7.0])
-    heard: list[tuple[str, int]] = []
+    reported: list[tuple[str, int]] = []
 
     def run_once() -> float:
         outcome = next(outcomes)
@@ -308,23 +310,23 @@ def test_a_loop_continues_after_an_error_and_reports_repeated_failures(
 
     loop = Loop(
         name="test",
-        leader=leader(database, "a", Seconds()),
+        leader=leader(database, "a", ManualSeconds()),
         run_once=run_once,
         stopping=threading.Event(),
         retry_s=3.0,
-        on_pass=lambda name, failures: heard.append((name, failures)),
+        on_pass=lambda name, failures: reported.append((name, failures)),
     )
     kind = type(error).__name__
-    told = [(loop.run_pass(), loop.failing) for _ in range(8)]
-    assert told == [
+    passes = [(loop.run_pass(), loop.failing) for _ in range(8)]
+    assert passes == [
         *[(3.0, None), (3.0, None), (7.0, None)],
         *[(3.0, None), (3.0, None), (3.0, kind), (3.0, kind), (7.0, None)],
     ]
-    assert heard == [("test", each) for each in (1, 2, 0, 1, 2, 3, 4, 0)]
+    assert reported == [("test", each) for each in (1, 2, 0, 1, 2, 3, 4, 0)]
 
 
 def test_a_replica_without_the_lease_does_nothing(database: Database) -> None:
-    seconds = Seconds()
+    seconds = ManualSeconds()
     assert leader(database, "a", seconds).leads()
     idle = leader(database, "b", seconds)
 
@@ -336,7 +338,7 @@ def test_a_replica_without_the_lease_does_nothing(database: Database) -> None:
 
 
 class Replica:
-    """One replica's loops, and a signal for each pass that changed something."""
+    """The loops of a replica, with a semaphore that counts passes with changes."""
 
     def __init__(self, rig: Rig, url: str, lease_ms: int = 60_000) -> None:
         self.changed = threading.Semaphore(0)
@@ -353,7 +355,7 @@ class Replica:
             self.changed.release()
 
 
-def test_a_replica_that_stops_hands_over_at_once(rig: Rig, database_url: str) -> None:
+def test_a_replica_that_stops_releases_its_lease(rig: Rig, database_url: str) -> None:
     first, second = Replica(rig, database_url), Replica(rig, database_url)
     rig.add()
     first.loops.start()
@@ -366,7 +368,7 @@ def test_a_replica_that_stops_hands_over_at_once(rig: Rig, database_url: str) ->
     rig.add()
     second.loops.wake()
     began = time.monotonic()
-    assert second.changed.acquire(timeout=50), "the lease of a minute was given back"
+    assert second.changed.acquire(timeout=50), "the lease of a minute was not released"
     assert time.monotonic() - began < 30
     assert second.loops.stop()
 

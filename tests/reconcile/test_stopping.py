@@ -1,4 +1,4 @@
-"""The end of the background loops."""
+"""Stopping the background loops."""
 
 import threading
 import time
@@ -18,11 +18,11 @@ TIMEOUT_S = 1.0
 def test_the_time_limit_to_stop_applies_to_all_loops_together(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered, go_on = threading.Semaphore(0), threading.Event()
+    entered, released = threading.Semaphore(0), threading.Event()
 
     def leads(_self: Leader) -> bool:
         entered.release()
-        go_on.wait(60)
+        released.wait(60)
         return False
 
     monkeypatch.setattr(Leader, "leads", leads)
@@ -44,5 +44,5 @@ def test_the_time_limit_to_stop_applies_to_all_loops_together(
             assert not loops.stop(TIMEOUT_S)
             assert time.monotonic() - begun_s < 3 * TIMEOUT_S
         finally:
-            go_on.set()
+            released.set()
         assert loops.stop()

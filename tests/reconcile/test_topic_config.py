@@ -28,7 +28,7 @@ GOOD = {
 
 def test_every_allowed_setting_has_one_canonical_form() -> None:
     assert GOOD.keys() == ALLOWED.keys()
-    config = {name: given_value for name, (given_value, _) in GOOD.items()}
+    config = {name: value_ for name, (value_, _) in GOOD.items()}
     assert refusals(config) == ()
     assert canonical(config) == {name: value for name, (_, value) in GOOD.items()}
     assert canonical(canonical(config)) == canonical(config)

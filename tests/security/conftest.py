@@ -1,4 +1,4 @@
-"""Kafka's secured listeners, a gateway with a password, and a clean environment."""
+"""Kafka's secured listeners, a secured gateway, and an environment without settings."""
 
 import os
 from collections.abc import Iterator
@@ -25,20 +25,20 @@ def secured_service(
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith("SLUICEWAY_") and name not in _OF_THE_EMBEDDED_BROKER:
+        if name.startswith("SLUICEWAY_") and name not in _EMBEDDED_BROKER:
             monkeypatch.delenv(name)
 
 
-_OF_THE_EMBEDDED_BROKER = ("SLUICEWAY_IVY_SETTINGS", "SLUICEWAY_CACHE_DIR")
+_EMBEDDED_BROKER = ("SLUICEWAY_IVY_SETTINGS", "SLUICEWAY_CACHE_DIR")
 
 
 @pytest.fixture
 def environment(
     secured_service: SecuredGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> SecuredGateway:
-    """The gateway, with all that a client needs of it in the environment."""
+    """The secured gateway, with a client's settings in environment variables."""
     for name, value in secured_service.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     return secured_service

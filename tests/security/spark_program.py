@@ -1,7 +1,7 @@
 """A Spark program that gets its gateway from the environment; run by test_spark_secrets.py.
 
-Arguments: a directory for Spark's files, event log among them, and the file in which executors find
-their own credentials, as JSON objects by what they are good for. Prints plans and results.
+Arguments: a directory for Spark's files and event log, and a file with the executors' `good` and
+`bad` credentials as JSON. Prints plans and results.
 """
 
 import json

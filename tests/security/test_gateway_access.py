@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from processes import logging_kept
+from processes import restored_logging
 from relay import Relay
 from secured_gateway import SecuredGateway
-from secured_kafka import MISFITS, Authority, Certificate, SecuredKafka
+from secured_kafka import REJECTED_PROPERTIES, Authority, Certificate, SecuredKafka
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed
 from sluiceway.kafka.diagnosis import diagnosis
@@ -24,12 +24,12 @@ from sluiceway_gateway.kafka import client
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from waiting import until
 
-AT_ONCE_S = 10.0
+PROMPT_S = 10.0
 
 
 @contextmanager
-def answering(certificate: Certificate | None) -> Iterator[str]:
-    """Serve with this certificate, or without TLS; give the address."""
+def tls_server(certificate: Certificate | None) -> Iterator[str]:
+    """Serve with a certificate, or without TLS; yield the address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
     server.handle_error = lambda *_: None  # type: ignore[method-assign]
     if certificate is not None:
@@ -58,8 +58,8 @@ def answering(certificate: Certificate | None) -> Iterator[str]:
 def test_an_untrusted_gateway_certificate_is_reported_at_once(
     tmp_path: Path, fault: str, words: str
 ) -> None:
-    ours = Authority.made(tmp_path / "ours", "ours")
-    foreign = Authority.made(tmp_path / "other", "other")
+    ours = Authority.create(tmp_path / "ours", "ours")
+    foreign = Authority.create(tmp_path / "other", "other")
     certificate = {
         "expired": lambda: ours.issue("server", expired=True),
         "foreign": lambda: foreign.issue("server"),
@@ -67,11 +67,11 @@ def test_an_untrusted_gateway_certificate_is_reported_at_once(
         "clear": lambda: None,
     }[fault]()
     began_s = time.monotonic()
-    with answering(certificate) as address:
+    with tls_server(certificate) as address:
         gateway = Gateway(f"https://{address}", ca=str(ours.file), timeout_s=60)
         with gateway, pytest.raises(GatewayAccessFailed, match=words) as raised:
             gateway.channel("flights")
-    assert time.monotonic() - began_s < AT_ONCE_S
+    assert time.monotonic() - began_s < PROMPT_S
     assert not raised.value.retriable
 
 
@@ -82,28 +82,28 @@ def test_http_to_an_https_gateway_is_reported_at_once(secured_service: SecuredGa
     gateway = Gateway(url, timeout_s=60)
     with gateway, pytest.raises(GatewayAccessFailed, match=words):
         gateway.channel("flights")
-    assert time.monotonic() - began_s < AT_ONCE_S
+    assert time.monotonic() - began_s < PROMPT_S
 
 
-OF_CREDENTIALS = {"wrong password", "unknown mechanism"}
-OF_CERTIFICATES = {
+CREDENTIAL_FAULTS = {"wrong password", "unknown mechanism"}
+CERTIFICATE_FAULTS = {
     "expired certificate",
     "certificate of a foreign authority",
     "another authority trusted",
     "certificate of another host",
-    "no certificate of its own",
+    "no client certificate",
 }
 
 
-def kind(misfit: str) -> AccessProblem:
-    if misfit in OF_CREDENTIALS:
+def problem_of(fault: str) -> AccessProblem:
+    if fault in CREDENTIAL_FAULTS:
         return AccessProblem.CREDENTIALS
-    return AccessProblem.CERTIFICATE if misfit in OF_CERTIFICATES else AccessProblem.PROTOCOL
+    return AccessProblem.CERTIFICATE if fault in CERTIFICATE_FAULTS else AccessProblem.PROTOCOL
 
 
-@pytest.mark.parametrize("misfit", MISFITS)
-def test_a_gateway_refused_by_kafka_reports_the_reason(secured: SecuredKafka, misfit: str) -> None:
-    properties = dict(MISFITS[misfit][0](secured))
+@pytest.mark.parametrize("fault", REJECTED_PROPERTIES)
+def test_a_gateway_refused_by_kafka_reports_the_reason(secured: SecuredKafka, fault: str) -> None:
+    properties = dict(REJECTED_PROPERTIES[fault][0](secured))
     servers = properties.pop("bootstrap.servers")
     kafka = KafkaAdmin(servers, properties, timeout_s=2)
     with pytest.raises(KafkaUnavailable, match="refuses the gateway") as raised:
@@ -111,8 +111,10 @@ def test_a_gateway_refused_by_kafka_reports_the_reason(secured: SecuredKafka, mi
     with pytest.raises(KafkaUnavailable) as again:
         kafka.describe_cluster()
     assert raised.value.access_failure is not None
-    assert raised.value.access_failure.problem is kind(misfit)
-    assert again.value.access_failure == raised.value.access_failure, "what lasts is nothing new"
+    assert raised.value.access_failure.problem is problem_of(fault)
+    assert again.value.access_failure == raised.value.access_failure, (
+        "a repeated failure must be equal"
+    )
     assert "SLUICEWAY_KAFKA_PROPERTIES" in str(raised.value)
     assert properties.get("sasl.password", "absent") not in str(raised.value)
 
@@ -125,30 +127,30 @@ def test_the_last_diagnosis_is_kept_while_the_broker_is_slow(
     with closing(Relay(port)) as relay:
         kafka = KafkaAdmin(relay.address, properties, timeout_s=1)
 
-        def seen() -> AccessFailure | None:
+        def access_failure() -> AccessFailure | None:
             with pytest.raises(KafkaUnavailable) as raised:
                 kafka.describe_cluster()
             return raised.value.access_failure
 
-        told = seen()
-        assert told is not None
-        assert told.problem is AccessProblem.CERTIFICATE
-        with relay.still(), monkeypatch.context() as patched:
+        first = access_failure()
+        assert first is not None
+        assert first.problem is AccessProblem.CERTIFICATE
+        with relay.stalled(), monkeypatch.context() as patched:
             patched.setattr(client, "diagnosis", partial(diagnosis, timeout_s=0.5))
-            assert seen() == told
+            assert access_failure() == first
         relay.cut()
-        assert seen() is None, "one that is away has another reason"
-        relay.mend()
-        assert seen() == told
+        assert access_failure() is None, "an unreachable broker is no access failure"
+        relay.restore()
+        assert access_failure() == first
 
 
 def test_a_refusal_during_a_probe_is_reported(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    properties = dict(MISFITS["wrong password"][0](secured))
+    properties = dict(REJECTED_PROPERTIES["wrong password"][0](secured))
     port = int(properties.pop("bootstrap.servers").rpartition(":")[2])
-    with closing(Relay(port)) as relay, ExitStack() as stillness:
-        stillness.enter_context(relay.still())
+    with closing(Relay(port)) as relay, ExitStack() as stall:
+        stall.enter_context(relay.stalled())
         kafka = KafkaAdmin(relay.address, properties, timeout_s=1)
 
         def refused() -> bool:
@@ -157,7 +159,7 @@ def test_a_refusal_during_a_probe_is_reported(
 
         def look(_: object) -> None:
             assert not refused()
-            stillness.close()
+            stall.close()
             until(refused)
 
         monkeypatch.setattr(client, "diagnosis", look)
@@ -170,11 +172,11 @@ def test_a_refusal_during_a_probe_is_reported(
 def test_serving_https_needs_a_certificate_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ours = Authority.made(tmp_path, "ours")
+    ours = Authority.create(tmp_path, "ours")
     monkeypatch.setenv("SLUICEWAY_DATABASE_URL", f"sqlite:///{tmp_path / 'gateway.db'}")
     monkeypatch.setenv("SLUICEWAY_TLS_CERTIFICATE_FILE", str(ours.issue("one").file))
     monkeypatch.setenv("SLUICEWAY_TLS_KEY_FILE", str(ours.issue("two").key_file))
-    with logging_kept():
+    with restored_logging():
         assert main(["migrate"]) == 0
         assert main(["serve", "--port", "0"]) == 1
     assert "cannot serve HTTPS with the certificate" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""A gateway refused by Kafka names its wrong properties, and recovers."""
+"""A gateway that Kafka refuses reports its wrong properties, and recovers."""
 
 import io
 import json
@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateways import serving
-from processes import logging_kept
+from processes import restored_logging
 from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
@@ -27,7 +27,7 @@ DEADLINE_S = 60
 
 @pytest.fixture
 def database_url(tmp_path: Path) -> str:
-    """One database is enough here: it is Kafka that stays shut."""
+    """A SQLite database only: these tests do not depend on the database."""
     url = f"sqlite:///{tmp_path / 'gateway.db'}"
     migrate(url)
     return url
@@ -37,14 +37,14 @@ def database_url(tmp_path: Path) -> str:
 def lines() -> Iterator[io.StringIO]:
     """The log, as JSON lines."""
     stream = io.StringIO()
-    with logging_kept():
+    with restored_logging():
         configure_logs(level="warning", format="json", stream=stream)
         yield stream
 
 
 @contextmanager
 def gateway(database_url: str, properties: Mapping[str, str]) -> Iterator[httpx.Client]:
-    """Run a gateway that reaches Kafka by these properties."""
+    """Run a gateway that connects to Kafka with these properties."""
     others = dict(properties)
     settings = Settings(
         database_url=database_url,
@@ -62,12 +62,14 @@ def gateway(database_url: str, properties: Mapping[str, str]) -> Iterator[httpx.
 
 
 def ready_condition(channel: httpx.Response) -> dict[str, str]:
-    (found,) = [each for each in channel.json()["status"]["conditions"] if each["type"] == "Ready"]
-    return dict(found)
+    (condition,) = [
+        each for each in channel.json()["status"]["conditions"] if each["type"] == "Ready"
+    ]
+    return dict(condition)
 
 
-def until_reason(http: httpx.Client, reason: str) -> httpx.Response:
-    """Wait until the channel's condition has this reason, or is true."""
+def wait_for_reason(http: httpx.Client, reason: str) -> httpx.Response:
+    """Wait until the channel's condition Ready has this reason."""
     deadline_s = time.monotonic() + DEADLINE_S
     channel = http.get(PATH)
     while ready_condition(channel)["reason"] != reason:
@@ -107,14 +109,14 @@ def test_a_channel_reports_kafkas_refusal_and_is_created_after_access_is_granted
     properties, words = LOCKOUTS[reason]
     with gateway(database_url, properties(secured)) as http:
         assert http.put(PATH, json={"spec": {"schema": SCHEMA}}).status_code == 201
-        channel = until_reason(http, reason)
+        channel = wait_for_reason(http, reason)
         assert channel.json()["status"]["phase"] == "provisioning"
         condition = ready_condition(channel)
         assert condition["status"] == "False"
         assert words in condition["message"]
-        seen = {"wait": 6}
-        again = http.get(PATH, params=seen, headers={"If-None-Match": channel.headers["etag"]})
-        assert again.status_code == 304, f"the same is said once: {again.text}"
+        params = {"wait": 6}
+        again = http.get(PATH, params=params, headers={"If-None-Match": channel.headers["etag"]})
+        assert again.status_code == 304, f"the channel must not change again: {again.text}"
         ready = http.get("/readyz")
         reasons = {"kafka": reason}
         body = {"database": True, "kafka": False, "reasons": reasons, "loops": {}}
@@ -123,14 +125,14 @@ def test_a_channel_reports_kafkas_refusal_and_is_created_after_access_is_granted
         assert (refused.status_code, refused.json()["code"]) == (503, "kafka_unavailable")
         assert words in refused.json()["detail"]
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
-    told = [each for each in logged if each["event"] == "kafka is unavailable"]
-    assert len(told) > 1
-    assert {each["cause"] for each in told} == {reason}
-    assert words in told[0]["reason"]
+    warnings = [each for each in logged if each["event"] == "kafka is unavailable"]
+    assert len(warnings) > 1
+    assert {each["cause"] for each in warnings} == {reason}
+    assert words in warnings[0]["reason"]
     for secret in (WRONG, PASSWORDS["gateway"]):
         assert secret not in f"{condition} {lines.getvalue()}"
 
     with gateway(database_url, secured.scram("gateway")) as http:
-        channel = until_reason(http, "TopicCreated")
+        channel = wait_for_reason(http, "TopicCreated")
         assert channel.json()["status"]["phase"] == "ready"
         assert http.get("/readyz").json()["reasons"] == {}

@@ -1,4 +1,4 @@
-"""Clients refused by Kafka get the reason and advice, at once and before sending."""
+"""Clients that Kafka refuses get the reason and advice, immediately and before sending."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from relay import Relay
-from secured_kafka import MISFITS, SecuredKafka, connection
+from secured_kafka import REJECTED_PROPERTIES, SecuredKafka, connection
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
 from sluiceway.kafka import diagnosis as diagnosis_module
 from sluiceway.kafka.config import admin_config
@@ -20,34 +20,34 @@ from sluiceway.kafka.diagnosis import AccessProblem, ConnectionErrors, diagnosis
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
 
-AT_ONCE_S = 10.0
+PROMPT_S = 10.0
 
 
-@pytest.mark.parametrize("misfit", MISFITS)
-def test_a_client_refused_by_kafka_gets_the_reason(secured: SecuredKafka, misfit: str) -> None:
-    properties, words = MISFITS[misfit]
-    given = properties(secured)
+@pytest.mark.parametrize("fault", REJECTED_PROPERTIES)
+def test_a_client_refused_by_kafka_gets_the_reason(secured: SecuredKafka, fault: str) -> None:
+    properties, words = REJECTED_PROPERTIES[fault]
+    properties_of_client = properties(secured)
     began_s = time.monotonic()
     with pytest.raises(KafkaAccessFailed, match=words) as raised:
-        ChannelWriter(connection(given), timeout_s=60)
-    assert time.monotonic() - began_s < AT_ONCE_S
+        ChannelWriter(connection(properties_of_client), timeout_s=60)
+    assert time.monotonic() - began_s < PROMPT_S
     assert not raised.value.retriable
     assert "SLUICEWAY_KAFKA_CREDENTIALS" in str(raised.value)
     for secret in ("sasl.password", "ssl.key.pem"):
-        assert given.get(secret, "absent") not in str(raised.value)
+        assert properties_of_client.get(secret, "absent") not in str(raised.value)
 
 
 def test_a_reader_refused_by_kafka_gets_the_reason(secured: SecuredKafka) -> None:
     began_s = time.monotonic()
     with pytest.raises(KafkaAccessFailed, match=r"check sasl\.username"):
         ChannelReader(connection(secured.scram(sasl_username="nobody")), until="now", timeout_s=60)
-    assert time.monotonic() - began_s < AT_ONCE_S
+    assert time.monotonic() - began_s < PROMPT_S
 
 
 def test_an_unreachable_broker_is_not_an_access_problem(secured: SecuredKafka) -> None:
-    away = secured.scram(bootstrap_servers="127.0.0.1:1")
+    unreachable = secured.scram(bootstrap_servers="127.0.0.1:1")
     with pytest.raises(KafkaUnavailable) as raised:
-        ChannelWriter(connection(away), timeout_s=1)
+        ChannelWriter(connection(unreachable), timeout_s=1)
     assert type(raised.value) is KafkaUnavailable
 
 
@@ -67,21 +67,21 @@ def test_a_port_of_another_service_is_reported_within_the_timeout(
         def serve() -> None:
             while True:
                 try:
-                    talk, _ = server.accept()
+                    peer, _ = server.accept()
                 except OSError:
                     return
-                with talk:
-                    talk.recv(1024)
-                    talk.sendall(response)
+                with peer:
+                    peer.recv(1024)
+                    peer.sendall(response)
 
         serving = threading.Thread(target=serve, daemon=True)
         serving.start()
-        place = f"127.0.0.1:{server.getsockname()[1]}"
-        given = {"bootstrap.servers": place, "security.protocol": protocol}
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        properties = {"bootstrap.servers": address, "security.protocol": protocol}
         began_s = time.monotonic()
         with pytest.raises(KafkaUnavailable, match=words):
-            ChannelWriter(connection(given), timeout_s=2)
-        assert time.monotonic() - began_s < AT_ONCE_S
+            ChannelWriter(connection(properties), timeout_s=2)
+        assert time.monotonic() - began_s < PROMPT_S
         server.shutdown(socket.SHUT_RDWR)
     serving.join(10)
 
@@ -89,36 +89,38 @@ def test_a_port_of_another_service_is_reported_within_the_timeout(
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_hanging_servers_are_probed_in_parallel(protocol: str) -> None:
     with contextlib.ExitStack() as stack:
-        hung = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        places = [f"127.0.0.1:{each.getsockname()[1]}" for each in hung]
-        given = {"bootstrap.servers": ",".join(places), "security.protocol": protocol}
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in servers]
+        properties = {"bootstrap.servers": ",".join(addresses), "security.protocol": protocol}
         began_s = time.monotonic()
-        with pytest.raises(TimeoutError, match=", ".join(places)):
-            diagnosis(given, timeout_s=3)
-        assert time.monotonic() - began_s < AT_ONCE_S
+        with pytest.raises(TimeoutError, match=", ".join(addresses)):
+            diagnosis(properties, timeout_s=3)
+        assert time.monotonic() - began_s < PROMPT_S
 
 
 def test_a_server_after_a_hanging_one_is_diagnosed(secured: SecuredKafka) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as hung:
-        telling = secured.tls("FOREIGN")
-        servers = f"127.0.0.1:{hung.getsockname()[1]},{telling['bootstrap.servers']}"
-        found = diagnosis({**telling, "bootstrap.servers": servers})
-    assert found is not None
-    assert found.problem is AccessProblem.CERTIFICATE
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        properties = secured.tls("FOREIGN")
+        servers = f"127.0.0.1:{hanging.getsockname()[1]},{properties['bootstrap.servers']}"
+        problem = diagnosis({**properties, "bootstrap.servers": servers})
+    assert problem is not None
+    assert problem.problem is AccessProblem.CERTIFICATE
 
 
 def test_a_client_probes_a_slow_broker_again(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = secured.tls("FOREIGN")
-    with contextlib.closing(Relay(int(given["bootstrap.servers"].rpartition(":")[2]))) as relay:
-        heard = ConnectionErrors({**given, "bootstrap.servers": relay.address})
-        heard.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-        with relay.still(), monkeypatch.context() as patched:
+    properties = secured.tls("FOREIGN")
+    with contextlib.closing(
+        Relay(int(properties["bootstrap.servers"].rpartition(":")[2]))
+    ) as relay:
+        errors = ConnectionErrors({**properties, "bootstrap.servers": relay.address})
+        errors.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+        with relay.stalled(), monkeypatch.context() as patched:
             patched.setattr(diagnosis_module, "diagnosis", partial(diagnosis, timeout_s=0.5))
-            heard.raise_refused("looking", "t")
+            errors.raise_refused("looking", "t")
         with pytest.raises(KafkaAccessFailed, match="not signed by a trusted authority"):
-            heard.raise_refused("looking", "t")
+            errors.raise_refused("looking", "t")
 
 
 @pytest.mark.parametrize(
@@ -141,25 +143,35 @@ def test_invalid_properties_are_refused_with_their_source(
 def test_properties_of_the_process_override_those_of_the_gateway(
     secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    given = {"bootstrap.servers": "k:1", "ssl.ca.pem": "theirs", "sasl.mechanisms": "PLAIN"}
-    own = {"ssl.ca.location": str(secured.authority.file), "sasl.mechanism": "SCRAM-SHA-512"}
-    expected = {"bootstrap.servers": "k:1", **own}
-    monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", json.dumps(own))
-    assert expected.items() <= admin_config(given).items()
-    assert not {"ssl.ca.pem", "sasl.mechanisms"} & admin_config(given).keys()
+    gateway_properties = {
+        "bootstrap.servers": "k:1",
+        "ssl.ca.pem": "theirs",
+        "sasl.mechanisms": "PLAIN",
+    }
+    own_properties = {
+        "ssl.ca.location": str(secured.authority.file),
+        "sasl.mechanism": "SCRAM-SHA-512",
+    }
+    expected = {"bootstrap.servers": "k:1", **own_properties}
+    monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", json.dumps(own_properties))
+    assert expected.items() <= admin_config(gateway_properties).items()
+    assert not {"ssl.ca.pem", "sasl.mechanisms"} & admin_config(gateway_properties).keys()
 
     path = tmp_path / "credentials.json"
-    path.write_text(json.dumps(own | {"sasl.username": "file"}))
+    path.write_text(json.dumps(own_properties | {"sasl.username": "file"}))
     monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS_FILE", str(path))
     with pytest.raises(OptionError, match="both set"):
-        admin_config(given)
+        admin_config(gateway_properties)
     monkeypatch.delenv("SLUICEWAY_KAFKA_CREDENTIALS")
-    assert admin_config(given)["sasl.username"] == "file"
-    assert admin_config(given, {"sasl.username": "call", "linger.ms": 5})["sasl.username"] == "call"
-    assert "linger.ms" not in admin_config(given, {"linger.ms": 5})
-    # A file is read again for each client.
+    assert admin_config(gateway_properties)["sasl.username"] == "file"
+    assert (
+        admin_config(gateway_properties, {"sasl.username": "call", "linger.ms": 5})["sasl.username"]
+        == "call"
+    )
+    assert "linger.ms" not in admin_config(gateway_properties, {"linger.ms": 5})
+    # Each client reads the file again.
     path.write_text(json.dumps({"sasl.username": "rotated"}))
-    assert admin_config(given)["sasl.username"] == "rotated"
+    assert admin_config(gateway_properties)["sasl.username"] == "rotated"
 
 
 @pytest.mark.parametrize(

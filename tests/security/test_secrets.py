@@ -1,4 +1,4 @@
-"""No tokens or passwords in debug logs, or in tracebacks with locals."""
+"""Debug logs, and tracebacks with locals, contain no tokens and passwords."""
 
 import io
 import json
@@ -45,17 +45,17 @@ from sluiceway.writer import ChannelWriter
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
 RECORDS = [{"a": each} for each in range(100)]
-HUSH = "hush-6c1f"
-"""A secret that is no good, for calls that fail by it."""
+SECRET = "hush-6c1f"
+"""An invalid secret, for calls that fail because of it."""
 
 
 def secrets(kafka: SecuredKafka) -> list[str]:
-    """Return all that may be shown nowhere but the tokens."""
+    """Return all secrets except for tokens."""
     key_lines = kafka.client.key.splitlines()[1:-1]
     return [*PASSWORDS.values(), *key_lines]
 
 
-def used(channel: Channel) -> None:
+def write_and_read(channel: Channel) -> None:
     with channel.writer() as writer:
         writer.write(RECORDS)
     with channel.reader(until="now") as reader:
@@ -74,7 +74,7 @@ def test_http_at_debug_shows_no_secret(
     tokens = [Path(os.environ["SLUICEWAY_TOKEN_FILE"]).read_text(), refused]
     caplog.set_level(logging.DEBUG)
     with Gateway() as gateway:
-        used(gateway.channel("logged-http", SCHEMA))
+        write_and_read(gateway.channel("logged-http", SCHEMA))
     monkeypatch.delenv("SLUICEWAY_TOKEN_FILE")
     monkeypatch.setenv("SLUICEWAY_TOKEN", refused)
     with Gateway() as gateway, pytest.raises(Unauthenticated):
@@ -99,13 +99,13 @@ def test_librdkafka_at_debug_shows_no_secret(
     monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", json.dumps({"debug": "all"}))
     caplog.set_level(logging.DEBUG)
     with Gateway(listener=listener) as gateway:
-        used(gateway.channel(f"logged-{listener}", SCHEMA))
+        write_and_read(gateway.channel(f"logged-{listener}", SCHEMA))
 
     printed = capfd.readouterr()
-    told = f"{caplog.text}{printed.out}{printed.err}"
-    assert "security.protocol" in told  # the configuration is among what is logged
-    assert "[redacted]" in told
-    assert [each for each in secrets(secured) if each in told] == []
+    output = f"{caplog.text}{printed.out}{printed.err}"
+    assert "security.protocol" in output  # the configuration is logged
+    assert "[redacted]" in output
+    assert [each for each in secrets(secured) if each in output] == []
 
 
 def test_only_the_process_enables_librdkafkas_debug_log(
@@ -120,12 +120,12 @@ def reader_to_now(connection: Connection, **options: Any) -> ChannelReader:
     return ChannelReader(connection, until="now", **options)
 
 
-# Failing calls and their errors. None has a secret among its own locals.
+# Failing calls and their errors. The calls have no secrets among their locals.
 Failure = Callable[[SecuredKafka], object]
-BAD = {"sasl_password": HUSH}
+BAD = {"sasl_password": SECRET}
 
 
-def away(secured: SecuredKafka) -> Connection:
+def unreachable(secured: SecuredKafka) -> Connection:
     return connection(secured.scram(bootstrap_servers="127.0.0.1:1", **BAD))
 
 
@@ -139,34 +139,34 @@ KAFKA_FAILURES: dict[str, tuple[Failure, type[SluicewayError]]] = {
         KafkaAccessFailed,
     ),
     "a call's own wrong password": (
-        lambda kafka: ChannelWriter(connection(kafka.scram()), config={"sasl.password": HUSH}),
+        lambda kafka: ChannelWriter(connection(kafka.scram()), config={"sasl.password": SECRET}),
         KafkaAccessFailed,
     ),
     "no broker for a writer": (
-        lambda kafka: ChannelWriter(away(kafka), timeout_s=1),
+        lambda kafka: ChannelWriter(unreachable(kafka), timeout_s=1),
         KafkaUnavailable,
     ),
     "no broker for a reader": (
-        lambda kafka: reader_to_now(away(kafka), timeout_s=1),
+        lambda kafka: reader_to_now(unreachable(kafka), timeout_s=1),
         KafkaUnavailable,
     ),
     "no broker for a task's plan": (
-        lambda kafka: spark_reader(away(kafka), pollTimeoutMs="1000").partitions(),
+        lambda kafka: spark_reader(unreachable(kafka), pollTimeoutMs="1000").partitions(),
         KafkaUnavailable,
     ),
     "a property that librdkafka refuses": (
         lambda kafka: ChannelWriter(connection(kafka.scram(security_protocol="NONE", **BAD))),
         OptionError,
     ),
-    "a property that is not on the list": (
+    "a property that is not allowed": (
         lambda kafka: ChannelWriter(
-            connection(kafka.scram()), config={"sasl.password": HUSH, "acks": 0}
+            connection(kafka.scram()), config={"sasl.password": SECRET, "acks": 0}
         ),
         OptionError,
     ),
     "a password of another type": (
         lambda kafka: reader_to_now(
-            connection(kafka.scram()), config={"sasl.password": HUSH.encode()}
+            connection(kafka.scram()), config={"sasl.password": SECRET.encode()}
         ),
         OptionError,
     ),
@@ -174,8 +174,8 @@ KAFKA_FAILURES: dict[str, tuple[Failure, type[SluicewayError]]] = {
 
 
 def spark_reader(connection: Connection, **options: str) -> ChannelDataReader:
-    named = {f"kafkaConsumer.{name}": value for name, value in options.items()}
-    parsed = ReadOptions.parse({"path": connection.channel_name} | named)
+    consumer_options = {f"kafkaConsumer.{name}": value for name, value in options.items()}
+    parsed = ReadOptions.parse({"path": connection.channel_name} | consumer_options)
     return ChannelDataReader(
         RefreshableConnection(connection, "read"), parsed, struct_of(Schema.of(SCHEMA).arrow)
     )
@@ -186,16 +186,16 @@ def test_tracebacks_of_kafka_failures_show_no_secret(secured: SecuredKafka, fail
     call, kind = KAFKA_FAILURES[failure]
     with pytest.raises(kind) as raised:
         call(secured)
-    assert_hushed(raised.value, HUSH, *secrets(secured))
+    assert_no_secrets(raised.value, SECRET, *secrets(secured))
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        f'{{"sasl.password": "{HUSH}"',
-        f'["{HUSH}"]',
-        f'{{"sasl.password": "{HUSH}", "acks": 0}}',
-        f'{{"sasl.password": ["{HUSH}"]}}',
+        f'{{"sasl.password": "{SECRET}"',
+        f'["{SECRET}"]',
+        f'{{"sasl.password": "{SECRET}", "acks": 0}}',
+        f'{{"sasl.password": ["{SECRET}"]}}',
     ],
 )
 def test_tracebacks_of_invalid_credentials_show_no_secret(
@@ -204,33 +204,33 @@ def test_tracebacks_of_invalid_credentials_show_no_secret(
     monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", text)
     with pytest.raises(OptionError) as raised:
         ChannelWriter(connection(secured.tls("SCRAM")))
-    assert_hushed(raised.value, HUSH)
+    assert_no_secrets(raised.value, SECRET)
 
 
 def test_tracebacks_of_records_show_no_secret(
     environment: SecuredGateway, secured: SecuredKafka
 ) -> None:
     with Gateway() as gateway:
-        channel = gateway.channel("hushed", SCHEMA)
-        found = channel.connection("read")
+        channel = gateway.channel("hidden", SCHEMA)
+        connection_of_channel = channel.connection("read")
         with channel.writer() as writer, pytest.raises(InvalidRecord) as invalid:
             writer.write({"a": "no number"})
-        producer = Producer(dict(found.kafka))
-        producer.produce(found.topic_name, b"not of this channel", partition=0)
+        producer = Producer(dict(connection_of_channel.kafka))
+        producer.produce(connection_of_channel.topic_name, b"not of this channel", partition=0)
         assert producer.flush(30) == 0
         with channel.reader(until="now") as reader, pytest.raises(CorruptMessage) as corrupt:
             list(reader)
-        task = pickle.loads(pickle.dumps(spark_reader(found)))  # noqa: S301
-        (piece,) = task.partitions()
+        task = pickle.loads(pickle.dumps(spark_reader(connection_of_channel)))  # noqa: S301
+        (partition,) = task.partitions()
         with pytest.raises(CorruptMessage) as failed:
-            list(task.read(piece))
+            list(task.read(partition))
     for raised in (invalid, corrupt, failed):
-        assert_hushed(raised.value, *secrets(secured))
+        assert_no_secrets(raised.value, *secrets(secured))
 
 
 @contextmanager
-def answering(body: bytes | None) -> Iterator[str]:
-    """Give this response to all requests; None hangs up."""
+def responding(body: bytes | None) -> Iterator[str]:
+    """Serve this response to all requests; None closes the connection."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -255,13 +255,13 @@ def answering(body: bytes | None) -> Iterator[str]:
         thread.join(10)
 
 
-LACKING = json.dumps({"kafka": {"sasl.password": HUSH}, "format": "avro"}).encode()
+INCOMPLETE = json.dumps({"kafka": {"sasl.password": SECRET}, "format": "avro"}).encode()
 GATEWAY_FAILURES: dict[str, tuple[bytes | None, type[SluicewayError]]] = {
-    "it hangs up": (None, GatewayUnavailable),
-    "its response is no JSON": (LACKING[:-1], IncompatibleGateway),
-    "its response lacks something": (LACKING, IncompatibleGateway),
+    "it closes the connection": (None, GatewayUnavailable),
+    "its response is not JSON": (INCOMPLETE[:-1], IncompatibleGateway),
+    "its response lacks fields": (INCOMPLETE, IncompatibleGateway),
     "its response has another type": (
-        json.dumps({"channel": {"sasl.password": HUSH, "name": [HUSH]}}).encode(),
+        json.dumps({"channel": {"sasl.password": SECRET, "name": [SECRET]}}).encode(),
         IncompatibleGateway,
     ),
 }
@@ -272,74 +272,76 @@ def test_tracebacks_of_gateway_failures_show_no_secret(
     monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     body, kind = GATEWAY_FAILURES[failure]
-    monkeypatch.setenv("SLUICEWAY_TOKEN", f"slw_a_{HUSH}")
+    monkeypatch.setenv("SLUICEWAY_TOKEN", f"slw_a_{SECRET}")
     with (
-        answering(body) as url,
+        responding(body) as url,
         Gateway(url, timeout_s=0.3) as gateway,
         pytest.raises(kind) as raised,
     ):
         gateway._control.connection("flights", "read")
-    assert_hushed(raised.value, HUSH)
+    assert_no_secrets(raised.value, SECRET)
 
 
 def test_tracebacks_of_an_unreachable_gateway_show_no_token() -> None:
     with (
-        Gateway("http://127.0.0.1:9", token=f"slw_a_{HUSH}", timeout_s=0.3) as gateway,
+        Gateway("http://127.0.0.1:9", token=f"slw_a_{SECRET}", timeout_s=0.3) as gateway,
         pytest.raises(GatewayUnavailable) as raised,
     ):
         gateway.channel("flights")
-    assert_hushed(raised.value, HUSH)
+    assert_no_secrets(raised.value, SECRET)
 
 
-@pytest.mark.parametrize("options", [{"token": f"slw {HUSH}"}, {"url": "nowhere"}])
+@pytest.mark.parametrize("options", [{"token": f"slw {SECRET}"}, {"url": "nowhere"}])
 def test_tracebacks_of_invalid_arguments_show_no_token(options: dict[str, str]) -> None:
     with pytest.raises(OptionError) as raised:
-        Gateway(**{"token": f"slw_a_{HUSH}", **options})
-    assert_hushed(raised.value, HUSH)
+        Gateway(**{"token": f"slw_a_{SECRET}", **options})
+    assert_no_secrets(raised.value, SECRET)
 
 
 def test_an_interrupted_request_does_not_keep_the_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An interrupt during a request has httpx's frames."""
-    monkeypatch.setenv("SLUICEWAY_TOKEN", f"slw_a_{HUSH}")
+    """The traceback of an interrupt contains httpx's frames."""
+    monkeypatch.setenv("SLUICEWAY_TOKEN", f"slw_a_{SECRET}")
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("h11.Connection.next_event", interrupt)
-    with answering(b"{}") as url, Gateway(url) as gateway, pytest.raises(KeyboardInterrupt) as it:
+    with responding(b"{}") as url, Gateway(url) as gateway, pytest.raises(KeyboardInterrupt) as it:
         gateway.channel("flights")
-    assert_hushed(it.value, HUSH)
+    assert_no_secrets(it.value, SECRET)
 
 
-def test_masked_properties_show_what_is_not_secret() -> None:
-    properties = MaskedProperties({"sasl.username": "job", "sasl.password": HUSH})
+def test_masked_properties_hide_secrets_only() -> None:
+    properties = MaskedProperties({"sasl.username": "job", "sasl.password": SECRET})
     assert repr(properties) == "{'sasl.username': 'job', 'sasl.password': '**********'}"
-    assert properties["sasl.password"] == HUSH
+    assert properties["sasl.password"] == SECRET
     assert pickle.loads(pickle.dumps(properties)) == properties  # noqa: S301
 
 
-def assert_hushed(error: BaseException, *hushed: str) -> None:
-    """Look for secrets in an error report: its frames with all their locals."""
-    place = error.__traceback__
-    while place is not None and place.tb_frame.f_code.co_filename == __file__:
-        place = place.tb_next  # this test knows the secrets
-    assert place is not None
-    error = error.with_traceback(place)
-    told = "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
-    assert "    self = " in told
-    pretty = io.StringIO()
-    console = Console(file=pretty, width=1000)
+def assert_no_secrets(error: BaseException, *hidden: str) -> None:
+    """Assert that an error report with all locals contains no secret."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next  # the frames of this test have the secrets
+    assert frames is not None
+    error = error.with_traceback(frames)
+    plain = "".join(
+        traceback.TracebackException.from_exception(error, capture_locals=True).format()
+    )
+    assert "    self = " in plain
+    rich_text = io.StringIO()
+    console = Console(file=rich_text, width=1000)
     shown = Traceback.from_exception(
         type(error),
         error,
-        place,
+        frames,
         show_locals=True,
         locals_max_length=None,
         locals_max_string=None,
         locals_hide_dunder=False,
     )
     console.print(shown)
-    for text in (told, pretty.getvalue()):
-        assert [line for line in text.splitlines() if any(each in line for each in hushed)] == []
+    for text in (plain, rich_text.getvalue()):
+        assert [line for line in text.splitlines() if any(each in line for each in hidden)] == []

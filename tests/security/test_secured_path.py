@@ -1,11 +1,11 @@
-"""Records over TLS and passwords: from the gateway's provisioning to `sluiceway tail`."""
+"""Records with TLS and passwords: provisioning, writing, reading, and `sluiceway tail`."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from processes import logging_kept
+from processes import restored_logging
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway import Gateway
@@ -17,8 +17,8 @@ SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"
 RECORDS = [{"a": each} for each in range(100)]
 
 
-def written(channel: Channel) -> list[dict[str, int]]:
-    """Write the records and return those read from the channel."""
+def write_and_read(channel: Channel) -> list[dict[str, int]]:
+    """Write the records, and return all records of the channel."""
     with channel.writer() as writer:
         writer.write(RECORDS)
     with channel.reader(until="now") as reader:
@@ -31,12 +31,12 @@ def test_the_environment_alone_is_enough_to_read_records(
     with Gateway() as gateway:
         assert gateway.url.startswith("https://")
         channel = gateway.channel("by-environment", SCHEMA, partitions=2)
-        assert written(channel) == RECORDS
+        assert write_and_read(channel) == RECORDS
         connection = channel.connection("read")
     assert connection.kafka["security.protocol"] == "SASL_SSL"
     assert PASSWORDS["job"] not in repr(connection)
     capsys.readouterr()
-    with logging_kept():
+    with restored_logging():
         assert main(["tail", "by-environment", "--no-follow"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sorted((json.loads(line) for line in lines), key=lambda each: each["a"]) == RECORDS
@@ -48,7 +48,7 @@ def test_a_client_chooses_the_listener(
     with Gateway(listener="mutual") as gateway:
         channel = gateway.channel("by-certificate", SCHEMA)
         assert channel.connection("read").kafka["security.protocol"] == "SSL"
-        assert written(channel) == RECORDS
+        assert write_and_read(channel) == RECORDS
     monkeypatch.setenv("SLUICEWAY_LISTENER", "side")
     with Gateway() as gateway:
         channel = gateway.channel("by-certificate")
@@ -62,7 +62,7 @@ def test_a_client_chooses_the_listener(
 def test_a_client_may_have_its_own_password(
     environment: SecuredGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    own = {
+    credentials = {
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "job",
         "sasl.password": PASSWORDS["job"],
@@ -72,20 +72,20 @@ def test_a_client_may_have_its_own_password(
         assert "sasl.password" not in channel.connection("write").kafka
         with pytest.raises(OptionError, match="SLUICEWAY_KAFKA_CREDENTIALS"):
             channel.writer()
-        with channel.writer(config=own) as writer:
+        with channel.writer(config=credentials) as writer:
             writer.write({"a": -1})
-        with channel.reader(until="now", config=own) as reader:
+        with channel.reader(until="now", config=credentials) as reader:
             assert list(reader) == [{"a": -1}]
         path = tmp_path / "credentials.json"
-        path.write_text(json.dumps(own))
+        path.write_text(json.dumps(credentials))
         monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS_FILE", str(path))
-        assert written(channel) == [{"a": -1}, *RECORDS]
-        path.write_text(json.dumps(own | {"sasl.password": "rotated"}))
+        assert write_and_read(channel) == [{"a": -1}, *RECORDS]
+        path.write_text(json.dumps(credentials | {"sasl.password": "rotated"}))
         with pytest.raises(KafkaAccessFailed, match=r"check sasl\.username"):
             channel.writer()
 
 
-def test_a_token_is_replaced_under_a_running_job(
+def test_a_running_job_uses_a_replaced_token(
     environment: SecuredGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = tmp_path / "rotated"

@@ -24,27 +24,31 @@ PARSED = fastavro.parse_schema(DEFINITION)
 
 def broker_at(url: str, **options: Any) -> Broker:
     """Return a Broker with the arguments that pykafka passes."""
-    at = urlsplit(url)
-    assert at.hostname is not None
-    assert at.port is not None
-    given = {"socket_timeout_ms": 20_000, "offsets_channel_socket_timeout_ms": 20_000, **options}
-    return Broker(1, at.hostname, at.port, None, **given)
+    address = urlsplit(url)
+    assert address.hostname is not None
+    assert address.port is not None
+    arguments = {
+        "socket_timeout_ms": 20_000,
+        "offsets_channel_socket_timeout_ms": 20_000,
+        **options,
+    }
+    return Broker(1, address.hostname, address.port, None, **arguments)
 
 
-def encoded(channel: Channel, count: int, first: int = 0) -> list[bytes]:
-    """Return encoded readings of the format avro."""
-    found = []
+def encode(channel: Channel, count: int, first: int = 0) -> list[bytes]:
+    """Return readings, encoded in the format avro."""
+    messages = []
     for each in readings(count, first):
         body = io.BytesIO()
         fastavro.schemaless_writer(body, PARSED, each)
-        found.append(struct.pack(">BI", 0, channel.schemas()[-1].id) + body.getvalue())
-    return found
+        messages.append(struct.pack(">BI", 0, channel.schemas()[-1].id) + body.getvalue())
+    return messages
 
 
-def produced(
+def produce_values(
     broker: Broker, channel: Channel, values: list[bytes], partition: int = 0, **options: Any
 ) -> Any:
-    """Produce values, and return the partition's answer."""
+    """Produce values, and return the partition's response."""
     request = ProduceRequest(**options)
     for value in values:
         request.add_message(Message(value), channel.name.encode(), partition)
@@ -52,7 +56,7 @@ def produced(
     return None if response is None else response.topics[channel.name][partition]
 
 
-def fetched(
+def fetch(
     broker: Broker, channel: Channel, offset: int = 0, partition: int = 0, **options: Any
 ) -> Any:
     """Fetch from one partition, and return its response."""
@@ -61,8 +65,8 @@ def fetched(
     return broker.fetch_messages([request], **wait).topics[channel.name][partition]
 
 
-def committed(broker: Broker, channel: Channel, group: bytes, partition: int = 0) -> Any:
-    """Return the response with a group's committed offset of one partition."""
+def fetch_committed(broker: Broker, channel: Channel, group: bytes, partition: int = 0) -> Any:
+    """Fetch a group's committed offset of one partition, and return the response."""
     request = PartitionOffsetFetchRequest(channel.name.encode(), partition)
     response = broker.fetch_consumer_group_offsets(group, [request])
     return response.topics[channel.name][partition]
@@ -78,13 +82,13 @@ def commit(
     generation: int = -1,
     member: bytes = b"",
 ) -> Any:
-    """Commit one partition, and return its response."""
-    asked = PartitionOffsetCommitRequest(channel.name.encode(), partition, offset, 0, b"")
-    response = broker.commit_consumer_group_offsets(group, generation, member, [asked])
+    """Commit the offset of one partition, and return its response."""
+    request = PartitionOffsetCommitRequest(channel.name.encode(), partition, offset, 0, b"")
+    response = broker.commit_consumer_group_offsets(group, generation, member, [request])
     return response.topics[channel.name][partition]
 
 
-def limit(broker: Broker, channel: Channel, when: int, partition: int = 0) -> Any:
-    """Return the response with one offset of one partition."""
+def fetch_offset(broker: Broker, channel: Channel, when: int, partition: int = 0) -> Any:
+    """Fetch one offset of one partition by `when`, and return the response."""
     request = PartitionOffsetRequest(channel.name.encode(), partition, when, 1)
     return broker.request_offset_limits([request]).topics[channel.name][partition]

@@ -15,7 +15,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from waiting import until
 
 _AXE = Path(__file__).parent / "axe" / "axe.min.js"
-_NO_ANSWER = "Failed to load resource"
+_FAILED_REQUEST = "Failed to load resource"
 
 
 class Browser:
@@ -34,19 +34,19 @@ class Browser:
 
     def one(self, css: str) -> WebElement:
         """Wait for an element and return it."""
-        found: WebElement = until(lambda: next(iter(self.all(css)), None), 30)
-        return found
+        element: WebElement = until(lambda: next(iter(self.all(css)), None), 30)
+        return element
 
     def button(self, text: str) -> WebElement:
         """Wait for a button or link with this text and return it."""
         path = f'//*[self::button or self::a][normalize-space()="{text}"]'
-        found: WebElement = until(
+        element: WebElement = until(
             lambda: next(iter(self.driver.find_elements(By.XPATH, path)), None), 30
         )
-        return found
+        return element
 
     def text(self, css: str = "body") -> str:
-        """Return the visible text of an element; empty while it is not there."""
+        """Return the visible text of the elements; empty while there are none."""
         try:
             return " ".join(each.text for each in self.all(css))
         except StaleElementReferenceException:
@@ -60,20 +60,20 @@ class Browser:
             raise AssertionError(f"{text!r} is not in {self.text(css)!r}") from None
 
     def names(self) -> list[str]:
-        """Return the names in the list of channels, as far as they are in the document."""
+        """Return the channel names that the list has rendered so far."""
         script = "return [...document.querySelectorAll('[data-row-link]')].map(e => e.textContent)"
         return list(self.driver.execute_script(script))
 
     def press(self, *keys: str) -> None:
-        """Press keys wherever the focus is."""
+        """Press keys in the focused element."""
         webdriver.ActionChains(self.driver).send_keys(*keys).perform()
 
-    def tab_to(self, holds: Callable[[WebElement], bool], limit: int = 60) -> WebElement:
-        """Press the tab key until an element that fits has the focus."""
+    def tab_to(self, matches: Callable[[WebElement], bool], limit: int = 60) -> WebElement:
+        """Press the tab key until the focused element matches."""
         for _ in range(limit):
             self.press(Keys.TAB)
             focused = self.driver.switch_to.active_element
-            if holds(focused):
+            if matches(focused):
                 return focused
         raise AssertionError("no such element among the tab stops")
 
@@ -82,32 +82,32 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
     def color_scheme(self, scheme: str) -> None:
-        """Set what the system prefers: light or dark."""
+        """Set the preferred color scheme of the system: light or dark."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def errors(self) -> list[str]:
-        """Return the console's errors of scripts and the security policy since the last call."""
+        """Return new console errors of scripts and of the content security policy."""
         entries: list[Any] = self.driver.get_log("browser")
         severe = [each["message"] for each in entries if each["level"] == "SEVERE"]
-        return [each for each in severe if _NO_ANSWER not in each]
+        return [each for each in severe if _FAILED_REQUEST not in each]
 
     def violations(self) -> list[str]:
-        """Return what axe finds against WCAG 2.2 AA and its own best practices."""
+        """Return axe's violations of WCAG 2.2 AA and of its best practices."""
         self.driver.execute_script(_AXE.read_text())
-        found = self.driver.execute_async_script(
+        report = self.driver.execute_async_script(
             "axe.run({resultTypes: ['violations']}).then(arguments[arguments.length - 1])"
         )
         return [
             f"{each['id']}: {node['html']}"
-            for each in found["violations"]
+            for each in report["violations"]
             for node in each["nodes"]
         ]
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Run Debian's Chromium without a window while the block runs."""
+    """Run Debian's headless Chromium while the block runs."""
     options = webdriver.ChromeOptions()
     options.binary_location = "/usr/bin/chromium"
     for each in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):

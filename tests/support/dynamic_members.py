@@ -1,4 +1,4 @@
-"""Members of a dynamic group in random schedules."""
+"""Rules for members of a dynamic group in random schedules."""
 
 import uuid
 from dataclasses import dataclass, field, replace
@@ -21,21 +21,21 @@ GROUP = "d"
 
 @dataclass
 class Member:
-    """The state of a client that reads its partitions and releases them on request."""
+    """The state of a client that reads its assigned partitions and releases revoked ones."""
 
-    asked: AttachSpec
+    spec: AttachSpec
     index: int
     epoch: int
-    has: int | None = None
+    taken: int | None = None
     number: int = 0
     beats: int = 0
     gone: bool = False
     reads: set[int] = field(default_factory=set)
-    wishes: list[SyncRequest] = field(default_factory=list)
+    requests: list[SyncRequest] = field(default_factory=list)
 
 
 class DynamicRules:
-    """Rules for a state machine whose channel also has a dynamic group."""
+    """Rules of a state machine for a channel with a dynamic group."""
 
     services: Services
     name: str
@@ -45,12 +45,12 @@ class DynamicRules:
         super().__init__()
         self.members: list[Member] = []
         self.committed: dict[int, int] = {}
-        # Whether the group may have changed since all members took their shares.
+        # Whether the group may have changed since all members took their assignments.
         self.unsettled = True
 
     @property
     def staying(self) -> list[Member]:
-        """Members that may still return."""
+        """Members that are attached or may return."""
         return [each for each in self.members if not each.gone]
 
     # More members than partitions, so that some have none.
@@ -58,7 +58,7 @@ class DynamicRules:
     @rule()
     def join(self) -> None:
         self.unsettled = True
-        asked = AttachSpec(
+        spec = AttachSpec(
             id=uuid.uuid4().hex,
             session=uuid.uuid4().hex,
             client="",
@@ -66,65 +66,65 @@ class DynamicRules:
             group=GROUP,
             static_id=uuid.uuid4().hex,
         )
-        found = self.services.attach(self.name, asked, uid=self.uid)
-        index = found.endpoint.place.index
+        attached = self.services.attach(self.name, spec, uid=self.uid)
+        index = attached.endpoint.place.index
         assert index not in {each.index for each in self.members}
-        self.members.append(Member(asked=asked, index=index, epoch=found.endpoint.epoch))
+        self.members.append(Member(spec=spec, index=index, epoch=attached.endpoint.epoch))
 
     @precondition(lambda self: self.members)
     @rule(which=st.integers(0, 5))
     def restart(self, which: int) -> None:
         self.unsettled = True
         before = self.members[-1 - which % len(self.members)]
-        asked = replace(before.asked, id=uuid.uuid4().hex, session=uuid.uuid4().hex)
-        found = self.services.attach(self.name, asked, uid=self.uid).endpoint
-        assert found.place.index == before.index
-        assert found.epoch > before.epoch
+        spec = replace(before.spec, id=uuid.uuid4().hex, session=uuid.uuid4().hex)
+        endpoint = self.services.attach(self.name, spec, uid=self.uid).endpoint
+        assert endpoint.place.index == before.index
+        assert endpoint.epoch > before.epoch
         before.gone = True
         before.reads.clear()
         self.members.remove(before)
-        self.members.append(Member(asked=asked, index=before.index, epoch=found.epoch))
-        known = self.known(before.asked.id)
+        self.members.append(Member(spec=spec, index=before.index, epoch=endpoint.epoch))
+        known = self.known(before.spec.id)
         assert known.superseded
         assert not known.may_return
 
     def known(self, id_: str):  # type: ignore[no-untyped-def]
         return self.services.endpoints.get(self.name, id_).endpoint
 
-    def sync(self, one: Member, wish: SyncRequest) -> MemberAssignment:
+    def sync(self, one: Member, request: SyncRequest) -> MemberAssignment:
         return self.services.groups.sync(
-            self.name, one.asked.id, wish, uid=self.uid, principal=LOOPBACK
+            self.name, one.spec.id, request, uid=self.uid, principal=LOOPBACK
         )
 
-    def ask(self, one: Member) -> MemberAssignment | None:
-        """Get the assignment, and stop reading revoked partitions; None if fenced."""
+    def fetch(self, one: Member) -> MemberAssignment | None:
+        """Fetch the assignment, and stop reading revoked partitions; None if refused."""
         try:
-            found = self.sync(one, SyncRequest(epoch=one.epoch, take=None, has=None))
+            assignment = self.sync(one, SyncRequest(epoch=one.epoch, take=None, has=None))
         except (Fenced, IllegalTransition, StaleGeneration):
-            known = self.known(one.asked.id)
+            known = self.known(one.spec.id)
             assert not known.lives
             # A failed or lost member may return.
-            out = known.superseded and not known.may_return
-            one.gone = out or known.state is State.CLOSED
+            fenced = known.superseded and not known.may_return
+            one.gone = fenced or known.state is State.CLOSED
             one.reads.clear()
             return None
-        one.reads &= set(found.held)
-        return found
+        one.reads &= set(assignment.held)
+        return assignment
 
     def take(self, one: Member) -> MemberAssignment | None:
-        """Sync as a client does after a new generation."""
-        found = self.ask(one)
-        return None if found is None else self.take_told(one, found)
+        """Fetch and take the assignment, as a client does after a new generation."""
+        assignment = self.fetch(one)
+        return None if assignment is None else self.take_assignment(one, assignment)
 
-    def take_told(self, one: Member, found: MemberAssignment) -> MemberAssignment:
-        """Take the given assignment."""
-        one.reads &= set(found.partitions)
-        wish = SyncRequest(epoch=one.epoch, take=found.generation, has=found.has)
-        one.wishes.append(wish)
-        found = self.sync(one, wish)
-        if found.taken:
-            one.has, one.reads = found.generation, set(found.partitions)
-        return found
+    def take_assignment(self, one: Member, assignment: MemberAssignment) -> MemberAssignment:
+        """Take an assignment that was fetched."""
+        one.reads &= set(assignment.partitions)
+        request = SyncRequest(epoch=one.epoch, take=assignment.generation, has=assignment.has)
+        one.requests.append(request)
+        assignment = self.sync(one, request)
+        if assignment.taken:
+            one.taken, one.reads = assignment.generation, set(assignment.partitions)
+        return assignment
 
     @precondition(lambda self: self.members)
     @rule(which=st.integers(0, 5))
@@ -132,30 +132,30 @@ class DynamicRules:
         self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
         self.take(one)
-        self.nobody_reads_what_another_reads()
+        self.check_each_partition_has_one_reader()
 
     @precondition(lambda self: self.members)
     @rule(which=st.integers(0, 5), wish=st.integers(0, 3))
     def take_share_again(self, which: int, wish: int) -> None:
         self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
-        if not one.wishes:
+        if not one.requests:
             return
-        before = self.known(one.asked.id)
+        before = self.known(one.spec.id)
         try:
-            self.sync(one, one.wishes[-1 - wish % len(one.wishes)])
+            self.sync(one, one.requests[-1 - wish % len(one.requests)])
         except Conflict:
             assert not before.lives
-        assert self.known(one.asked.id) == before
+        assert self.known(one.spec.id) == before
 
-    def nobody_reads_what_another_reads(self) -> None:
+    def check_each_partition_has_one_reader(self) -> None:
         read: set[int] = set()
         for each in self.staying:
-            # A member whose share was released learns that by its next sync.
-            found = self.ask(each)
-            mine = each.reads if found else set()
-            assert not read & mine
-            read |= mine
+            # A member learns by its next sync that its share was released.
+            assignment = self.fetch(each)
+            partitions = each.reads if assignment else set()
+            assert not read & partitions
+            read |= partitions
 
     @precondition(lambda self: self.members)
     @rule(
@@ -169,26 +169,26 @@ class DynamicRules:
         one = self.members[-1 - which % len(self.members)]
         before = self.committed.get(partition, 0)
         offset = max(0, before + by)
-        endpoint = self.known(one.asked.id)
-        asked = (
+        endpoint = self.known(one.spec.id)
+        assignment = (
             self.sync(one, SyncRequest(epoch=one.epoch, take=None, has=None))
             if endpoint.lives
             else None
         )
-        right = (
-            asked is not None
+        valid = (
+            assignment is not None
             and stale == 0
-            and one.has == endpoint.generation
-            and partition in asked.held
+            and one.taken == endpoint.generation
+            and partition in assignment.held
             and offset >= before
         )
         commit = Commit(
             channel=self.name,
             channel_uid=self.uid,
             group=GROUP,
-            endpoint=one.asked.id,
+            endpoint=one.spec.id,
             epoch=one.epoch,
-            generation=max(1, (one.has or 1) + stale),
+            generation=max(1, (one.taken or 1) + stale),
             topic_id="t",
             number=one.number + 1,
             positions=(Position(partition=partition, offset=offset),),
@@ -196,15 +196,15 @@ class DynamicRules:
         try:
             self.services.offsets.submit(commit, principal=LOOPBACK).result(30)
         except Conflict:
-            assert not right
+            assert not valid
             return
-        assert right
+        assert valid
         one.number += 1
         self.committed[partition] = offset
         assert not any(
             partition in each.reads
             for each in self.staying
-            if each is not one and self.ask(each) is not None
+            if each is not one and self.fetch(each) is not None
         )
 
     @precondition(lambda self: self.members)
@@ -212,28 +212,28 @@ class DynamicRules:
     def leave(self, which: int, state: State) -> None:
         self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
-        lived = self.known(one.asked.id).lives
+        was_live = self.known(one.spec.id).lives
         try:
             self.services.endpoints.detach(
                 self.name,
-                one.asked.id,
+                one.spec.id,
                 DetachSpec(epoch=one.epoch, state=state),
                 uid=self.uid,
                 principal=LOOPBACK,
             )
         except Conflict:
-            assert not lived
+            assert not was_live
         one.reads.clear()
 
     @precondition(lambda self: self.members)
-    @rule(which=st.integers(0, 5), often=st.integers(0, 5))
-    def put_out(self, which: int, often: int) -> None:
-        if often:
+    @rule(which=st.integers(0, 5), seldom=st.integers(0, 5))
+    def remove(self, which: int, seldom: int) -> None:
+        if seldom:
             return
         self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
-        self.services.endpoints.remove(self.name, one.asked.id, uid=self.uid, principal=LOOPBACK)
-        known = self.known(one.asked.id)
+        self.services.endpoints.remove(self.name, one.spec.id, uid=self.uid, principal=LOOPBACK)
+        known = self.known(one.spec.id)
         assert (known.superseded, known.may_return) == (True, False)
         one.gone = True
         one.reads.clear()
@@ -242,12 +242,12 @@ class DynamicRules:
     @rule(
         which=st.integers(0, 5), state=st.sampled_from([State.STARTED, State.STARTED, State.ERROR])
     )
-    def beat_as_member(self, which: int, state: State) -> None:
+    def send_member_heartbeat(self, which: int, state: State) -> None:
         self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
         one.beats += 1
         report = EndpointReport(
-            id=one.asked.id,
+            id=one.spec.id,
             epoch=one.epoch,
             state=state,
             counters={},
@@ -256,28 +256,28 @@ class DynamicRules:
             seen=None,
         )
         (reply,) = self.services.beats.beat(
-            one.asked.session, one.beats, [report], principal=LOOPBACK
+            one.spec.session, one.beats, [report], principal=LOOPBACK
         ).replies
-        assert (reply.status == "fenced") == self.known(one.asked.id).superseded
+        assert (reply.status == "fenced") == self.known(one.spec.id).superseded
         if state is State.ERROR:
             one.reads.clear()
 
     @precondition(lambda self: self.members and self.unsettled)
     @rule()
-    def all_take_their_shares(self) -> None:
+    def all_take_their_assignments(self) -> None:
         self.unsettled = False
         for each in self.staying:
             self.take(each)
-        told = []
+        assignments = []
         for each in self.staying:
-            found = self.ask(each)
-            if found is not None:
-                assert found.taken
-                told.append(self.take_told(each, found))
-        shared = [partition for found in told for partition in found.partitions]
-        assert sorted(shared) == (list(range(PARTITIONS)) if told else [])
-        assert not any(found.pending for found in told)
+            assignment = self.fetch(each)
+            if assignment is not None:
+                assert assignment.taken
+                assignments.append(self.take_assignment(each, assignment))
+        shared = [partition for assignment in assignments for partition in assignment.partitions]
+        assert sorted(shared) == (list(range(PARTITIONS)) if assignments else [])
+        assert not any(assignment.pending for assignment in assignments)
         report = self.services.offsets.fetch(self.name, GROUP, index=None)
         stored = {each.position.partition: each.position.offset for _, each in report.positions}
         assert stored == self.committed
-        assert report.group.size == max(1, len(told))
+        assert report.group.size == max(1, len(assignments))

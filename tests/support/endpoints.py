@@ -1,4 +1,4 @@
-"""Endpoints of a channel: over HTTP, by the services, and as values."""
+"""Endpoints of a channel: over HTTP, through the services, and as values."""
 
 import itertools
 import uuid
@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from gateways import NOBODY, ManualClock, Rig
+from gateways import UNREACHABLE, ManualClock, Rig
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
@@ -49,14 +49,14 @@ class Site:
     def path(self) -> str:
         return f"/v1/channels/{self.name}"
 
-    def ask(self, role: str = "reader", **body: Any) -> httpx.Response:
-        """Attach; `body` overrides the default request."""
-        asked = {"uid": self.uid, "id": fresh_id(), "session": self.session, "role": role}
-        return self.rig.http.post(f"{self.path}/endpoints", json=asked | body)
+    def post_attach(self, role: str = "reader", **body: Any) -> httpx.Response:
+        """Attach, and return the response; `body` overrides the default request."""
+        request = {"uid": self.uid, "id": fresh_id(), "session": self.session, "role": role}
+        return self.rig.http.post(f"{self.path}/endpoints", json=request | body)
 
     def attach(self, role: str = "reader", **body: Any) -> Any:
         """Attach, and return the endpoint."""
-        response = self.ask(role, **body)
+        response = self.post_attach(role, **body)
         assert response.status_code in (200, 201), response.text
         return response.json()["endpoint"]
 
@@ -74,26 +74,28 @@ class Site:
         self, endpoint: Any, take: int | None = None, has: int | None = None, **body: Any
     ) -> httpx.Response:
         """Sync, with or without taking the share of a generation."""
-        asked = {"uid": self.uid, "epoch": endpoint["epoch"], "take": take, "has": has}
-        return self.rig.http.post(f"{self.path}/endpoints/{endpoint['id']}/sync", json=asked | body)
+        default = {"uid": self.uid, "epoch": endpoint["epoch"], "take": take, "has": has}
+        return self.rig.http.post(
+            f"{self.path}/endpoints/{endpoint['id']}/sync", json=default | body
+        )
 
     def resize(self, size: int, generation: int, group: str = "g", **body: Any) -> httpx.Response:
-        asked = {"uid": self.uid, "size": size, "generation": generation}
-        return self.rig.http.post(f"{self.path}/groups/{group}/resize", json=asked | body)
+        request = {"uid": self.uid, "size": size, "generation": generation}
+        return self.rig.http.post(f"{self.path}/groups/{group}/resize", json=request | body)
 
-    def depart(self, endpoint: Any, state: str = "closed", **body: Any) -> httpx.Response:
-        asked = {"uid": self.uid, "epoch": endpoint["epoch"], "state": state}
+    def detach(self, endpoint: Any, state: str = "closed", **body: Any) -> httpx.Response:
+        request = {"uid": self.uid, "epoch": endpoint["epoch"], "state": state}
         return self.rig.http.post(
-            f"{self.path}/endpoints/{endpoint['id']}/detach", json=asked | body
+            f"{self.path}/endpoints/{endpoint['id']}/detach", json=request | body
         )
 
     def send(self, *reports: Any, beat: int | None = None, **body: Any) -> httpx.Response:
-        """Send a heartbeat with the next number, or with the given one."""
+        """Send a heartbeat with the next number, or with `beat`."""
         if beat is None:
             self.beats += 1
             beat = self.beats
-        asked = {"session": self.session, "beat": beat, "endpoints": reports}
-        return self.rig.http.post("/v1/heartbeats", json=asked | body)
+        request = {"session": self.session, "beat": beat, "endpoints": reports}
+        return self.rig.http.post("/v1/heartbeats", json=request | body)
 
     def beat(self, *reports: Any, beat: int | None = None) -> Any:
         """Send a heartbeat, and return the replies."""
@@ -104,8 +106,8 @@ class Site:
     def commit(
         self, endpoint: Any, number: int, *positions: tuple[int, int, int], **body: Any
     ) -> httpx.Response:
-        """Commit positions, each a partition, an offset and a record in it."""
-        asked = {
+        """Commit positions: partition, offset, and number of the record in its message."""
+        request = {
             "uid": self.uid,
             "id": endpoint["id"],
             "epoch": endpoint["epoch"],
@@ -114,26 +116,26 @@ class Site:
             "number": number,
             "positions": _positions(positions),
         }
-        return self.rig.http.put(self.offsets_path(endpoint["group"] or "g"), json=asked | body)
+        return self.rig.http.put(self.offsets_path(endpoint["group"] or "g"), json=request | body)
 
     def committed(self, group: str = "g", **query: Any) -> list[tuple[int, int, int]]:
         """Return the positions of a group, as `commit` takes them."""
         response = self.rig.http.get(self.offsets_path(group), params=query)
         assert response.status_code == 200, response.text
-        found = response.json()["positions"]
-        return [(each["partition"], each["offset"], each["record"]) for each in found]
+        positions = response.json()["positions"]
+        return [(each["partition"], each["offset"], each["record"]) for each in positions]
 
     def reset(
         self, *positions: tuple[int, int, int], group: str = "g", headers: Any = None, **body: Any
     ) -> httpx.Response:
-        asked = {
+        request = {
             "uid": self.uid,
             "topic_id": TOPIC_ID,
             "positions": _positions(positions) or None,
             "reason": "read again",
         }
         path = f"{self.offsets_path(group)}/reset"
-        return self.rig.http.post(path, json=asked | body, headers=headers)
+        return self.rig.http.post(path, json=request | body, headers=headers)
 
     def offsets_path(self, group: str) -> str:
         return f"{self.path}/groups/{group}/offsets"
@@ -172,22 +174,22 @@ SCHEMA = '{"fields":[],"name":"R","type":"record"}'
 _numbers = itertools.count(1)
 
 
-def before_each_commit(database: Database, do: Callable[[], object]) -> None:
-    """Call `do` at the end of each write transaction from now on, before the commit."""
+def before_each_commit(database: Database, action: Callable[[], object]) -> None:
+    """Call `action` before the commit of each write transaction from now on."""
     write = database.write
 
     @contextmanager
     def watched() -> Iterator[WriteTransaction]:
         with write() as tx:
             yield tx
-            do()
+            action()
 
     database.write = watched  # type: ignore[method-assign]
 
 
 @dataclass
 class Services:
-    """The services of endpoints on one database, with manual clocks."""
+    """The endpoint services on one database, with manual clocks."""
 
     database: Database
     clock: ManualClock = field(default_factory=ManualClock)
@@ -195,21 +197,23 @@ class Services:
     steps: int = 0
 
     def __post_init__(self) -> None:
-        def nobody() -> None: ...
+        def nothing() -> None: ...
 
-        given: dict[str, Any] = {"clock": self.clock}
+        options: dict[str, Any] = {"clock": self.clock}
         tokens = Tokens(self.database, None)
-        self.attachment = AttachService(self.database, tokens, wake=nobody, notify=nobody, **given)
-        self.endpoints = Endpoints(
-            self.database, topics=KafkaAdmin(NOBODY, timeout_s=0.1), notify=nobody, **given
+        self.attachment = AttachService(
+            self.database, tokens, wake=nothing, notify=nothing, **options
         )
-        self.beats = HeartbeatService(self.database, tokens, notify=nobody, **given)
-        self.offsets = Offsets(self.database, tokens, **given)
-        self.groups = GroupService(self.database, notify=nobody)
+        self.endpoints = Endpoints(
+            self.database, topics=KafkaAdmin(UNREACHABLE, timeout_s=0.1), notify=nothing, **options
+        )
+        self.beats = HeartbeatService(self.database, tokens, notify=nothing, **options)
+        self.offsets = Offsets(self.database, tokens, **options)
+        self.groups = GroupService(self.database, notify=nothing)
         self.reaper = Reaper(
             database=self.database,
             monotonic=lambda: self.now_s,
-            **given,
+            **options,
         )
 
     def channel(self) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Virtual environments with the wheel and its requirements, and the variables of a local Spark.
 
-An environment is created within a second: the requirements are linked from the packages that the
-tests run on, or copied for an environment that is packed.
+Creating an environment takes less than a second: it links the requirements to the packages of the
+tests. An environment to be packed gets copies.
 """
 
 import shutil
@@ -41,7 +41,7 @@ class Environment:
         return self.path / "lib" / minor / "site-packages"
 
     def run(self, *command: str | Path, **variables: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             [str(each) for each in command],
             env={"PATH": f"{self.path / 'bin'}:/usr/bin:/bin", **variables},
             cwd=self.path,
@@ -50,16 +50,16 @@ class Environment:
             timeout=480,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
 
 def make_environment(
     path: Path, wheel: Path | None, *extras: str, links: bool = True
 ) -> Environment:
-    """Create an environment with the wheel, its extras and their requirements.
+    """Create an environment with the wheel and the requirements of its extras.
 
-    Without a wheel it is empty. Without `links`, all but the largest packages are copied.
+    Without a wheel it is empty. Without `links`, all packages but the largest are copied.
     """
     venv.create(path, with_pip=False, symlinks=True)
     environment = Environment(path=path)
@@ -69,12 +69,12 @@ def make_environment(
             check=True,
             timeout=480,
         )
-        for each in needed(wheel, *extras):
+        for each in requirements_of(wheel, *extras):
             _put(each, environment.packages, links=links)
     return environment
 
 
-def needed(wheel: Path, *extras: str) -> list[Distribution]:
+def requirements_of(wheel: Path, *extras: str) -> list[Distribution]:
     """Return the requirements of the wheel with these extras, recursively."""
     name, version, *_ = wheel.name.split("-")
     metadata = PathDistribution(zipfile.Path(wheel, f"{name}-{version}.dist-info/"))
@@ -82,7 +82,7 @@ def needed(wheel: Path, *extras: str) -> list[Distribution]:
 
 
 def pack(environment: Environment, archive: Path) -> Path:
-    """Pack an environment as docs/clusters.md says, and return the archive."""
+    """Pack an environment as in docs/clusters.md, and return the archive."""
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         tar.add(environment.path, ".")
     return archive
@@ -92,32 +92,32 @@ def _closure(requirements: Iterable[str], extras: Iterable[str]) -> Iterator[Dis
     seen = set()
     todo = [(Requirement(each), frozenset(extras)) for each in requirements]
     while todo:
-        requirement, asked = todo.pop()
+        requirement, active = todo.pop()
         marker = requirement.marker
-        if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *asked)):
+        if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *active)):
             continue
-        found = distribution(requirement.name)
+        package = distribution(requirement.name)
         inner = frozenset(requirement.extras)
-        if (found.name, inner) in seen:
+        if (package.name, inner) in seen:
             continue
-        seen.add((found.name, inner))
-        if found.name != "sluiceway":
-            yield found
-        todo += [(Requirement(each), inner) for each in found.requires or ()]
+        seen.add((package.name, inner))
+        if package.name != "sluiceway":
+            yield package
+        todo += [(Requirement(each), inner) for each in package.requires or ()]
 
 
 def _put(package: Distribution, packages: Path, *, links: bool) -> None:
     for name in sorted({file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}):
-        there = packages / name
-        here = Path(str(package.locate_file(name)))
-        if there.exists():
+        target = packages / name
+        source = Path(str(package.locate_file(name)))
+        if target.exists():
             continue
         if links or name in _HEAVY:
-            there.symlink_to(here)
-        elif here.is_dir():
-            shutil.copytree(here, there, ignore=shutil.ignore_patterns("__pycache__"))
+            target.symlink_to(source)
+        elif source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            shutil.copy(here, there)
+            shutil.copy(source, target)
 
 
 def spark_environment(directory: Path) -> dict[str, str]:

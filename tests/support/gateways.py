@@ -28,17 +28,17 @@ from sluiceway_gateway.settings import Settings
 
 
 class _Server(uvicorn.Server):
-    """Stops at once; uvicorn's own server polls every tenth of a second."""
+    """A server that stops immediately; uvicorn's own polls every 100 ms."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         await super().startup(sockets)
 
     async def main_loop(self) -> None:
-        told = asyncio.ensure_future(self._told.wait())
+        stopping = asyncio.ensure_future(self._stopping.wait())
         ticking = asyncio.ensure_future(super().main_loop())
-        await asyncio.wait([told, ticking], return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        await asyncio.wait([stopping, ticking], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
         ticking.cancel()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -51,12 +51,12 @@ class _Server(uvicorn.Server):
 
     def end(self) -> None:
         self.should_exit = True
-        self._loop.call_soon_threadsafe(self._told.set)
+        self._loop.call_soon_threadsafe(self._stopping.set)
 
 
 @contextmanager
 def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
-    """Serve on a loopback port (0: a free one), in a thread, in the block; yield the URL."""
+    """Serve in a thread on a loopback port (0: a free one) while the block runs; yield the URL."""
     bound = bound_socket("127.0.0.1", port)
     protocol = limited_protocol(app.state.parts.settings)
     server = _Server(uvicorn.Config(app, log_config=None, lifespan="on", http=protocol, ws="none"))
@@ -77,10 +77,10 @@ def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
         assert not thread.is_alive(), "the gateway did not stop"
 
 
-NOBODY = "127.0.0.1:1"
-KEY = "k" * 40
+UNREACHABLE = "127.0.0.1:1"
+TOKEN_KEY = "k" * 40
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
-FAR = datetime(2999, 1, 1, tzinfo=UTC)
+FAR_FUTURE = datetime(2999, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
@@ -108,27 +108,29 @@ class Rig:
     tokens: Tokens
 
     def put(self, name: str = "flights", *, metadata: Any = None, **spec: Any) -> httpx.Response:
-        """Create the channel, with a schema."""
+        """Create a channel with a default schema."""
         body = {"metadata": metadata or {}, "spec": {"schema": SCHEMA, **spec}}
         return self.http.put(f"/v1/channels/{name}", json=body)
 
     def token(self, *scopes: str, label: str = "test", **options: Any) -> dict[str, str]:
-        """Create a token and return the header that sends it."""
-        made = self.tokens.create(label=label, scopes=scopes, **options)
-        return {"Authorization": f"Bearer {made.text.get_secret_value()}"}
+        """Create a token, and return its header."""
+        token = self.tokens.create(label=label, scopes=scopes, **options)
+        return {"Authorization": f"Bearer {token.text.get_secret_value()}"}
 
     def observe(self, name: str, phase: Phase, **status: Any) -> Channel:
         """Record an observation as the reconciler does."""
         with self.database.write() as tx:
-            was = channels_store.hold(tx, name)
-            assert was is not None
-            seen = replace(was, phase=phase, **status)
+            before = channels_store.hold(tx, name)
+            assert before is not None
+            observed = replace(before, phase=phase, **status)
             if phase is Phase.READY:
-                topic = TopicRef(name=was.topic.name, id="dG9waWM", partitions=was.spec.partitions)
-                seen = replace(seen, topic=topic, observed_generation=was.generation)
-            following = record_observation(tx, seen, was=was, due_at=FAR, refusals=0)
-        assert following is not None
-        return following
+                topic = TopicRef(
+                    name=before.topic.name, id="dG9waWM", partitions=before.spec.partitions
+                )
+                observed = replace(observed, topic=topic, observed_generation=before.generation)
+            after = record_observation(tx, observed, was=before, due_at=FAR_FUTURE, refusals=0)
+        assert after is not None
+        return after
 
 
 def condition(reason: str, message: str, now: datetime) -> Condition:
@@ -139,17 +141,17 @@ def condition(reason: str, message: str, now: datetime) -> Condition:
 
 @contextlib.contextmanager
 def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
-    """Run a gateway on a migrated database, without loops: the test holds the lease."""
+    """Run a gateway on a migrated database, without loops: the test has the lease."""
     with database.write() as tx:
         leases.acquire(tx, "reconcile", "the test", 3_600_000)
     clock = ManualClock()
-    given = {
-        "kafka_bootstrap_servers": NOBODY,
+    options_with_defaults = {
+        "kafka_bootstrap_servers": UNREACHABLE,
         "kafka_timeout_ms": 300,
-        "token_key": KEY,
+        "token_key": TOKEN_KEY,
         **options,
     }
-    settings = Settings(database_url=url, **given)
+    settings = Settings(database_url=url, **options_with_defaults)
     app = create_app(settings, clock=clock)
     # Without certificate authorities, which take 20 ms to read: there is no TLS here.
     with (
@@ -167,7 +169,7 @@ def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
 
 
 def code(response: httpx.Response) -> str:
-    """Return the code of a problem response, after checking its form."""
+    """Check the form of a problem response, and return its code."""
     assert response.headers["content-type"] == "application/problem+json", response.text
     body = response.json()
     assert body["type"] == f"urn:sluiceway:problem:{body['code']}"
@@ -178,11 +180,11 @@ def code(response: httpx.Response) -> str:
     return str(body["code"])
 
 
-__all__ = ["failed_cause", "views"]
+__all__ = ["all_responses", "failed_cause"]
 
 
-def views(url: str, channel: str) -> str:
-    """Return all responses about a channel, its endpoints and their history, as one text."""
+def all_responses(url: str, channel: str) -> str:
+    """Return the text of all responses about a channel and its endpoints."""
     with httpx.Client(base_url=url, timeout=30) as http:
 
         def read(path: str) -> httpx.Response:
@@ -198,10 +200,10 @@ def views(url: str, channel: str) -> str:
             listed,
             *(read(f"{base}/endpoints/{each['id']}") for each in listed.json()["items"]),
         ]
-        told = [each.text for each in responses]
+        texts = [each.text for each in responses]
         with http.stream("GET", f"{base}/status/events") as stream:
-            told.append(next(line for line in stream.iter_lines() if line.startswith("data:")))
-    return "\n".join(told)
+            texts.append(next(line for line in stream.iter_lines() if line.startswith("data:")))
+    return "\n".join(texts)
 
 
 def failed_cause(url: str, channel: str, role: str) -> str:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for schemas, records and schema changes; fastavro as the reference."""
+"""Hypothesis strategies for schemas, records and schema changes, and fastavro's results."""
 
 import io
 import uuid
@@ -150,12 +150,12 @@ def _named(type_: Type, path: str, *, dotted: bool = False) -> Type:
 
 
 def schemas(leaves=LEAVES, depth=2, *, with_unions=False) -> st.SearchStrategy[Schema]:
-    found = records(leaves, depth, with_unions=with_unions)
-    return found.map(lambda record: Schema(_named(record, "root")))
+    strategy = records(leaves, depth, with_unions=with_unions)
+    return strategy.map(lambda record: Schema(_named(record, "root")))
 
 
 def _ticking(instants, nanoseconds):
-    """Draw values that are multiples of `nanoseconds`."""
+    """Draw instants that are multiples of `nanoseconds`."""
     microseconds = max(1, nanoseconds // 1000)
 
     def cut(instant):
@@ -199,7 +199,7 @@ _VALUES = {
 }
 
 
-#: Keys of maps. None is the name of a field: by their keys, maps differ from records.
+#: Keys of maps. No key can be a field name, so maps and records differ by their keys.
 _KEYS = st.text(max_size=4).map(lambda key: f"{key}-" if key.isidentifier() else key)
 
 
@@ -231,7 +231,7 @@ def values(type_: Type) -> st.SearchStrategy[object]:
 
 
 def without_branches(value: object) -> object:
-    """Return the value as readers see it, without the branch names of drawn union values."""
+    """Return the value as readers get it: without the branch names of drawn union values."""
     match value:
         case tuple():
             return without_branches(value[1])
@@ -253,7 +253,7 @@ def with_rows(
 
 
 def same(left: object, right: object) -> bool:
-    """Compare values so that NaN is itself, 0.0 is not -0.0, and 1 is not True."""
+    """Compare values exactly: NaN equals NaN, but 0.0 differs from -0.0, and 1 from True."""
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if isinstance(left, list) and isinstance(right, list):
@@ -281,12 +281,12 @@ _KNOWN = [Scalar(kind=kind) for kind in Kind if "nanos" not in kind]
 KNOWN_LEAVES = st.one_of(
     st.sampled_from(_KNOWN), st.sampled_from(_KNOWN), PLAIN, DECIMALS, st.just(Uuid())
 )
-"""Leaves that fastavro supports too."""
+"""Leaves that fastavro supports."""
 
 
 @st.composite
 def evolved(draw, type_: Type, leaves=KNOWN_LEAVES) -> Type:
-    """An evolved version of `type_`, often one that can read it."""
+    """A changed version of `type_`, which can often read it."""
     nullable = isinstance(type_, Nullable)
     match type_.item if nullable else type_:
         case Scalar(kind=kind) as scalar:
@@ -318,15 +318,15 @@ def evolved(draw, type_: Type, leaves=KNOWN_LEAVES) -> Type:
 
 @st.composite
 def evolved_branches(draw, branch: Type, leaves) -> Type:
-    found = draw(evolved(branch, leaves))
-    return found.item if isinstance(found, Nullable) else found
+    type_ = draw(evolved(branch, leaves))
+    return type_.item if isinstance(type_, Nullable) else type_
 
 
 _PREFERRED = {"int": 0, "long": 1, "double": 2, "string": 3, "bytes": 4}
 
 
 def _as_fastavro_prefers(branches: list[Type]) -> Union:
-    """Order `branches` so that the first one that can read a value is the value's own."""
+    """Order `branches` so that the first one that can read a value is the one of its type."""
     distinct = {branch_name(branch): branch for branch in branches}
     if "string" in distinct:
         distinct.pop("bytes", None)
@@ -336,11 +336,11 @@ def _as_fastavro_prefers(branches: list[Type]) -> Union:
 
 @st.composite
 def evolved_records(draw, record: Record, leaves=KNOWN_LEAVES, *, with_unions=False) -> Record:
-    kept = draw(st.lists(st.sampled_from(record.fields), unique=True, max_size=8))
-    fields = [Field(name=f.name, type=draw(evolved(f.type, leaves))) for f in kept]
+    remaining = draw(st.lists(st.sampled_from(record.fields), unique=True, max_size=8))
+    fields = [Field(name=f.name, type=draw(evolved(f.type, leaves))) for f in remaining]
     taken = {field.name for field in record.fields}
     new = st.sampled_from([name for name in ("new", "Newer", "_newest") if name not in taken])
-    for name in draw(st.lists(new, unique=True, min_size=0 if kept else 1, max_size=2)):
+    for name in draw(st.lists(new, unique=True, min_size=0 if remaining else 1, max_size=2)):
         type_ = draw(types(leaves, 1, with_unions=with_unions))
         fields.append(Field(name=name, type=type_, default=draw(defaults(type_))))
     return Record(name=record.name, fields=tuple(draw(st.permutations(fields))))
@@ -371,10 +371,10 @@ def fastavro_reads(row: object, writer: Schema, reader: Schema) -> object:
     sink = io.BytesIO()
     fastavro.schemaless_writer(sink, fastavro.parse_schema(writer.definition), row)
     sink.seek(0)
-    found = fastavro.schemaless_reader(
+    value = fastavro.schemaless_reader(
         sink, writer.definition, reader.definition, return_record_name=True
     )
-    return _fitted(found, reader.record)
+    return _fitted(value, reader.record)
 
 
 def _is_of(value: object, record: Record) -> bool:
@@ -384,7 +384,7 @@ def _is_of(value: object, record: Record) -> bool:
 
 
 def _fitted(value: object, type_: Type) -> object:
-    """Convert values that fastavro leaves in JSON's types (defaults) or too precise (floats)."""
+    """Convert what fastavro does not: defaults in JSON's types, and doubles for floats."""
     if value is None:
         return None
     match type_:
@@ -395,7 +395,7 @@ def _fitted(value: object, type_: Type) -> object:
         case Map(values=items):
             return {key: _fitted(item, items) for key, item in value.items()}
         case Record(fields=fields):
-            # In a union with its name, unless it is a default.
+            # A record in a union comes with its name, unless it is a default.
             value = value[1] if isinstance(value, tuple) else value
             return {field.name: _fitted(value[field.name], field.type) for field in fields}
         case Union(branches=branches):

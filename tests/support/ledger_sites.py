@@ -1,4 +1,4 @@
-"""Ledgers of channels on filled topics, over HTTP."""
+"""Ledgers of channels over HTTP, on topics with messages."""
 
 import hashlib
 import json
@@ -11,18 +11,18 @@ import httpx
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateways import FAR, Rig
+from gateways import FAR_FUTURE, Rig
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import Interval, halt
 from sluiceway_gateway.provisioning.store import record_observation
-from topics import make
+from topics import create_topic
 
 Intervals = Mapping[int, Sequence[tuple[int, int]]]
 #: Headers of clients that support exactly-once delivery.
-KNOWN = {"Sluiceway-Features": "exactly-once"}
+FEATURES = {"Sluiceway-Features": "exactly-once"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +33,14 @@ class WrittenTopic:
     id: str
     partitions: int
     records: int
-    """In each partition."""
+    """Number in each partition."""
 
 
 def written_topic(bootstrap_servers: str, *, partitions: int, records: int) -> WrittenTopic:
-    """Create a topic and fill its partitions."""
+    """Create a topic with messages in each partition."""
     name = f"written-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    id_ = make(admin, NewTopic(name, num_partitions=partitions))
+    id_ = create_topic(admin, NewTopic(name, num_partitions=partitions))
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20})
     for partition in range(partitions):
         for _ in range(records):
@@ -53,13 +53,15 @@ def written_topic(bootstrap_servers: str, *, partitions: int, records: int) -> W
 def use_topic(database: Database, name: str, topic: WrittenTopic) -> Channel:
     """Make a channel ready with this topic, as the reconciler does with owned topics."""
     with database.write() as tx:
-        was = channels_store.hold(tx, name)
-        assert was is not None
+        before = channels_store.hold(tx, name)
+        assert before is not None
         ref = TopicRef(name=topic.name, id=topic.id, partitions=topic.partitions)
-        seen = replace(was, phase=Phase.READY, topic=ref, observed_generation=was.generation)
-        following = record_observation(tx, seen, was=was, due_at=FAR, refusals=0)
-    assert following is not None
-    return following
+        observed = replace(
+            before, phase=Phase.READY, topic=ref, observed_generation=before.generation
+        )
+        after = record_observation(tx, observed, was=before, due_at=FAR_FUTURE, refusals=0)
+    assert after is not None
+    return after
 
 
 def digest(manifest: Intervals) -> str:
@@ -92,7 +94,7 @@ class LedgerSite:
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.rig.http.post(f"{self.path}/{path}", json={"uid": self.uid, **body})
 
-    def ask_open(
+    def post_open(
         self, key: str = "k1", owner: str = "job", instance: str = "run-1", **body: Any
     ) -> httpx.Response:
         return self.post("batches", key=key, owner=owner, instance=instance, **body)
@@ -101,34 +103,34 @@ class LedgerSite:
         self, key: str = "k1", owner: str = "job", instance: str = "run-1", **body: Any
     ) -> Any:
         """Open a batch, and return it."""
-        response = self.ask_open(key, owner, instance, **body)
+        response = self.post_open(key, owner, instance, **body)
         assert response.status_code == 200, response.text
         return response.json()
 
-    def ask_commit(
+    def post_commit(
         self, batch: Any, manifest: Intervals, *, instance: str = "run-1", **body: Any
     ) -> httpx.Response:
-        asked = {
+        request = {
             "instance": instance,
             "digest": digest(manifest),
             "manifest": {str(each): list(map(list, found)) for each, found in manifest.items()},
             "records": sum(lengths(manifest).values()),
             "counts": lengths(manifest),
         }
-        return self.post(f"batches/{batch['id']}/commit", **(asked | body))
+        return self.post(f"batches/{batch['id']}/commit", **(request | body))
 
     def commit(
         self, batch: Any, manifest: Intervals, *, instance: str = "run-1", **body: Any
     ) -> Any:
         """Commit a batch, and return the response."""
-        response = self.ask_commit(batch, manifest, instance=instance, **body)
+        response = self.post_commit(batch, manifest, instance=instance, **body)
         assert response.status_code == 200, response.text
         return response.json()
 
-    def ask_abort(self, batch: Any, instance: str | None = "run-1") -> httpx.Response:
+    def post_abort(self, batch: Any, instance: str | None = "run-1") -> httpx.Response:
         return self.post(f"batches/{batch['id']}/abort", instance=instance, cause="a test")
 
-    def ask_committed(self, *, etag: str | None = None, **params: Any) -> httpx.Response:
+    def get_committed(self, *, etag: str | None = None, **params: Any) -> httpx.Response:
         headers = {} if etag is None else {"If-None-Match": etag}
         return self.rig.http.get(
             f"{self.path}/committed", params={"uid": self.uid, **params}, headers=headers
@@ -136,13 +138,13 @@ class LedgerSite:
 
     def committed(self, **params: Any) -> Any:
         """Return the visible runs."""
-        response = self.ask_committed(**params)
+        response = self.get_committed(**params)
         assert response.status_code == 200, response.text
         return response.json()
 
 
-def lose(site: LedgerSite, ends: Mapping[int, int]) -> None:
-    """Commit up to `ends`, above Kafka's watermarks, as if Kafka had lost records."""
+def lose_records(site: LedgerSite, ends: Mapping[int, int]) -> None:
+    """Make runs visible up to `ends`, above Kafka's watermarks, as after a loss of records."""
     with site.rig.database.write() as tx:
         was = store.hold_existing(tx, site.uid)
         assert was is not None
@@ -167,8 +169,8 @@ def halt_ledger(site: LedgerSite, lost_from: Mapping[int, int]) -> None:
 
 
 def ledger_site(rig: Rig, topic: WrittenTopic, name: str = "flights", **spec: Any) -> LedgerSite:
-    """Create a channel on a filled topic."""
-    made = rig.put(name, delivery="exactly_once", partitions=topic.partitions, **spec)
-    assert made.status_code == 201, made.text
+    """Create an exactly-once channel on a topic with messages."""
+    response = rig.put(name, delivery="exactly_once", partitions=topic.partitions, **spec)
+    assert response.status_code == 201, response.text
     uid = use_topic(rig.database, name, topic).uid
     return LedgerSite(rig=rig, name=name, uid=uid, topic=topic)

@@ -1,4 +1,4 @@
-"""Visible records of channels, read without the client's readers."""
+"""Visible records of channels, read without a `ChannelReader`."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from topics import Topics
 
 
 class LedgerView:
-    """The visible records of channels: Kafka's messages, at the offsets of the runs."""
+    """The visible records of channels: Kafka's messages at the offsets in runs."""
 
     def __init__(self, url: str, topics: Topics) -> None:
         self._transport = Transport(url)
@@ -24,19 +24,21 @@ class LedgerView:
         self._transport.close()
 
     def committed(self, channel: Channel) -> Committed:
-        found = self.calls.all_committed(channel.name, uid=channel.uid, starts={})
-        assert found is not None
-        return found
+        committed = self.calls.all_committed(channel.name, uid=channel.uid, starts={})
+        assert committed is not None
+        return committed
 
     def records(self, channel: Channel) -> list[dict[str, Any]]:
         """Return the visible records, by partition and offset."""
-        found = self.committed(channel)
+        committed = self.committed(channel)
         connection = channel.connection("read")
         values = [
             message.value()
             for partition, messages in self._topics.messages(connection).items()
             for message in messages
-            if any(first <= message.offset() < end for first, end in found.runs.get(partition, ()))
+            if any(
+                first <= message.offset() < end for first, end in committed.runs.get(partition, ())
+            )
         ]
         if not values:
             return []
@@ -50,7 +52,7 @@ class LedgerView:
         return sorted(record["id"] for record in self.records(channel))
 
     def kinds(self, channel: Channel) -> list[str]:
-        """Return the kinds of batches' ends, oldest first."""
+        """Return how batches ended, oldest first."""
         page = self.calls.commits(channel.name)
         return [event.kind for event in reversed(page.events)]
 

@@ -1,4 +1,4 @@
-"""Spark's writes without Spark: tasks and the driver, with pickled objects."""
+"""Writes to channels as Spark calls them: driver and tasks exchange pickled objects."""
 
 import pickle
 import uuid
@@ -19,8 +19,8 @@ from spark_tasks import SCHEMA
 T = TypeVar("T")
 
 
-def shipped(value: T) -> T:
-    """Return the value after pickling, as another process gets it."""
+def pickled_copy(value: T) -> T:
+    """Return a pickled and unpickled copy, as another process gets it."""
     copy: T = pickle.loads(pickle.dumps(value))  # noqa: S301
     return copy
 
@@ -31,7 +31,7 @@ def rows(ids: Iterable[int]) -> pa.RecordBatch:
 
 
 class Tasks:
-    """Spark's TaskContext, for one task at a time."""
+    """Replacement of Spark's TaskContext, for one task at a time."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._number = 0
@@ -39,7 +39,7 @@ class Tasks:
         patch.setattr("pyspark.TaskContext.get", lambda: self)
 
     def run(self, number: int, **properties: str) -> None:
-        """Act as the task with this number from now on."""
+        """Make this the context of a task with a number and local properties."""
         self._number, self._properties = number, properties
 
     def partitionId(self) -> int:  # noqa: N802 - Spark's name
@@ -58,7 +58,7 @@ class Query:
     def __init__(
         self, channel: Channel, url: str, tasks: Tasks, *, renews: bool = False, **options: str
     ) -> None:
-        """Start a query; `renews`: a session in Spark's driver is to renew its batches."""
+        """Start a query; `renews`: a session in Spark's driver renews its batches."""
         self.id = str(uuid.uuid4())
         self.run_id = str(uuid.uuid4())
         self._source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
@@ -67,14 +67,14 @@ class Query:
         self._tasks = tasks
 
     def restart(self) -> None:
-        """Begin a new run."""
+        """Start a new run of the query."""
         self.run_id = str(uuid.uuid4())
 
     def sink(self) -> ChannelStreamWriter:
         """Return the writer of a micro-batch, or of its commit."""
-        writer = shipped(self._source).streamWriter(struct_of(SCHEMA), overwrite=False)
+        writer = pickled_copy(self._source).streamWriter(struct_of(SCHEMA), overwrite=False)
         assert isinstance(writer, ChannelStreamWriter)
-        return shipped(writer)
+        return pickled_copy(writer)
 
     def attempt(self, batch: int, task: int, *batches: Iterable[int]) -> TaskResult:
         """Run an attempt of a task over batches of ids, and return its commit message."""
@@ -88,7 +88,7 @@ class Query:
             "spark.jobGroup.id": self.run_id,
         }
         self._tasks.run(task, **properties)
-        return shipped(self.sink().write(map(rows, batches)))
+        return pickled_copy(self.sink().write(map(rows, batches)))
 
     def write(self, batch: int, *tasks: Iterable[int]) -> list[TaskResult]:
         """Run a micro-batch with one attempt of each task, and commit it."""
@@ -111,7 +111,7 @@ class BatchJob:
         remote: bool = False,
         **options: str,
     ) -> None:
-        """Plan a job; `renews`: a session in Spark's driver is to renew its batch."""
+        """Plan a job; `renews`: a session in Spark's driver renews its batch."""
         source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
         self._tasks = tasks
         session = uuid.uuid4().hex
@@ -122,17 +122,17 @@ class BatchJob:
             renews=renews,
             remote=remote,
         )
-        writer = shipped(source).writer(struct_of(SCHEMA), overwrite=False)
+        writer = pickled_copy(source).writer(struct_of(SCHEMA), overwrite=False)
         assert isinstance(writer, ChannelDataWriter)
         self.writer = writer
 
     def attempt(self, task: int, *batches: Iterable[int], **properties: str) -> TaskResult:
         """Run an attempt of a task over batches of ids, and return its commit message."""
         self._tasks.run(task, **properties)
-        return shipped(shipped(self.writer).write(map(rows, batches)))
+        return pickled_copy(pickled_copy(self.writer).write(map(rows, batches)))
 
     def write(self, *tasks: Iterable[int]) -> list[TaskResult]:
         """Run the job with one attempt of each task, and commit it."""
         results = [self.attempt(number, ids) for number, ids in enumerate(tasks)]
-        shipped(self.writer).commit(results)
+        pickled_copy(self.writer).commit(results)
         return results

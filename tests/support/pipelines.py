@@ -1,4 +1,4 @@
-"""Pipelines of jobs and histories of lag, as the dashboard's tests and pictures show them."""
+"""Pipelines and lag histories for the dashboard's tests and screenshots."""
 
 import math
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from sluiceway_gateway.history.store import PointWrite
 def record_lag(
     target: Site, hours: float, *, names: tuple[str, ...] = ("archive", "delays")
 ) -> None:
-    """Write points up to now: a wave of lag, unknown for a group in the last ten minutes."""
+    """Write points up to now: a wave of lag, unknown for one group in the last ten minutes."""
     now = target.rig.clock.now = datetime.now(UTC)
     now_s = FINEST.start(now.timestamp())
     previous_s = None
@@ -38,8 +38,8 @@ def record_lag(
         previous_s = at_s
 
 
-def made_pipeline(rig: Rig) -> dict[str, Site]:
-    """Make `flights`, which a loader writes, and `delays`, which a Spark query makes of it.
+def create_pipeline(rig: Rig) -> dict[str, Site]:
+    """Create `flights`, written by a loader, and `delays`, written from it by a Spark query.
 
     A reader of `delays` has failed.
     """
@@ -53,6 +53,6 @@ def made_pipeline(rig: Rig) -> dict[str, Site]:
     flights.member(group="sums", spark=spark)
     delays.member(role="writer", group="sums", spark=spark)
     delays.session = fresh_id()
-    delays.depart(delays.member(group="archive"), "error", cause="the disk is full")
+    delays.detach(delays.member(group="archive"), "error", cause="the disk is full")
     delays.session = fresh_id()
     return sites

@@ -49,9 +49,9 @@ class Process:
             assert self._arrived.wait_for(lambda: re.search(pattern, self.text), timeout_s), (
                 self.text
             )
-            found = re.search(pattern, self.text)
-        assert found is not None
-        return found[1]
+            match = re.search(pattern, self.text)
+        assert match is not None
+        return match[1]
 
     @property
     def pid(self) -> int:
@@ -103,12 +103,12 @@ class Run:
     err: str
 
     def succeeded(self) -> None:
-        """Assert status 0, and nothing on standard error except that it waits for the gateway."""
-        said = [each for each in self.err.splitlines() if not each.endswith("; Ctrl-C stops")]
-        assert (self.status, said) == (0, []), self
+        """Assert status 0, and an empty standard error except for notes that the command waits."""
+        lines = [each for each in self.err.splitlines() if not each.endswith("; Ctrl-C stops")]
+        assert (self.status, lines) == (0, []), self
 
     def failed(self, *words: str, status: int = 1) -> None:
-        """Assert that it failed with one line on standard error that has these texts."""
+        """Assert the exit status, and one line on standard error that contains all `words`."""
         assert self.status == status, self
         assert self.out == ""
         assert self.err.startswith("sluiceway: ")
@@ -121,7 +121,7 @@ Sluiceway = Callable[..., Run]
 
 
 @contextmanager
-def logging_kept() -> Iterator[None]:
+def restored_logging() -> Iterator[None]:
     """Let the block configure logging, and restore the configuration afterwards."""
     root, access = logging.getLogger(), logging.getLogger("uvicorn.access")
     handlers, level, disabled = root.handlers[:], root.level, access.disabled
@@ -130,7 +130,7 @@ def logging_kept() -> Iterator[None]:
         yield
     finally:
         root.handlers[:], access.disabled = handlers, disabled
-        # Not by the attribute: loggers cache their enabled levels.
+        # `setLevel` also clears the cache of enabled levels; assigning `level` does not.
         root.setLevel(level)
         structlog.configure(**configured)
 
@@ -139,8 +139,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run_example(name: str, gateway_url: str, *arguments: str) -> list[str]:
-    """Run an example against a gateway, assert its success, and return the printed lines."""
-    done = subprocess.run(
+    """Run an example against a gateway, assert success, and return the printed lines."""
+    result = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
         env={**os.environ, "SLUICEWAY_URL": gateway_url},
         capture_output=True,
@@ -148,8 +148,8 @@ def run_example(name: str, gateway_url: str, *arguments: str) -> list[str]:
         timeout=480,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
 
 
 GATEWAY = {PREFIX + name.upper() for name in Settings.model_fields} | {

@@ -12,7 +12,7 @@ RECEIVED: dict[str, list[dict[str, str]]] = {}
 
 
 class Reads(BlankOperator):  # type: ignore[misc]
-    """Reads until its port has no more records."""
+    """An operator that reads until its port has no more records."""
 
     GROUP_MODE = False
 
@@ -32,7 +32,7 @@ class ReadsAll(Reads):
 
 
 class ReadsFew(Reads):
-    """Stops after the first record."""
+    """An operator that stops after the first record."""
 
     def _on_running(self) -> bool:
         if not self.input_port.retrieve():
@@ -42,7 +42,7 @@ class ReadsFew(Reads):
 
 
 class Writes(BlankOperator):  # type: ignore[misc]
-    """Writes a hundred records."""
+    """An operator that writes a hundred records."""
 
     def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
         super().__init__(name, *args, **kwargs)

@@ -19,7 +19,7 @@ LOGGER = logging.getLogger("standin")
 
 
 class StandinPort:
-    """A port, as far as channels use it."""
+    """A port with the methods that channels call."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class StandinInputPort(StandinPort):
         self.all_open, self.sequential = sync_connections_open, sequential_mode_enabled
         self.channel_reader_type = channel_reader_type
         self.channel: KafkaChannelReader
-        self.met = False
+        self.connected = False
 
     def _pre_execution(self) -> None:
         self.channel = self.channel_reader_type(self.group or self.name, self)
@@ -97,13 +97,15 @@ class StandinInputPort(StandinPort):
         if not channel.is_channel_started():
             channel.start_channel()
         channel.invoke_sync_status_update()
-        if not self.met:
-            come = len(channel.retrieve_connected_channel_unique_names(self._is_other))
-            if come < (self.writers if self.all_open else 1):
+        if not self.connected:
+            connected = len(channel.retrieve_connected_channel_unique_names(self._is_other))
+            if connected < (self.writers if self.all_open else 1):
                 return False
-            self.met = True
-        works = channel.is_any_connected_channel_healthy_and_not_stopped_and_not_closed
-        return not (self.sequential and works())
+            self.connected = True
+        has_running_writers = (
+            channel.is_any_connected_channel_healthy_and_not_stopped_and_not_closed
+        )
+        return not (self.sequential and has_running_writers())
 
     def retrieve(self) -> list[Any]:
         return self.channel.invoke_read_records()
@@ -214,7 +216,7 @@ def demo(count: int, first: int = 0) -> list[dict[str, str]]:
 
 
 class QuickReader(KafkaChannelReader):
-    """Creates channels with quick heartbeats; calls without records return soon."""
+    """A reader with short heartbeat intervals and short timeouts."""
 
     DefaultStatusThreadIntervalInMs = 100
     DataConsumerTimeoutInMs = InitialDataConsumerTimeoutInMs = 200
@@ -225,19 +227,19 @@ class QuickWriter(KafkaChannelWriter):
 
 
 def take(reader: KafkaChannelReader, count: int) -> list[Any]:
-    """Read a number of records."""
+    """Read until there are `count` records."""
     records: list[Any] = []
 
-    def taken() -> bool:
+    def take_more() -> bool:
         records.extend(reader.invoke_read_records())
         return len(records) >= count
 
-    until(taken)
+    until(take_more)
     return records
 
 
 class Bench:
-    """Creates readers and writers of one channel, and closes them at the end."""
+    """Factory of readers and writers of one channel; closes them at the end."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
         self.url = url
@@ -257,11 +259,11 @@ class Bench:
     ) -> KafkaChannelReader:
         index = place.get("index", 0)
         name = f"{self.name}_{index - 1}" if index else self.name
-        made = kind(self.name, StandinPort(name, schema, **place), silent_mode=silent)
-        made.set_location(self.url if location is None else location)
-        made.invoke_configure_channel({"max_poll_records": 500} | (config or {}))
-        self._stack.callback(_let_go, made)
-        return made
+        channel = kind(self.name, StandinPort(name, schema, **place), silent_mode=silent)
+        channel.set_location(self.url if location is None else location)
+        channel.invoke_configure_channel({"max_poll_records": 500} | (config or {}))
+        self._stack.callback(_close_quietly, channel)
+        return channel
 
     def writer(
         self,
@@ -273,11 +275,11 @@ class Bench:
         silent: bool = False,
         **place: Any,
     ) -> KafkaChannelWriter:
-        made = kind(self.name, StandinPort(name, schema, **place), silent_mode=silent)
-        made.set_location(self.url)
-        made.invoke_configure_channel(config or {})
-        self._stack.callback(_let_go, made)
-        return made
+        channel = kind(self.name, StandinPort(name, schema, **place), silent_mode=silent)
+        channel.set_location(self.url)
+        channel.invoke_configure_channel(config or {})
+        self._stack.callback(_close_quietly, channel)
+        return channel
 
     def pair(
         self, kind: type[KafkaChannelWriter] = QuickWriter, **config: Any
@@ -293,20 +295,20 @@ class Bench:
         """Return the channel at the gateway."""
         return self._gateway.channel(self.name)
 
-    def quick(self, partitions: int = 1) -> Channel:
-        """Create the channel beforehand, with a short heartbeat timeout."""
+    def create_channel(self, partitions: int = 1) -> Channel:
+        """Create the channel with a short heartbeat timeout."""
         heartbeat = Heartbeat(interval_ms=100, timeout_ms=1000)
         return self._gateway.channel(self.name, SCHEMA, partitions=partitions, heartbeat=heartbeat)
 
 
-def _let_go(channel: Any) -> None:
-    # Tests break some of them on purpose.
+def _close_quietly(channel: Any) -> None:
+    # Tests break some channels on purpose.
     with contextlib.suppress(Exception):
         channel.invoke_close_channel()
 
 
-def without_pypzs_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let pypz's ports close without their sleep of five seconds."""
+def without_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the sleep of five seconds before pypz's ports close."""
     from pypz.abstracts import channel_ports
 
     monkeypatch.setattr(channel_ports, "time", types.SimpleNamespace(sleep=lambda _s: None))

@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class Rig:
-    """One gateway's database and Kafka, and the reconciler between them."""
+    """A gateway's database and Kafka, and the reconciler between them."""
 
     database: Database
     kafka: KafkaAdmin
@@ -55,7 +55,7 @@ class Rig:
         return self.reconciler().run_once()
 
     def add(self, *, topic: TopicRef | None = None, adopted: bool = False, **spec: Any) -> Channel:
-        """Add a channel's row as a request does, and return it."""
+        """Insert a channel's row, as a request does, and return the channel."""
         name, uid = f"channel-{next(_numbers)}", uuid.uuid4().hex
         with self.database.write() as tx:
             schema_id = schemas_store.register(
@@ -84,42 +84,42 @@ class Rig:
         """Add a channel and create its topic."""
         channel = self.add(**spec)
         self.run_once()
-        found = self.get(channel)
-        assert found.phase is Phase.READY, found
-        return found
+        ready = self.get(channel)
+        assert ready.phase is Phase.READY, ready
+        return ready
 
     def get(self, channel: Channel) -> Channel:
-        found = self.find(channel)
-        assert found is not None
-        return found
+        channel_now = self.find(channel)
+        assert channel_now is not None
+        return channel_now
 
     def find(self, channel: Channel) -> Channel | None:
         with self.database.read() as tx:
             return channels_store.find(tx, channel.name)
 
-    def respec(self, channel: Channel, **changes: Any) -> Channel:
+    def change_spec(self, channel: Channel, **changes: Any) -> Channel:
         """Change the channel's spec as a request does."""
-        was = self.get(channel)
+        before = self.get(channel)
         changed = replace(
-            was,
-            spec=replace(was.spec, **changes),
-            generation=was.generation + 1,
-            revision=was.revision + 1,
+            before,
+            spec=replace(before.spec, **changes),
+            generation=before.generation + 1,
+            revision=before.revision + 1,
         )
-        return self._save(changed, was)
+        return self._save(changed, before)
 
     def delete(self, channel: Channel, *, keep_topic: bool = False) -> Channel:
-        """Begin to delete the channel as a request does."""
-        was = self.get(channel)
+        """Start the deletion of the channel, as a request does."""
+        before = self.get(channel)
         changed = replace(
-            was, phase=Phase.DELETING, keep_topic=keep_topic, revision=was.revision + 1
+            before, phase=Phase.DELETING, keep_topic=keep_topic, revision=before.revision + 1
         )
-        return self._save(changed, was)
+        return self._save(changed, before)
 
     def close(self, channel: Channel) -> Channel:
         """Close the channel to writers as a request does."""
-        was = self.get(channel)
-        return self._save(replace(was, phase=Phase.CLOSED, revision=was.revision + 1), was)
+        before = self.get(channel)
+        return self._save(replace(before, phase=Phase.CLOSED, revision=before.revision + 1), before)
 
     def _save(self, changed: Channel, was: Channel) -> Channel:
         with self.database.write() as tx:
@@ -134,17 +134,19 @@ class Rig:
     def topic(self, channel: Channel) -> ObservedTopic | None:
         return self.kafka.observe([channel.topic.name]).topics.get(channel.topic.name)
 
-    def until_topic(self, channel: Channel, once: Callable[[ObservedTopic | None], bool]) -> None:
-        """Wait until the brokers' metadata has the change of the topic."""
-        until(lambda: once(self.topic(channel)))
+    def await_topic(
+        self, channel: Channel, condition: Callable[[ObservedTopic | None], bool]
+    ) -> None:
+        """Wait until the condition is true of the topic in the brokers' metadata."""
+        until(lambda: condition(self.topic(channel)))
 
 
 def condition(channel: Channel, type_: str) -> Condition:
-    found = channel.condition(type_)
-    assert found is not None, channel.conditions
-    return found
+    result = channel.condition(type_)
+    assert result is not None, channel.conditions
+    return result
 
 
 def status(channel: Channel, type_: str) -> tuple[str, str]:
-    found = condition(channel, type_)
-    return found.status, found.reason
+    result = condition(channel, type_)
+    return result.status, result.reason

@@ -1,4 +1,4 @@
-"""A real HTTP server with scripted responses."""
+"""An HTTP server with scripted responses."""
 
 import json
 import threading
@@ -47,7 +47,7 @@ CHANNEL: dict[str, Any] = {
 
 
 class Script:
-    """Responses in order, and the received requests."""
+    """The responses in order, and the received requests."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -84,8 +84,8 @@ def scripted() -> Iterator[Script]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            sent = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            script.bodies.append(json.loads(sent) if sent else None)
+            body_sent = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            script.bodies.append(json.loads(body_sent) if body_sent else None)
             script.requests.append((self.command, self.path, dict(self.headers)))
             if not script.responses:
                 return

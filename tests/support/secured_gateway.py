@@ -1,4 +1,4 @@
-"""`sluiceway serve` as a process: HTTPS for clients, SASL_SSL to Kafka, tokens."""
+"""`sluiceway serve` as a process, with HTTPS for clients, SASL_SSL to Kafka, and tokens."""
 
 import json
 import signal
@@ -19,10 +19,10 @@ TOKEN_KEY = "token-key-" + "0123456789abcdef" * 2
 
 @dataclass(frozen=True, kw_only=True)
 class SecuredGateway:
-    """The gateway's URL, its certificate authority, its process (log at debug), and its tokens.
+    """A gateway process (log level debug): its URL, certificate authority and tokens.
 
-    Its listeners of Kafka: `scram` (the default, with the user job's password), `mutual` (with a
-    client's certificate) and `own` (where clients bring a user and a password).
+    Its Kafka listeners are `scram` (the default, with the password of the user `job`), `mutual`
+    (with a client certificate) and `own` (clients add their own user and password).
     """
 
     url: str
@@ -31,7 +31,7 @@ class SecuredGateway:
     database_url: str
 
     def token(self, *scopes: str) -> str:
-        """Make a token and return its text."""
+        """Create a token, and return its text."""
         with open_database(self.database_url) as database:
             tokens = Tokens(database, SecretStr(TOKEN_KEY))
             return tokens.create(label="test", scopes=scopes).text.get_secret_value()
@@ -41,7 +41,7 @@ class SecuredGateway:
             Tokens(database, SecretStr(TOKEN_KEY)).revoke(token.split("_")[1])
 
     def environment(self, directory: Path) -> dict[str, str]:
-        """Return the variables by which a client finds it, the token in a file."""
+        """Return a client's variables: URL, token file, and certificate authority."""
         token_file = directory / "token"
         token_file.write_text(self.token("admin"))
         return {
@@ -78,14 +78,20 @@ def secured_gateway(kafka: SecuredKafka, directory: Path) -> Iterator[SecuredGat
 
 
 def _kafka_settings(kafka: SecuredKafka) -> dict[str, str]:
-    own, shared, mutual = kafka.scram("gateway"), kafka.scram("job"), kafka.mutual()
-    bare = {name: value for name, value in kafka.tls("SCRAM").items() if name != "ssl.ca.pem"}
+    gateway_user, job_user, mutual = kafka.scram("gateway"), kafka.scram("job"), kafka.mutual()
+    without_authority = {
+        name: value for name, value in kafka.tls("SCRAM").items() if name != "ssl.ca.pem"
+    }
     return {
-        "KAFKA_BOOTSTRAP_SERVERS": own.pop("bootstrap.servers"),
-        "KAFKA_PROPERTIES": json.dumps(own),
+        "KAFKA_BOOTSTRAP_SERVERS": gateway_user.pop("bootstrap.servers"),
+        "KAFKA_PROPERTIES": json.dumps(gateway_user),
         "KAFKA_CLIENT_PROPERTIES": json.dumps({"ssl.ca.pem": kafka.authority.pem}),
         "KAFKA_LISTENERS": json.dumps(
-            {"scram": shared, "mutual": mutual, "own": bare | {"security.protocol": "SASL_SSL"}}
+            {
+                "scram": job_user,
+                "mutual": mutual,
+                "own": without_authority | {"security.protocol": "SASL_SSL"},
+            }
         ),
         "KAFKA_DEFAULT_LISTENER": "scram",
     }

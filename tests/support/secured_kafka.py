@@ -24,9 +24,9 @@ _DAY = timedelta(days=1)
 
 
 class Authority:
-    """A certificate authority; `pem` is its certificate, `file` the path of that.
+    """A certificate authority; `pem` is its certificate, and `file` the path of the certificate.
 
-    Other processes load it with its key from its directory, and can sign with it.
+    Other processes can load it from its directory with its key, and sign certificates.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -39,12 +39,12 @@ class Authority:
         self._key = key
 
     @classmethod
-    def made(cls, directory: Path, name: str) -> "Authority":
-        """Make an authority of this name in its directory."""
+    def create(cls, directory: Path, name: str) -> "Authority":
+        """Create an authority with this name in a directory."""
         directory.mkdir(parents=True, exist_ok=True)
-        key, own, now = ec.generate_private_key(ec.SECP256R1()), _name(name), datetime.now(UTC)
+        key, subject, now = ec.generate_private_key(ec.SECP256R1()), _name(name), datetime.now(UTC)
         certificate = (
-            _builder(own, key, issuer=own, issuer_key=key, end=now + 30 * _DAY)
+            _builder(subject, key, issuer=subject, issuer_key=key, end=now + 30 * _DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage(signs_certificates=True), critical=True)
             .sign(key, hashes.SHA256())
@@ -53,16 +53,16 @@ class Authority:
         return cls(directory)
 
     def issue(self, name: str, *, host: str = "127.0.0.1", expired: bool = False) -> "Certificate":
-        """Sign a certificate for a server at this address or host, or for a client's name."""
+        """Sign a certificate of a server at this address or host, or of a client."""
         key = ec.generate_private_key(ec.SECP256R1())
         end = datetime.now(UTC) + (-_DAY if expired else 30 * _DAY)
         try:
-            place: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+            alternative_name: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
         except ValueError:
-            place = x509.DNSName(host)
+            alternative_name = x509.DNSName(host)
         certificate = (
             _builder(_name(name), key, issuer=self._name, issuer_key=self._key, end=end)
-            .add_extension(x509.SubjectAlternativeName([place]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([alternative_name]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .sign(self._key, hashes.SHA256())
@@ -91,7 +91,7 @@ def _builder(
     issuer_key: ec.EllipticCurvePrivateKey,
     end: datetime,
 ) -> x509.CertificateBuilder:
-    by, public = issuer_key.public_key(), key.public_key()
+    issuer_public, public = issuer_key.public_key(), key.public_key()
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -101,7 +101,9 @@ def _builder(
         .not_valid_before(end - 31 * _DAY)
         .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_public), critical=False
+        )
     )
 
 
@@ -128,7 +130,7 @@ def _pem(certificate: x509.Certificate) -> str:
 
 
 def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
-    """Return the key as PKCS#8, the one form that Kafka reads."""
+    """Return the key as PKCS#8, the only form that Kafka reads."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -143,16 +145,16 @@ PROTOCOLS = {
     "FOREIGN": "SSL",
     "ELSEWHERE": "SSL",
 }
-"""SCRAM needs a password over TLS, MUTUAL a client's certificate; others have bad certificates."""
+"""SCRAM needs a password, MUTUAL a client certificate; the others have invalid certificates."""
 
 OURS, FOREIGN = "ours", "other"
-"""Directories of the authority that the broker trusts, and of another one."""
+"""Directories of the authority that the broker trusts, and of a foreign one."""
 
 
 def listener_properties(directory: Path) -> dict[str, str]:
-    """Make the certificates in this directory, and return the properties of the listeners."""
-    ours = Authority.made(directory / OURS, "ours")
-    foreign = Authority.made(directory / FOREIGN, "other")
+    """Create certificates in a directory, and return the properties of the secured listeners."""
+    ours = Authority.create(directory / OURS, "ours")
+    foreign = Authority.create(directory / FOREIGN, "other")
     certificates = {
         "SCRAM": ours.issue("scram"),
         "MUTUAL": ours.issue("mutual"),
@@ -160,7 +162,7 @@ def listener_properties(directory: Path) -> dict[str, str]:
         "FOREIGN": foreign.issue("foreign"),
         "ELSEWHERE": ours.issue("elsewhere", host="elsewhere.example"),
     }
-    needed = {
+    properties = {
         "sasl.enabled.mechanisms": "SCRAM-SHA-512",
         "listener.name.scram.scram-sha-512.sasl.jaas.config": (
             "org.apache.kafka.common.security.scram.ScramLoginModule required;"
@@ -168,8 +170,8 @@ def listener_properties(directory: Path) -> dict[str, str]:
         "listener.name.mutual.ssl.client.auth": "required",
     }
     for name, certificate in certificates.items():
-        needed |= _stores(f"listener.name.{name.lower()}.", certificate, ours)
-    return needed
+        properties |= _stores(f"listener.name.{name.lower()}.", certificate, ours)
+    return properties
 
 
 def _stores(prefix: str, certificate: Certificate, trusted: Authority) -> dict[str, str]:
@@ -186,7 +188,7 @@ PASSWORDS = {"gateway": "pw-gateway-5f3a", "job": "pw-job-71cc"}
 
 @dataclass(frozen=True, kw_only=True)
 class SecuredKafka:
-    """The broker, the authority it trusts, and the properties of each kind of client."""
+    """The broker, its trusted authority, and the properties of each kind of client."""
 
     broker: SharedKafka
     authority: Authority
@@ -194,7 +196,7 @@ class SecuredKafka:
     client: Certificate
 
     def scram(self, user: str = "job", **others: str) -> dict[str, str]:
-        """Return the properties of a user; keywords are further properties, `_` for `.`."""
+        """Return the properties of a user, and `others`, where `_` stands for `.`."""
         return {
             "bootstrap.servers": self.broker.secured["SCRAM"],
             "security.protocol": "SASL_SSL",
@@ -206,7 +208,7 @@ class SecuredKafka:
         }
 
     def tls(self, listener: str, **others: str) -> dict[str, str]:
-        """Return the properties for a listener with TLS alone."""
+        """Return the properties for a listener without passwords."""
         return {
             "bootstrap.servers": self.broker.secured[listener],
             "security.protocol": "SSL",
@@ -221,7 +223,7 @@ class SecuredKafka:
 
 def secured_kafka(broker: SharedKafka) -> SecuredKafka:
     """Create the users at the run's broker, and load its certificates."""
-    _make_users(broker.bootstrap_servers)
+    _create_users(broker.bootstrap_servers)
     directory = Path(broker.certificates)
     ours = Authority(directory / OURS)
     return SecuredKafka(
@@ -232,19 +234,19 @@ def secured_kafka(broker: SharedKafka) -> SecuredKafka:
     )
 
 
-def _make_users(bootstrap_servers: str) -> None:
+def _create_users(bootstrap_servers: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     users = [
         UserScramCredentialUpsertion(user, scram, password.encode())
         for user, password in PASSWORDS.items()
     ]
-    for made in admin.alter_user_scram_credentials(users).values():
-        made.result(30)
+    for result in admin.alter_user_scram_credentials(users).values():
+        result.result(30)
 
 
 def connection(kafka: Mapping[str, str]) -> Connection:
-    """Return the connection to a topic that is never reached."""
+    """Return a connection to a topic that does not exist."""
     definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
     return Connection(
         channel_name="readings",
@@ -261,8 +263,8 @@ def connection(kafka: Mapping[str, str]) -> Connection:
     )
 
 
-#: Properties with which Kafka refuses a client, and what the error says.
-MISFITS: dict[str, tuple[Callable[[SecuredKafka], Mapping[str, str]], str]] = {
+#: Client properties that Kafka rejects, and the pattern of the error message.
+REJECTED_PROPERTIES: dict[str, tuple[Callable[[SecuredKafka], Mapping[str, str]], str]] = {
     "wrong password": (
         lambda kafka: kafka.scram(sasl_password="wrong"),
         "invalid credentials.*check sasl.username, sasl.password",
@@ -287,7 +289,7 @@ MISFITS: dict[str, tuple[Callable[[SecuredKafka], Mapping[str, str]], str]] = {
         lambda kafka: kafka.tls("ELSEWHERE"),
         "is for another host; use a name in it",
     ),
-    "no certificate of its own": (
+    "no client certificate": (
         lambda kafka: kafka.tls("MUTUAL"),
         "requires a client certificate.*ssl.certificate.pem and ssl.key.pem",
     ),
@@ -295,15 +297,15 @@ MISFITS: dict[str, tuple[Callable[[SecuredKafka], Mapping[str, str]], str]] = {
         lambda kafka: kafka.tls("SCRAM"),
         "requires a user and a password, but security.protocol is SSL; set it to SASL_SSL",
     ),
-    "TLS to a port without it": (
+    "TLS to a plaintext port": (
         lambda kafka: kafka.tls("SCRAM") | {"bootstrap.servers": kafka.broker.bootstrap_servers},
         "does not use TLS, but security.protocol is SSL; .*set it to PLAINTEXT",
     ),
-    "no TLS to a port with it": (
+    "plaintext to a TLS port": (
         lambda kafka: {"bootstrap.servers": kafka.broker.secured["SCRAM"]},
         "uses TLS, but security.protocol is PLAINTEXT; set it to SSL, or to SASL_SSL",
     ),
-    "a password without TLS to a port with it": (
+    "a password in plaintext to a TLS port": (
         lambda kafka: kafka.scram(security_protocol="SASL_PLAINTEXT"),
         "uses TLS, but security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
     ),

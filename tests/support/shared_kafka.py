@@ -1,7 +1,7 @@
 """The broker of a test run, shared by all of its processes.
 
-A broker per process would take as much time and memory as many tests. Each process has a separate
-listener, which can be cut without affecting the others.
+A broker per process would take as much time and memory as many tests. Each process has a listener
+of its own, which a relay can cut without affecting other processes.
 """
 
 import json
@@ -17,30 +17,30 @@ from pathlib import Path
 
 import pytest
 
-from relay import held_port
+from relay import reserve_port
 from sluiceway_gateway.embedded import KafkaServer
 from waiting import until
 
 
 @dataclass(frozen=True)
-class Way:
-    """A listener of the broker, and its advertised port."""
+class Listener:
+    """The port of a listener, and its advertised port."""
 
-    listener: int
     port: int
+    advertised: int
 
 
 @dataclass(frozen=True)
 class SharedKafka:
-    """A real broker, which no test stops, the directory of its logs, and listeners to cut.
+    """A real broker, which no test stops: its addresses and the directory of its logs.
 
-    `secured` has the addresses of its secured listeners by name, `certificates` is the directory of
-    their certificates.
+    `listeners` has a listener per test process, for relays. `secured` has the addresses of the
+    secured listeners by name, and `certificates` is the directory of their certificates.
     """
 
     bootstrap_servers: str
     log_dir: str
-    ways: tuple[Way, ...]
+    listeners: tuple[Listener, ...]
     secured: Mapping[str, str]
     certificates: str
 
@@ -49,90 +49,93 @@ class SharedKafka:
         return _port(self.bootstrap_servers)
 
     def another(self, data_dir: Path, *, port: int | None = None) -> KafkaServer:
-        """Start a small broker of another cluster, or start it again with its data.
+        """Start a small broker of another cluster, or restart it with its data.
 
-        Formats its directory without Kafka's tool, which takes a third of the broker's start time.
+        Writes the files of Kafka's format tool, which would take a third of the start time.
         """
         log_dir = data_dir / "log"
         if not log_dir.exists():
             log_dir.mkdir(parents=True)
             shutil.copy(Path(self.log_dir) / "bootstrap.checkpoint", log_dir)
-            own = f"version=1\nnode.id=1\ncluster.id={uuid.uuid4().hex}\n"
-            (log_dir / "meta.properties").write_text(own)
+            meta = f"version=1\nnode.id=1\ncluster.id={uuid.uuid4().hex}\n"
+            (log_dir / "meta.properties").write_text(meta)
         return KafkaServer.start(data_dir, port=port, heap_mb=256)
 
 
-_found: pytest.StashKey[SharedKafka] = pytest.StashKey()
-_place: pytest.StashKey[Path] = pytest.StashKey()
+_broker: pytest.StashKey[SharedKafka] = pytest.StashKey()
+_file: pytest.StashKey[Path] = pytest.StashKey()
 
 
-def kafka_of(config: pytest.Config) -> SharedKafka:
-    """Return the broker of the run, which is started at the first call and ends with the run."""
-    if _found not in config.stash:
-        place = getattr(config, "workerinput", {}).get("kafka")
-        config.stash[_found] = _read(Path(place)) if place else _until_unconfigured(config)
-    return config.stash[_found]
+def broker_of(config: pytest.Config) -> SharedKafka:
+    """Return the broker of the run; the first call starts it, and it ends with the run."""
+    if _broker not in config.stash:
+        file = getattr(config, "workerinput", {}).get("kafka")
+        config.stash[_broker] = _read(Path(file)) if file else _start(config)
+    return config.stash[_broker]
 
 
-def place_of(config: pytest.Config) -> Path:
+def broker_file_of(config: pytest.Config) -> Path:
     """Return the path of the file that describes the run's broker to all test processes."""
-    if _place not in config.stash:
+    if _file not in config.stash:
         directory = tempfile.TemporaryDirectory(prefix="sluiceway-run-")
         config.add_cleanup(directory.cleanup)
-        config.stash[_place] = Path(directory.name) / "kafka.json"
-    return config.stash[_place]
+        config.stash[_file] = Path(directory.name) / "kafka.json"
+    return config.stash[_file]
 
 
-def write_down(config: pytest.Config) -> None:
-    """Write that file once the broker runs."""
-    place = place_of(config)
-    if not place.exists():
-        whole = place.with_suffix(".part")
-        whole.write_text(json.dumps(asdict(kafka_of(config))))
-        whole.rename(place)
+def publish_broker(config: pytest.Config) -> None:
+    """Write the file that describes the run's broker, after starting the broker."""
+    file = broker_file_of(config)
+    if not file.exists():
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(asdict(broker_of(config))))
+        part.rename(file)
 
 
-def _read(place: Path) -> SharedKafka:
-    until(place.exists, seconds=300)
-    told = json.loads(place.read_text())
-    return SharedKafka(**{**told, "ways": tuple(Way(**each) for each in told["ways"])})
+def _read(file: Path) -> SharedKafka:
+    until(file.exists, seconds=300)
+    described = json.loads(file.read_text())
+    return SharedKafka(
+        **{**described, "listeners": tuple(Listener(**each) for each in described["listeners"])}
+    )
 
 
 def number_of_process(config: pytest.Config) -> int:
     """Return the number of this test process, from 0."""
-    found: str = getattr(config, "workerinput", {}).get("workerid", "gw0")
-    return int(found.removeprefix("gw"))
+    worker: str = getattr(config, "workerinput", {}).get("workerid", "gw0")
+    return int(worker.removeprefix("gw"))
 
 
-def _until_unconfigured(config: pytest.Config) -> SharedKafka:
-    # A slow import, needed only by the process that starts the broker.
+def _start(config: pytest.Config) -> SharedKafka:
+    # A slow import that only the process with the broker needs.
     import secured_kafka
 
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="sluiceway-kafka-"))
         stack.callback(shutil.rmtree, directory)
         certificates = directory / "certificates"
-        names = [f"WAY_{number}" for number in range(max(1, len(config.getoption("tx"))))]
-        held = {each: stack.enter_context(held_port()) for each in names}
-        told = {each: held[each].getsockname()[1] for each in names}
+        names = [f"PROCESS_{number}" for number in range(max(1, len(config.getoption("tx"))))]
+        reserved = {each: stack.enter_context(reserve_port()) for each in names}
+        advertised = {each: reserved[each].getsockname()[1] for each in names}
         protocols = dict.fromkeys(names, "PLAINTEXT") | secured_kafka.PROTOCOLS
         threads = {f"listener.name.{each.lower()}.num.network.threads": "1" for each in protocols}
         server = KafkaServer.start(
             directory,
             heap_mb=1024,
             listeners=protocols,
-            advertised=told,
+            advertised=advertised,
             properties=threads | secured_kafka.listener_properties(certificates),
         )
         stack.enter_context(server)
-        # Its data is not needed again, and closing the logs of all tests in order takes half a
-        # minute.
+        # Closing the logs of all tests takes half a minute, and nothing reads them again.
         stack.callback(os.kill, server.pid, signal.SIGKILL)
         config.add_cleanup(stack.pop_all().close)
     return SharedKafka(
         bootstrap_servers=server.bootstrap_servers,
         log_dir=str(directory / "log"),
-        ways=tuple(Way(_port(server.listeners[each]), told[each]) for each in names),
+        listeners=tuple(
+            Listener(_port(server.listeners[each]), advertised[each]) for each in names
+        ),
         secured={each: server.listeners[each] for each in secured_kafka.PROTOCOLS},
         certificates=str(certificates),
     )

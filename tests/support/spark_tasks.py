@@ -13,10 +13,10 @@ from topics import Topics
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
 
 Produce = Callable[..., None]
-"""Produces raw messages to a connection's topic, in order."""
+"""A function that produces raw messages to a connection's topic, in order."""
 
 Measure = Callable[..., tuple[int, int]]
-"""Evaluates an expression over a pickled task in a new process: records, growth in MB."""
+"""Evaluates an expression on a pickled task in a new process: returns records, growth in MB."""
 
 
 def connection_at(bootstrap_servers: str, topic: str) -> Connection:
@@ -46,13 +46,13 @@ def fill(channel: Channel, ids: range, partition: int = 0) -> None:
 
 def ids_in(channel: Channel) -> dict[int, list[int]]:
     """Return the ids in each partition that is not empty, in order."""
-    found = {}
+    ids_by_partition = {}
     for partition in range(channel.connection("read").partitions):
         with channel.reader(until="now", partitions=[partition]) as reader:
             ids = [record["id"] for record in reader]
         if ids:
-            found[partition] = ids
-    return found
+            ids_by_partition[partition] = ids
+    return ids_by_partition
 
 
 def all_ids(channel: Channel) -> list[int]:
@@ -61,6 +61,6 @@ def all_ids(channel: Channel) -> list[int]:
 
 
 def messages_of(connection: Connection) -> list[Message]:
-    """Return a topic's raw messages, partition by partition."""
-    found = Topics(connection.kafka["bootstrap.servers"]).messages(connection)
-    return [message for messages in found.values() for message in messages]
+    """Return a topic's raw messages, ordered by partition and offset."""
+    messages_by_partition = Topics(connection.kafka["bootstrap.servers"]).messages(connection)
+    return [message for messages in messages_by_partition.values() for message in messages]

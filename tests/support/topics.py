@@ -1,4 +1,4 @@
-"""Topics of tests, and connections to them as a gateway describes them."""
+"""Kafka topics for tests, and connections to them as the gateway describes them."""
 
 import itertools
 import uuid
@@ -28,13 +28,13 @@ from sluiceway.rest.models import Connection
 from waiting import until
 
 
-def make(admin: AdminClient, topic: NewTopic) -> str:
+def create_topic(admin: AdminClient, topic: NewTopic) -> str:
     """Create a topic, wait until the broker's metadata has it, and return its id."""
     name = topic.topic
     admin.create_topics([topic])[name].result(30)
 
     def topic_id() -> str | None:
-        # The controller creates it; brokers' metadata follows a moment later.
+        # The controller creates the topic; the metadata of brokers follows a moment later.
         with suppress(KafkaException):
             return str(admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
         return None
@@ -76,7 +76,7 @@ class Topics:
         max_message_bytes: int = 1_048_588,
         definition: Mapping[str, object] = DEFINITION,
     ) -> Connection:
-        """Make a topic and return the connection to it."""
+        """Create a topic, and return the connection to it."""
         name = f"t-{uuid.uuid4().hex[:12]}"
         topic_id = self.create(name, partitions, config)
         return Connection(
@@ -97,7 +97,7 @@ class Topics:
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> str:
         topic = NewTopic(name, partitions, 1, config=dict(config or {}))
-        return make(self._admin, topic)
+        return create_topic(self._admin, topic)
 
     def delete(self, name: str) -> None:
         self._admin.delete_topics([name])[name].result(30)
@@ -140,16 +140,16 @@ class Topics:
         for value in values:
             producer.produce(name, value, partition=partition)
         producer.commit_transaction(30)
-        # Committing is done when it is certain; the marker that ends it comes a moment later.
+        # The commit returns when it is certain; its marker is written a moment later.
         until(lambda: self._end(name, partition) >= end)
 
     def _end(self, name: str, partition: int) -> int:
         """Return the offset up to which readers of committed messages can read."""
         at = TopicPartition(name, partition)
-        asked = self._admin.list_offsets(
+        requested = self._admin.list_offsets(
             {at: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
         )
-        return int(asked[at].result(30).offset)
+        return int(requested[at].result(30).offset)
 
     def messages(self, connection: Connection) -> dict[int, list[Message]]:
         """Return every message of the topic, by partition."""
@@ -162,14 +162,14 @@ class Topics:
         )
         partitions = range(connection.partitions)
         consumer.assign([TopicPartition(connection.topic_name, p, 0) for p in partitions])
-        found: dict[int, list[Message]] = {p: [] for p in partitions}
+        messages: dict[int, list[Message]] = {p: [] for p in partitions}
         ended: set[int] = set()
-        for _ in itertools.takewhile(lambda _: len(ended) < len(found), itertools.count()):
+        for _ in itertools.takewhile(lambda _: len(ended) < len(messages), itertools.count()):
             message = consumer.poll(30)
             assert message is not None
             if message.error() is None:
-                found[message.partition()].append(message)
+                messages[message.partition()].append(message)
             else:
                 ended.add(message.partition())
         consumer.close()
-        return found
+        return messages

@@ -1,4 +1,4 @@
-"""Traces as a collector gets them: from `sluiceway serve`, and from the example of the docs."""
+"""Export of traces by `sluiceway serve` and by the example in the docs."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def settings(sqlite: SQLite, kafka: SharedKafka) -> dict[str, str]:
 
 
 def traced_request(variables: dict[str, str]) -> str:
-    """Send one request of a trace to a gateway, stop it, and return what it has logged."""
+    """Send one request of a trace to a gateway, stop the gateway, and return its log."""
     with process("serve", "--port", "0", **variables) as running:
         url = running.until(r"serving on (\S+)")
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
@@ -36,9 +36,7 @@ def traced_request(variables: dict[str, str]) -> str:
         return running.text
 
 
-def test_serve_exports_what_it_has_traced_before_it_ends(
-    sqlite: SQLite, kafka: SharedKafka
-) -> None:
+def test_serve_exports_its_spans_before_it_ends(sqlite: SQLite, kafka: SharedKafka) -> None:
     with collecting() as collector:
         traced_request(
             settings(sqlite, kafka) | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
@@ -55,18 +53,18 @@ def test_serve_exports_what_it_has_traced_before_it_ends(
         {"OTEL_SDK_DISABLED": "true"},
         pytest.param({"OTEL_TRACES_EXPORTER": "none"}, marks=pytest.mark.long),
     ],
-    ids=lambda given: next(iter(given)),
+    ids=lambda variables: next(iter(variables)),
 )
-def test_serve_exports_nothing_if_the_variables_say_so(
+def test_serve_exports_nothing_if_variables_disable_it(
     sqlite: SQLite, kafka: SharedKafka, variables: dict[str, str]
 ) -> None:
     with collecting() as collector:
-        given = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, **variables}
-        traced_request(settings(sqlite, kafka) | given)
+        exporter = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, **variables}
+        traced_request(settings(sqlite, kafka) | exporter)
         assert collector.spans == []
 
 
-def test_serve_says_which_exporter_is_not_installed_and_serves(
+def test_serve_runs_without_an_exporter_that_is_not_installed(
     sqlite: SQLite, kafka: SharedKafka
 ) -> None:
     logged = traced_request(settings(sqlite, kafka) | {"OTEL_TRACES_EXPORTER": "zipkin"})
@@ -84,21 +82,21 @@ assert tracing.configure("sluiceway-gateway") is None
 
 def test_a_missing_sdk_is_named_with_the_command_that_installs_it() -> None:
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", WITHOUT_SDK],
         env=os.environ | variables,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "OpenTelemetry's SDK is not installed: `pip install '.[otel]'`" in done.stderr
+    assert "OpenTelemetry's SDK is not installed: `pip install '.[otel]'`" in result.stderr
 
 
 def documented_example() -> str:
-    (found,) = re.findall(
+    (code,) = re.findall(
         r"^```python\n(from opentelemetry .*?)^```$", OPERATING.read_text(), re.M | re.S
     )
-    return str(found)
+    return str(code)
 
 
 def run_example(code: str, collector: Collector, url: str) -> None:
@@ -107,7 +105,7 @@ def run_example(code: str, collector: Collector, url: str) -> None:
         "OTEL_SERVICE_NAME": "import-landings",
         "SLUICEWAY_URL": url,
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | variables,
         capture_output=True,
@@ -115,7 +113,7 @@ def run_example(code: str, collector: Collector, url: str) -> None:
         check=False,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.long
@@ -130,14 +128,14 @@ def test_the_documented_example_is_one_trace_of_two_services(
         (root,) = (each for each in collector.spans if each.name == "import landings")
         spans = [each for each in collector.spans if each.trace == root.trace]
         assert {each.service for each in spans} == {"import-landings", "sluiceway-gateway"}
-        # As drawn in the documentation.
-        drawn = re.search(r"^    import landings\n(?:    .*\n)+", OPERATING.read_text(), re.M)
-        assert drawn is not None
-        assert tree(drawn[0]) - {collector.path(each) for each in spans} == set()
+        # The tree in the documentation.
+        documented = re.search(r"^    import landings\n(?:    .*\n)+", OPERATING.read_text(), re.M)
+        assert documented is not None
+        assert tree(documented[0]) - {collector.path(each) for each in spans} == set()
 
 
 def tree(text: str) -> set[tuple[str, ...]]:
-    """Return the paths of an indented tree; of a line, what follows two spaces is a remark."""
+    """Return the paths of an indented tree; text after two spaces is a remark."""
     paths, path = set(), []
     for line in text.splitlines():
         depth = (len(line) - len(line.lstrip(" └"))) // 2 - 2

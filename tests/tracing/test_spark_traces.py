@@ -1,4 +1,4 @@
-"""Traces of Spark jobs and queries, whose parts are spans of several processes."""
+"""Traces of Spark jobs and queries, with spans of several processes."""
 
 import os
 import signal
@@ -26,35 +26,35 @@ SCHEMA = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "lo
 def collector(
     sqlite: SQLite, kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Collector]:
-    """What a collector has after the job and its gateway have ended."""
+    """A collector after the job and its gateway have ended."""
     directory = tmp_path_factory.mktemp("spark-traces")
-    with collecting() as found:
+    with collecting() as collected:
         variables = {
             "SLUICEWAY_DATABASE_URL": sqlite.migrated(),
             "SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
-            "OTEL_EXPORTER_OTLP_ENDPOINT": found.endpoint,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collected.endpoint,
         }
         with process("serve", "--port", "0", **variables) as running:
             url = running.until(r"serving on (\S+)")
             with Gateway(url) as gateway:
                 for name in ("rows-in", "rows-out"):
                     gateway.channel(name, SCHEMA, partitions=2, delivery="exactly_once")
-            done = subprocess.run(
+            result = subprocess.run(
                 [
                     *(sys.executable, str(Path(__file__).with_name("traced_spark_job.py"))),
                     *("rows-in", "rows-out", str(directory / "checkpoint")),
                 ],
                 env=os.environ
                 | spark_environment(directory)
-                | {"SLUICEWAY_URL": url, "OTEL_EXPORTER_OTLP_ENDPOINT": found.endpoint},
+                | {"SLUICEWAY_URL": url, "OTEL_EXPORTER_OTLP_ENDPOINT": collected.endpoint},
                 capture_output=True,
                 text=True,
                 check=False,
                 timeout=500,
             )
-            assert done.returncode == 0, done.stdout + done.stderr
+            assert result.returncode == 0, result.stdout + result.stderr
             assert running.end(signal.SIGTERM) == 0
-        yield found
+        yield collected
 
 
 def trace_of(collector: Collector, span: Collected) -> list[Collected]:

@@ -1,4 +1,4 @@
-"""Traces from a job through the gateway's requests to SQL statements, on a real SDK."""
+"""Traces from a job to the gateway's requests and SQL statements, with a real SDK."""
 
 import json
 import os
@@ -28,11 +28,11 @@ class Recorded:
         return [each for each in self.spans if each["name"] == name]
 
     def one(self, name: str) -> dict[str, Any]:
-        (found,) = self.named(name)
-        return found
+        (span,) = self.named(name)
+        return span
 
     def trace_of(self, name: str) -> list[dict[str, Any]]:
-        """Return the spans of the trace that begins with the span of this name."""
+        """Return the spans of the trace with the span of this name."""
         trace = self.one(name)["trace"]
         return [each for each in self.spans if each["trace"] == trace]
 
@@ -50,9 +50,9 @@ class Recorded:
 
 
 def run(*arguments: str, **variables: str) -> str:
-    """Run Python with the tests' modules, and return what it prints."""
+    """Run Python with the tests' modules, and return its output."""
     paths = os.pathsep.join(map(str, (HERE.parents[1], HERE.parent / "support")))
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, *arguments],
         env=os.environ | {"PYTHONPATH": paths} | variables,
         capture_output=True,
@@ -60,8 +60,8 @@ def run(*arguments: str, **variables: str) -> str:
         check=False,
         timeout=300,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -127,16 +127,16 @@ def test_spans_have_the_attributes_of_their_kind(recorded: Recorded) -> None:
     assert inserted["attributes"]["db.query.text"].startswith("INSERT INTO channels (")
 
 
-def test_no_span_quotes_a_value_of_a_record_or_a_parameter(recorded: Recorded) -> None:
-    quoted = [each for each in recorded.spans if "a value" in each["text"]]
-    assert quoted == []
+def test_no_span_contains_values_of_records_or_parameters(recorded: Recorded) -> None:
+    containing = [each for each in recorded.spans if "a value" in each["text"]]
+    assert containing == []
     # Ids and names of groups are parameters of statements.
     texts = [each["attributes"].get("db.query.text", "") for each in recorded.spans]
     assert any(texts)
     assert not any("readers" in text or "writers'" in text for text in texts)
 
 
-def test_errors_leave_their_type_and_no_message(recorded: Recorded) -> None:
+def test_spans_have_the_type_of_an_error_but_not_its_message(recorded: Recorded) -> None:
     (sent,) = (each for each in recorded.trace_of("failed") if each["name"] == "send landings")
     assert (sent["status"], sent["attributes"]["error.type"]) == ("ERROR", "InvalidRecord")
     (request,) = (each for each in recorded.trace_of("refused") if each["name"] == "GET")
@@ -147,12 +147,12 @@ def test_errors_leave_their_type_and_no_message(recorded: Recorded) -> None:
     assert [each for each in ours if each["events"]] == []
 
 
-def test_what_belongs_to_no_trace_makes_no_spans_of_its_own(recorded: Recorded) -> None:
+def test_work_outside_of_a_trace_starts_no_trace(recorded: Recorded) -> None:
     roots = [each for each in recorded.spans if each["parent"] is None]
     names = {each["name"] for each in roots if each["kind"] != "SERVER"}
     assert names <= {
         *("job", "refused", "failed", "first", "second", "third"),
-        # Outside of a span of the application, an operation begins a trace.
+        # An operation outside of the application's spans starts a trace.
         "attach landings",
     }
     background = {each["name"] for each in roots if each["kind"] == "SERVER"}

@@ -1,6 +1,6 @@
-"""Run a job and a gateway in one process whose SDK keeps the spans; print them and the log.
+"""Run a job and a gateway in one process with an SDK, and print the spans and the log.
 
-An SDK is set up once per process and cannot be removed, so no test does it in its own.
+An SDK cannot be removed from a process, so tests do not set it up in their own.
 """
 
 import argparse
@@ -57,13 +57,13 @@ def run_job(url: str) -> None:
 
 
 def run_batch() -> None:
-    """Submit requests of three traces, of which two wait for the first and share a batch."""
-    begun, go_on = threading.Event(), threading.Event()
+    """Submit requests of three traces: two wait for the first one, and share a batch."""
+    begun, released = threading.Event(), threading.Event()
 
     def work(requests: Any) -> Any:
         with TRACER.start_as_current_span(f"work {'+'.join(requests)}"):
             begun.set()
-            assert go_on.wait(60)
+            assert released.wait(60)
         return requests
 
     batcher = Batcher[str, str](work, name="test")
@@ -74,7 +74,7 @@ def run_batch() -> None:
         with trace.use_span(span):
             responses.append(batcher.submit(name))
         assert begun.wait(60)
-    go_on.set()
+    released.set()
     assert [each.result(60) for each in responses] == ["first", "second", "third"]
     for span in spans:
         span.end()
@@ -82,7 +82,7 @@ def run_batch() -> None:
 
 
 def as_json(span: Any) -> dict[str, Any]:
-    """Return what tests look at."""
+    """Return the properties of a span that tests check."""
     return {
         "id": span.context.span_id,
         "trace": span.context.trace_id,
@@ -103,14 +103,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("database_url")
     parser.add_argument("kafka")
-    given = parser.parse_args()
-    kept = InMemorySpanExporter()
+    arguments = parser.parse_args()
+    exporter = InMemorySpanExporter()
     provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(kept))
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     log = io.StringIO()
     configure_logs(level="debug", format="json", stream=log)
-    settings = Settings(database_url=given.database_url, kafka_bootstrap_servers=given.kafka)
+    settings = Settings(
+        database_url=arguments.database_url, kafka_bootstrap_servers=arguments.kafka
+    )
     app = create_app(settings)
     with serving(app) as url:
         for path in ("livez", "metrics"):
@@ -118,7 +120,7 @@ def main() -> None:
         run_job(url)
     run_batch()
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
-    spans = [as_json(each) for each in kept.get_finished_spans()]
+    spans = [as_json(each) for each in exporter.get_finished_spans()]
     print(json.dumps({"spans": spans, "log": lines}))
 
 

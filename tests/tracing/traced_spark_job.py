@@ -1,6 +1,6 @@
-"""Write and read with Spark in one trace, then run a stream; its arguments name two channels.
+"""Write and read with Spark in one trace, then run a stream. Arguments: two channels, a directory.
 
-The program sets the SDK up, as an application does. Spark's workers have the same variables.
+The program sets up the SDK, as an application does. Spark's workers have the same variables.
 """
 
 import sys

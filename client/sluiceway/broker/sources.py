@@ -95,11 +95,17 @@ class Source(ABC):
 
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, int], FetchedPartition] = {}
+        # False after an exception in a poll, which may have lost messages before they were
+        # buffered.
+        self._in_step = True
 
     def assign(
         self, offsets: Mapping[tuple[str, int], tuple[Connection, int]]
     ) -> Mapping[tuple[str, int], FetchedPartition]:
         """Fetch these partitions from these offsets; return their buffers."""
+        if not self._in_step:
+            self.drop([*self._partitions])
+            self._in_step = True
         found: dict[tuple[str, int], FetchedPartition] = {}
         moved: dict[tuple[str, int], FetchedPartition] = {}
         for key, (connection, offset) in offsets.items():
@@ -125,9 +131,16 @@ class Source(ABC):
     def drop(self, keys: Collection[tuple[str, int]]) -> None:
         """Stop fetching partitions, and forget their messages."""
 
-    @abstractmethod
     def poll(self, timeout_s: float) -> bool:
         """Buffer the messages of any partition that arrive in time; return whether some did."""
+        self._in_step = False
+        arrived = self._poll(min(_SLICE_S, max(0.0, timeout_s)))
+        self._in_step = True
+        return arrived
+
+    @abstractmethod
+    def _poll(self, wait_s: float) -> bool:
+        """Buffer messages that arrive in time; return whether some did."""
 
     @abstractmethod
     def high_watermark(self, partition: FetchedPartition) -> int:
@@ -158,9 +171,9 @@ class KafkaSource(Source):
         for key in keys:
             self._partitions.pop(key, None)
 
-    def poll(self, timeout_s: float) -> bool:
-        """Buffer the messages of any partition that arrive in time; return whether some did."""
-        got = self._consumer.consume(1, min(_SLICE_S, max(0.0, timeout_s)))
+    def _poll(self, wait_s: float) -> bool:
+        """Buffer messages that arrive in time; return whether some did."""
+        got = self._consumer.consume(1, wait_s)
         if got:
             with gc_paused():
                 got += self._consumer.consume(_MAX_MESSAGES, GATHER_S)
@@ -246,9 +259,8 @@ class CommittedSource(Source):
         if known:
             self._stream.drop([number for _, number in known])
 
-    def poll(self, timeout_s: float) -> bool:
-        """Buffer the committed messages that arrive in time; return whether some did."""
-        wait_s = min(_SLICE_S, max(0.0, timeout_s))
+    def _poll(self, wait_s: float) -> bool:
+        """Buffer committed messages that arrive in time; return whether some did."""
         partitions = {key[1]: each for key, each in self._partitions.items()}
         try:
             polled = self._stream.poll(_MAX_MESSAGES, wait_s)

@@ -51,6 +51,9 @@ class CommittedMessages:
         self._paused: set[int] = set()
         # By partition, the end that an event has reported.
         self._reported: dict[int, int] = {}
+        # False after an exception in a poll, which may have lost messages before they were
+        # buffered.
+        self._in_step = True
         self._closed = False
 
     @property
@@ -164,8 +167,12 @@ class CommittedMessages:
         """Fill the buffer, with an event for an error."""
         if not self._next:
             return
+        if not self._in_step:
+            self._stream.assign({p: at for p, at in self._next.items() if p not in self._paused})
+        self._in_step = False
         try:
             self._take(self._stream.poll(_MAX_MESSAGES, timeout_s))
+            self._in_step = True
         except SluicewayError as error:
             self._buffer.append(Message(topic=self._name, error=kafka_error(error)))
 

@@ -180,21 +180,24 @@ class Consumer:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         deadline_s = self._deadline(timeout)
         found: list[Message] = []
-        while True:
+        try:
             # Return the messages before a rebalance commits them or revokes their partition.
-            if found and self._coordinator.rebalancing:
-                return found
-            if not found and time.monotonic() >= self._wakeup.due_s:
-                self._coordinator.serve(deadline_s - time.monotonic())
-            while self._events and len(found) < num_messages:
-                found += filter(None, [self._coordinator.next_event()])
-            wait_s = max(0.0, min(_SLICE_S, deadline_s - time.monotonic()))
-            if self._fetcher.ready:
-                found += self._fetcher.consume(num_messages - len(found), wait_s)
-            else:
-                self._wakeup.wait(wait_s)
-            if len(found) >= num_messages or time.monotonic() >= deadline_s:
-                return found
+            while not (found and self._coordinator.rebalancing):
+                if not found and time.monotonic() >= self._wakeup.due_s:
+                    self._coordinator.serve(deadline_s - time.monotonic())
+                while self._events and len(found) < num_messages:
+                    found += filter(None, [self._coordinator.next_event()])
+                wait_s = max(0.0, min(_SLICE_S, deadline_s - time.monotonic()))
+                if self._fetcher.ready:
+                    found += self._fetcher.consume(num_messages - len(found), wait_s)
+                else:
+                    self._wakeup.wait(wait_s)
+                if len(found) >= num_messages or time.monotonic() >= deadline_s:
+                    break
+        except BaseException:
+            self._coordinator.return_later(found)
+            raise
+        return found
 
     def commit(
         self,

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
@@ -127,6 +127,19 @@ class ConsumerCoordinator:
             return self.events.popleft()
         except IndexError:
             return None
+
+    def return_later(self, messages: Sequence[Message]) -> None:
+        """Return messages and events again that an interrupted call has taken."""
+        with self.lock:
+            if self.closed:
+                return
+            self.events.extendleft(each for each in reversed(messages) if each.error() is not None)
+            taken = [each for each in messages if each.error() is None]
+            # In reverse, so that the first message of each partition remains.
+            first = {(each.topic(), each.partition()): each.offset() for each in reversed(taken)}
+            fetcher = self.assignment.fetcher
+            for partition in first.keys() & fetcher.starts.keys():
+                fetcher.seek(partition, first[partition])
 
     def unsubscribe(self, deadline_s: float | None = None) -> None:
         """Leave the group at all channels; wait until the deadline at most."""

@@ -29,8 +29,9 @@ class OffsetCommitter:
         self._handle = handle
         self._topic_id = topic_id
         self._sequence = 0
-        self.revocations = 0
-        """Number of times that partitions were removed."""
+        self.revoked_uncommitted = False
+        """Whether a partition was removed after records of it were returned, and before these were
+        committed. Each commit, and a return to the last one, clears it."""
         self._committed = {} if handle is None else dict(handle.attached.positions)
         self._consumed: dict[int, Position] = {}
         # By partition, the position of the first record returned since the last commit.
@@ -50,9 +51,13 @@ class OffsetCommitter:
         with self._lock:
             self._uncommitted_from |= positions
 
-    def uncommitted_from(self) -> dict[int, Position]:
-        """Return, by partition, the last committed position, or else the start position."""
+    def rewind(self) -> dict[int, Position]:
+        """Return, by partition, the last committed position, or else the start position.
+
+        The caller returns to them, so the records of removed partitions are not in its output.
+        """
         with self._lock:
+            self.revoked_uncommitted = False
             return dict(self._uncommitted_from)
 
     def assign(self, start: Mapping[int, Position], committed: Mapping[int, Position]) -> None:
@@ -62,14 +67,21 @@ class OffsetCommitter:
             self._uncommitted_from.update(start)
             self._committed.update(committed)
 
-    def revoke(self, partitions: Collection[int]) -> None:
-        """Remove partitions."""
+    def revoke(
+        self, partitions: Collection[int], consumed: Mapping[int, Position] | None = None
+    ) -> None:
+        """Remove partitions.
+
+        `consumed` has the positions after the last returned records, for `revoked_uncommitted`.
+        """
         with self._lock:
-            self.revocations += 1
             for partition in partitions:
                 self._consumed.pop(partition, None)
                 self._committed.pop(partition, None)
-                self._uncommitted_from.pop(partition, None)
+                start = self._uncommitted_from.pop(partition, None)
+                at = (consumed or {}).get(partition)
+                if start is not None and at is not None and at > start:
+                    self.revoked_uncommitted = True
 
     def commit(
         self,
@@ -115,6 +127,7 @@ class OffsetCommitter:
                 changed = {p: at for p, at in wanted.items() if at.replaces(before[p])}
             if not changed:
                 send(None)
+                self.revoked_uncommitted = False
                 return
             self._sequence += 1
             advance = PositionAdvance(
@@ -139,6 +152,7 @@ class OffsetCommitter:
     def mark_committed(self, positions: Mapping[int, Position]) -> None:
         """Record positions that the gateway has stored."""
         with self._lock:
+            self.revoked_uncommitted = False
             present = {p: at for p, at in positions.items() if p in self._consumed}
             self._committed |= present
             self._uncommitted_from |= present

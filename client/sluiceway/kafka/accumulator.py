@@ -3,7 +3,7 @@
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -151,9 +151,10 @@ class _BatchMessages(RecordAccumulator):
         pending = dict(self._pending)
         for target, parts in added.items():
             before = pending.pop(target, _Pending())
-            rows = before.extended([part for part, _ in parts])
+            new = [part for part, _ in parts]
+            rows = before.extended(new)
             if self._may_wait(rows):
-                pending[target] = rows
+                pending[target] = replace(rows, batches=[*before.batches, *map(_copied, new)])
                 continue
             # Rows of earlier writes fit into a message, so their numbers are placeholders.
             numbers: list[Sequence[int]] = [range(-before.rows, 0), *(given for _, given in parts)]
@@ -161,15 +162,16 @@ class _BatchMessages(RecordAccumulator):
             for piece in _pieces(rows.batches, self._batch_records):
                 rest = _Pending().extended([piece])
                 if self._may_wait(rest):
-                    pending[target] = rest
+                    pending[target] = replace(rest, batches=[_copied(piece)])
                     continue
                 flat = itertools.islice(itertools.chain(*numbers), done, None)
                 encoded = _encoded(self._codec, piece, self._limit_bytes, flat)
                 values += encoded
                 targets += [target] * len(encoded)
                 done += piece.num_rows
+        messages = self._messages(values, targets)
         self._pending = pending
-        return self._messages(values, targets)
+        return messages
 
     def drain(self) -> Messages:
         values: list[bytes | None] = []
@@ -179,8 +181,9 @@ class _BatchMessages(RecordAccumulator):
                 encoded = self._codec.encode(piece, limit_bytes=self._limit_bytes)
                 values += encoded
                 targets += [target] * len(encoded)
+        messages = self._messages(values, targets)
         self._pending = {}
-        return self._messages(values, targets)
+        return messages
 
     def records_in(self, value: bytes | None) -> int:
         records: int = Envelope.unpack(value or b"").records
@@ -232,6 +235,11 @@ def _pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordB
                 gathered, missing = [], rows
     if gathered:
         yield _joined(gathered)
+
+
+def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy a batch: its memory may be that of a NumPy array, which the caller may change."""
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

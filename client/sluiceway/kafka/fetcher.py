@@ -1,7 +1,6 @@
 """Fetcher: fetches and decodes messages up to the end offsets, and keeps the positions."""
 
 import itertools
-import operator
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.decoder import corrupt_error
-from sluiceway.concurrency import FairLock
+from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.kafka.completed_fetch import CompletedFetch
 from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, PartitionStream
@@ -60,6 +59,7 @@ class Fetcher:
         timeout_s: float,
     ) -> None:
         self.turn = FairLock()
+        self._fork_guard = ForkGuard()
         self._state = threading.RLock()
         self._connection = connection
         self._decoder = decoder
@@ -77,6 +77,9 @@ class Fetcher:
         self._failure_raised = False
         # The positions before the records of a `read` that has not returned yet.
         self._unreturned_from: dict[int, Position] | None = None
+        # Whether the stream continues at `_next`. It does not after an interrupt of a poll, which
+        # loses the polled messages, or between `_reset` and `assign`.
+        self._in_step = False
         self._idle_timeout = IdleTimeout(timeout_s=timeout_s)
         self._current = CompletedFetch.empty()
         self._records = 0
@@ -124,10 +127,9 @@ class Fetcher:
         They count as returned once `end_read` is called.
         """
         with self._state:
-            records = self._current.records()
-            if self._unreturned_from is None and operator.length_hint(records) < count:
+            if self._unreturned_from is None:
                 self._unreturned_from = self._position()
-            return list(itertools.islice(records, count))
+            return list(itertools.islice(self._current.records(), count))
 
     @property
     def reading(self) -> bool:
@@ -138,6 +140,13 @@ class Fetcher:
         """Count the records taken by a `read` as returned."""
         if self._unreturned_from is not None:
             with self._state:
+                self._unreturned_from = None
+
+    def cancel_read(self) -> None:
+        """Return the records taken by a `read` again, because its caller does not get them."""
+        with self._state:
+            if self._unreturned_from is not None:
+                self._reset(self.position())
                 self._unreturned_from = None
 
     def batch(self) -> pa.RecordBatch | None:
@@ -220,9 +229,10 @@ class Fetcher:
         caller is `holding` records that it has not returned, only for urgent ones.
 
         After all records before the failure were returned, raises KafkaFailure, CorruptMessage,
-        SchemaMismatch, GatewayError or EndpointClosed (from the request for a schema), and the
-        errors of `EndOffsets`.
+        SchemaMismatch, GatewayError or EndpointClosed (from the request for a schema, or in a
+        forked child, whose parent returns the same records), and the errors of `EndOffsets`.
         """
+        self._fork_guard.check("this reader")
         while self._current.exhausted:
             self._update_ends()
             self._raise_failure()
@@ -273,6 +283,7 @@ class Fetcher:
         if known_ends == self._known_ends:
             return
         before, partitions = self._ends, set(self._positions)
+        in_step, self._in_step = self._in_step, False
         ends = self._bounds(known_ends)
         with self._state:
             # Messages past the previous ends were fetched and dropped.
@@ -280,11 +291,13 @@ class Fetcher:
             self._known_ends, self._ends = known_ends, ends
         if before is not None or self._positions.keys() != partitions:
             self._restart()
-        elif ended := self._ended(self._next):
+            return
+        if ended := self._ended(self._next):
             failure = self._finish(ended)
             with self._state:
-                self._unfinished -= ended
                 self._failure = self._failure or failure
+                self._unfinished -= ended
+        self._in_step = in_step
 
     def _bounds(self, ends: Mapping[int, int] | None) -> Mapping[int, int] | None:
         """Return an end offset for each partition; first add partitions that only `ends` has."""
@@ -305,10 +318,12 @@ class Fetcher:
             self._unfinished -= self._ended(self._next)
             offsets = {p: self._next[p] for p in self._unfinished}
         self._stream.assign(offsets)
+        self._in_step = True
         self._idle_timeout.reset()
 
     def _reset(self, positions: Mapping[int, Position]) -> None:
         """Drop the fetched records and continue at `positions`."""
+        self._in_step = False
         self._replace(CompletedFetch.empty())
         self._failure = None
         self._positions = dict(positions)
@@ -328,15 +343,14 @@ class Fetcher:
         return set() if ends is None else {p for p in self._unfinished if reached[p] >= ends[p]}
 
     def _poll(self, deadline_s: float) -> None:
+        if not self._in_step:
+            self._restart()
         # In short waits, between which an interrupt of the process is handled.
         wait_s = max(0.0, min(_POLL_S, deadline_s - time.monotonic()))
+        self._in_step = False
         fetched = self._stream.poll(self._limit(), wait_s)
-        try:
-            self._accept(fetched)
-        except BaseException:
-            # For example an interrupt of a request for a schema: nothing was returned yet.
-            self._restart()
-            raise
+        self._accept(fetched)
+        self._in_step = True
         if fetched.messages or fetched.ends:
             self._idle_timeout.reset()
         elif self._idle_timeout.probe(self._stream, awaited=self.bounded) and not self.bounded:

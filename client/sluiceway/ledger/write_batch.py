@@ -302,20 +302,23 @@ class WriteBatch:
         self.release()
         return committed
 
-    def abort(self, cause: BaseException | str) -> None:
+    def abort(self, cause: BaseException | str) -> bool:
         """End the batch without its records; an unreachable gateway is only logged.
 
-        The batch then ends with its lease. Does nothing in a forked child.
+        The batch then ends with its lease. Returns True if the gateway has committed it: its commit
+        was interrupted after the request. Does nothing in a forked child.
         """
         if self._fork_guard.forked:
-            return
+            return False
         self.release()
         if self._batch is None or self._batch.is_committed or self.result is not None:
-            return
+            return False
         try:
             self._abort(cause if isinstance(cause, str) else cause_of(cause), _ABORT_TIMEOUT_S)
         except GatewayError as failure:
             LOGGER.warning("the batch %r was not aborted: %s", self.key, failure)
+            return failure.code == "batch_committed"
+        return False
 
     def release(self) -> None:
         """Stop renewing the lease."""

@@ -12,6 +12,7 @@ from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
     CommitUnknown,
+    EndpointClosed,
     KafkaFailure,
     OptionError,
     ReplayMismatch,
@@ -87,11 +88,16 @@ class WriterBatches:
         before = sequence.current
         try:
             admitted = sequence.admit(records)
+        except CommitUnknown as error:
+            # `resolve` would not include the records of this call, so it cannot continue either.
+            failure = EndpointClosed(f"later records were not written, because {error}")
+            self.fail(failure)
+            raise failure from error
         except SluicewayError as error:
             # The records of this call are lost, so the writer cannot continue.
             self.fail(error)
             raise
-        if before is None and not sequence.in_block:
+        if sequence.current is not before and not sequence.in_block:
             self._commit_later(sequence.current)
         return admitted
 
@@ -148,10 +154,13 @@ class WriterBatches:
             self._writer.deliver()
             self._commit(positions, on_resolved)
 
-    def abort(self, error: BaseException) -> None:
-        """Abort the batch of a block; the writer remains usable. No effect in a forked child."""
+    def abort(self, error: BaseException) -> bool:
+        """Abort the batch of a block; the writer remains usable. No effect in a forked child.
+
+        Returns True if it is committed, because its commit was interrupted after the request.
+        """
         if self._fork_guard.forked:
-            return
+            return False
         writer = self._writer
         with self._turn:
             writer.discard_accumulated()
@@ -161,7 +170,16 @@ class WriterBatches:
                     writer.deliver()
                 except KafkaFailure as failure:
                     LOGGER.warning("a writer failed while its batch was aborted: %s", failure)
-            self._sequence.abort(error)
+                except BaseException as interrupt:
+                    # Late reports would be taken for those of the next batch.
+                    self.fail(
+                        EndpointClosed(
+                            f"{type(interrupt).__name__} interrupted a writer while it aborted a "
+                            "batch. Nothing of the batch is visible; open a new writer"
+                        )
+                    )
+                    raise
+            return self._sequence.abort(error)
 
     def fail(self, error: SluicewayError) -> None:
         """End the writer with an error, and abort its current batch."""
@@ -241,8 +259,8 @@ class TransactionalReader(Protocol):
         """The reader's endpoint. Raises OptionError if it has none."""
 
     @property
-    def revocations(self) -> int:
-        """Number of times that partitions were revoked."""
+    def revoked_uncommitted(self) -> bool:
+        """Whether partitions were revoked whose returned records were not committed."""
 
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
         """Commit the positions by the caller's `send`, which gets None if they did not move."""
@@ -276,7 +294,8 @@ class Transaction:
     positions for its group, after the last returned record, which may be in the middle of a message
     or from before the block. After an exception in the block, or of the commit, nothing was
     written, and the reader returns to its last commit. A transaction may be used again for the next
-    block.
+    block. A KeyboardInterrupt during the commit leaves both committed, or neither: the reader
+    continues accordingly.
 
     After CommitUnknown the state of both is unknown: reader and writer refuse further calls until
     `writer.resolve()`. The reader then continues at the positions that were committed last.
@@ -301,7 +320,8 @@ class Transaction:
             )
         self._reader, self._writer = reader, writer
         self._batches = writer.batches
-        self._revocations = 0
+        # The positions of the commit that was requested last.
+        self._advance: PositionAdvance | None = None
 
     def __enter__(self) -> Self:
         """Begin a block. Earlier records are committed first."""
@@ -310,7 +330,6 @@ class Transaction:
                 "this reader is already in a transaction: its positions are committed with the "
                 "output of one writer. Leave the block before you begin the next one"
             )
-        self._revocations = self._reader.revocations
         self._batches.begin(None)
         self._reader.in_transaction = True
         return self
@@ -328,8 +347,7 @@ class Transaction:
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None:
-            self._batches.abort(error)
-            self._rewind()
+            self._abort(error)
             return
         try:
             self._require_assignment()
@@ -338,16 +356,26 @@ class Transaction:
             self._reader.suspend(unknown)
             raise
         except BaseException as failure:
-            self._batches.abort(failure)
-            self._rewind()
+            self._abort(failure)
             raise
 
+    def _abort(self, error: BaseException) -> None:
+        committed = False
+        try:
+            committed = self._batches.abort(error)
+        finally:
+            if not committed:
+                self._rewind()
+            elif self._advance is not None:
+                self._reader.mark_committed(self._advance.after)
+
     def _require_assignment(self) -> None:
-        """Raise if partitions were revoked during the block."""
-        if self._reader.revocations != self._revocations:
+        """Raise if partitions were revoked whose records may be in the output."""
+        if self._reader.revoked_uncommitted:
             raise StaleGeneration(
-                "partitions of the reader were revoked during a transaction, so it was not "
-                "committed. Other members read their records; continue with shorter transactions"
+                "partitions of the reader were revoked after records of them were read, so the "
+                "transaction was not committed. Other members read these records; continue with "
+                "shorter transactions"
             )
 
     def _commit(self, advance: PositionAdvance | None) -> None:
@@ -358,12 +386,22 @@ class Transaction:
             elif advance is not None:
                 self._reader.mark_committed(advance.after)
 
+        self._advance = advance
         self._batches.commit(advance, on_resolved=resolved)
 
     def _rewind(self) -> None:
         try:
             self._reader.rewind()
-        except SluicewayError as error:
+        except BaseException as error:
             # Further reads would skip the records of this block.
-            LOGGER.warning("a reader cannot go back after an aborted transaction: %s", error)
-            self._reader.suspend(error)
+            LOGGER.warning("a reader cannot go back after an aborted transaction: %r", error)
+            if isinstance(error, SluicewayError):
+                self._reader.suspend(error)
+                return
+            self._reader.suspend(
+                EndpointClosed(
+                    f"{type(error).__name__} interrupted the return to this reader's last commit "
+                    "after an aborted transaction: open a new reader"
+                )
+            )
+            raise

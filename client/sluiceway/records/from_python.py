@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import enum
 import json
 import math
@@ -56,8 +57,8 @@ def scalars(values: Sequence[Any], kinds: set[type], leaf: t.Leaf, path: str) ->
             _check_clocks(values, kinds, leaf, path)
         case t.Uuid():
             values = _uuids(values, kinds, leaf, path)
-        case t.Decimal() if kinds - {Number, int}:
-            values = [int(value) if isinstance(value, INTEGERS) else value for value in values]
+        case t.Decimal():
+            values = _decimals(values, kinds, leaf, path)
         case t.Enum() if kinds - {str}:
             values = [symbol(value) if isinstance(value, enum.Enum) else value for value in values]
     array = _converted(values, leaf, path)
@@ -82,6 +83,30 @@ def _converted(values: Sequence[Any], leaf: t.Leaf, path: str) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         raise ArrayOverflow
     return array
+
+
+def _decimals(values: Sequence[Any], kinds: set[type], leaf: t.Decimal, path: str) -> Sequence[Any]:
+    """Return `values` without surplus zeros.
+
+    Raises ValueMismatch for other surplus digits: Arrow may drop them, or crash.
+    """
+    if kinds - {Number, int}:
+        values = [int(value) if isinstance(value, INTEGERS) else value for value in values]
+    if kinds <= {int}:
+        return values
+    exact = decimal.Context(
+        prec=leaf.precision,
+        Emin=-leaf.scale,
+        Emax=decimal.MAX_EMAX,
+        traps=[decimal.Inexact, decimal.InvalidOperation],
+    ).plus
+    fitting: list[Any] = []
+    try:
+        fitting.extend(exact(each) if isinstance(each, Number) else each for each in values)
+    except decimal.DecimalException as error:
+        position = len(fitting)
+        raise _mismatch_of(position, path, leaf, values[position]) from error
+    return fitting
 
 
 def _uuids(values: Sequence[Any], kinds: set[type], leaf: t.Uuid, path: str) -> Sequence[Any]:

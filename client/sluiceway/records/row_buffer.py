@@ -147,6 +147,10 @@ class RowBuffer:
         """Remove all rows and return them as a batch; none give an empty list."""
         with self._lock:
             rows, self._rows, self._size_bytes = self._rows, [], 0
+        return self.to_batches(rows)
+
+    def to_batches(self, rows: Sequence[tuple[Any, ...]]) -> list[pa.RecordBatch]:
+        """Convert the values of rows that `check` has returned."""
         if not rows:
             return []
         arrays = [

@@ -101,19 +101,27 @@ def in_phases(phases: Collection[Phase]) -> ColumnElement[bool]:
 
 
 _NAMED = selection().where(channels.c.name == bindparam("name"))
-# Permits KEY SHARE locks, which inserts of rows that refer to the channel take.
-_HOLD = _NAMED.with_for_update(of=channels, key_share=True)
-_ALL_NAMED = (
-    selection()
-    .where(channels.c.name.in_(bindparam("names", expanding=True)))
-    .order_by(channels.c.uid)
+# Locks only the channel's row, and permits KEY SHARE locks, which inserts of rows that refer to the
+# channel take. The schema is read afterwards: PostgreSQL joins a row that it waited for with the
+# rows of before, so that a channel with a new schema would not be found.
+_LOCK = (
+    select(channels.c.uid)
+    .where(channels.c.name == bindparam("name"))
+    .with_for_update(key_share=True)
 )
-_HOLD_NAMED = {
+_LOCK_NAMED = {
     wait: PreparedSelect(
-        _ALL_NAMED.with_for_update(of=channels, key_share=True, skip_locked=not wait), keys="names"
+        select(channels.c.uid)
+        .where(channels.c.name.in_(bindparam("names", expanding=True)))
+        .order_by(channels.c.uid)
+        .with_for_update(key_share=True, skip_locked=not wait),
+        keys="names",
     )
     for wait in (True, False)
 }
+_OF_UIDS = PreparedSelect(
+    selection().where(channels.c.uid.in_(bindparam("uids", expanding=True))), keys="uids"
+)
 _HOLD_THESE = (
     select(channels.c.uid)
     .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
@@ -162,13 +170,13 @@ def name_of_topic(tx: ReadTransaction, topic: str) -> str | None:
 
 def hold(tx: WriteTransaction, name: str) -> Channel | None:
     """Return the channel of this name, locked until `tx` ends."""
-    row = tx.execute(_HOLD, {"name": name}).one_or_none()
-    return None if row is None else channel_of(row)
+    return None if tx.execute(_LOCK, {"name": name}).first() is None else find(tx, name)
 
 
 def hold_named(tx: WriteTransaction, names: Collection[str], *, wait: bool) -> dict[str, Channel]:
     """Lock channels and return them by name; without `wait`, skip those that are locked."""
-    return {row.name: channel_of(row) for row in tx.look_up(_HOLD_NAMED[wait], sorted(names))}
+    held = [row.uid for row in tx.look_up(_LOCK_NAMED[wait], sorted(names))]
+    return {row.name: channel_of(row) for row in tx.look_up(_OF_UIDS, held)}
 
 
 def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> set[str]:

@@ -41,14 +41,14 @@ _PATIENCE = click.option(
     "--patience",
     type=click.FloatRange(0.3, 3600),
     metavar="SECONDS",
-    help="Time without a heartbeat after which a reader or writer is lost.  [default: 120]",
+    help="Time without a heartbeat after which a reader or writer is lost; 120 in a new channel.",
 )
 _INTERVAL = click.option(
     "--heartbeat-interval",
     "interval",
     type=click.FloatRange(0.1, 60),
     metavar="SECONDS",
-    help="Time between heartbeats.  [default: 2, and at most a sixth of the patience]",
+    help="Time between heartbeats; 2 in a new channel, and at most a sixth of the patience.",
 )
 _MIRRORED = "Also commit the groups' positions to Kafka's consumer groups."
 

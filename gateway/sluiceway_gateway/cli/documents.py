@@ -1,4 +1,4 @@
-"""Channels as files: documents of channels in YAML or JSON, and `sluiceway export`.
+"""Channels as files: documents of channels in YAML or JSON.
 
 A document is the body of `PUT /v1/channels/{name}` with the name in its metadata. The gateway
 validates it; this module only checks that it is one JSON value with a unique name.
@@ -6,9 +6,10 @@ validates it; this module only checks that it is one JSON value with a unique na
 
 import json
 import math
+import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,6 @@ import yaml
 
 from sluiceway.errors import InvalidRequest
 from sluiceway.rest.transport import Transport, channel_path
-from sluiceway_gateway.cli import entry
-from sluiceway_gateway.cli.entry import gateway_at, gateway_option, waiting_for
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _STDIN = "-"
@@ -103,25 +102,47 @@ def _texts(paths: Sequence[str], faults: _Faults) -> Iterator[tuple[str, str]]:
         if given == _STDIN:
             files = [Path(_STDIN)]
         elif Path(given).is_dir():
-            files = sorted(each for each in Path(given).rglob("*") if _is_listed(each, given))
-            if not files:
+            before = len(faults.messages)
+            files = _listed(Path(given), faults)
+            if not files and len(faults.messages) == before:
                 faults.add(given, f"the folder has no file that ends with {' '.join(_SUFFIXES)}")
         else:
             files = [Path(given)]
         for each in files:
             try:
                 content = sys.stdin.buffer.read() if given == _STDIN else each.read_bytes()
-                yield "standard input" if given == _STDIN else str(each), content.decode("utf-8")
+                yield (
+                    "standard input" if given == _STDIN else str(each),
+                    content.decode("utf-8-sig"),
+                )
             except OSError as error:
                 faults.add(str(each), f"not readable: {error.strerror or error}")
             except UnicodeDecodeError as error:
                 faults.add(str(each), f"not UTF-8 at byte {error.start + 1}; save it as UTF-8")
 
 
-def _is_listed(path: Path, folder: str) -> bool:
-    # Mounted ConfigMaps contain each file a second time in a hidden folder.
-    hidden = any(part.startswith(".") for part in path.relative_to(folder).parent.parts)
-    return path.suffix.lower() in _SUFFIXES and not hidden and path.is_file()
+def _listed(folder: Path, faults: _Faults) -> list[Path]:
+    """Return the documents' files in a folder and its subfolders, in order.
+
+    What cannot be read is a fault: `--prune` would delete the channels in it.
+    """
+
+    def refuse(error: OSError) -> None:
+        faults.add(str(error.filename), f"not readable: {error.strerror or error}")
+
+    found = []
+    for place, folders, files in os.walk(folder, onerror=refuse):
+        # Mounted ConfigMaps contain each file a second time in a hidden folder.
+        folders[:] = [each for each in folders if not each.startswith(".")]
+        for each in (Path(place, name) for name in folders):
+            if each.is_symlink():
+                faults.add(str(each), "a link to a folder, which is not followed; give it with -f")
+        for each in (Path(place, name) for name in files):
+            # Editors mark open files by hidden links that lead nowhere.
+            broken = each.is_symlink() and not each.name.startswith(".")
+            if each.suffix.lower() in _SUFFIXES and (each.is_file() or broken):
+                found.append(each)
+    return sorted(found)
 
 
 def _parsed(source: str, text: str, faults: _Faults) -> Iterator[Document]:
@@ -236,6 +257,8 @@ class _Builder:
     def _mapping(self, node: Any, pointer: str, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, part in node.value:
+            if key.tag == f"{_TAG}merge":
+                raise _unusable(key, "merging with << is not supported; write the fields out")
             if not isinstance(key, yaml.ScalarNode) or key.tag not in _TEXTS:
                 shown = f"{key.value!r} " if isinstance(key, yaml.ScalarNode) else ""
                 raise _unusable(key, f"the key {shown}is not text; quote it")
@@ -349,87 +372,6 @@ def document_schema() -> dict[str, Any]:
     return schema
 
 
-def dump_document(document: Mapping[str, Any], *, as_json: bool) -> str:
-    """Return the text of a document, with a trailing line break."""
-    if as_json:
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    text: str = yaml.safe_dump(
-        document, sort_keys=False, allow_unicode=True, width=100, default_flow_style=False
-    )
-    return text
-
-
-@click.command()
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--selector", "-l", help="Label selector, such as team=ops,stage!=test.")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["yaml", "json"]),
-    default="yaml",
-    show_default=True,
-    help="Format of the documents.",
-)
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Write a file per channel to this folder, instead of standard output.",
-)
-@gateway_option
-def export(
-    names: tuple[str, ...],
-    selector: str | None,
-    format_: str,
-    output: Path | None,
-    url: str | None,
-) -> None:
-    """Write channels as documents for `apply`. Applying them unchanged changes nothing.
-
-    Without NAME and selector, exports all channels that the token can see.
-    """
-    if names and selector is not None:
-        raise click.UsageError("Give names or a selector, not both.")
-    transport = Transport(url, timeout_s=entry.TIMEOUT_S)
-    try:
-        with waiting_for(gateway_at(url)):
-            found = list(_resources(transport, dict.fromkeys(names), selector))
-    finally:
-        transport.close()
-    texts: dict[str, str] = {}
-    for each in found:
-        name = each["metadata"]["name"]
-        if each["status"]["phase"] == "deleting":
-            click.echo(f"sluiceway: the channel {name} is being deleted; left out", err=True)
-        else:
-            texts[name] = dump_document(document_of(each), as_json=format_ == "json")
-    if not texts:
-        click.echo("sluiceway: there is no such channel; nothing was written", err=True)
-    if output is None:
-        separator = "---\n" if format_ == "yaml" else ""
-        click.echo(separator.join(texts.values()), nl=False)
-        return
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (output / f"{name}.{format_}").write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise click.ClickException(
-            f"{error.filename} cannot be written: {error.strerror}; give another folder"
-        ) from None
-
-
-def _resources(
-    transport: Transport, names: Iterable[str], selector: str | None
-) -> Iterator[dict[str, Any]]:
-    if names:
-        for name in names:
-            yield transport.request("GET", channel_path(name)).json()
-    else:
-        yield from list_channels(transport, selector)
-
-
 def list_channels(transport: Transport, selector: str | None) -> Iterator[dict[str, Any]]:
     """Yield the channels that match, as the API returns them, by name."""
     params = {"limit": _LIMIT} | ({} if selector is None else {"selector": selector})
@@ -442,8 +384,6 @@ __all__ = [
     "Document",
     "document_of",
     "document_schema",
-    "dump_document",
-    "export",
     "list_channels",
     "read_documents",
 ]

@@ -236,7 +236,7 @@ class _Heartbeat:
         endpoints_store.save_counters(
             tx,
             [
-                (each.report.id, each.report.counters, each.report.reached)
+                (each.after, each.report.counters, each.report.reached)
                 for each in evaluated
                 if each.after and each.context and not each.after.is_finished
                 if each.report.reached is not None

@@ -249,7 +249,7 @@ def detach_endpoint(
     detached = replace(returned(detached), ends=ends, counters=counters)
     save_changes(tx, [(endpoint, detached)], by=by, now=now, cause=spec.cause)
     if spec.reached is not None:
-        endpoints_store.save_counters(tx, [(detached.id, counters, spec.reached)])
+        endpoints_store.save_counters(tx, [(detached, counters, spec.reached)])
     return detached
 
 

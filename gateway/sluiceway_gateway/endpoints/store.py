@@ -193,7 +193,9 @@ _AT_PLACES = PreparedSelect(
 )
 _WITH_COUNTERS = (
     update(endpoints)
-    .where(endpoints.c.id == bindparam("the_id"), _HERE)
+    .where(
+        endpoints.c.id == bindparam("the_id"), endpoints.c.state == bindparam("the_state"), _HERE
+    )
     .values(counters=bindparam("counters", type_=Document))
 )
 _SAVE_COUNTERS = PreparedDml(_WITH_COUNTERS)
@@ -332,12 +334,15 @@ def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> 
 
 
 def save_counters(
-    tx: WriteTransaction, reports: Sequence[tuple[str, Mapping[str, float], Reached | None]]
+    tx: WriteTransaction, reports: Sequence[tuple[Endpoint, Mapping[str, float], Reached | None]]
 ) -> None:
-    """Save the counters of endpoints and, unless None, the offsets that they reached."""
+    """Save the counters of endpoints and, unless None, the offsets that they reached.
+
+    An endpoint in another state by now has a later report, and keeps it.
+    """
     rows = [
-        {"the_id": id_, "counters": counters, "reached": reached}
-        for id_, counters, reached in sorted(reports, key=lambda each: each[0])
+        {"the_id": each.id, "the_state": str(each.state), "counters": counters, "reached": reached}
+        for each, counters, reached in sorted(reports, key=lambda report: report[0].id)
     ]
     tx.run_each(_SAVE_COUNTERS, [each for each in rows if each["reached"] is None])
     tx.run_each(_SAVE_REACHED, [each for each in rows if each["reached"] is not None])

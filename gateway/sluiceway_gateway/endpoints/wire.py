@@ -23,8 +23,10 @@ GroupName = Annotated[
     str, AfterValidator(check_group), Field(min_length=1, max_length=GROUP_LENGTH)
 ]
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
+# Bounded so that no sum of them is infinite, which JSON does not have.
+Counter = Count | Annotated[float, Field(ge=0, le=INT64_MAX)]
 Counters = Annotated[
-    dict[Annotated[str, Field(min_length=1, max_length=64)], Count | Annotated[float, Field(ge=0)]],
+    dict[Annotated[str, Field(min_length=1, max_length=64)], Counter],
     Field(max_length=32, description="Counters by name"),
 ]
 PartitionText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]

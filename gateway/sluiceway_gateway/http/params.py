@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Query
@@ -76,8 +76,19 @@ def _time(given: Any) -> Any:
     return given
 
 
-Time = Annotated[datetime, BeforeValidator(_time)]
-"""A parameter that is a time with its zone."""
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+def _utc(moment: datetime) -> datetime:
+    """Return the time in UTC; beyond the calendar of UTC, its first or last time."""
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        return _FIRST if moment.year == _FIRST.year else _LAST
+
+
+Time = Annotated[datetime, BeforeValidator(_time), AfterValidator(_utc)]
+"""A parameter that is a time with its zone, in UTC."""
 
 IdempotencyKey = Annotated[
     str | None,

@@ -11,7 +11,7 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, PartitionText
-from sluiceway_gateway.http.auth import Viewer, access
+from sluiceway_gateway.http.auth import Viewer, access, authenticate
 from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Time, Wait
@@ -242,6 +242,7 @@ async def get_committed(
     if wait and precondition.names(found.etag):
         changed = gateway.ledger_reads.changed(found, timeout_s=wait)
         if await unless_disconnected(request, changed):
+            await authenticate(request, gateway.tokens)
             found = await read()
     if precondition.names(found.etag):
         return Response(status_code=304, headers={"ETag": found.etag})

@@ -5,7 +5,7 @@ Every UPDATE names the expected values, and the number of affected rows is check
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, or_, select, update
@@ -319,13 +319,17 @@ def oldest_snapshot(tx: ReadTransaction, uid: str) -> tuple[int, datetime] | Non
     return None if found is None else (found.number, found.at)
 
 
+_MILLISECOND = timedelta(milliseconds=1)
+_LAST = datetime.max.replace(tzinfo=UTC) - _MILLISECOND
+
+
 def number_at(tx: ReadTransaction, uid: str, at: datetime) -> int:
     """Return the number of the last end up to this time; 0 before the oldest one.
 
     Compares milliseconds, because clients see times in milliseconds.
     """
     table = ledger_snapshots.c
-    until = at + timedelta(milliseconds=1)
+    until = min(at, _LAST) + _MILLISECOND
     statement = select(func.max(table.number)).where(table.channel_uid == uid, table.at < until)
     return tx.execute(statement).scalar_one() or 0
 

@@ -11,8 +11,16 @@ from sqlalchemy import Row, bindparam, exists, func, or_, select, update
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.store import channel_of, in_phases, selection
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions
+from sluiceway_gateway.db.schema import (
+    batches,
+    channels,
+    endpoint_groups,
+    endpoints,
+    positions,
+    visible_runs,
+)
 from sluiceway_gateway.endpoints.model import ANONYMOUS, OPEN, Health, Mode, Role
+from sluiceway_gateway.ledger.model import BatchState
 from sluiceway_gateway.lifecycle.model import PHASES, SHARED, ChannelUsage, GroupUsage
 
 # Built once: the leading replica runs them all the time.
@@ -69,6 +77,29 @@ def usage_of_channel(tx: ReadTransaction, channel: Channel) -> ChannelUsage:
 def closing(tx: ReadTransaction) -> list[Channel]:
     """Return the channels that are closing."""
     return [channel_of(row) for row in tx.execute(_CLOSING)]
+
+
+_OPEN_BATCH = (
+    select(batches.c.id)
+    .where(
+        batches.c.channel_uid == bindparam("channel_uid"),
+        batches.c.state == str(BatchState.OPEN),
+    )
+    .limit(1)
+)
+_VISIBLE_ENDS = (
+    select(visible_runs.c.partition, func.max(visible_runs.c.end_offset).label("end_offset"))
+    .where(visible_runs.c.channel_uid == bindparam("channel_uid"))
+    .group_by(visible_runs.c.partition)
+)
+
+
+def visible_ends(tx: ReadTransaction, channel_uid: str) -> dict[int, int] | None:
+    """Return the end of the committed messages by partition; None while a batch is open."""
+    own = {"channel_uid": channel_uid}
+    if tx.execute(_OPEN_BATCH, own).first() is not None:
+        return None
+    return {row.partition: row.end_offset for row in tx.execute(_VISIBLE_ENDS, own)}
 
 
 def _groups(

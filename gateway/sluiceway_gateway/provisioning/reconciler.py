@@ -263,7 +263,8 @@ class Reconciler:
         """Save all results; return the numbers of changed and deleted channels, and conflicts."""
         changed, removed, conflicts, now = 0, 0, [], self._clock()
         with self._database.write() as tx:
-            for each in page:
+            # In the order in which all transactions lock channels.
+            for each in sorted(page, key=lambda each: each.channel.uid):
                 result = results[each.channel.uid]
                 if result.channel is None:
                     gone = remove(tx, each.channel.uid)

@@ -4,9 +4,11 @@ Source: https://docs.confluent.io/platform/current/schema-registry/develop/api.h
 would change something are refused: schemas change with their channels.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
@@ -46,7 +48,36 @@ class RegistryRoute(GatewayRoute):
 
 router = APIRouter(prefix="/registry", route_class=RegistryRoute, include_in_schema=False)
 
-SchemaId = Annotated[int, Path(ge=1, le=2**31 - 1)]
+_INT32_MAX = 2**31 - 1
+
+SchemaId = Annotated[int, Path(ge=1, le=_INT32_MAX)]
+
+
+@dataclass(frozen=True)
+class ListPart:
+    """The part of a list that is requested; a negative limit means all."""
+
+    offset: Annotated[int, Query(ge=0, le=_INT32_MAX)] = 0
+    limit: Annotated[int, Query(ge=-_INT32_MAX, le=_INT32_MAX)] = -1
+    # Nothing is soft-deleted here: a channel is deleted with its subject.
+    deleted_only: Annotated[bool, Query(alias="deletedOnly")] = False
+
+    @property
+    def range(self) -> slice:
+        """The requested part."""
+        return slice(self.offset, None if self.limit < 0 else self.offset + self.limit)
+
+    def of(self, items: Sequence[Any]) -> Response:
+        """Return the response with this part of all items."""
+        return _json([] if self.deleted_only else list(items[self.range]))
+
+
+Part = Annotated[ListPart, Depends()]
+SubjectPrefix = Annotated[str, Query(alias="subjectPrefix", max_length=300)]
+ANY_CONTEXT: Final = ":*:"
+"""Before the prefix of a subject's name: in any context."""
+MAX_SCHEMAS: Final = 1_000
+"""Versions in one response; the limit of Confluent Schema Registry too."""
 
 
 class SchemaText(BaseModel):
@@ -88,6 +119,35 @@ async def list_contexts(_client: RegistryClient) -> Response:
     return _json(["."])
 
 
+@router.get("/schemas")
+def list_schemas(
+    client: RegistryClient,
+    gateway: Gateway,
+    part: Part,
+    prefix: SubjectPrefix = "",
+    latest: Annotated[bool, Query(alias="latestOnly")] = False,
+) -> Response:
+    """Return versions of all subjects with their schemas, at most 1,000."""
+    limit = min(part.limit, MAX_SCHEMAS) if part.limit >= 0 else MAX_SCHEMAS
+    found = gateway.registry.listed(
+        client,
+        prefix=prefix.removeprefix(ANY_CONTEXT),
+        latest=latest,
+        part=replace(part, limit=limit).range,
+    )
+    return _json(
+        [
+            {
+                "subject": each.subject,
+                "version": each.version,
+                "id": each.id,
+                "schema": each.definition,
+            }
+            for each in found
+        ]
+    )
+
+
 @router.get("/schemas/types")
 async def list_types(_client: RegistryClient) -> Response:
     """Return the types of schemas."""
@@ -95,9 +155,15 @@ async def list_types(_client: RegistryClient) -> Response:
 
 
 @router.get("/schemas/ids/{schema_id}")
-def get_schema_by_id(schema_id: SchemaId, client: RegistryClient, gateway: Gateway) -> Response:
+def get_schema_by_id(
+    schema_id: SchemaId,
+    client: RegistryClient,
+    gateway: Gateway,
+    fetch_max_id: Annotated[bool, Query(alias="fetchMaxId")] = False,
+) -> Response:
     """Return the schema with this id, as messages carry it."""
-    return _json({"schema": gateway.registry.definition(schema_id, client)})
+    schema = {"schema": gateway.registry.definition(schema_id, client)}
+    return _json(schema | ({"maxId": gateway.registry.max_id(client)} if fetch_max_id else {}))
 
 
 @router.get("/schemas/ids/{schema_id}/schema")
@@ -107,15 +173,19 @@ def get_definition_by_id(schema_id: SchemaId, client: RegistryClient, gateway: G
 
 
 @router.get("/schemas/ids/{schema_id}/subjects")
-def list_subjects_of_id(schema_id: SchemaId, client: RegistryClient, gateway: Gateway) -> Response:
+def list_subjects_of_id(
+    schema_id: SchemaId, client: RegistryClient, gateway: Gateway, part: Part
+) -> Response:
     """Return the subjects that have the schema."""
-    return _json(sorted({subject for subject, _ in gateway.registry.uses(schema_id, client)}))
+    return part.of(sorted({subject for subject, _ in gateway.registry.uses(schema_id, client)}))
 
 
 @router.get("/schemas/ids/{schema_id}/versions")
-def list_versions_of_id(schema_id: SchemaId, client: RegistryClient, gateway: Gateway) -> Response:
+def list_versions_of_id(
+    schema_id: SchemaId, client: RegistryClient, gateway: Gateway, part: Part
+) -> Response:
     """Return the subjects and versions that have the schema."""
-    return _json(
+    return part.of(
         [
             {"subject": subject, "version": version}
             for subject, version in gateway.registry.uses(schema_id, client)
@@ -127,17 +197,17 @@ def list_versions_of_id(schema_id: SchemaId, client: RegistryClient, gateway: Ga
 def list_subjects(
     client: RegistryClient,
     gateway: Gateway,
-    prefix: Annotated[str, Query(alias="subjectPrefix", max_length=300)] = "",
+    part: Part,
+    prefix: SubjectPrefix = "",
 ) -> Response:
     """Return the names of all subjects."""
-    # The prefix may name the default context.
-    return _json(gateway.registry.subjects(client, prefix=prefix.removeprefix(":*:")))
+    return part.of(gateway.registry.subjects(client, prefix=prefix.removeprefix(ANY_CONTEXT)))
 
 
 @router.get("/subjects/{subject}/versions")
-def list_versions(subject: str, client: RegistryClient, gateway: Gateway) -> Response:
+def list_versions(subject: str, client: RegistryClient, gateway: Gateway, part: Part) -> Response:
     """Return the numbers of a subject's versions."""
-    return _json([each.version for each in gateway.registry.versions(subject, client)])
+    return part.of([each.version for each in gateway.registry.versions(subject, client)])
 
 
 @router.get("/subjects/{subject}/versions/{version}")

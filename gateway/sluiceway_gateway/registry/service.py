@@ -11,7 +11,7 @@ from typing import Final
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.channels.model import Compatibility, SchemaVersion
+from sluiceway_gateway.channels.model import TOPIC_PATTERN, Compatibility, SchemaVersion
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import RegistryError
 from sluiceway_gateway.schemas import store as schemas_store
@@ -27,7 +27,10 @@ INVALID_SCHEMA: Final = 42201
 INVALID_VERSION: Final = 42202
 """Error codes of Confluent Schema Registry."""
 
-_VERSION: Final = re.compile(r"[0-9]{1,9}\Z")
+_VERSION: Final = re.compile(r"[0-9]{1,10}\Z")
+_MAX_VERSION: Final = 2**31 - 1
+_NAME: Final = re.compile(TOPIC_PATTERN)
+"""Names of topics, which include those of channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,17 @@ class SubjectVersion:
 
     subject: str
     schema: SchemaVersion
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedVersion:
+    """A version in the list of all subjects."""
+
+    subject: str
+    version: int
+    id: int
+    """The id of its schema."""
+    definition: str
 
 
 class Registry:
@@ -62,14 +76,39 @@ class Registry:
             )
         return definition
 
+    def max_id(self, principal: Principal) -> int:
+        """Return the highest id of the schemas that the principal may see."""
+        with self._database.read() as tx:
+            return schemas_store.max_id(tx, prefixes=_visible(principal))
+
     def uses(self, schema_id: int, principal: Principal) -> list[tuple[str, int]]:
         """Return the subjects and versions of a schema. Raises RegistryError."""
         self.definition(schema_id, principal)
         with self._database.read() as tx:
-            found = schemas_store.subjects_of_schema(
-                tx, schema_id, prefixes=principal.prefixes(Action.VIEW)
+            found = schemas_store.subject_versions(
+                tx, prefixes=principal.prefixes(Action.VIEW), schema_id=schema_id
             )
-        return sorted({(name, version) for each, version in found for name in _names(each)})
+        return sorted({(name, version) for each, version, _ in found for name in _names(each)})
+
+    def listed(
+        self, principal: Principal, *, prefix: str, latest: bool, part: slice
+    ) -> list[ListedVersion]:
+        """Return this part of all versions of all subjects, or of those that writers use."""
+        with self._database.read() as tx:
+            found = schemas_store.subject_versions(tx, prefixes=principal.prefixes(Action.VIEW))
+            every = {
+                (name, version, schema_id)
+                for each, version, schema_id in found
+                if not latest or version == each.version
+                for name in _names(each)
+                if name.startswith(prefix)
+            }
+            shown = sorted(every)[part]
+            texts = schemas_store.definitions(tx, {schema_id for _, _, schema_id in shown})
+        return [
+            ListedVersion(subject=name, version=version, id=id_, definition=texts[id_])
+            for name, version, id_ in shown
+        ]
 
     def versions(self, subject: str, principal: Principal) -> tuple[SchemaVersion, ...]:
         """Return all versions of a subject, the oldest first. Raises RegistryError."""
@@ -81,14 +120,16 @@ class Registry:
 
         Raises RegistryError.
         """
-        if version not in {"latest", "-1"} and (not _VERSION.match(version) or int(version) < 1):
+        latest = version in {"latest", "-1"}
+        if not latest and not (_VERSION.match(version) and 1 <= int(version) <= _MAX_VERSION):
             raise RegistryError(
-                f"The version {version[:100]!r} is not a number from 1, nor `latest`.",
+                f"The version {version[:100]!r} is not a number from 1 to {_MAX_VERSION}, nor "
+                "`latest`.",
                 INVALID_VERSION,
             )
         with self._database.read() as tx:
             found = _require(tx, subject, principal)
-            number = found.version if version in {"latest", "-1"} else int(version)
+            number = found.version if latest else int(version)
             for each in schemas_store.versions(tx, found.channel_uid):
                 if each.version == number:
                     return SubjectVersion(subject=subject, schema=each)
@@ -141,7 +182,7 @@ def _visible(principal: Principal) -> tuple[str, ...] | None:
 def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject:
     """Return the subject's channel; a channel's name has precedence over a topic's."""
     name = subject.removesuffix(_SUFFIX)
-    if name != subject:
+    if name != subject and _NAME.fullmatch(name):
         found = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW), name=name)
         if found:
             return min(found, key=lambda each: each.channel != name)

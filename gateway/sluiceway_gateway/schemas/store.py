@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, false, or_, select
+from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, false, func, or_, select, true
 
 from sluiceway_gateway.channels.model import Compatibility, Format, Phase, SchemaVersion
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channel_schemas, channels, kept_schemas, schemas
-from sluiceway_gateway.db.statements import by_dialect, starts_with
+from sluiceway_gateway.db.statements import by_dialect, chunks, starts_with
 
 _VERSIONS = (
     select(channel_schemas, schemas.c.id, schemas.c.definition)
@@ -52,16 +52,25 @@ def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | Non
 
     With `prefixes` None, any schema is returned.
     """
-    statement = select(schemas.c.definition).where(schemas.c.id == schema_id)
-    if prefixes is not None:
-        statement = statement.where(
-            exists()
-            .where(channel_schemas.c.schema_id == schema_id)
-            .where(channels.c.uid == channel_schemas.c.channel_uid)
-            .where(_starts_with(prefixes))
-        )
+    statement = select(schemas.c.definition).where(schemas.c.id == schema_id, _visible(prefixes))
     definition: str | None = tx.execute(statement).scalar_one_or_none()
     return definition
+
+
+def max_id(tx: ReadTransaction, *, prefixes: Collection[str] | None) -> int:
+    """Return the highest id of the schemas that `find` returns with `prefixes`; 0 without any."""
+    return int(tx.execute(select(func.max(schemas.c.id)).where(_visible(prefixes))).scalar() or 0)
+
+
+def _visible(prefixes: Collection[str] | None) -> ColumnElement[bool]:
+    if prefixes is None:
+        return true()
+    return (
+        exists()
+        .where(channel_schemas.c.schema_id == schemas.c.id)
+        .where(channels.c.uid == channel_schemas.c.channel_uid)
+        .where(_starts_with(prefixes))
+    )
 
 
 def versions(tx: ReadTransaction, channel_uid: str) -> tuple[SchemaVersion, ...]:
@@ -108,16 +117,31 @@ def subjects(
     return [_subject_of(row) for row in tx.execute(statement)]
 
 
-def subjects_of_schema(
-    tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str]
-) -> list[tuple[Subject, int]]:
-    """Return the subjects that have a schema, each with the number of that version."""
+def subject_versions(
+    tx: ReadTransaction, *, prefixes: Collection[str], schema_id: int | None = None
+) -> list[tuple[Subject, int, int]]:
+    """Return the versions of all subjects, or those with one schema.
+
+    Each is a subject, the number of the version, and the id of its schema.
+    """
+    of = channel_schemas.c
     statement = (
-        _WITH_IDS.add_columns(channel_schemas.c.version.label("of_schema"))
-        .join(channel_schemas, channel_schemas.c.channel_uid == channels.c.uid)
-        .where(channel_schemas.c.schema_id == schema_id, _starts_with(prefixes))
+        _WITH_IDS.add_columns(of.version.label("of_schema"), of.schema_id.label("schema_id"))
+        .join(channel_schemas, of.channel_uid == channels.c.uid)
+        .where(_starts_with(prefixes))
     )
-    return [(_subject_of(row), row.of_schema) for row in tx.execute(statement)]
+    if schema_id is not None:
+        statement = statement.where(of.schema_id == schema_id)
+    return [(_subject_of(row), row.of_schema, row.schema_id) for row in tx.execute(statement)]
+
+
+def definitions(tx: ReadTransaction, schema_ids: Collection[int]) -> dict[int, str]:
+    """Return the definitions of these schemas, by id."""
+    found: dict[int, str] = {}
+    for part in chunks(sorted(schema_ids)):
+        statement = select(schemas.c.id, schemas.c.definition).where(schemas.c.id.in_(part))
+        found |= {row.id: row.definition for row in tx.execute(statement)}
+    return found
 
 
 def _starts_with(prefixes: Collection[str]) -> ColumnElement[bool]:

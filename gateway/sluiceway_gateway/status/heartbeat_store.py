@@ -21,11 +21,25 @@ _LATEST = (
     .where(~endpoints.c.superseded, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
     .group_by(endpoints.c.channel_uid)
 )
+_OF_CHANNEL = (
+    select(endpoints.c.id, sessions.c.beat_at)
+    .join(sessions, sessions.c.id == endpoints.c.session_id)
+    .where(
+        endpoints.c.channel_uid == bindparam("uid"),
+        ~endpoints.c.superseded,
+        sessions.c.beat_at.is_not(None),
+    )
+)
 
 
 def of_sessions(tx: ReadTransaction, ids: Collection[str]) -> dict[str, datetime]:
     """Return the last heartbeat of each of these sessions that has sent one."""
     return {row.id: row.beat_at for row in tx.look_up(_OF_SESSIONS, sorted(ids))} if ids else {}
+
+
+def of_channel(tx: ReadTransaction, channel_uid: str) -> dict[str, datetime]:
+    """Return the last heartbeat of each endpoint that has a place and has sent one, by its id."""
+    return {row.id: row.beat_at for row in tx.execute(_OF_CHANNEL, {"uid": channel_uid})}
 
 
 def latest(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, datetime | None]:

@@ -3,16 +3,18 @@
 import gzip
 import hashlib
 import time
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
 from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import Precondition, status_etag
-from sluiceway_gateway.http.auth import Anybody, access
-from sluiceway_gateway.http.json import time_json
+from sluiceway_gateway.http.auth import Anybody, Viewer, access
+from sluiceway_gateway.http.json import json_response, time_json
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after, name_before
 from sluiceway_gateway.http.problems import problems
@@ -22,6 +24,14 @@ from sluiceway_gateway.status.store import StatusVersion
 from sluiceway_gateway.status.wire import StatusBody, StatusList, status_text, summary_json
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
+
+
+class HeartbeatsBody(BaseModel):
+    """The last heartbeats of a channel's endpoints."""
+
+    heartbeats: dict[str, datetime] = Field(
+        description="By the endpoint's id; those that have sent none are left out"
+    )
 
 
 class ChannelView:
@@ -142,6 +152,19 @@ async def get_status(
     The figures are of the last sample, at `sampled_at`; unknown ones are null.
     """
     return await _response(ChannelView(gateway, name, by=viewer), request, precondition, wait)
+
+
+@router.get(
+    "/channels/{name}/heartbeats",
+    operation_id="list_channel_heartbeats",
+    summary="List the last heartbeats of a channel",
+    response_model=HeartbeatsBody,
+    responses=problems(404),
+)
+def list_heartbeats(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
+    """Return when each endpoint's process has last sent a heartbeat."""
+    found = gateway.statuses.heartbeats(name)
+    return json_response({"heartbeats": {id_: time_json(at) for id_, at in found.items()}})
 
 
 @router.get(

@@ -16,6 +16,7 @@ from sluiceway_gateway.graph import store as graph_store
 from sluiceway_gateway.graph.model import GraphJob, jobs_of
 from sluiceway_gateway.history import store as history_store
 from sluiceway_gateway.history.model import LagHistory, history_of, resolution_for
+from sluiceway_gateway.status import heartbeat_store
 from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.lag import Overview
 from sluiceway_gateway.status.store import ChannelSummary, StatusReport, StatusVersion
@@ -88,6 +89,14 @@ class Statuses:
         if found is None:
             raise ChannelNotFound(f"There is no channel {name!r}.")
         return found
+
+    def heartbeats(self, name: str) -> dict[str, datetime]:
+        """Return the last heartbeats of a channel's endpoints by id. Raises ChannelNotFound."""
+        with self._database.read() as tx:
+            channel = channels_store.find(tx, name)
+            if channel is None:
+                raise ChannelNotFound(f"There is no channel {name!r}.")
+            return heartbeat_store.of_channel(tx, channel.uid)
 
     def page(self, *, limit: int, after: str, by: Principal) -> StatusPage:
         """Return a summary of each channel after `after` that the principal may see.

@@ -274,7 +274,10 @@ _AT_LEAST = (
 )
 
 
-_HEARTBEAT = "Later heartbeats make no new status: see `health` for whether they are in time"
+_HEARTBEAT = (
+    "Later heartbeats make no new status: `health` tells whether they are in time, and "
+    "`GET /v1/channels/{name}/heartbeats` has their times"
+)
 
 
 class StatusChannel(BaseModel):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker_calls import broker_at, fetched, produced
+from broker_calls import broker_at, fetch, produce_values
 from sluiceway import Channel, Gateway
 from sluiceway.broker import Broker, CreateTopicRequest
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
@@ -30,8 +30,8 @@ def test_a_created_topic_is_a_channel_of_bytes_and_is_deleted_when_read(
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(name)
         assert (channel.format, channel.partitions) == ("bytes", 2)
-        assert produced(broker, channel, [b"anything"]).err == 0
-        assert fetched(broker, channel).messages[0].value == b"anything"
+        assert produce_values(broker, channel, [b"anything"]).err == 0
+        assert fetch(broker, channel).messages[0].value == b"anything"
         with pytest.raises(Conflict):
             broker.create_topics([request])
         with pytest.raises(Conflict) as caught:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker_calls import encoded, fetched, limit, produced
+from broker_calls import encode, fetch, fetch_offset, produce_values
 from ledger_view import LedgerView
 from sluiceway import Channel
 from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest
@@ -51,13 +51,13 @@ def test_each_request_is_committed_before_it_returns(
     broker: Broker, channel: Channel, ledger: LedgerView
 ) -> None:
     request = ProduceRequest(required_acks=-1)
-    for number, value in enumerate(encoded(channel, 10)):
+    for number, value in enumerate(encode(channel, 10)):
         request.add_message(Message(value), channel.name, number % 2)
     response = broker.produce_messages(request)
     assert response is not None
     assert [reported.err for reported in response.topics[channel.name].values()] == [0, 0]
     assert ledger.ids(channel) == list(range(10))
-    assert produced(broker, channel, encoded(channel, 5, 10)).err == 0
+    assert produce_values(broker, channel, encode(channel, 5, 10)).err == 0
     assert ledger.ids(channel) == list(range(15))
     assert ledger.kinds(channel) == ["commit", "commit"]
 
@@ -65,45 +65,45 @@ def test_each_request_is_committed_before_it_returns(
 def test_an_invalid_message_commits_nothing_of_its_partition(
     broker: Broker, channel: Channel, ledger: LedgerView
 ) -> None:
-    assert produced(broker, channel, [*encoded(channel, 3), b"invalid"]).err != 0
+    assert produce_values(broker, channel, [*encode(channel, 3), b"invalid"]).err != 0
     assert ledger.ids(channel) == []
 
 
 def test_unacknowledged_requests_are_refused(broker: Broker, channel: Channel) -> None:
     with pytest.raises(OptionError, match="required_acks is 0"):
-        produced(broker, channel, encoded(channel, 1), required_acks=0)
+        produce_values(broker, channel, encode(channel, 1), required_acks=0)
 
 
 def test_only_committed_messages_are_fetched(broker: Broker, channel: Channel) -> None:
-    sent = encoded(channel, 6)
-    produced(broker, channel, sent[:3])
+    sent = encode(channel, 6)
+    produce_values(broker, channel, sent[:3])
     abandon(channel, 20)
-    produced(broker, channel, sent[3:])
-    found = fetched(broker, channel)
+    produce_values(broker, channel, sent[3:])
+    found = fetch(broker, channel)
     assert values(found) == sent
     end = found.messages[-1].offset + 1
     assert found.max_offset == end > 6
-    assert limit(broker, channel, OffsetType.LATEST).offset == [end]
-    assert limit(broker, channel, OffsetType.EARLIEST).offset == [0]
-    assert values(fetched(broker, channel, end, timeout=50)) == []
-    assert values(fetched(broker, channel, 4, timeout=50)) == sent[3:]
+    assert fetch_offset(broker, channel, OffsetType.LATEST).offset == [end]
+    assert fetch_offset(broker, channel, OffsetType.EARLIEST).offset == [0]
+    assert values(fetch(broker, channel, end, timeout=50)) == []
+    assert values(fetch(broker, channel, 4, timeout=50)) == sent[3:]
 
 
 def test_an_open_batch_hides_later_records(broker: Broker, channel: Channel) -> None:
-    sent = encoded(channel, 4)
+    sent = encode(channel, 4)
     with channel.writer(partition=0) as writer:
         with writer.batch("open"):
             writer.write(readings(2, 100))
-            produced(broker, channel, sent)
-            assert values(fetched(broker, channel, timeout=50)) == []
-        assert len(values(fetched(broker, channel))) == 6
+            produce_values(broker, channel, sent)
+            assert values(fetch(broker, channel, timeout=50)) == []
+        assert len(values(fetch(broker, channel))) == 6
 
 
 def test_a_waiting_fetch_gets_the_next_commit(broker: Broker, channel: Channel) -> None:
-    sent = encoded(channel, 2)
+    sent = encode(channel, 2)
     found: list[Any] = []
     waiting = threading.Thread(
-        target=lambda: found.append(fetched(broker, channel, timeout=20_000)), daemon=True
+        target=lambda: found.append(fetch(broker, channel, timeout=20_000)), daemon=True
     )
     waiting.start()
     with channel.writer(partition=0) as writer:
@@ -113,7 +113,7 @@ def test_a_waiting_fetch_gets_the_next_commit(broker: Broker, channel: Channel) 
 
 
 def test_an_offset_past_the_committed_end_is_out_of_range(broker: Broker, channel: Channel) -> None:
-    produced(broker, channel, encoded(channel, 2))
-    response = fetched(broker, channel, 3, timeout=50)
+    produce_values(broker, channel, encode(channel, 2))
+    response = fetch(broker, channel, 3, timeout=50)
     assert response.err == OffsetOutOfRangeError.ERROR_CODE
     assert "range is 0 to 2" in response.reason

@@ -8,7 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from broker_calls import broker_at, commit, committed, encoded, fetched, limit, produced
+from broker_calls import (
+    broker_at,
+    commit,
+    encode,
+    fetch,
+    fetch_committed,
+    fetch_offset,
+    produce_values,
+)
 from scripted_gateway import Script
 from sluiceway import Channel
 from sluiceway.broker import Broker, BrokerMetadata, OffsetType, SslConfig, produce
@@ -65,16 +73,16 @@ def test_stopping_the_handler_disconnects_and_connect_creates_a_new_one(
         broker.handler.stop()
         assert not broker.connected
         with pytest.raises(SocketDisconnectedError):
-            limit(broker, channel, OffsetType.LATEST)
+            fetch_offset(broker, channel, OffsetType.LATEST)
         broker.connect()
         assert broker.connected
-        produced(broker, channel, encoded(channel, 2))
+        produce_values(broker, channel, encode(channel, 2))
         broker.connect()
-        assert len(fetched(broker, channel).messages) == 2
+        assert len(fetch(broker, channel).messages) == 2
         assert commit(broker, channel, b"g", 1).err == 0
         assert broker.offsets_channel_handler is not None
         broker.offsets_channel_handler.stop()
-        assert committed(broker, channel, b"g").offset == 1
+        assert fetch_committed(broker, channel, b"g").offset == 1
     assert channel.endpoints()[-1].state == "closed"
 
 
@@ -108,7 +116,7 @@ def test_raise_errors_raises_pykafkas_exceptions(gateway_url: str, new_channel: 
         assert caught.value.ERROR_CODE == 3
         with pytest.raises(UnknownMemberId):
             broker.heartbeat("c", b"g", 1, b"nobody")
-        assert limit(broker, channel, OffsetType.EARLIEST).offset == [0]
+        assert fetch_offset(broker, channel, OffsetType.EARLIEST).offset == [0]
 
 
 def test_every_code_has_an_exception_with_a_unique_code() -> None:
@@ -140,16 +148,16 @@ def test_client_certificates_and_an_empty_host_are_refused() -> None:
 
 PROGRAM = """
 import sys
-from broker_calls import broker_at, produced, encoded
+from broker_calls import broker_at, encode, produce_values
 from sluiceway import Gateway
 url, name = sys.argv[1:]
 broker = broker_at(url)
 with Gateway(url) as gateway:
     channel = gateway.channel(name)
-    produced(broker, channel, encoded(channel, 2))
+    produce_values(broker, channel, encode(channel, 2))
     # Only the exit waits for these.
-    large = encoded(channel, 1)[0] + bytes(900_000)
-    produced(broker, channel, [large] * 20, required_acks=0)
+    large = encode(channel, 1)[0] + bytes(900_000)
+    produce_values(broker, channel, [large] * 20, required_acks=0)
 """
 
 
@@ -173,7 +181,7 @@ def test_a_program_ended_by_an_exception_fails_its_writers(
 ) -> None:
     channel = new_channel()
     broker = broker_at(gateway_url)
-    produced(broker, channel, encoded(channel, 2))
+    produce_values(broker, channel, encode(channel, 2))
     # Python sets this before it runs the exit handlers.
     monkeypatch.setattr(sys, "last_value", RuntimeError("out of paper"), raising=False)
     produce._close_all()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker_calls import broker_at, commit, committed, encoded, fetched, produced
+from broker_calls import broker_at, commit, encode, fetch, fetch_committed, produce_values
 from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.broker import Broker, PartitionOffsetCommitRequest, PartitionOffsetFetchRequest
@@ -155,12 +155,12 @@ def test_a_member_without_heartbeats_loses_its_partitions(
 
 
 def test_a_member_commits_in_its_generation(broker: Broker, channel: Channel) -> None:
-    produced(broker, channel, encoded(channel, 10), 1)
+    produce_values(broker, channel, encode(channel, 10), 1)
     member, _ = joined(broker, channel)
-    assert committed(broker, channel, b"g", 1).offset == -1
-    fetched(broker, channel, partition=1)
+    assert fetch_committed(broker, channel, b"g", 1).offset == -1
+    fetch(broker, channel, partition=1)
     assert member.commit(1, 7).err == 0
-    reported = committed(broker, channel, b"g", 1)
+    reported = fetch_committed(broker, channel, b"g", 1)
     assert (reported.offset, reported.metadata, reported.err) == (7, b"", 0)
     assert channel.committed("g")[1].offset == 7
     member.generation -= 1
@@ -170,8 +170,8 @@ def test_a_member_commits_in_its_generation(broker: Broker, channel: Channel) ->
 
 
 def test_commits_store_metadata_with_the_offset(broker: Broker, channel: Channel) -> None:
-    produced(broker, channel, encoded(channel, 3))
-    fetched(broker, channel)
+    produce_values(broker, channel, encode(channel, 3))
+    fetch(broker, channel)
     member, _ = joined(broker, channel)
     topic = channel.name.encode()
 
@@ -185,17 +185,17 @@ def test_commits_store_metadata_with_the_offset(broker: Broker, channel: Channel
         for metadata in (b"first", "größer", b""):
             assert asked(group, 2, metadata) == 0
             expected = metadata.encode() if isinstance(metadata, str) else metadata
-            assert tuple(committed(broker, channel, group)) == (2, expected, 0)
+            assert tuple(fetch_committed(broker, channel, group)) == (2, expected, 0)
         assert asked(group, 3, b"x" * 4097) == OffsetMetadataTooLarge.ERROR_CODE
         for wrong in (b"\xff", b"a\0b", 5):
             with pytest.raises(OptionError, match="it takes"):
                 asked(group, 3, wrong)
-        assert committed(broker, channel, group).offset == 2
+        assert fetch_committed(broker, channel, group).offset == 2
 
 
 def test_a_commit_of_revoked_partitions_is_refused(broker: Broker, channel: Channel) -> None:
-    produced(broker, channel, encoded(channel, 3), 1)
-    fetched(broker, channel, partition=1)
+    produce_values(broker, channel, encode(channel, 3), 1)
+    fetch(broker, channel, partition=1)
     first, _ = joined(broker, channel)
     Member(broker, channel).join()
     before = first.generation
@@ -214,28 +214,28 @@ def test_a_commit_of_revoked_partitions_is_refused(broker: Broker, channel: Chan
 def test_commits_past_fetched_offsets_or_backwards_are_refused(
     broker: Broker, channel: Channel
 ) -> None:
-    produced(broker, channel, encoded(channel, 10))
+    produce_values(broker, channel, encode(channel, 10))
     member, _ = joined(broker, channel)
     beyond = OffsetOutOfRangeError.ERROR_CODE
     assert member.commit(0, 1).err == beyond
-    size = len(encoded(channel, 1)[0])
-    last = fetched(broker, channel, max_bytes=4 * size).messages[-1].offset
+    size = len(encode(channel, 1)[0])
+    last = fetch(broker, channel, max_bytes=4 * size).messages[-1].offset
     reported = member.commit(0, last + 2)
     assert reported.err == beyond
     assert f"which end at {last + 1}" in reported.reason
     assert member.commit(0, last + 1).err == 0
     assert member.commit(0, 1).err == beyond
-    assert committed(broker, channel, b"g").offset == last + 1
+    assert fetch_committed(broker, channel, b"g").offset == last + 1
     # A fetch from an offset allows commits up to that offset.
-    fetched(broker, channel, 10, timeout=0)
+    fetch(broker, channel, 10, timeout=0)
     assert member.commit(0, 10).err == 0
 
 
 def test_valid_partitions_are_committed_beside_refused_ones(
     broker: Broker, channel: Channel
 ) -> None:
-    produced(broker, channel, encoded(channel, 2))
-    fetched(broker, channel)
+    produce_values(broker, channel, encode(channel, 2))
+    fetch(broker, channel)
     member, _ = joined(broker, channel)
     places = [(0, 2), (1, 5), (9, 0)]
     asked = [PartitionOffsetCommitRequest(channel.name, p, at, 0, b"") for p, at in places]
@@ -248,7 +248,7 @@ def test_valid_partitions_are_committed_beside_refused_ones(
     }
     unknown = UnknownTopicOrPartition.ERROR_CODE
     assert response.topics[b"no-such-channel"][0].err == unknown
-    assert committed(broker, channel, b"g").offset == 2
+    assert fetch_committed(broker, channel, b"g").offset == 2
     nowhere = PartitionOffsetFetchRequest(channel.name, 9)
     reported = broker.fetch_consumer_group_offsets(b"g", [nowhere]).topics[channel.name][9]
     assert (reported.offset, reported.err) == (-1, unknown)
@@ -278,8 +278,8 @@ def test_a_dismissed_member_is_unknown(broker: Broker, channel: Channel) -> None
 
 
 def test_a_member_rejoins_after_a_reset(broker: Broker, channel: Channel) -> None:
-    produced(broker, channel, encoded(channel, 4))
-    fetched(broker, channel)
+    produce_values(broker, channel, encode(channel, 4))
+    fetch(broker, channel)
     member, _ = joined(broker, channel)
     assert member.commit(0, 3).err == 0
     channel.reset("g", {0: 1}, reason="again", force=True)
@@ -287,7 +287,7 @@ def test_a_member_rejoins_after_a_reset(broker: Broker, channel: Channel) -> Non
     assert member.beat() == REBALANCE
     member.join()
     assert member.sync() == [0, 1, 2, 3]
-    assert committed(broker, channel, b"g").offset == 1
+    assert fetch_committed(broker, channel, b"g").offset == 1
     assert member.commit(0, 2).err == 0
 
 
@@ -315,29 +315,29 @@ def test_a_group_has_one_channel_and_one_kind_of_members(
 def test_commits_without_membership_follow_a_recreated_channel(
     broker: Broker, channel: Channel, gateway_url: str
 ) -> None:
-    produced(broker, channel, encoded(channel, 3))
-    fetched(broker, channel)
+    produce_values(broker, channel, encode(channel, 3))
+    fetch(broker, channel)
     assert commit(broker, channel, b"g", 3).err == 0
     channel.delete(force=True)
     with Gateway(gateway_url) as gateway:
         anew = gateway.channel(channel.name, channel.schema)
-        fetched(broker, anew)
-        produced(broker, anew, encoded(anew, 2))
-        assert len(fetched(broker, anew).messages) == 2
+        fetch(broker, anew)
+        produce_values(broker, anew, encode(anew, 2))
+        assert len(fetch(broker, anew).messages) == 2
         # The first commit detects the new channel.
         assert commit(broker, anew, b"g", 2).err
         assert commit(broker, anew, b"g", 2).err == 0
-        assert committed(broker, anew, b"g").offset == 2
+        assert fetch_committed(broker, anew, b"g").offset == 2
 
 
 def test_commits_without_membership_need_a_group_without_members(
     broker: Broker, channel: Channel
 ) -> None:
-    produced(broker, channel, encoded(channel, 5))
-    fetched(broker, channel)
+    produce_values(broker, channel, encode(channel, 5))
+    fetch(broker, channel)
     assert commit(broker, channel, b"alone", 2).err == 0
     assert commit(broker, channel, b"alone", 3).err == 0
-    assert committed(broker, channel, b"alone").offset == 3
+    assert fetch_committed(broker, channel, b"alone").offset == 3
     assert commit(broker, channel, b"alone", 1).err == OffsetOutOfRangeError.ERROR_CODE
     assert commit(broker, channel, b"alone", 6).err == OffsetOutOfRangeError.ERROR_CODE
     member = Member(broker, channel, b"alone")
@@ -353,8 +353,8 @@ def test_commits_without_membership_need_a_group_without_members(
 def test_a_commit_without_membership_does_not_overtake_a_member(
     broker: Broker, channel: Channel
 ) -> None:
-    produced(broker, channel, encoded(channel, 5))
-    fetched(broker, channel)
+    produce_values(broker, channel, encode(channel, 5))
+    fetch(broker, channel)
     assert commit(broker, channel, b"alone", 2).err == 0
     with channel.reader(group="alone", until="now") as reader:
         assert reader.read(1)[0]["id"] == 2
@@ -362,26 +362,26 @@ def test_a_commit_without_membership_does_not_overtake_a_member(
     for _ in range(2):
         assert commit(broker, channel, b"alone", 4).err == IllegalGeneration.ERROR_CODE
     # After fetching the committed offset, commits continue from there.
-    assert committed(broker, channel, b"alone").offset == 3
+    assert fetch_committed(broker, channel, b"alone").offset == 3
     assert commit(broker, channel, b"alone", 4).err == 0
 
 
 def test_a_commit_without_membership_does_not_undo_a_reset(
     broker: Broker, channel: Channel
 ) -> None:
-    produced(broker, channel, encoded(channel, 5))
-    fetched(broker, channel)
+    produce_values(broker, channel, encode(channel, 5))
+    fetch(broker, channel)
     assert commit(broker, channel, b"alone", 4).err == 0
     channel.reset("alone", {0: 1}, reason="again")
     for _ in range(2):
         assert commit(broker, channel, b"alone", 5).err == IllegalGeneration.ERROR_CODE
-    assert committed(broker, channel, b"alone").offset == 1
+    assert fetch_committed(broker, channel, b"alone").offset == 1
 
 
 def test_members_are_listed_as_the_channels_readers(broker: Broker, channel: Channel) -> None:
     member, _ = joined(broker, channel)
-    produced(broker, channel, encoded(channel, 5))
-    fetched(broker, channel)
+    produce_values(broker, channel, encode(channel, 5))
+    fetch(broker, channel)
     member.beat()
     (reader,) = [each for each in channel.endpoints() if each.role == "reader"]
     assert (reader.id, reader.group, reader.state) == (member.id.decode(), "g", "started")
@@ -410,8 +410,8 @@ def test_threads_of_one_process_commit_without_conflicts(
     channel = new_channel(partitions=4)
     with broker_at(gateway_url) as broker, ThreadPoolExecutor(4) as threads:
         for partition in range(4):
-            produced(broker, channel, encoded(channel, 10), partition)
-            fetched(broker, channel, partition=partition)
+            produce_values(broker, channel, encode(channel, 10), partition)
+            fetch(broker, channel, partition=partition)
 
         def work(partition: int) -> set[int]:
             reported = [
@@ -420,7 +420,7 @@ def test_threads_of_one_process_commit_without_conflicts(
             return {each.err for each in reported}
 
         assert list(threads.map(work, range(4))) == [{0}] * 4
-        assert [committed(broker, channel, b"t", p).offset for p in range(4)] == [10] * 4
+        assert [fetch_committed(broker, channel, b"t", p).offset for p in range(4)] == [10] * 4
 
 
 def test_a_lost_answer_to_a_commit_without_membership_is_resolved_by_the_next(
@@ -431,15 +431,15 @@ def test_a_lost_answer_to_a_commit_without_membership_is_resolved_by_the_next(
         closing(Relay(int(gateway_url.rpartition(":")[2]))) as way,
         broker_at(way.url, offsets_channel_socket_timeout_ms=500) as cut_off,
     ):
-        produced(broker, channel, encoded(channel, 10))
-        fetched(broker, channel)
+        produce_values(broker, channel, encode(channel, 10))
+        fetch(broker, channel)
         assert commit(cut_off, channel, b"d", 2).err == 0
-        way.deaf = True
+        way.closes_at_response = True
         with pytest.raises(SocketDisconnectedError):
             commit(cut_off, channel, b"d", 5)
-        way.deaf = False
+        way.closes_at_response = False
         assert commit(cut_off, channel, b"d", 9).err == 0
-        assert committed(broker, channel, b"d").offset == 9
+        assert fetch_committed(broker, channel, b"d").offset == 9
 
 
 @pytest.mark.parametrize("beats", [True, False], ids=["heartbeat first", "join first"])
@@ -447,10 +447,10 @@ def test_a_member_past_its_heartbeat_timeout_rejoins_with_its_id(
     broker: Broker, new_channel: NewChannel, beats: bool
 ) -> None:
     channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=100, timeout_ms=1000))
-    produced(broker, channel, encoded(channel, 5))
+    produce_values(broker, channel, encode(channel, 5))
     member, partitions = joined(broker, channel)
     assert partitions == [0, 1]
-    fetched(broker, channel)
+    fetch(broker, channel)
     until(lambda: not [each for each in channel.endpoints() if each.role == "reader"])
     assert member.commit(0, 5).err == IllegalGeneration.ERROR_CODE
     if beats:

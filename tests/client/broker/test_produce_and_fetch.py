@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker_calls import broker_at, encoded, fetched, limit, produced
+from broker_calls import broker_at, encode, fetch, fetch_offset, produce_values
 from sluiceway import Channel, Gateway, Retention
 from sluiceway.broker import (
     Broker,
@@ -27,6 +27,7 @@ from sluiceway.broker.exceptions import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartition,
 )
+from sluiceway.broker.sources import FetchedPartition
 from sluiceway.errors import OptionError
 from topics import Topics, readings
 from waiting import until
@@ -45,7 +46,7 @@ def values(response: Any) -> list[bytes | None]:
 
 
 def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channel) -> None:
-    sent = encoded(channel, 5)
+    sent = encode(channel, 5)
     request = ProduceRequest(compression_type=CompressionType.GZIP, required_acks=-1)
     moment = dt.datetime(2020, 1, 2, tzinfo=dt.UTC)
     for partition, value in enumerate(sent[:2]):
@@ -60,9 +61,9 @@ def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channe
         0: (0, 0),
         1: (0, 0),
     }
-    assert produced(broker, channel, sent[2:]).offset == 1
+    assert produce_values(broker, channel, sent[2:]).offset == 1
 
-    reported = fetched(broker, channel, min_bytes=sum(map(len, sent)) - len(sent[1]))
+    reported = fetch(broker, channel, min_bytes=sum(map(len, sent)) - len(sent[1]))
     assert (reported.err, values(reported)) == (0, [sent[0], *sent[2:]])
     assert reported.max_offset == 4
     first = reported.messages[0]
@@ -76,16 +77,16 @@ def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channe
 def test_a_fetch_begins_at_its_offset_and_ends_at_max_bytes(
     broker: Broker, channel: Channel
 ) -> None:
-    sent = encoded(channel, 50)
-    produced(broker, channel, sent)
+    sent = encode(channel, 50)
+    produce_values(broker, channel, sent)
     three = sum(map(len, sent[7:10]))
-    assert values(fetched(broker, channel, 7, max_bytes=three)) == sent[7:10]
+    assert values(fetch(broker, channel, 7, max_bytes=three)) == sent[7:10]
     # The next offset, a step ahead, a step back, and another one.
-    assert values(fetched(broker, channel, 10, max_bytes=1)) == sent[10:11]
-    assert values(fetched(broker, channel, 13, max_bytes=len(sent[13]))) == sent[13:14]
-    assert values(fetched(broker, channel, 8, max_bytes=1)) == sent[8:9]
-    assert values(fetched(broker, channel, 40)) == sent[40:]
-    reported = fetched(broker, channel, 50, timeout=0)
+    assert values(fetch(broker, channel, 10, max_bytes=1)) == sent[10:11]
+    assert values(fetch(broker, channel, 13, max_bytes=len(sent[13]))) == sent[13:14]
+    assert values(fetch(broker, channel, 8, max_bytes=1)) == sent[8:9]
+    assert values(fetch(broker, channel, 40)) == sent[40:]
+    reported = fetch(broker, channel, 50, timeout=0)
     assert (values(reported), reported.max_offset, reported.err) == ([], 50, 0)
 
 
@@ -96,8 +97,8 @@ def test_several_partitions_of_several_channels_are_fetched_together(
     asked, sent = [], {}
     for channel in channels:
         for partition in (0, 1):
-            sent[channel.name, partition] = encoded(channel, 3, first=10 * partition)
-            produced(broker, channel, sent[channel.name, partition], partition)
+            sent[channel.name, partition] = encode(channel, 3, first=10 * partition)
+            produce_values(broker, channel, sent[channel.name, partition], partition)
             asked.append(PartitionFetchRequest(channel.name, partition, 0))
     everything = sum(len(each) for part in sent.values() for each in part)
     response = broker.fetch_messages(asked, min_bytes=everything)
@@ -111,19 +112,19 @@ def test_several_partitions_of_several_channels_are_fetched_together(
 def test_a_fetch_waits_for_min_bytes_or_its_timeout(
     broker: Broker, channel: Channel, gateway_url: str
 ) -> None:
-    sent = encoded(channel, 2)
-    produced(broker, channel, sent[:1])
-    assert values(fetched(broker, channel, timeout=60_000, min_bytes=1)) == sent[:1]
+    sent = encode(channel, 2)
+    produce_values(broker, channel, sent[:1])
+    assert values(fetch(broker, channel, timeout=60_000, min_bytes=1)) == sent[:1]
     begun_s = time.monotonic()
-    assert values(fetched(broker, channel, timeout=1000, min_bytes=10_000)) == sent[:1]
+    assert values(fetch(broker, channel, timeout=1000, min_bytes=10_000)) == sent[:1]
     assert time.monotonic() - begun_s >= 1
     # It waits for more messages, after one message and without any.
     with ThreadPoolExecutor() as threads, broker_at(gateway_url) as another:
         both = threads.submit(
-            fetched, broker, channel, timeout=60_000, min_bytes=len(sent[0] + sent[1])
+            fetch, broker, channel, timeout=60_000, min_bytes=len(sent[0] + sent[1])
         )
-        second = threads.submit(fetched, another, channel, 1, timeout=60_000)
-        produced(broker, channel, sent[1:])
+        second = threads.submit(fetch, another, channel, 1, timeout=60_000)
+        produce_values(broker, channel, sent[1:])
         assert values(both.result()) == sent
         assert values(second.result()) == sent[1:]
 
@@ -131,12 +132,12 @@ def test_a_fetch_waits_for_min_bytes_or_its_timeout(
 def test_threads_that_share_a_broker_produce_each_message_once(
     gateway_url: str, channel: Channel
 ) -> None:
-    messages = encoded(channel, 160)
+    messages = encode(channel, 160)
 
     def produce(number: int) -> None:
         own = messages[10 * number : 10 * number + 10]
-        assert produced(another, channel, own[:5], number % 2).err == 0
-        assert produced(another, channel, own[5:], number % 2, required_acks=0) is None
+        assert produce_values(another, channel, own[:5], number % 2).err == 0
+        assert produce_values(another, channel, own[5:], number % 2, required_acks=0) is None
 
     with broker_at(gateway_url) as another, ThreadPoolExecutor(16) as threads:
         for done in [threads.submit(produce, number) for number in range(16)]:
@@ -148,18 +149,18 @@ def test_threads_that_share_a_broker_produce_each_message_once(
 def test_offset_limits_are_beginning_end_and_first_offset_not_older(
     broker: Broker, channel: Channel, topics: Topics
 ) -> None:
-    assert limit(broker, channel, OffsetType.EARLIEST).offset == [0]
-    assert limit(broker, channel, OffsetType.LATEST).offset == [0]
+    assert fetch_offset(broker, channel, OffsetType.EARLIEST).offset == [0]
+    assert fetch_offset(broker, channel, OffsetType.LATEST).offset == [0]
     request = ProduceRequest()
-    for index, value in enumerate(encoded(channel, 4)):
+    for index, value in enumerate(encode(channel, 4)):
         request.add_message(Message(value, timestamp=1000 * (index + 1)), channel.name, 0)
     broker.produce_messages(request)
     topics.truncate(channel.status.topic.name, 0, before=1)
-    assert limit(broker, channel, OffsetType.EARLIEST).offset == [1]
-    assert limit(broker, channel, OffsetType.LATEST).offset == [4]
-    assert limit(broker, channel, 2001).offset == [2]
+    assert fetch_offset(broker, channel, OffsetType.EARLIEST).offset == [1]
+    assert fetch_offset(broker, channel, OffsetType.LATEST).offset == [4]
+    assert fetch_offset(broker, channel, 2001).offset == [2]
     # No message is that young, so the result is the end.
-    assert limit(broker, channel, 10_000).offset == [4]
+    assert fetch_offset(broker, channel, 10_000).offset == [4]
 
 
 def test_metadata_has_channels_partitions_and_kafkas_brokers(
@@ -181,14 +182,14 @@ def test_metadata_has_channels_partitions_and_kafkas_brokers(
     # A Broker for it uses the same gateway.
     with Broker.from_metadata(kafka, None, 20_000, 20_000) as named:
         assert (named.id, named.host, named.port) == (kafka.id, kafka.host, kafka.port)
-        assert limit(named, channel, OffsetType.LATEST).offset == [0]
+        assert fetch_offset(named, channel, OffsetType.LATEST).offset == [0]
 
 
 def test_unknown_topics_and_partitions_are_refused_one_by_one(
     broker: Broker, channel: Channel
 ) -> None:
-    (sent,) = encoded(channel, 1)
-    produced(broker, channel, [sent])
+    (sent,) = encode(channel, 1)
+    produce_values(broker, channel, [sent])
     nowhere = [(b"no-such-channel", 0), (channel.name.encode(), 2), (channel.name.encode(), -1)]
     unknown = UnknownTopicOrPartition.ERROR_CODE
     places = [*nowhere, (channel.name.encode(), 0)]
@@ -211,41 +212,63 @@ def test_unknown_topics_and_partitions_are_refused_one_by_one(
 def test_an_offset_out_of_range_is_refused_and_the_next_fetch_works(
     broker: Broker, channel: Channel, topics: Topics
 ) -> None:
-    sent = encoded(channel, 3)
-    produced(broker, channel, sent)
+    sent = encode(channel, 3)
+    produce_values(broker, channel, sent)
     topics.truncate(channel.status.topic.name, 0, before=1)
     for offset in (0, 4, -7):
-        reported = fetched(broker, channel, offset)
+        reported = fetch(broker, channel, offset)
         assert (reported.err, reported.messages) == (OffsetOutOfRangeError.ERROR_CODE, [])
-    assert "its range is 1 to 3" in fetched(broker, channel, 4).reason
-    assert values(fetched(broker, channel, 1)) == sent[1:]
+    assert "its range is 1 to 3" in fetch(broker, channel, 4).reason
+    assert values(fetch(broker, channel, 1)) == sent[1:]
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_messages_of_an_interrupted_fetch_are_fetched_again(
+    broker: Broker, new_channel: NewChannel, delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = new_channel(partitions=1, delivery=delivery)
+    sent = encode(channel, 20)
+    produce_values(broker, channel, sent)
+    add, left = FetchedPartition.add, [2]
+
+    def add_two(partition: FetchedPartition, message: Any) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        add(partition, message)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FetchedPartition, "add", add_two)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(broker, channel, min_bytes=10_000, timeout=5_000)
+    assert values(fetch(broker, channel, min_bytes=sum(map(len, sent)))) == sent
 
 
 def test_new_partitions_of_a_channel_are_found(broker: Broker, channel: Channel) -> None:
-    assert limit(broker, channel, OffsetType.LATEST, 2).err
+    assert fetch_offset(broker, channel, OffsetType.LATEST, 2).err
     channel.update(partitions=3)
-    assert limit(broker, channel, OffsetType.LATEST, 2).offset == [0]
+    assert fetch_offset(broker, channel, OffsetType.LATEST, 2).offset == [0]
 
 
 def test_a_recreated_channel_is_another_one(
     broker: Broker, channel: Channel, gateway_url: str
 ) -> None:
-    produced(broker, channel, encoded(channel, 3))
-    assert len(fetched(broker, channel).messages) == 3
+    produce_values(broker, channel, encode(channel, 3))
+    assert len(fetch(broker, channel).messages) == 3
     channel.delete(force=True)
     # This also ends a long fetch.
-    assert fetched(broker, channel, 3, timeout=60_000).err == UnknownTopicOrPartition.ERROR_CODE
+    assert fetch(broker, channel, 3, timeout=60_000).err == UnknownTopicOrPartition.ERROR_CODE
     with Gateway(gateway_url) as gateway:
         anew = gateway.channel(channel.name, channel.schema)
-        sent = encoded(anew, 1)
-        produced(broker, anew, sent)
-        assert values(fetched(broker, anew)) == sent
+        sent = encode(anew, 1)
+        produce_values(broker, anew, sent)
+        assert values(fetch(broker, anew)) == sent
 
 
 def test_undecodable_messages_are_refused_with_their_partition(
     broker: Broker, channel: Channel
 ) -> None:
-    good, other = encoded(channel, 2)
+    good, other = encode(channel, 2)
     bad = [b"plain", b"", None, b"\x00\xff\xff\xff\xff" + good[5:]]
     for value in bad:
         request = ProduceRequest()
@@ -258,52 +281,52 @@ def test_undecodable_messages_are_refused_with_their_partition(
         assert reported[0].err == InvalidMessageError.ERROR_CODE
         assert reported[0].reason.startswith("message 1: ")
         assert reported[1].err == 0
-    assert limit(broker, channel, OffsetType.LATEST, 0).offset == [0]
-    assert limit(broker, channel, OffsetType.LATEST, 1).offset == [len(bad)]
+    assert fetch_offset(broker, channel, OffsetType.LATEST, 0).offset == [0]
+    assert fetch_offset(broker, channel, OffsetType.LATEST, 1).offset == [len(bad)]
 
 
 @pytest.mark.parametrize("reconnected", [False, True])
 def test_messages_with_a_new_schema_are_accepted(
     broker: Broker, channel: Channel, reconnected: bool
 ) -> None:
-    produced(broker, channel, encoded(channel, 1))
+    produce_values(broker, channel, encode(channel, 1))
     if reconnected:
         broker.connect()
     newer = channel.schema.definition | {}
     field = {"name": "note", "type": ["null", "string"], "default": None}
     newer["fields"] = [*newer["fields"], field]
     channel.update(schema=newer)
-    (old,) = encoded(channel, 1)
-    assert produced(broker, channel, [old + b"\x00"]).err == 0
+    (old,) = encode(channel, 1)
+    assert produce_values(broker, channel, [old + b"\x00"]).err == 0
 
 
 def test_a_message_that_is_too_large_is_refused(broker: Broker, new_channel: NewChannel) -> None:
     channel = new_channel(config={"max.message.bytes": "2000"})
-    reported = produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000])
+    reported = produce_values(broker, channel, [encode(channel, 1)[0] + b"x" * 3000])
     assert reported.err == MessageSizeTooLarge.ERROR_CODE
     assert "the limit of the channel is 2,000" in reported.reason
     channel.update(config={"max.message.bytes": "20000"})
     # Kafka's brokers may learn the new limit a moment later.
-    until(lambda: produced(broker, channel, [encoded(channel, 1)[0] + b"x" * 3000]).err == 0)
+    until(lambda: produce_values(broker, channel, [encode(channel, 1)[0] + b"x" * 3000]).err == 0)
 
 
 def test_a_closed_channel_refuses_messages(broker: Broker, channel: Channel) -> None:
-    sent = encoded(channel, 1)
+    sent = encode(channel, 1)
     channel.close(force=True)
-    assert produced(broker, channel, sent).err == InvalidTopic.ERROR_CODE
+    assert produce_values(broker, channel, sent).err == InvalidTopic.ERROR_CODE
 
 
 def test_without_acknowledgement_closing_waits_for_delivery(
     gateway_url: str, channel: Channel
 ) -> None:
     with broker_at(gateway_url) as broker:
-        assert produced(broker, channel, encoded(channel, 3), required_acks=0) is None
+        assert produce_values(broker, channel, encode(channel, 3), required_acks=0) is None
     assert channel.endpoints()[0].ends == {0: 3}
 
 
 def test_closing_reports_the_ends_to_readers(gateway_url: str, channel: Channel) -> None:
     with broker_at(gateway_url) as broker:
-        produced(broker, channel, encoded(channel, 3))
+        produce_values(broker, channel, encode(channel, 3))
         # The next heartbeat reports it.
         until(lambda: [(e.role, e.state) for e in channel.endpoints()] == [("writer", "started")])
     (writer,) = channel.endpoints()
@@ -318,7 +341,7 @@ def test_leaving_a_broker_by_an_exception_fails_its_writers(
 ) -> None:
     def work() -> None:
         with broker_at(gateway_url) as broker:
-            produced(broker, channel, encoded(channel, 3))
+            produce_values(broker, channel, encode(channel, 3))
             raise RuntimeError("out of paper")
 
     with pytest.raises(RuntimeError):
@@ -331,8 +354,8 @@ def test_a_channel_of_bytes_accepts_any_message(broker: Broker, gateway_url: str
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(f"raw-{uuid.uuid4().hex[:8]}", format="bytes")
     sent: list[Any] = [b"plain", b"", None]
-    assert produced(broker, channel, sent).err == 0
-    reported = fetched(broker, channel, min_bytes=5)
+    assert produce_values(broker, channel, sent).err == 0
+    reported = fetch(broker, channel, min_bytes=5)
     assert values(reported) == sent
 
 
@@ -340,9 +363,9 @@ def test_arrow_batches_pass_unchanged(broker: Broker, new_channel: NewChannel) -
     channel = new_channel(format="arrow")
     with channel.writer() as writer:
         writer.write(readings(10))
-    (message,) = fetched(broker, channel).messages
-    assert produced(broker, channel, [message.value]).err == 0
-    assert produced(broker, channel, [b"plain"]).err == InvalidMessageError.ERROR_CODE
+    (message,) = fetch(broker, channel).messages
+    assert produce_values(broker, channel, [message.value]).err == 0
+    assert produce_values(broker, channel, [b"plain"]).err == InvalidMessageError.ERROR_CODE
     with channel.reader(until="now") as reader:
         assert len(list(reader)) == 20
 
@@ -380,9 +403,9 @@ def test_invalid_arguments_raise(
 def test_new_partitions_are_read_to_their_ends(gateway_url: str, new_channel: NewChannel) -> None:
     channel = new_channel()
     with broker_at(gateway_url) as broker:
-        produced(broker, channel, encoded(channel, 1))
+        produce_values(broker, channel, encode(channel, 1))
         channel.update(partitions=2)
-        assert produced(broker, channel, encoded(channel, 1, 1), partition=1).err == 0
+        assert produce_values(broker, channel, encode(channel, 1, 1), partition=1).err == 0
     with channel.reader() as reader:
         assert len(list(reader)) == 2
 
@@ -391,8 +414,8 @@ def test_refused_messages_without_acknowledgement_fail_the_writer(
     gateway_url: str, channel: Channel
 ) -> None:
     with broker_at(gateway_url) as broker:
-        produced(broker, channel, encoded(channel, 1), required_acks=0)
-        produced(broker, channel, [b"plain"], required_acks=0)
+        produce_values(broker, channel, encode(channel, 1), required_acks=0)
+        produce_values(broker, channel, [b"plain"], required_acks=0)
     (writer,) = channel.endpoints()
     assert writer.state == "error"
     assert "must begin with" in str(writer.cause)
@@ -404,9 +427,9 @@ def test_lost_messages_without_acknowledgement_fail_the_writer(
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(f"lost-{uuid.uuid4().hex[:8]}", format="bytes")
         with broker_at(gateway_url) as broker:
-            produced(broker, channel, [b"x"], required_acks=0)
+            produce_values(broker, channel, [b"x"], required_acks=0)
             channel.update(config={"max.message.bytes": "1024"})
-            produced(broker, channel, [b"x" * 5000, b"y" * 5000], required_acks=0)
+            produce_values(broker, channel, [b"x" * 5000, b"y" * 5000], required_acks=0)
         (writer,) = channel.endpoints()
         assert writer.state == "error"
         assert "MSG_SIZE_TOO_LARGE" in str(writer.cause)

@@ -5,9 +5,11 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
-from confluent_facade import NUMBER, Facade, at, offsets, taken
+from confluent_facade import NUMBER, Facade, at, offsets, poll_messages
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError
+from sluiceway.kafka.consumer import FetchedMessages
+from sluiceway.ledger.committed_stream import CommittedStream
 
 MakeConsumer = Callable[..., Consumer]
 
@@ -42,7 +44,7 @@ def test_only_committed_messages_are_returned(channel: Channel, consumer: MakeCo
     write(channel, 3, 4)
     reader = consumer(**{"auto.offset.reset": "earliest"})
     reader.subscribe([channel.name])
-    found = taken(reader, 4)
+    found = poll_messages(reader, 4)
     assert {each.topic() for each in found} == {channel.name}
     read = offsets(found)[0]
     assert read[:2] == [0, 1]
@@ -51,6 +53,27 @@ def test_only_committed_messages_are_returned(channel: Channel, consumer: MakeCo
     assert reader.poll(0.2) is None
     reader.commit(asynchronous=False)
     assert reader.committed([at(channel.name)])[0].offset == read[-1] + 1
+
+
+def test_messages_that_an_interrupted_poll_has_taken_are_returned(
+    channel: Channel, consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(channel, *range(10))
+    reader = consumer()
+    reader.assign([at(channel.name, 0, 0)])
+    poll, interrupted = CommittedStream.poll, []
+
+    def poll_then_interrupt(stream: CommittedStream, limit: int, wait_s: float) -> FetchedMessages:
+        polled = poll(stream, limit, wait_s)
+        if polled.messages and not interrupted:
+            interrupted.append(polled)
+            raise KeyboardInterrupt
+        return polled
+
+    monkeypatch.setattr(CommittedStream, "poll", poll_then_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        reader.poll(20)
+    assert offsets(poll_messages(reader, 10))[0] == [*range(10)]
 
 
 def test_an_open_batch_hides_later_records_until_it_ends(
@@ -66,7 +89,7 @@ def test_an_open_batch_hides_later_records_until_it_ends(
             write(channel, 3, partition=1)
             assert reader.get_watermark_offsets(at(channel.name, 0)) == (0, 0)
             assert reader.poll(0.2) is None
-        assert offsets(taken(reader, 3)) == {0: [0, 1], 1: [0]}
+        assert offsets(poll_messages(reader, 3)) == {0: [0, 1], 1: [0]}
     assert reader.get_watermark_offsets(at(channel.name, 0)) == (0, 2)
 
 
@@ -76,14 +99,14 @@ def test_a_restarted_consumer_continues_after_its_commit(
     write(channel, *range(10))
     first = consumer(**{"auto.offset.reset": "earliest"})
     first.subscribe([channel.name])
-    taken(first, 4)
+    poll_messages(first, 4)
     first.commit(asynchronous=False)
     first.close()
     abandon(channel, 5)
     write(channel, 10)
     second = consumer(**{"auto.offset.reset": "earliest"})
     second.subscribe([channel.name])
-    assert offsets(taken(second, 7)) == {0: [4, 5, 6, 7, 8, 9, 15]}
+    assert offsets(poll_messages(second, 7)) == {0: [4, 5, 6, 7, 8, 9, 15]}
 
 
 def test_seeking_pausing_and_resuming_lose_nothing(
@@ -94,22 +117,22 @@ def test_seeking_pausing_and_resuming_lose_nothing(
     reader = consumer()
     places = [at(channel.name, 0, 0), at(channel.name, 1, 0)]
     reader.assign(places)
-    found = taken(reader, 5)
+    found = poll_messages(reader, 5)
     reader.pause([places[0]])
-    found += taken(
+    found += poll_messages(
         reader,
         20 - len(offsets(found).get(0, [])) - len(found) - (10 - len(offsets(found).get(0, []))),
     )
     reader.resume([places[0]])
-    found += taken(reader, 20 - len(found))
+    found += poll_messages(reader, 20 - len(found))
     assert offsets(found) == {0: [*range(10)], 1: [*range(10)]}
     reader.seek(at(channel.name, 0, 7))
-    assert offsets(taken(reader, 3)) == {0: [7, 8, 9]}
+    assert offsets(poll_messages(reader, 3)) == {0: [7, 8, 9]}
     reader.seek(at(channel.name, 0, OFFSET_BEGINNING))
-    assert offsets(taken(reader, 10)) == {0: [*range(10)]}
+    assert offsets(poll_messages(reader, 10)) == {0: [*range(10)]}
     reader.seek(at(channel.name, 0, OFFSET_END))
     write(channel, 10)
-    assert offsets(taken(reader, 1)) == {0: [10]}
+    assert offsets(poll_messages(reader, 1)) == {0: [10]}
 
 
 def test_large_batches_are_consumed_beside_another_channel(
@@ -131,7 +154,7 @@ def test_the_end_is_reported_once(channel: Channel, consumer: MakeConsumer) -> N
     write(channel, 1)
     reader = consumer(**{"enable.partition.eof": True})
     reader.assign([at(channel.name, 0, 0)])
-    message, event = taken(reader, 2)
+    message, event = poll_messages(reader, 2)
     assert message.error() is None
     assert event.error().code() == KafkaError._PARTITION_EOF
     assert (event.topic(), event.partition(), event.offset()) == (channel.name, 0, 1)

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_until, raised, taken
+from confluent_facade import (
+    Facade,
+    KafkaError,
+    at,
+    codes,
+    error_code_of,
+    offsets,
+    poll_messages,
+    poll_until,
+)
 from sluiceway.confluent import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -28,7 +37,7 @@ def test_messages_of_assigned_partitions_have_the_channels_name_as_topic(
 ) -> None:
     reader = consumer()
     reader.assign([at(name, 0, 3), at(name, 1, OFFSET_BEGINNING)])
-    found = taken(reader, 17)
+    found = poll_messages(reader, 17)
     assert {message.topic() for message in found} == {name}
     assert offsets(found) == {0: [*range(3, 10)], 1: [*range(10)]}
     one = found[0]
@@ -50,6 +59,35 @@ def test_consume_returns_as_many_messages_as_requested(
         reader.consume(-1)
 
 
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_messages_of_an_interrupted_consume_are_returned_again(
+    consumer: Callable[..., Consumer],
+    site: Facade,
+    delivery: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = site.channel(partitions=1, delivery=delivery)
+    with site.producer() as producer:
+        for number in range(10):
+            producer.produce(name, str(number), partition=0)
+    reader = consumer(**{"group.id": "interrupted"})
+    reader.assign([at(name, 0, 0)])
+    assert [message.offset() for message in reader.consume(3, 20)] == [0, 1, 2]
+    consume = reader._fetcher.consume
+
+    def consume_all_then_interrupt(limit: int, wait_s: float) -> list[Message]:
+        if not (found := consume(limit, wait_s)) and limit == 93:
+            raise KeyboardInterrupt
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reader._fetcher, "consume", consume_all_then_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            reader.consume(100, 20)
+    assert error_code_of(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
+    assert [message.offset() for message in reader.consume(7, 20)] == [3, 4, 5, 6, 7, 8, 9]
+
+
 def test_position_is_past_the_last_returned_message(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
@@ -58,7 +96,7 @@ def test_position_is_past_the_last_returned_message(
         reader.assign([at(name, 0, 4)])
         (before,) = reader.position([at(name)])
         assert (before.topic, before.partition, before.offset) == (name, 0, nothing)
-        taken(reader, 2)
+        poll_messages(reader, 2)
         assert [each.offset for each in reader.position([at(name)])] == [6]
 
 
@@ -67,7 +105,7 @@ def test_the_next_consumer_continues_at_the_committed_offsets(
 ) -> None:
     first = consumer(**{"group.id": "commits"})
     first.assign([at(name, 0, 0), at(name, 1, 0)])
-    found = taken(first, 20)
+    found = poll_messages(first, 20)
     fourth = next(m for m in found if (m.partition(), m.offset()) == (0, 4))
     assert [each.offset for each in first.committed([at(name), at(name, 1)])] == [-1001, -1001]
     assert [each.offset for each in first.commit(message=fourth, asynchronous=False)] == [5]
@@ -78,7 +116,7 @@ def test_the_next_consumer_continues_at_the_committed_offsets(
     first.close()
     second = consumer(**{"group.id": "commits"})
     second.assign([at(name), at(name, 1)])
-    assert offsets(taken(second, 8)) == {0: [5, 6, 7, 8, 9], 1: [7, 8, 9]}
+    assert offsets(poll_messages(second, 8)) == {0: [5, 6, 7, 8, 9], 1: [7, 8, 9]}
     kept = second.commit(asynchronous=False)
     assert {each.partition: each.offset for each in kept} == {0: 10, 1: 10}
 
@@ -87,7 +125,7 @@ def test_poll_reports_an_asynchronous_commit(consumer: Callable[..., Consumer], 
     reported: list[tuple[Any, list[TopicPartition]]] = []
     reader = consumer(on_commit=lambda error, parts: reported.append((error, parts)))
     reader.assign([at(name, 0, 0)])
-    (message, *_) = taken(reader, 3)
+    (message, *_) = poll_messages(reader, 3)
     assert reader.commit(message=message) is None
     reader.commit(offsets=[at(name, 0, 3)])
     reader.commit(offsets=[at(name, 0, 99)])
@@ -102,15 +140,20 @@ def test_poll_reports_an_asynchronous_commit(consumer: Callable[..., Consumer], 
 def test_invalid_commits_are_refused(consumer: Callable[..., Consumer], name: str) -> None:
     reader = consumer()
     assert reader.commit() is None
-    assert raised(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
+    assert error_code_of(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
     reader.assign([at(name, 0, 2)])
-    assert raised(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
-    assert raised(reader.commit, offsets=[at(name, 1, 1)]) == KafkaError._STATE
-    found = taken(reader, 3)
+    assert error_code_of(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
+    assert error_code_of(reader.commit, offsets=[at(name, 1, 1)]) == KafkaError._STATE
+    found = poll_messages(reader, 3)
     now = {"asynchronous": False}
-    assert raised(reader.commit, offsets=[at(name, 0, 6)], **now) == KafkaError.OFFSET_OUT_OF_RANGE
+    assert (
+        error_code_of(reader.commit, offsets=[at(name, 0, 6)], **now)
+        == KafkaError.OFFSET_OUT_OF_RANGE
+    )
     reader.commit(asynchronous=False)
-    assert raised(reader.commit, offsets=[at(name, 0, 1)], **now) == KafkaError.INVALID_REQUEST
+    assert (
+        error_code_of(reader.commit, offsets=[at(name, 0, 1)], **now) == KafkaError.INVALID_REQUEST
+    )
     with pytest.raises(ValueError, match="mutually exclusive"):
         reader.commit(message=found[0], offsets=[])
     for wrong in ({"message": 1}, {"offsets": [1]}, {"offsets": 1}, {"later": True}):
@@ -124,14 +167,14 @@ def test_of_two_consumers_of_one_partition_the_second_commit_is_refused(
     both = [consumer(**{"group.id": "two"}) for _ in range(2)]
     for each in both:
         each.assign([at(name, 0, 0)])
-        taken(each, 4)
+        poll_messages(each, 4)
     both[0].commit(asynchronous=False)
     with_offset = {"offsets": [at(name, 0, 2)], "asynchronous": False}
-    assert raised(both[1].commit, **with_offset) == KafkaError.ILLEGAL_GENERATION
+    assert error_code_of(both[1].commit, **with_offset) == KafkaError.ILLEGAL_GENERATION
     # Another group or partition does not conflict.
     other = consumer(**{"group.id": "two"})
     other.assign([at(name, 1, 0)])
-    taken(other, 1)
+    poll_messages(other, 1)
     other.commit(asynchronous=False)
 
 
@@ -141,11 +184,13 @@ def test_automatic_commits_are_made_at_intervals_and_on_close(
     config = {"group.id": "auto", "enable.auto.commit": True, "auto.commit.interval.ms": 50}
     reader = consumer(**config)
     reader.assign([at(name, 0, 0), at(name, 1, 0)])
-    taken(reader, 12)
+    poll_messages(reader, 12)
     channel = site.gateway.channel(name)
     while sum(each.offset for each in channel.committed("auto").values()) < 12:
         reader.poll(0)
-    taken(reader, 20 - sum(each.offset for each in reader.position([at(name), at(name, 1)])))
+    poll_messages(
+        reader, 20 - sum(each.offset for each in reader.position([at(name), at(name, 1)]))
+    )
     reader.close()
     assert {p: each.offset for p, each in channel.committed("auto").items()} == {0: 10, 1: 10}
 
@@ -155,8 +200,8 @@ def test_stored_offsets_are_committed_without_automatic_storing(
 ) -> None:
     reader = consumer(**{"group.id": "stores", "enable.auto.offset.store": False})
     reader.assign([at(name, 0, 0)])
-    found = taken(reader, 6)
-    assert raised(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
+    found = poll_messages(reader, 6)
+    assert error_code_of(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
     reader.store_offsets(message=found[1])
     assert [each.offset for each in reader.commit(asynchronous=False)] == [2]
     reader.store_offsets(offsets=[at(name, 0, 5)])
@@ -164,8 +209,8 @@ def test_stored_offsets_are_committed_without_automatic_storing(
     with pytest.raises(TypeError):
         reader.store_offsets()
     unread = [at(name, 1, 5)]
-    assert raised(reader.store_offsets, offsets=unread) == KafkaError._UNKNOWN_PARTITION
-    assert raised(consumer().store_offsets, offsets=unread) == KafkaError._INVALID_ARG
+    assert error_code_of(reader.store_offsets, offsets=unread) == KafkaError._UNKNOWN_PARTITION
+    assert error_code_of(consumer().store_offsets, offsets=unread) == KafkaError._INVALID_ARG
 
 
 def test_a_message_without_an_offset_commits_nothing(
@@ -176,21 +221,21 @@ def test_a_message_without_an_offset_commits_nothing(
     made = Message(topic=name, partition=0)
     reader.store_offsets(message=made)
     assert reader.commit(message=made) is None
-    assert raised(reader.commit, message=made, asynchronous=False) == KafkaError._NO_OFFSET
+    assert error_code_of(reader.commit, message=made, asynchronous=False) == KafkaError._NO_OFFSET
     assert [each.offset for each in reader.committed([at(name)])] == [OFFSET_INVALID]
 
 
 def test_seek_pause_and_resume(consumer: Callable[..., Consumer], name: str) -> None:
     reader = consumer()
     reader.assign([at(name, 0, 0), at(name, 1, 0)])
-    taken(reader, 20)
+    poll_messages(reader, 20)
     reader.pause([at(name, 1)])
     reader.seek(at(name, 0, 8))
     reader.seek(at(name, 1, OFFSET_BEGINNING))
-    assert offsets(taken(reader, 2)) == {0: [8, 9]}
+    assert offsets(poll_messages(reader, 2)) == {0: [8, 9]}
     assert reader.poll(0.2) is None
     reader.resume([at(name, 1)])
-    assert offsets(taken(reader, 10)) == {1: [*range(10)]}
+    assert offsets(poll_messages(reader, 10)) == {1: [*range(10)]}
     # Messages read before a seek may be committed after it.
     reader.seek(at(name, 0, 1))
     assert reader.commit(offsets=[at(name, 0, 10)], asynchronous=False)
@@ -199,15 +244,15 @@ def test_seek_pause_and_resume(consumer: Callable[..., Consumer], name: str) -> 
         lambda part: reader.pause([part]),
         lambda part: reader.resume([part]),
     ):
-        assert raised(call, at(name, 7, 0)) == KafkaError._UNKNOWN_PARTITION
-    assert raised(reader.seek, at(name, 0, -7)) == KafkaError._INVALID_ARG
+        assert error_code_of(call, at(name, 7, 0)) == KafkaError._UNKNOWN_PARTITION
+    assert error_code_of(reader.seek, at(name, 0, -7)) == KafkaError._INVALID_ARG
 
 
 def test_watermarks_and_offsets_of_times(consumer: Callable[..., Consumer], name: str) -> None:
     reader = consumer()
     assert reader.get_watermark_offsets(at(name), timeout=20) == (0, 10)
     reader.assign([at(name, 0, 0)])
-    (first, *_) = taken(reader, 1)
+    (first, *_) = poll_messages(reader, 1)
     low, high = reader.get_watermark_offsets(at(name), cached=True) or (0, 0)
     assert (low, high) in ((0, 10), (-1001, 10))
     times = reader.offsets_for_times([at(name, 0, first.timestamp()[1]), at(name, 1, 2**45)])
@@ -222,7 +267,7 @@ def test_assign_and_unassign_change_the_assignment(
     reader.assign([at(name, 0, 5)])
     reader.incremental_assign([at(name, 1, 8)])
     assert [(each.topic, each.partition) for each in reader.assignment()] == [(name, 0), (name, 1)]
-    assert offsets(taken(reader, 7)) == {0: [5, 6, 7, 8, 9], 1: [8, 9]}
+    assert offsets(poll_messages(reader, 7)) == {0: [5, 6, 7, 8, 9], 1: [8, 9]}
     reader.incremental_unassign([at(name, 0)])
     assert [each.partition for each in reader.assignment()] == [1]
     assert isinstance(reader.memberid(), str)
@@ -236,10 +281,10 @@ def test_an_event_reports_the_end_of_a_partition(
 ) -> None:
     reader = consumer(**{"enable.partition.eof": True})
     reader.assign([at(name, 0, OFFSET_END)])
-    (event,) = taken(reader, 1)
+    (event,) = poll_messages(reader, 1)
     assert (event.topic(), event.partition(), event.offset()) == (name, 0, 10)
     assert codes([event]) == [KafkaError._PARTITION_EOF]
-    assert raised(reader.commit, message=event) == KafkaError._INVALID_ARG
+    assert error_code_of(reader.commit, message=event) == KafkaError._INVALID_ARG
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", 0), ("latest", 10)])
@@ -249,7 +294,7 @@ def test_an_offset_out_of_range_is_reset_by_the_policy(
     reader = consumer(**{"auto.offset.reset": policy, "enable.partition.eof": True})
     for begin in (999, OFFSET_INVALID):
         reader.assign([at(name, 0, begin)])
-        (first,) = taken(reader, 1)
+        (first,) = poll_messages(reader, 1)
         assert (first.error() is None, first.offset()) == (expected == 0, expected)
 
 
@@ -259,7 +304,7 @@ def test_without_a_policy_an_offset_out_of_range_is_an_event(
     reader = consumer(**{"auto.offset.reset": "error"})
     for begin in (999, OFFSET_INVALID):
         reader.assign([at(name, 0, begin)])
-        (event,) = taken(reader, 1)
+        (event,) = poll_messages(reader, 1)
         assert (event.topic(), event.partition()) == (name, 0)
         assert codes([event]) == [KafkaError._AUTO_OFFSET_RESET]
 
@@ -273,10 +318,10 @@ def test_assigning_unknown_channels_and_partitions_raises(
         lambda part: reader.assign([part]),
         reader.get_watermark_offsets,
     ):
-        assert raised(call, at("nowhere", 0)) == unknown
+        assert error_code_of(call, at("nowhere", 0)) == unknown
     for call in (lambda part: reader.assign([part]), reader.get_watermark_offsets):
-        assert raised(call, at(name, 2)) == KafkaError._UNKNOWN_PARTITION
-    assert raised(reader.assign, [at(name, 0, -7)]) == KafkaError._INVALID_ARG
+        assert error_code_of(call, at(name, 2)) == KafkaError._UNKNOWN_PARTITION
+    assert error_code_of(reader.assign, [at(name, 0, -7)]) == KafkaError._INVALID_ARG
     for wrong in ("flights", [1], None):
         with pytest.raises(TypeError):
             reader.assign(wrong)  # type: ignore[arg-type]
@@ -313,11 +358,11 @@ def test_a_consumer_is_listed_with_its_positions(
 ) -> None:
     reader = consumer()
     reader.assign([at(name, 0, 0)])
-    taken(reader, 10)
+    poll_messages(reader, 10)
     assert reader.poll(1) is None
     channel = site.gateway.channel(name)
     # Its calls still return messages, like those of an open consumer.
-    polled_until(lambda: {each.state for each in channel.endpoints()} == {"started"}, reader)
+    poll_until(lambda: {each.state for each in channel.endpoints()} == {"started"}, reader)
     (seen,) = channel.wait_for(readers=1, state="started", timeout_s=20)
     assert (seen.id, seen.group) == (reader.memberid(), None)
     reader.close()
@@ -330,7 +375,7 @@ def test_avro_messages_are_returned_as_encoded(
     name = site.typed()
     reader = consumer()
     reader.assign([at(name, 0, 0)])
-    (message,) = taken(reader, 1)
+    (message,) = poll_messages(reader, 1)
     schema_id = site.gateway.channel(name).schemas()[0].id
     assert message.value() == b"\0" + schema_id.to_bytes(4, "big") + b"\x0a"
 
@@ -344,7 +389,7 @@ def test_metadata_is_stored_with_committed_offsets(
             reader.subscribe([name])
         else:
             reader.assign([at(name, 0, 0), at(name, 1, 0)])
-        taken(reader, 20)
+        poll_messages(reader, 20)
         for metadata in ("from the test", "again"):
             given = TopicPartition(name, 0, 3, metadata)
             (done,) = reader.commit(offsets=[given], asynchronous=False) or []
@@ -372,9 +417,9 @@ def test_on_commit_gets_the_error_of_each_partition(
     other = site.channel(partitions=1, filled=2)
     reader = consumer(on_commit=lambda error, parts: reports.append((error, parts)))
     reader.assign([at(name, 0, 0), at(other, 0, 0)])
-    taken(reader, 12)
+    poll_messages(reader, 12)
     reader.commit(offsets=[at(name, 0, 5), at(other, 0, 1000)])
-    polled_until(lambda: reports, reader)
+    poll_until(lambda: reports, reader)
     ((error, (kept, refused)),) = reports
     assert error.code() == refused.error.code() == KafkaError.OFFSET_OUT_OF_RANGE
     assert (kept.error, kept.topic, kept.offset) == (None, name, 5)
@@ -387,7 +432,7 @@ def test_an_asynchronous_commit_without_read_messages_does_nothing(
     revoked: list[Any] = []
     reader = consumer()
     reader.subscribe([empty], on_revoke=lambda reader, _: revoked.append(reader.commit()))
-    polled_until(lambda: len(reader.assignment()) == 2, reader)
+    poll_until(lambda: len(reader.assignment()) == 2, reader)
     reader.close()
     assert revoked == [None]
 
@@ -397,17 +442,17 @@ def test_a_missing_channel_is_created_on_request(site: Facade) -> None:
     config = {"auto.offset.reset": "earliest", "allow.auto.create.topics": "true"}
     with site.consumer(**config) as consumer:
         consumer.subscribe([name])
-        polled_until(lambda: consumer.assignment(), consumer)
+        poll_until(lambda: consumer.assignment(), consumer)
         with site.producer() as producer:
             producer.produce(name, b"x")
-        (message,) = taken(consumer, 1)
+        (message,) = poll_messages(consumer, 1)
         assert (message.topic(), message.value()) == (name, b"x")
 
 
 def test_the_event_of_a_missing_channel_says_how_to_create_it(site: Facade) -> None:
     with site.consumer() as consumer:
         consumer.subscribe(["nowhere"])
-        (event,) = taken(consumer, 1)
+        (event,) = poll_messages(consumer, 1)
         assert event.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         for advice in ("gateway.channel('nowhere'", "channels create", "auto.create.topics"):
             assert advice in event.error().str()

@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from confluent_facade import Facade, KafkaError, at, codes, offsets, polled_until, raised, taken
+from confluent_facade import (
+    Facade,
+    KafkaError,
+    at,
+    codes,
+    error_code_of,
+    offsets,
+    poll_messages,
+    poll_until,
+)
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.committer import AsyncCommitter
@@ -62,13 +71,13 @@ def test_reading_continues_while_the_gateway_is_unavailable(
     with site.consumer(**EARLIEST, **config, **{"bootstrap.servers": way.url}) as reader:
         # A name that is retried, and a regex.
         reader.subscribe([name, f"{name}-later", f"^{name}$"])
-        while not offsets([m for m in taken(reader, 1) if m.error() is None]):
+        while not offsets([m for m in poll_messages(reader, 1) if m.error() is None]):
             pass
         way.cut()
         began_s = time.monotonic()
         until(lambda: reader.poll(0.1) is None and time.monotonic() > began_s + 3, seconds=12)
         assert sum(at.offset for at in reader.position(reader.assignment())) == 20
-        way.mend()
+        way.restore()
         until(lambda: reader.poll(0.05) is None and beats_again(reader._assignment.members[name]))
     assert sum(at.offset for at in site.gateway.channel(name).committed("g").values()) == 20
 
@@ -104,7 +113,7 @@ def test_consume_returns_early_when_its_partitions_are_revoked(consumer: New, na
     config = {**EARLIEST, "enable.auto.commit": True}
     first = consumer(**config)
     first.subscribe([name])
-    polled_until(lambda: len(first.assignment()) == 2, first)
+    poll_until(lambda: len(first.assignment()) == 2, first)
     first.seek(at(name, 0, 0))
     first.seek(at(name, 1, 0))
     held: list[Any] = []
@@ -116,7 +125,7 @@ def test_consume_returns_early_when_its_partitions_are_revoked(consumer: New, na
     second = consumer(**config)
     second.subscribe([name])
     # It returns long before its timeout, because the other consumer waits.
-    polled_until(lambda: not holding.is_alive(), second)
+    poll_until(lambda: not holding.is_alive(), second)
     assert sum(map(len, offsets(held).values())) == 20
     assert len(first.assignment()) == 2
 
@@ -128,32 +137,32 @@ def test_a_callback_that_raises_is_called_once_and_does_not_stop_the_rebalance(
     reader = consumer(**EARLIEST, **{"enable.auto.commit": True})
     reader.subscribe([name], on_assign=failing(calls, "on"), on_revoke=failing(calls, "off"))
     with pytest.raises(ZeroDivisionError, match="on"):
-        taken(reader, 1)
+        poll_messages(reader, 1)
     assert len(reader.assignment()) == 2
-    assert len(offsets(taken(reader, 20))) == 2
+    assert len(offsets(poll_messages(reader, 20))) == 2
     other = consumer(**EARLIEST)
     other.subscribe([name])
     with pytest.raises(ZeroDivisionError, match="off"):
-        polled_until(lambda: False, reader, other)
-    polled_until(lambda: bool(other.assignment()), other)
+        poll_until(lambda: False, reader, other)
+    poll_until(lambda: bool(other.assignment()), other)
     assert (len(reader.assignment()), calls) == (1, ["on", "off"])
     with pytest.raises(ZeroDivisionError, match="off"):
         reader.close()
     with pytest.raises(RuntimeError, match="closed"):
         reader.poll(0)
     assert [each.offset for each in other.committed([at(name), at(name, 1)])] == [10, 10]
-    polled_until(lambda: len(other.assignment()) == 2, other)
+    poll_until(lambda: len(other.assignment()) == 2, other)
 
 
 def test_on_lost_that_raises_is_called_once(consumer: New, site: Facade, name: str) -> None:
     calls: list[str] = []
     reader = consumer(**EARLIEST)
     reader.subscribe([name], on_lost=failing(calls, "lost"))
-    taken(reader, 20)
+    poll_messages(reader, 20)
     site.gateway.channel(name).dismiss(str(reader.memberid()))
     with pytest.raises(ZeroDivisionError):
-        taken(reader, 1)
-    assert codes(taken(reader, 1)) == [KafkaError.UNKNOWN_MEMBER_ID]
+        poll_messages(reader, 1)
+    assert codes(poll_messages(reader, 1)) == [KafkaError.UNKNOWN_MEMBER_ID]
     assert (calls, reader.assignment()) == (["lost"], [])
 
 
@@ -165,37 +174,39 @@ def test_a_callback_may_seek_and_pause_but_not_close(consumer: New, name: str) -
         reader.assign([at(name, 0, 9)])
         reader.pause([at(name, 1)])
         reported.extend(sorted(each.partition for each in reader.assignment()))
-        reported.extend(raised(call) for call in (reader.close, reader.unsubscribe))
+        reported.extend(error_code_of(call) for call in (reader.close, reader.unsubscribe))
 
     reader = consumer(**EARLIEST)
     reader.subscribe([name], on_assign=begin)
-    assert offsets(taken(reader, 1)) == {0: [9]}
+    assert offsets(poll_messages(reader, 1)) == {0: [9]}
     assert reported == [0, 1, KafkaError._STATE, KafkaError._STATE]
     assert reader.poll(0.2) is None
     reader.resume([at(name, 1)])
-    assert offsets(taken(reader, 2)) == {1: [8, 9]}
+    assert offsets(poll_messages(reader, 2)) == {1: [8, 9]}
 
 
 def test_a_channel_can_be_subscribed_to_after_a_failed_assign(
     consumer: New, site: Facade, name: str
 ) -> None:
     reader = consumer(**EARLIEST)
-    assert raised(reader.assign, [at(name, 0, 0), at(name, 9)]) == KafkaError._UNKNOWN_PARTITION
+    assert (
+        error_code_of(reader.assign, [at(name, 0, 0), at(name, 9)]) == KafkaError._UNKNOWN_PARTITION
+    )
     assert not [each for each in site.gateway.channel(name).endpoints() if each.lives]
     reader.subscribe([name])
-    assert len(taken(reader, 20)) == 20
+    assert len(poll_messages(reader, 20)) == 20
 
 
 def test_a_channel_that_cannot_be_joined_does_not_block_others_of_its_regex(
     consumer: New, site: Facade, name: str
 ) -> None:
     reader = consumer(**EARLIEST)
-    assert raised(reader.subscribe, ["^[", name]) == KafkaError._INVALID_ARG
+    assert error_code_of(reader.subscribe, ["^[", name]) == KafkaError._INVALID_ARG
     other = site.channel(partitions=1, filled=1)
     first, last = sorted((name, other))
     with site.gateway.channel(first).reader(group="g", until=None):
         reader.subscribe([f"^({name}|{other})$"])
-        found = taken(reader, 2)
+        found = poll_messages(reader, 2)
     events = [each for each in found if each.error() is not None]
     assert [each.topic() for each in events] == [first]
     assert codes(events) == [KafkaError.INCONSISTENT_GROUP_PROTOCOL]
@@ -206,12 +217,12 @@ def test_assigning_again_starts_at_the_committed_offset(consumer: New, name: str
     mine, theirs = consumer(), consumer()
     mine.assign([at(name, 0, 0)])
     theirs.assign([at(name, 0, 0)])
-    taken(theirs, 4)
+    poll_messages(theirs, 4)
     theirs.commit(asynchronous=False)
-    taken(mine, 5)
-    assert raised(mine.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
+    poll_messages(mine, 5)
+    assert error_code_of(mine.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
     mine.assign([at(name)])
-    assert offsets(taken(mine, 6)) == {0: [4, 5, 6, 7, 8, 9]}
+    assert offsets(poll_messages(mine, 6)) == {0: [4, 5, 6, 7, 8, 9]}
     assert [each.offset for each in mine.commit(asynchronous=False)] == [10]
 
 
@@ -221,12 +232,12 @@ def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
     control = Control(Transport(way.url, timeout_s=5), grace_s=5)
     manual = ManualConsumer(control, name, "doubtful")
     manual.track_consumed({0: 8})
-    way.deaf = True
+    way.closes_at_response = True
     with pytest.raises(GatewayUnavailable):
         manual.commit({0: Position(offset=3)})
     channel = site.gateway.channel(name)
     until(lambda: channel.committed("doubtful"))
-    way.deaf = False
+    way.closes_at_response = False
     manual.commit({0: Position(offset=8)})
     assert channel.committed("doubtful")[0].offset == 8
     until(lambda: beats_again(manual))
@@ -307,7 +318,7 @@ def test_an_interval_of_zero_disables_automatic_commits_until_close(
 ) -> None:
     reader = consumer(**{"enable.auto.commit": True, "auto.commit.interval.ms": 0})
     reader.assign([at(name, 0, 0)])
-    taken(reader, 10)
+    poll_messages(reader, 10)
     assert reader.poll(1.2) is None
     assert site.gateway.channel(name).committed("g") == {}
     reader.close()
@@ -317,9 +328,9 @@ def test_an_interval_of_zero_disables_automatic_commits_until_close(
 def test_incremental_assignments_refuse_repeats(consumer: New, name: str) -> None:
     reader = consumer()
     reader.assign([at(name, 0, 0)])
-    assert raised(reader.incremental_assign, [at(name, 0, 5)]) == KafkaError._CONFLICT
-    assert raised(reader.incremental_unassign, [at(name, 1)]) == KafkaError._INVALID_ARG
-    assert offsets(taken(reader, 10)) == {0: [*range(10)]}
+    assert error_code_of(reader.incremental_assign, [at(name, 0, 5)]) == KafkaError._CONFLICT
+    assert error_code_of(reader.incremental_unassign, [at(name, 1)]) == KafkaError._INVALID_ARG
+    assert offsets(poll_messages(reader, 10)) == {0: [*range(10)]}
 
 
 def test_a_consumer_is_collected_while_its_session_is_locked(site: Facade, name: str) -> None:

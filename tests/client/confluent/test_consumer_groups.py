@@ -13,10 +13,10 @@ from confluent_facade import (
     KafkaError,
     at,
     codes,
+    error_code_of,
     offsets,
-    polled_until,
-    raised,
-    taken,
+    poll_messages,
+    poll_until,
 )
 from sluiceway.confluent import OFFSET_BEGINNING, Consumer, TopicPartition
 from waiting import until
@@ -46,7 +46,7 @@ def test_a_single_member_has_all_partitions_and_continues_after_a_restart(
     received: Heard = []
     first = consumer(**{"enable.auto.commit": True})
     first.subscribe([name], on_assign=hearing(received, "on"), on_revoke=hearing(received, "off"))
-    assert offsets(taken(first, 10)) == {0: [*range(5)], 1: [*range(5)]}
+    assert offsets(poll_messages(first, 10)) == {0: [*range(5)], 1: [*range(5)]}
     both = [(name, 0), (name, 1)]
     assert received == [("on", both)]
     assert [(each.topic, each.partition) for each in first.assignment()] == both
@@ -54,7 +54,7 @@ def test_a_single_member_has_all_partitions_and_continues_after_a_restart(
     assert received == [("on", both), ("off", both)]
     second = consumer()
     second.subscribe([name])
-    polled_until(lambda: len(second.assignment()) == 2, second)
+    poll_until(lambda: len(second.assignment()) == 2, second)
     assert [each.offset for each in second.committed([at(name), at(name, 1)])] == [5, 5]
     assert second.poll(0.2) is None
 
@@ -65,11 +65,11 @@ def test_reassigned_partitions_keep_their_offsets(
     received: Heard = []
     first = consumer(**{"enable.auto.commit": True})
     first.subscribe([name], on_revoke=hearing(received, "off"))
-    taken(first, 10)
+    poll_messages(first, 10)
     second = consumer(**{"enable.auto.commit": True})
     second.subscribe([name])
-    polled_until(lambda: bool(second.assignment()), first, second)
-    polled_until(lambda: len(first.assignment()) == 1, first, second)
+    poll_until(lambda: bool(second.assignment()), first, second)
+    poll_until(lambda: len(first.assignment()) == 1, first, second)
     (kept,), (passed,) = first.assignment(), second.assignment()
     assert {kept.partition, passed.partition} == {0, 1}
     assert received == [("off", [(name, passed.partition)])]
@@ -78,7 +78,7 @@ def test_reassigned_partitions_keep_their_offsets(
     assert second.poll(0.2) is None
     second.unsubscribe()
     assert second.assignment() == []
-    polled_until(lambda: len(first.assignment()) == 2, first)
+    poll_until(lambda: len(first.assignment()) == 2, first)
 
 
 def test_on_assign_sets_the_start_offsets(consumer: Callable[..., Consumer], name: str) -> None:
@@ -89,7 +89,7 @@ def test_on_assign_sets_the_start_offsets(consumer: Callable[..., Consumer], nam
 
     reader = consumer()
     reader.subscribe([name], on_assign=rewind)
-    assert offsets(taken(reader, 7)) == {0: [3, 4], 1: [0, 1, 2, 3, 4]}
+    assert offsets(poll_messages(reader, 7)) == {0: [3, 4], 1: [0, 1, 2, 3, 4]}
 
 
 def test_subscribing_to_several_channels_and_regexes(
@@ -98,12 +98,12 @@ def test_subscribing_to_several_channels_and_regexes(
     other = site.channel(filled=2, partitions=1)
     reader = consumer()
     reader.subscribe([name])
-    taken(reader, 10)
+    poll_messages(reader, 10)
     reader.subscribe([f"^{name}$", other])
-    assert {message.topic() for message in taken(reader, 2)} == {other}
+    assert {message.topic() for message in poll_messages(reader, 2)} == {other}
     assert len(reader.assignment()) == 3
     reader.subscribe([other])
-    polled_until(lambda: [each.topic for each in reader.assignment()] == [other], reader)
+    poll_until(lambda: [each.topic for each in reader.assignment()] == [other], reader)
 
 
 def test_an_unknown_channel_is_an_event_and_is_read_once_it_exists(
@@ -111,15 +111,15 @@ def test_an_unknown_channel_is_an_event_and_is_read_once_it_exists(
 ) -> None:
     reader = consumer()
     reader.subscribe([f"{name}-later", name])
-    first = taken(reader, 1)
+    first = poll_messages(reader, 1)
     assert codes(first) == [KafkaError.UNKNOWN_TOPIC_OR_PART]
     assert first[0].topic() == f"{name}-later"
-    assert len(offsets(taken(reader, 10))) == 2
+    assert len(offsets(poll_messages(reader, 10))) == 2
     later = site.gateway.channel(f"{name}-later", format="bytes", heartbeat=BEAT)
     with later.writer() as writer:
         writer.write({"value": b"now"})
     # The event is returned once, and joining is retried.
-    assert [message.value() for message in taken(reader, 1)] == [b"now"]
+    assert [message.value() for message in poll_messages(reader, 1)] == [b"now"]
 
 
 def test_assign_and_subscribe_exclude_each_other(
@@ -127,16 +127,16 @@ def test_assign_and_subscribe_exclude_each_other(
 ) -> None:
     hpe = consumer(**{"sluiceway.behaves.like": "hpe"})
     hpe.assign([at(name, 0, 0)])
-    assert raised(hpe.subscribe, [name]) == KafkaError._CONFLICT
+    assert error_code_of(hpe.subscribe, [name]) == KafkaError._CONFLICT
     hpe.unassign()
     hpe.subscribe([name])
     usual = consumer(**{"group.id": "another"})
     usual.assign([at(name, 0, 0)])
     usual.subscribe([name])
     assert usual.assignment() == []
-    assert raised(usual.assign, [at(name)]) == KafkaError._CONFLICT
+    assert error_code_of(usual.assign, [at(name)]) == KafkaError._CONFLICT
     usual.unassign()
-    polled_until(lambda: len(usual.assignment()) == 2, usual)
+    poll_until(lambda: len(usual.assignment()) == 2, usual)
     for wrong in (name, [1], None):
         with pytest.raises(TypeError):
             usual.subscribe(wrong)  # type: ignore[arg-type]
@@ -149,11 +149,11 @@ def test_only_members_commit_for_a_group_that_has_members(
 ) -> None:
     lone = consumer()
     lone.assign([at(name, 0, 0)])
-    taken(lone, 2)
+    poll_messages(lone, 2)
     member = consumer()
     member.subscribe([name])
-    taken(member, 1)
-    assert raised(lone.commit, asynchronous=False) == KafkaError.UNKNOWN_MEMBER_ID
+    poll_messages(member, 1)
+    assert error_code_of(lone.commit, asynchronous=False) == KafkaError.UNKNOWN_MEMBER_ID
     member.close()
     lone.commit(asynchronous=False)
 
@@ -164,11 +164,11 @@ def test_a_removed_member_loses_its_partitions(
     received: Heard = []
     reader = consumer()
     reader.subscribe([name], on_revoke=hearing(received, "off"), on_lost=hearing(received, "lost"))
-    taken(reader, 10)
+    poll_messages(reader, 10)
     channel = site.gateway.channel(name)
     channel.dismiss(str(reader.memberid()))
-    assert raised(reader.commit, asynchronous=False) == KafkaError.UNKNOWN_MEMBER_ID
-    (event,) = taken(reader, 1)
+    assert error_code_of(reader.commit, asynchronous=False) == KafkaError.UNKNOWN_MEMBER_ID
+    (event,) = poll_messages(reader, 1)
     assert codes([event]) == [KafkaError.UNKNOWN_MEMBER_ID]
     assert event.error().fatal()
     assert received == [("lost", [(name, 0), (name, 1)])]
@@ -180,17 +180,17 @@ def test_after_a_stale_generation_reading_continues_at_the_committed_offset(
 ) -> None:
     reader = consumer()
     reader.subscribe([name])
-    taken(reader, 10)
+    poll_messages(reader, 10)
     channel = site.gateway.channel(name)
     channel.reset("g", {0: 2, 1: 2}, reason="again, for a test", force=True)
-    assert raised(reader.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
-    assert offsets(taken(reader, 6)) == {0: [2, 3, 4], 1: [2, 3, 4]}
+    assert error_code_of(reader.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
+    assert offsets(poll_messages(reader, 6)) == {0: [2, 3, 4], 1: [2, 3, 4]}
 
 
 def test_an_abandoned_consumer_leaves_its_group(site: Facade, name: str) -> None:
     reader = site.consumer(**EARLIEST)
     reader.subscribe([name])
-    taken(reader, 1)
+    poll_messages(reader, 1)
     channel = site.gateway.channel(name)
     assert len([each for each in channel.endpoints() if each.lives]) == 1
     del reader
@@ -202,7 +202,7 @@ def test_an_abandoned_consumer_that_has_committed_releases_its_kafka_client(
 ) -> None:
     reader = site.consumer(**EARLIEST)
     reader.assign([at(name, 0, 0)])
-    taken(reader, 1)
+    poll_messages(reader, 1)
     reader.commit()
     until(lambda: site.gateway.channel(name).committed("g") != {})
     fetcher = weakref.ref(reader._fetcher)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from confluent_facade import Facade, KafkaError, at, polled_until, raised, taken
+from confluent_facade import Facade, KafkaError, at, error_code_of, poll_messages, poll_until
 from relay import Relay
 from sluiceway.confluent import Consumer, members
 from waiting import until
@@ -39,14 +39,14 @@ def test_polls_keep_their_timeout_and_join_when_the_gateway_answers(
     site: Facade, name: str, way: Relay
 ) -> None:
     with site.consumer(**EARLIEST, **{"bootstrap.servers": way.url}) as reader:
-        with way.still():
+        with way.stalled():
             reader.subscribe([name])
             assert seconds(lambda: reader.poll(0)) < SLACK_S
             assert seconds(lambda: reader.poll(0.3)) < 0.3 + SLACK_S
             assert seconds(lambda: reader.consume(10, 0.3)) < 0.3 + SLACK_S
             assert seconds(reader.assignment) < SLACK_S
             assert seconds(lambda: reader.position([at(name)])) < SLACK_S
-        assert len(taken(reader, 20)) == 20
+        assert len(poll_messages(reader, 20)) == 20
 
 
 def test_assign_gives_up_on_a_silent_gateway(
@@ -54,16 +54,16 @@ def test_assign_gives_up_on_a_silent_gateway(
 ) -> None:
     monkeypatch.setattr(members, "_ASSIGN_TIMEOUT_S", 0.5)
     with site.consumer(**EARLIEST, **{"bootstrap.servers": way.url}) as reader:
-        with way.still():
+        with way.stalled():
             began_s = time.monotonic()
-            assert raised(reader.assign, [at(name)]) == KafkaError._TRANSPORT
+            assert error_code_of(reader.assign, [at(name)]) == KafkaError._TRANSPORT
             assert time.monotonic() - began_s < 0.5 + SLACK_S
         reader.assign([at(name)])
-        assert len(taken(reader, 10)) == 10
+        assert len(poll_messages(reader, 10)) == 10
 
 
 def test_requests_keep_their_timeout(site: Facade, name: str, way: Relay) -> None:
-    with site.consumer(**{"bootstrap.servers": way.url}) as reader, way.still():
+    with site.consumer(**{"bootstrap.servers": way.url}) as reader, way.stalled():
         calls: list[Callable[[], Any]] = [
             lambda: reader.committed([at(name)], timeout=0.5),
             lambda: reader.committed([at(name), at(f"{name}-other")], timeout=0.5),
@@ -75,7 +75,7 @@ def test_requests_keep_their_timeout(site: Facade, name: str, way: Relay) -> Non
 
 
 def check(call: Callable[[], Any]) -> None:
-    assert raised(call) == KafkaError._TRANSPORT
+    assert error_code_of(call) == KafkaError._TRANSPORT
 
 
 def test_an_outage_is_reported_once_to_error_cb(site: Facade, name: str, way: Relay) -> None:
@@ -86,15 +86,15 @@ def test_an_outage_is_reported_once_to_error_cb(site: Facade, name: str, way: Re
             way.cut()
             # First while joining, later by the heartbeats.
             reader.subscribe([name])
-            polled_until(lambda: errors, reader)
+            poll_until(lambda: errors, reader)
             until_s = time.monotonic() + 3
             while time.monotonic() < until_s:
                 reader.poll(0.1)
             assert [each.code() for each in errors] == [KafkaError._TRANSPORT]
             assert "does not answer" in errors[0].str()
-            way.mend()
-            polled_until(lambda: len(reader.assignment()) == 2, reader)
-            polled_until(lambda: not reader._coordinator._outage, reader)
+            way.restore()
+            poll_until(lambda: len(reader.assignment()) == 2, reader)
+            poll_until(lambda: not reader._coordinator._outage, reader)
             errors.clear()
 
 
@@ -112,8 +112,8 @@ def test_close_is_bounded_and_the_gateway_gets_the_rest_later(
     }
     reader = site.consumer(**EARLIEST, **config)
     reader.subscribe([name], on_revoke=lambda _, parts: revoked.extend(parts))
-    taken(reader, 20)
-    with way.still():
+    poll_messages(reader, 20)
+    with way.stalled():
         assert seconds(reader.close) < 1.0 + SLACK_S
         assert len(revoked) == 2
     channel = site.gateway.channel(name)
@@ -127,7 +127,7 @@ def test_closing_a_consumer_that_joins_does_not_wait_for_it(
 ) -> None:
     monkeypatch.setattr("sluiceway.confluent.coordinator._LEAVE_TIMEOUT_S", 0.5)
     reader = site.consumer(**{"bootstrap.servers": way.url})
-    with way.still():
+    with way.stalled():
         reader.subscribe([name])
         reader.poll(0.1)
         assert seconds(reader.close) < 0.5 + SLACK_S
@@ -138,11 +138,11 @@ def test_closing_a_consumer_that_joins_does_not_wait_for_it(
 def test_other_threads_poll_while_a_commit_waits(site: Facade, name: str, way: Relay) -> None:
     with site.consumer(**EARLIEST, **{"bootstrap.servers": way.url}) as reader:
         reader.subscribe([name])
-        taken(reader, 5)
-        with way.still():
+        poll_messages(reader, 5)
+        with way.stalled():
             committing = threading.Thread(target=lambda: reader.commit(asynchronous=False))
             committing.start()
-            assert len(taken(reader, 15)) == 15
+            assert len(poll_messages(reader, 15)) == 15
             assert committing.is_alive()
         committing.join(20)
     assert sum(each.offset for each in site.gateway.channel(name).committed("g").values()) == 5
@@ -153,12 +153,12 @@ def test_partitions_that_are_assigned_again_are_read_again(
 ) -> None:
     first, second = consumer(**EARLIEST), consumer(**EARLIEST)
     first.subscribe([name])
-    taken(first, 20)
+    poll_messages(first, 20)
     first.commit(asynchronous=False)
     second.subscribe([name])
-    polled_until(lambda: len(second.assignment()) == 1, first, second)
+    poll_until(lambda: len(second.assignment()) == 1, first, second)
     second.close()
-    polled_until(lambda: len(first.assignment()) == 2, first)
+    poll_until(lambda: len(first.assignment()) == 2, first)
     for partition in range(2):
         first.seek(at(name, partition, 0))
-    assert len(taken(first, 20)) == 20
+    assert len(poll_messages(first, 20)) == 20

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.aio import AIOProducer
 
-from confluent_facade import NUMBER, Facade, KafkaError, offsets, raised, taken
+from confluent_facade import NUMBER, Facade, KafkaError, error_code_of, offsets, poll_messages
 from sluiceway.confluent import Message, Producer, TopicPartition
 from waiting import until
 
@@ -52,7 +52,7 @@ def test_messages_are_delivered_and_reports_have_the_channels_name(site: Facade,
         assert producer.poll(0) == 0
     with site.consumer() as reader:
         reader.assign([TopicPartition(name, 1, 0)])
-        found = taken(reader, 3)
+        found = poll_messages(reader, 3)
     assert [message.value() for message in found] == [b"one", b"two", None]
     assert [message.key() for message in found] == [b"key", None, b"key"]
     assert found[0].headers() == [("h", b"1")]
@@ -192,7 +192,7 @@ def test_avro_channels_accept_only_their_own_messages(site: Facade) -> None:
         producer.flush()
         assert reported == [(KafkaError._INVALID_ARG, name, None, None)] * 2
         for wrong in (b"\0\0\0\x7f\xff\x0c", b"\1" + mine[1:], b"", b"{}", None, "text"):
-            assert raised(producer.produce, name, wrong) == KafkaError._INVALID_ARG
+            assert error_code_of(producer.produce, name, wrong) == KafkaError._INVALID_ARG
         with pytest.raises(TypeError):
             producer.produce(name, 6)  # type: ignore[arg-type]
         newer = {**NUMBER, "fields": [*NUMBER["fields"], {"name": "m", "type": ["null", "int"]}]}
@@ -209,11 +209,11 @@ def test_arrow_channels_accept_only_their_own_messages(site: Facade) -> None:
     name = site.typed("arrow")
     with site.consumer() as reader:
         reader.assign([TopicPartition(name, 0, 0)])
-        (message,) = taken(reader, 1)
+        (message,) = poll_messages(reader, 1)
     with site.producer() as producer:
         producer.produce(name, message.value())
         producer.flush()
-        assert raised(producer.produce, name, b"not one") == KafkaError._INVALID_ARG
+        assert error_code_of(producer.produce, name, b"not one") == KafkaError._INVALID_ARG
     with site.gateway.channel(name).reader(until="now") as records:
         assert [record["n"] for record in records] == [5, 5]
 
@@ -225,7 +225,10 @@ def test_invalid_messages_raise(site: Facade, name: str) -> None:
                 producer.produce(name, **wrong)
         producer.produce(name, b"x")
         producer.flush()
-        assert raised(producer.produce, name, b"x", partition=9) == KafkaError._UNKNOWN_PARTITION
+        assert (
+            error_code_of(producer.produce, name, b"x", partition=9)
+            == KafkaError._UNKNOWN_PARTITION
+        )
         for wrong in ({"value": 1}, {"partition": "1"}, {"on_delivery": 3}, {"headers": 3}):
             with pytest.raises(TypeError):
                 producer.produce(name, **wrong)
@@ -252,7 +255,7 @@ def test_keys_select_the_partitions_of_native_writers(site: Facade, name: str) -
         writer.write({"value": b"key-%d" % number} for number in range(10))
     with site.consumer() as reader:
         reader.assign([TopicPartition(name, p, 0) for p in (0, 1)])
-        found = taken(reader, 20)
+        found = poll_messages(reader, 20)
     places = {(message.key(), message.partition()) for message in found}
     assert len(places) == 10
     assert sum(map(len, offsets(found).values())) == 20
@@ -446,5 +449,5 @@ def test_a_loop_of_messages_leaves_the_queue_once_the_channel_is_attached(
             pytest.fail("every message went by the queue")
     with site.consumer() as reader:
         reader.assign([TopicPartition(name, 0, 0)])
-        found = taken(reader, number + 1)
+        found = poll_messages(reader, number + 1)
     assert [int(each.value() or b"") for each in found] == list(range(number + 1))

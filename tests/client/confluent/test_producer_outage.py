@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from confluent_facade import Facade, KafkaError
-from relay import Relay, held_port
+from relay import Relay, reserve_port
 from sluiceway.confluent import KafkaException, Message, Producer
 from waiting import until
 
@@ -56,7 +56,7 @@ def test_producing_and_polling_never_wait_for_a_silent_gateway(silent: str) -> N
 def test_messages_time_out_with_their_callbacks_and_the_outage_is_reported_once() -> None:
     reported: Reported = []
     errors: list[KafkaError] = []
-    with held_port() as held:
+    with reserve_port() as held:
         url = f"http://127.0.0.1:{held.getsockname()[1]}"
         producer = Producer(
             {"bootstrap.servers": url, "message.timeout.ms": 4000, "error_cb": errors.append}
@@ -85,7 +85,7 @@ def test_messages_are_delivered_in_order_once_the_gateway_answers(site: Facade) 
             note = None if number < 10 else lambda _, message: delivered.append(message.value())
             producer.produce(name, b"%d" % number, partition=0, on_delivery=note)
         until(lambda: producer.poll(0.1) or errors)
-        relay.mend()
+        relay.restore()
         assert producer.flush(30) == 0
         assert producer.close() is True
     finally:

@@ -9,11 +9,12 @@ import httpx
 import pytest
 from confluent_kafka import KafkaException
 
-from confluent_facade import Facade, at, raised, taken
+from confluent_facade import Facade, at, error_code_of, poll_messages
 from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError, Producer
+from sluiceway.rest.ledger import LedgerCalls
 from topics import Topics
 from waiting import until
 
@@ -126,7 +127,7 @@ def test_a_failed_message_commits_nothing_and_ends_the_producer(site: Facade, na
     error = abort_error(producer.flush, 30)
     assert error.code() != 0
     assert values(site, name) == []
-    raised(producer.close)
+    error_code_of(producer.close)
 
 
 def test_a_transaction_is_visible_when_it_is_committed(
@@ -178,7 +179,7 @@ def test_messages_and_offsets_are_committed_together(
     producer = transactional()
     first = consumer(**{"auto.offset.reset": "earliest"})
     first.subscribe([source])
-    messages = taken(first, 4)
+    messages = poll_messages(first, 4)
     producer.begin_transaction()
     for each in messages:
         producer.produce(name, each.value())
@@ -192,7 +193,7 @@ def test_messages_and_offsets_are_committed_together(
 
     producer.begin_transaction()
     producer.produce(name, b"dropped")
-    more = taken(first, 2)
+    more = poll_messages(first, 2)
     positions = [at(source, 0, more[-1].offset() + 1)]
     producer.send_offsets_to_transaction(positions, first.consumer_group_metadata())
     producer.abort_transaction(30)
@@ -201,7 +202,7 @@ def test_messages_and_offsets_are_committed_together(
     first.close()
     second = consumer(**{"auto.offset.reset": "earliest"})
     second.subscribe([source])
-    assert taken(second, 1)[0].offset() == 4
+    assert poll_messages(second, 1)[0].offset() == 4
 
 
 def test_a_transaction_whose_consumer_lost_its_partitions_is_refused(
@@ -213,17 +214,17 @@ def test_a_transaction_whose_consumer_lost_its_partitions_is_refused(
     reader.subscribe([source])
     for _ in range(2):
         producer.begin_transaction()
-        last = taken(reader, 2)[-1]
+        last = poll_messages(reader, 2)[-1]
         producer.produce(name, b"kept")
         positions = [at(source, 0, last.offset() + 1)]
         producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
         producer.commit_transaction(30)
     producer.begin_transaction()
-    last = taken(reader, 2)[-1]
+    last = poll_messages(reader, 2)[-1]
     producer.produce(name, b"dropped")
     reader.unsubscribe()
     reader.subscribe([source])
-    taken(reader, 2)
+    poll_messages(reader, 2)
     positions = [at(source, 0, last.offset() + 1)]
     producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
     error = abort_error(producer.commit_transaction, 30)
@@ -240,7 +241,7 @@ def test_offsets_without_messages_are_committed(
     source = site.channel(filled=2, partitions=1)
     reader = consumer(**{"auto.offset.reset": "earliest"})
     reader.subscribe([source])
-    taken(reader, 2)
+    poll_messages(reader, 2)
     producer = transactional()
     producer.begin_transaction()
     producer.send_offsets_to_transaction([at(source, 0, 2)], reader.consumer_group_metadata())
@@ -273,13 +274,13 @@ def test_a_second_producer_of_an_id_fences_the_first(
 def test_calls_out_of_turn_are_refused(
     site: Facade, name: str, transactional: Callable[..., Producer]
 ) -> None:
-    assert raised(site.producer().begin_transaction) == KafkaError._STATE
+    assert error_code_of(site.producer().begin_transaction) == KafkaError._STATE
     producer = transactional()
-    assert raised(producer.init_transactions) == KafkaError._STATE
-    assert raised(producer.commit_transaction) == KafkaError._STATE
-    assert raised(producer.produce, name, b"1") == KafkaError._STATE
+    assert error_code_of(producer.init_transactions) == KafkaError._STATE
+    assert error_code_of(producer.commit_transaction) == KafkaError._STATE
+    assert error_code_of(producer.produce, name, b"1") == KafkaError._STATE
     producer.begin_transaction()
-    assert raised(producer.begin_transaction) == KafkaError._STATE
+    assert error_code_of(producer.begin_transaction) == KafkaError._STATE
 
 
 def test_a_second_channel_is_refused(
@@ -289,7 +290,7 @@ def test_a_second_channel_is_refused(
     producer.begin_transaction()
     producer.produce(name, b"1")
     other = site.channel(delivery="exactly_once")
-    assert raised(producer.produce, other, b"2") == KafkaError._INVALID_ARG
+    assert error_code_of(producer.produce, other, b"2") == KafkaError._INVALID_ARG
     producer.commit_transaction(30)
     assert values(site, name) == [b"1"]
 
@@ -313,7 +314,7 @@ def test_a_channel_without_batches_is_refused(
 
 def test_automatic_commits_are_refused(consumer: MakeConsumer) -> None:
     reader = consumer(**{"enable.auto.commit": True})
-    assert raised(reader.consumer_group_metadata) == KafkaError._STATE
+    assert error_code_of(reader.consumer_group_metadata) == KafkaError._STATE
 
 
 def test_offsets_of_several_channels_are_refused(
@@ -324,7 +325,7 @@ def test_offsets_of_several_channels_are_refused(
     metadata = consumer().consumer_group_metadata()
     positions = [at("one", 0, 1), at("two", 0, 1)]
     call = producer.send_offsets_to_transaction
-    assert raised(call, positions, metadata) == KafkaError._INVALID_ARG
+    assert error_code_of(call, positions, metadata) == KafkaError._INVALID_ARG
     with pytest.raises(TypeError, match="consumer_group_metadata"):
         call(positions[:1], object())
 
@@ -356,13 +357,36 @@ def test_a_flush_without_an_answer_is_repeated_by_the_next(
     with site.producer(**{"bootstrap.servers": way.url}) as producer:
         producer.produce(name, b"1")
         until(lambda: producer.poll(0.05) >= 0 and len(producer) == 0)
-        way.lose_at(COMMIT, arrives=arrives)
+        way.drop_at(COMMIT, forward=arrives)
         error = abort_error(producer.flush, 1)
         assert error.retriable()
         assert len(values(site, name)) == arrives
         producer.flush(30)
         assert values(site, name) == [b"1"]
         producer.produce(name, b"2")
+    assert values(site, name) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_interrupted_flush_is_repeated_by_the_next(
+    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    commit = LedgerCalls.commit
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        if arrives:
+            commit(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with site.producer() as producer:
+        producer.produce(name, "1")
+        with monkeypatch.context() as patched:
+            patched.setattr(LedgerCalls, "commit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.flush()
+        assert producer.flush() == 0
+        producer.produce(name, "2")
+        assert producer.flush() == 0
     assert values(site, name) == [b"1", b"2"]
 
 
@@ -380,13 +404,13 @@ def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
     address = {"bootstrap.servers": way.url}
     reader = consumer(**{"auto.offset.reset": "earliest", **address})
     reader.subscribe([source])
-    taken(reader, 3)
+    poll_messages(reader, 3)
     producer = transactional(**address)
     producer.begin_transaction()
     producer.produce(name, b"1")
     producer.send_offsets_to_transaction([at(source, 0, 3)], reader.consumer_group_metadata())
     producer.flush(30)
-    way.lose_at(COMMIT, arrives=arrives)
+    way.drop_at(COMMIT, forward=arrives)
     assert abort_error(producer.commit_transaction, 1).retriable()
     producer.commit_transaction(30)
     assert values(site, name) == [b"1"]
@@ -406,7 +430,7 @@ def test_aborting_an_unanswered_commit_reports_whether_it_was_applied(
     producer.begin_transaction()
     producer.produce(name, b"1")
     producer.flush(30)
-    way.lose_at(COMMIT, arrives=arrives)
+    way.drop_at(COMMIT, forward=arrives)
     assert abort_error(producer.commit_transaction, 1).retriable()
     if arrives:
         assert "was committed" in abort_error(producer.abort_transaction, 30).str()

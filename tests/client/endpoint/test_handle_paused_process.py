@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from confluent_facade import Facade, KafkaError, at, codes, offsets, raised, taken
+from confluent_facade import Facade, KafkaError, at, codes, error_code_of, offsets, poll_messages
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import EndpointHandle
@@ -272,14 +272,14 @@ def test_a_paused_consumer_resumes_at_the_committed_offset(
         on_revoke=lambda _, parts: reported.append(("revoke", [each.partition for each in parts])),
         on_lost=lambda _, parts: reported.append(("lost", [each.partition for each in parts])),
     )
-    taken(reader, 10)
+    poll_messages(reader, 10)
     reader.commit(offsets=[TopicPartition(name, 0, 3)], asynchronous=False)
     member = reader.memberid()
     with lost(site.gateway.channel(name), attachment_of(reader)):
         pass
     if not kept:
-        assert raised(reader.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
-    assert offsets(taken(reader, 7)) == {0: [3, 4], 1: [0, 1, 2, 3, 4]}
+        assert error_code_of(reader.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
+    assert offsets(poll_messages(reader, 7)) == {0: [3, 4], 1: [0, 1, 2, 3, 4]}
     failed = [("commit", KafkaError.ILLEGAL_GENERATION)] if kept else []
     assert sorted(reported, key=str) == sorted(
         [("assign", [0, 1]), *failed, ("lost", [0, 1]), ("assign", [0, 1])], key=str
@@ -294,11 +294,11 @@ def test_a_consumer_removed_during_the_pause_gets_the_reason(
 ) -> None:
     reader = consumer(**{"auto.offset.reset": "earliest"})
     reader.subscribe([name])
-    taken(reader, 10)
+    poll_messages(reader, 10)
     channel = site.gateway.channel(name)
     with lost(channel, attachment_of(reader)):
         channel.dismiss(str(reader.memberid()))
-    (event,) = taken(reader, 1)
+    (event,) = poll_messages(reader, 1)
     assert codes([event]) == [KafkaError.UNKNOWN_MEMBER_ID]
     assert "loopback removed it at 20" in event.error().str()
     assert reader.assignment() == []

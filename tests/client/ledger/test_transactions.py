@@ -2,13 +2,15 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
-from sluiceway.errors import Conflict, OptionError, StaleGeneration
+from sluiceway.errors import Conflict, EndpointClosed, OptionError, StaleGeneration
+from sluiceway.kafka.producer import IdempotentProducer
+from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
 from waiting import until
 
@@ -83,6 +85,111 @@ def test_a_restarted_job_continues_within_a_message(
             copy(gateway, reader, writer, 23)
             # Returned, and lost with the job.
             reader.read(5, timeout=None)
+    assert ledger.ids(sink) == list(range(100))
+
+
+@pytest.mark.parametrize("until_", [None, "finished"])
+def test_an_exception_rewinds_partitions_that_were_added_since_the_last_commit(
+    gateway: Gateway,
+    new_channel: NewChannel,
+    sink: Channel,
+    ledger: LedgerView,
+    until_: Literal["finished"] | None,
+) -> None:
+    source = new_channel(partitions=1)
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(source.writer())
+        reader = stack.enter_context(source.reader(group="copy", until=until_))
+        writer = stack.enter_context(sink.writer())
+        first.write(readings(10))
+        source.update(partitions=2)
+        with source.writer(partition=1) as second:
+            second.write(readings(10, 10))
+        first.close()
+        if until_ is None:
+            until(lambda: reader.discover_partitions() == (1,))
+
+        def read_all_and_fail() -> None:
+            with gateway.transaction(reader, writer):
+                assert len(reader.read(20, timeout=None)) == 20
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            read_all_and_fail()
+        with gateway.transaction(reader, writer):
+            writer.write(reader.read(20, timeout=20))
+    assert sorted(ledger.ids(sink)) == list(range(20))
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_interrupted_commit_is_committed_with_its_positions_or_not_at_all(
+    gateway: Gateway,
+    source: Channel,
+    sink: Channel,
+    ledger: LedgerView,
+    arrives: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit = LedgerCalls.commit
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        if arrives:
+            commit(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(LedgerCalls, "commit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                copy(gateway, reader, writer, 30)
+        assert ledger.ids(sink) == (list(range(30)) if arrives else [])
+        while copy(gateway, reader, writer, 30):
+            pass
+    assert ledger.ids(sink) == list(range(100))
+
+
+def test_a_reader_interrupted_before_it_has_gone_back_reads_no_further(
+    gateway: Gateway, source: Channel, sink: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: ChannelReader) -> None:
+        raise KeyboardInterrupt
+
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(ChannelReader, "rewind", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                fail(gateway, reader, writer, 30)
+        with pytest.raises(EndpointClosed, match="interrupted the return"):
+            reader.read(1)
+
+
+def test_a_second_interrupt_ends_the_writer_and_the_reader_still_goes_back(
+    gateway: Gateway,
+    source: Channel,
+    sink: Channel,
+    ledger: LedgerView,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: IdempotentProducer) -> None:
+        raise KeyboardInterrupt
+
+    def be_interrupted_twice() -> None:
+        with gateway.transaction(reader, writer):
+            writer.write(reader.read(30, timeout=None))
+            monkeypatch.setattr(IdempotentProducer, "flush", interrupted)
+            raise KeyboardInterrupt
+
+    with source.reader(group="copy") as reader:
+        writer = sink.writer()
+        with pytest.raises(KeyboardInterrupt):
+            be_interrupted_twice()
+        monkeypatch.undo()
+        with pytest.raises(EndpointClosed, match="while it aborted a batch"):
+            writer.write(readings(1))
+        writer.close()
+        with sink.writer() as other:
+            while copy(gateway, reader, other, 30):
+                pass
     assert ledger.ids(sink) == list(range(100))
 
 
@@ -207,29 +314,36 @@ def test_positions_that_were_moved_meanwhile_refuse_the_output(
     assert ledger.open_keys(sink) == []
 
 
+@pytest.mark.parametrize("inside", [True, False])
 def test_revoked_partitions_refuse_the_output_of_a_block(
-    gateway: Gateway, new_channel: NewChannel, sink: Channel, ledger: LedgerView
+    gateway: Gateway, new_channel: NewChannel, sink: Channel, ledger: LedgerView, inside: bool
 ) -> None:
     source = new_channel(partitions=2)
-    with source.writer(partition=0) as writer:
-        writer.write(readings(20))
-    with source.writer(partition=1) as writer:
-        writer.write(readings(20, 20))
+    for partition in range(2):
+        with source.writer(partition=partition) as writer:
+            writer.write(readings(20, 20 * partition))
 
     def lose(reader: ChannelReader, writer: ChannelWriter) -> None:
-        with gateway.transaction(reader, writer):
-            writer.write(reader.read(10, timeout=None))
-            with source.reader(group="copy", dynamic=True) as other:
-                until(lambda: reader.read(1, timeout=0.1) and len(reader.partitions) == 1)
-                del other
+        with contextlib.ExitStack() as block:
+            if inside:
+                block.enter_context(gateway.transaction(reader, writer))
+            records = reader.read(40, timeout=None)
+            with source.reader(group="copy", dynamic=True):
+                until(lambda: reader.read(1, timeout=0.1) or len(reader.partitions) == 1)
+            if not inside:
+                block.enter_context(gateway.transaction(reader, writer))
+            writer.write(records)
 
     with (
         source.reader(group="copy", dynamic=True) as reader,
         sink.writer() as writer,
-        pytest.raises(StaleGeneration, match="shorter transactions"),
     ):
-        lose(reader, writer)
-    assert ledger.ids(sink) == []
+        with pytest.raises(StaleGeneration, match="shorter transactions"):
+            lose(reader, writer)
+        assert ledger.ids(sink) == []
+        while copy(gateway, reader, writer, 10):
+            pass
+    assert sorted(ledger.ids(sink)) == list(range(40))
 
 
 def test_a_superseded_reader_commits_no_output(

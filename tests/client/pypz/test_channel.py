@@ -120,7 +120,7 @@ class PatientReader(KafkaChannelReader):
 @pytest.mark.parametrize("metrics", [False, True], ids=["plain", "metricsEnabled"])
 def test_changes_of_writers_do_not_end_the_wait_for_records(bench: Bench, metrics: bool) -> None:
     """A status of a writer says nothing about records, so no call returns [] for it."""
-    bench.quick()
+    bench.create_channel()
     config = {"metricsEnabled": metrics}
     reader = bench.reader(PatientReader, config=config)
     until(reader.invoke_open_channel)
@@ -256,7 +256,7 @@ def test_lag_and_has_records_are_of_the_partitions_read_here(bench: Bench) -> No
 
 
 def test_a_larger_group_grows_the_channel_and_a_smaller_one_reads_all_of_it(bench: Bench) -> None:
-    bench.quick()
+    bench.create_channel()
     writer = bench.writer()
     until(writer.invoke_open_channel)
     writer.invoke_write_records(demo(10))
@@ -561,7 +561,7 @@ def test_invalid_names_get_a_hash(bench: Bench) -> None:
 def test_a_pair_recovers_from_a_pause_beyond_the_heartbeat_timeout(
     bench: Bench,
 ) -> None:
-    channel = bench.quick()
+    channel = bench.create_channel()
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(4))
     assert len(take(reader, 4)) == 4

@@ -20,7 +20,7 @@ from pypz_rig import (
     StandinInputPort,
     StandinOutputPort,
     demo,
-    without_pypzs_naps,
+    without_sleeps,
 )
 from sluiceway import Gateway
 from sluiceway.errors import ChannelNotFound, WriterFailed
@@ -143,7 +143,7 @@ def pipelines(
     request: pytest.FixtureRequest, gateway_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Pipelines]:
     if request.param == "pypz":
-        without_pypzs_naps(monkeypatch)
+        without_sleeps(monkeypatch)
     made = Pipelines(of_pypz if request.param == "pypz" else standins, gateway_url)
     yield made
     made.end()
@@ -293,7 +293,7 @@ def failed(port: Any) -> None:
 def test_the_executors_of_pypz_run_a_pipeline_to_its_end(
     gateway_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_pypzs_naps(monkeypatch)
+    without_sleeps(monkeypatch)
     from pypz.executors.operator.executor import OperatorExecutor
 
     from pypz_operators import RECEIVED
@@ -322,7 +322,7 @@ def test_the_executors_of_pypz_run_a_pipeline_to_its_end(
 def test_an_operator_that_stops_early_succeeds_and_keeps_its_channel(
     gateway_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without_pypzs_naps(monkeypatch)
+    without_sleeps(monkeypatch)
     from pypz.executors.operator.executor import OperatorExecutor
 
     from pypz_operators import PipeOfFew
@@ -346,7 +346,7 @@ def test_an_operator_that_stops_early_succeeds_and_keeps_its_channel(
 
 
 def test_pypzs_classes_accept_sluiceways(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_pypzs_naps(monkeypatch)
+    without_sleeps(monkeypatch)
     from pypz.core.channels.io import ChannelReader, ChannelWriter
     from pypz.core.channels.status import ChannelStatus as TheirStatus
 

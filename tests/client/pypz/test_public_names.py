@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pypz_rig import without_pypzs_naps
+from pypz_rig import without_sleeps
 from sluiceway.pypz import (
     ChannelStatusMessage,
     ChannelStatusMonitor,
@@ -51,7 +51,7 @@ def test_the_test_of_a_row_uses_its_names(row: str) -> None:
 
 
 def test_every_public_name_of_pypz_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_pypzs_naps(monkeypatch)
+    without_sleeps(monkeypatch)
     from pypz.core.channels.io import ChannelReader, ChannelWriter
     from pypz.core.channels.status import ChannelStatusMonitor as TheirMonitor
 

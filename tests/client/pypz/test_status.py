@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateways import failed_cause, views
+from gateways import all_responses, failed_cause
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
 from sluiceway.errors import DeliveryFailed, WriterFailed, WriterLost
 from sluiceway.pypz import (
@@ -249,7 +249,7 @@ def test_a_principal_closes_after_its_replicas(bench: Bench) -> None:
 
 
 def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
-    bench.quick()
+    bench.create_channel()
     reader, writer = bench.pair()
     writer.start_channel()
     writer.invoke_write_records(demo(2))
@@ -299,7 +299,7 @@ def test_a_writer_that_is_restarted_in_time_is_read_to_the_end(bench: Bench, wri
 
 
 def test_a_writer_that_failed_before_writing_ends_a_reader_without_an_error(bench: Bench) -> None:
-    bench.quick()
+    bench.create_channel()
     reader, writer = bench.pair()
     writer.invoke_sync_send_status_message(ChannelStatus.Error)
     assert writer.invoke_close_channel()
@@ -310,7 +310,7 @@ def test_a_writer_that_failed_before_writing_ends_a_reader_without_an_error(benc
 
 @pytest.mark.parametrize("choice", ["raise", "wait", "go_on"])
 def test_the_gateway_finds_a_dead_writer(bench: Bench, choice: str) -> None:
-    bench.quick()
+    bench.create_channel()
     reader, writer = bench.pair(ElsewhereWriter, onLostWriter=choice)
     until(reader.is_any_connected_channels_healthy)
     assert not reader.has_records()
@@ -326,7 +326,7 @@ def test_the_gateway_finds_a_dead_writer(bench: Bench, choice: str) -> None:
 def test_a_writer_that_failed_before_may_be_restarted_with_its_reader(
     bench: Bench,
 ) -> None:
-    bench.quick()
+    bench.create_channel()
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(2))
     until(lambda: reader.get_consumer_lag() == 2)
@@ -343,7 +343,7 @@ def test_a_writer_that_failed_before_may_be_restarted_with_its_reader(
 
 
 def test_a_delivery_failure_is_raised_and_fails_the_writer(bench: Bench) -> None:
-    bench.quick()
+    bench.create_channel()
     reader, writer = bench.pair()
     writer.start_channel()
     bench.channel().update(config={"max.message.bytes": "1024"})
@@ -377,7 +377,7 @@ def test_causes_contain_no_values_of_records(bench: Bench) -> None:
         cause = failed_cause(bench.url, bench.name, role)
         assert cause.startswith("OperatorFailed: ")
         assert cause.endswith("sent the status Error")
-    assert secret not in views(bench.url, bench.name)
+    assert secret not in all_responses(bench.url, bench.name)
 
 
 def test_a_message_is_json_and_back() -> None:

@@ -1,6 +1,7 @@
 import enum
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from types import MappingProxyType
 from zoneinfo import ZoneInfo
 
@@ -16,6 +17,8 @@ from sluiceway.errors import InvalidRecord, OptionError, ValueOutOfRange
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
 
+CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+WIDE = {"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": 50}
 TIMESTAMP = {"type": "long", "logicalType": "timestamp-micros"}
 LOCAL = {"type": "long", "logicalType": "local-timestamp-micros"}
 DATE = {"type": "int", "logicalType": "date"}
@@ -30,6 +33,30 @@ def refused(records, schema):
     with pytest.raises(InvalidRecord) as caught:
         to_batches(records, schema)
     return caught.value
+
+
+@pytest.mark.parametrize("type_", [CENTS, WIDE])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("1E-61", "1E-1000000000", "-1E-1000000000", "1E+1000000000", "NaN", "sNaN", "Infinity"),
+        # 2**128, of which Arrow keeps 0.
+        "0.000000000000000000000000340282366920938463463374607431768211456",
+    ],
+)
+def test_decimals_of_too_many_digits_are_refused(type_, value):
+    error = refused([{"x": Decimal(1)}, {"x": Decimal(value)}], schema_of(type_))
+    assert (error.index, error.schema_path) == (1, "x")
+    assert "digits" in str(error)
+
+
+@pytest.mark.parametrize("type_", [CENTS, WIDE])
+@pytest.mark.parametrize(
+    "value", ["0E-1000000000", "-0E-100", "1.5" + "0" * 100, "100", "1E+2", "0.01", "999.99"]
+)
+def test_decimals_that_fit_keep_their_value(type_, value):
+    (batch,) = to_batches([{"x": Decimal(value)}, {"x": 7}], schema_of(type_))
+    assert [each["x"] for each in to_records(batch)] == [Decimal(value), Decimal(7)]
 
 
 class Colour(enum.IntEnum):

@@ -19,7 +19,7 @@ from environments import spark_environment
 from relay import Relay
 from sluiceway.rest.models import Connection
 from spark_tasks import Measure, Produce, connection_at
-from topics import Topics, make
+from topics import Topics, create_topic
 
 _numbers = itertools.count(1)
 
@@ -114,7 +114,7 @@ def produce() -> Produce:
 def fragile(fragile_kafka: Relay, name: str) -> Connection:
     """A connection to a new topic of the broker behind the relay."""
     admin = AdminClient({"bootstrap.servers": fragile_kafka.address})
-    make(admin, NewTopic(name, 1, 1))
+    create_topic(admin, NewTopic(name, 1, 1))
     return connection_at(fragile_kafka.address, name)
 
 

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from gateways import views
+from gateways import all_responses
 from sluiceway import Gateway, Heartbeat
 from sluiceway.channel import Channel
 from sluiceway.errors import GatewayError
@@ -186,7 +186,7 @@ def test_a_failed_write_is_in_error_until_its_group_writes_again(
     failed = seen(channel, "writer", lambda each: each.state == "error")
     assert (failed.group, failed.index, failed.size) == ("nightly", 0, 1)
     assert "of its 2 tasks had written" in (failed.cause or "")
-    assert SECRET not in views(gateway_url, channel.name)
+    assert SECRET not in all_responses(gateway_url, channel.name)
 
     save(rows(spark, 4), channel, group="nightly")
 
@@ -292,7 +292,9 @@ def test_the_cause_of_a_failed_query_contains_no_record(
     assert reader_endpoint.cause == "org.apache.spark.SparkRuntimeException: USER_RAISED_EXCEPTION"
     assert seen(sink, "writer", lambda each: each.state == "error").cause == reader_endpoint.cause
     assert SECRET in str(query.exception()), "the job itself sees the value"
-    assert SECRET not in views(gateway_url, channel.name) + views(gateway_url, sink.name)
+    assert SECRET not in all_responses(gateway_url, channel.name) + all_responses(
+        gateway_url, sink.name
+    )
     assert reader_endpoint.group == str(query.id)
 
 

@@ -109,7 +109,7 @@ def test_a_running_query_survives_a_stalled_broker(
         fill(source, range(5))
         query = start(stream(spark, source), sink)
         until(query, lambda: all_ids(sink) == [*range(5)])
-        with fragile_kafka.still():
+        with fragile_kafka.stalled():
             # An idle query polls for the end every few milliseconds; now a poll blocks.
             until(
                 query, lambda: all("Getting offsets" in query.status["message"] for _ in range(50))

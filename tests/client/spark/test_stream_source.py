@@ -346,7 +346,7 @@ def test_a_query_survives_a_broker_restart(
     before = planner.end()
 
     fragile_kafka.cut()
-    fragile_kafka.mend()
+    fragile_kafka.restore()
     produce(fragile, b"3")
     after = planner.end()
     assert [dict(each.next_offsets) for each in (start, before, after)] == [{0: 0}, {0: 2}, {0: 3}]

@@ -9,12 +9,12 @@ import httpx
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateways import NOBODY, SCHEMA, Rig, code, running
+from gateways import SCHEMA, UNREACHABLE, Rig, code, running
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.provisioning.reconciler import Reconciler
-from topics import make
+from topics import create_topic
 
 WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]
 
@@ -39,7 +39,7 @@ def topic(operator: AdminClient) -> str:
     """The name of an existing topic."""
     name = f"Somebodys_{uuid.uuid4().hex[:8]}"
     config = {"retention.ms": "60000", "max.message.bytes": "2000", "flush.ms": "9000"}
-    make(operator, NewTopic(name, num_partitions=3, config=config))
+    create_topic(operator, NewTopic(name, num_partitions=3, config=config))
     return name
 
 
@@ -141,7 +141,7 @@ def test_reserved_topic_names_are_refused(shared_rig: Rig, name: str) -> None:
 
 
 def test_adopting_waits_for_kafka(shared_rig: Rig) -> None:
-    assert shared_rig.app.state.parts.settings.kafka_bootstrap_servers == NOBODY
+    assert shared_rig.app.state.parts.settings.kafka_bootstrap_servers == UNREACHABLE
     response = adopt(shared_rig, "topic")
     assert (response.status_code, code(response)) == (503, "kafka_unavailable")
 

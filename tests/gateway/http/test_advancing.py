@@ -81,12 +81,12 @@ def test_only_members_commit_for_a_live_group(flights: Site) -> None:
     assert code(advance(flights, (0, 6, 0), before=((0, 5, 0),), group="d")) == "members_open"
     shared = flights.sync(member, take=flights.sync(member).json()["generation"]).json()
     assert [each["offset"] for each in shared["positions"]] == [5]
-    flights.depart(member)
+    flights.detach(member)
     assert advance(flights, (0, 6, 0), before=((0, 5, 0),), group="d").status_code == 200
 
 
 def test_positions_of_a_broadcast_group_belong_to_its_members(flights: Site) -> None:
-    flights.depart(flights.member(0, 1, mode="broadcast"))
+    flights.detach(flights.member(0, 1, mode="broadcast"))
     assert code(advance(flights, (0, 5, 0))) == "group_mode"
 
 

@@ -3,12 +3,12 @@ from typing import Any
 import pytest
 
 from endpoints import TOPIC_ID, Site, fresh_id, report, site
-from gateways import NOBODY, Rig, code
+from gateways import UNREACHABLE, Rig, code
 from sluiceway_gateway.channels.model import Phase
 
 
 def test_attaching_returns_place_partitions_and_connection(flights: Site) -> None:
-    response = flights.ask(group="delays", index=1, size=2)
+    response = flights.post_attach(group="delays", index=1, size=2)
     assert response.status_code == 201
     assert response.headers["cache-control"] == "no-store"
     body = response.json()
@@ -45,7 +45,7 @@ def test_attaching_returns_place_partitions_and_connection(flights: Site) -> Non
     assert "positions" in body["takes"]
     connection = flights.rig.http.get(f"{flights.path}/connection", params={"access": "read"})
     assert body["connection"] == connection.json()
-    assert body["connection"]["kafka"] == {"bootstrap.servers": NOBODY}
+    assert body["connection"]["kafka"] == {"bootstrap.servers": UNREACHABLE}
 
 
 def test_broadcast_members_and_writers_and_ungrouped_readers_have_all_partitions(
@@ -61,16 +61,16 @@ def test_broadcast_members_and_writers_and_ungrouped_readers_have_all_partitions
 
 def test_a_repeated_attach_changes_nothing_however_late(flights: Site) -> None:
     asked: dict[str, Any] = {"group": "g", "index": 0, "size": 2, "id": fresh_id()}
-    first = flights.ask(**asked)
+    first = flights.post_attach(**asked)
     flights.member(1, 2)
-    again = flights.ask(**asked)
+    again = flights.post_attach(**asked)
     assert (again.status_code, again.json()) == (200, first.json())
     endpoint = first.json()["endpoint"]
-    flights.depart(endpoint, "error", cause="out of memory")
-    late = flights.ask(**asked).json()["endpoint"]
+    flights.detach(endpoint, "error", cause="out of memory")
+    late = flights.post_attach(**asked).json()["endpoint"]
     assert (late["state"], late["epoch"]) == ("error", 1)
-    alone = flights.ask(id=endpoint["id"][::-1])
-    assert flights.ask(id=endpoint["id"][::-1]).json() == alone.json()
+    alone = flights.post_attach(id=endpoint["id"][::-1])
+    assert flights.post_attach(id=endpoint["id"][::-1]).json() == alone.json()
     assert len(flights.listed()) == 3
 
 
@@ -80,8 +80,8 @@ def test_a_new_instance_fences_the_old_one(flights: Site) -> None:
     assert (old["epoch"], new["epoch"]) == (1, 2)
     assert [each["id"] for each in flights.listed()] == [new["id"]]
     for refused in (
-        flights.ask(id=old["id"], group="g", index=0, size=2),
-        flights.depart(old),
+        flights.post_attach(id=old["id"], group="g", index=0, size=2),
+        flights.detach(old),
     ):
         assert (refused.status_code, code(refused)) == (409, "fenced")
         assert not refused.json()["retriable"]
@@ -112,12 +112,12 @@ def test_ungrouped_endpoints_fence_no_other(flights: Site) -> None:
 )
 def test_an_id_identifies_one_instance(flights: Site, other: dict[str, Any]) -> None:
     asked: dict[str, Any] = {"group": "g", "index": 0, "size": 2, "id": fresh_id()}
-    flights.ask(**asked)
-    response = flights.ask(**(asked | other))
+    flights.post_attach(**asked)
+    response = flights.post_attach(**(asked | other))
     assert (response.status_code, code(response)) == (409, "endpoint_id_reused")
     other_channel = site(flights.rig, "departures", partitions=4)
     other_channel.session = flights.session
-    assert code(other_channel.ask(**asked)) == "endpoint_id_reused"
+    assert code(other_channel.post_attach(**asked)) == "endpoint_id_reused"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_an_id_identifies_one_instance(flights: Site, other: dict[str, Any]) -> 
 def test_an_invalid_field_of_an_attach_is_named(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
-    response = flights.ask(**body)
+    response = flights.post_attach(**body)
     assert (response.status_code, code(response)) == (422, "invalid_request"), response.text
     assert [each["pointer"] for each in response.json()["errors"]] == [pointer]
     assert flights.listed() == []
@@ -156,11 +156,11 @@ def test_an_invalid_field_of_an_attach_is_named(
 
 def test_a_live_group_keeps_its_size_and_mode(flights: Site) -> None:
     member = flights.member(0, 2)
-    refused = flights.ask(group="g", index=0, size=3)
+    refused = flights.post_attach(group="g", index=0, size=3)
     assert (refused.status_code, code(refused)) == (409, "group_size")
-    refused = flights.ask(group="g", index=0, size=2, mode="broadcast")
+    refused = flights.post_attach(group="g", index=0, size=2, mode="broadcast")
     assert (refused.status_code, code(refused)) == (409, "group_mode")
-    assert flights.depart(member).status_code == 200
+    assert flights.detach(member).status_code == 200
     grown = flights.member(2, 3, mode="broadcast")
     assert (grown["size"], grown["mode"], grown["generation"]) == (3, "broadcast", 2)
     assert [(each["index"], each["size"]) for each in flights.listed()] == [(0, 2), (2, 3)]
@@ -168,7 +168,7 @@ def test_a_live_group_keeps_its_size_and_mode(flights: Site) -> None:
 
 def test_a_failed_member_of_the_old_size_is_fenced_when_it_changes(flights: Site) -> None:
     failed = flights.member(3, 4)
-    flights.depart(failed, "error")
+    flights.detach(failed, "error")
     flights.member(0, 2)
     assert [each["index"] for each in flights.listed()] == [0]
     assert flights.get(failed)["superseded"]
@@ -177,7 +177,7 @@ def test_a_failed_member_of_the_old_size_is_fenced_when_it_changes(flights: Site
 def test_a_larger_group_grows_the_channel_and_gets_retry_after(flights: Site) -> None:
     asked: dict[str, Any] = {"group": "g", "index": 5, "size": 6, "id": fresh_id()}
     for _ in range(2):
-        response = flights.ask(**asked)
+        response = flights.post_attach(**asked)
         assert (response.status_code, code(response)) == (409, "channel_not_ready")
         assert response.json()["retriable"]
     channel = flights.rig.http.get(flights.path).json()
@@ -189,7 +189,7 @@ def test_a_larger_group_grows_the_channel_and_gets_retry_after(flights: Site) ->
 
 def test_a_pinned_channel_does_not_grow(rig: Rig) -> None:
     pinned = site(rig, partitions=2, pinned=True)
-    response = pinned.ask(group="g", index=0, size=3)
+    response = pinned.post_attach(group="g", index=0, size=3)
     assert (response.status_code, code(response)) == (409, "group_larger_than_pinned")
     assert pinned.member(2, 3, mode="broadcast")["partitions"] == [0, 1]
     assert rig.http.get(pinned.path).json()["spec"]["partitions"] == 2
@@ -199,8 +199,8 @@ def test_growing_needs_the_manage_scope(flights: Site) -> None:
     http = flights.rig.http
     reads = flights.rig.token("read")
     http.headers.update(reads)
-    assert flights.ask(group="g", index=0, size=4).status_code == 201
-    response = flights.ask(group="h", index=0, size=5)
+    assert flights.post_attach(group="g", index=0, size=4).status_code == 201
+    response = flights.post_attach(group="h", index=0, size=5)
     assert (response.status_code, code(response)) == (403, "forbidden")
     assert http.get(flights.path).json()["spec"]["partitions"] == 4
 
@@ -208,11 +208,11 @@ def test_growing_needs_the_manage_scope(flights: Site) -> None:
 def test_each_role_needs_its_scope(flights: Site) -> None:
     for role, scope in (("reader", "write"), ("writer", "read")):
         flights.rig.http.headers.update(flights.rig.token(scope))
-        assert code(flights.ask(role)) == "forbidden"
+        assert code(flights.post_attach(role)) == "forbidden"
     flights.rig.http.headers.update(flights.rig.token("write"))
     writer = flights.attach("writer")
     flights.rig.http.headers.update(flights.rig.token("read"))
-    assert code(flights.depart(writer)) == "forbidden"
+    assert code(flights.detach(writer)) == "forbidden"
     assert flights.rig.http.get(f"{flights.path}/endpoints").status_code == 200
     removed = flights.rig.http.delete(
         f"{flights.path}/endpoints/{writer['id']}", params={"uid": flights.uid}
@@ -223,19 +223,19 @@ def test_each_role_needs_its_scope(flights: Site) -> None:
 def test_an_unusable_channel_refuses_attaches(rig: Rig) -> None:
     uid = rig.put("later").json()["metadata"]["uid"]
     later = Site(rig=rig, name="later", uid=uid)
-    assert code(later.ask()) == "channel_not_ready"
-    assert code(Site(rig=rig, name="absent", uid=uid).ask()) == "channel_not_found"
-    assert code(Site(rig=rig, name="later", uid="0" * 32).ask()) == "uid_mismatch"
+    assert code(later.post_attach()) == "channel_not_ready"
+    assert code(Site(rig=rig, name="absent", uid=uid).post_attach()) == "channel_not_found"
+    assert code(Site(rig=rig, name="later", uid="0" * 32).post_attach()) == "uid_mismatch"
 
 
 def test_a_closed_channel_accepts_readers_and_lets_its_writers_finish(flights: Site) -> None:
     asked = {"id": fresh_id()}
     writer = flights.attach("writer", **asked)
     flights.rig.http.post(f"{flights.path}/close", json={"uid": flights.uid})
-    assert code(flights.ask("writer")) == "channel_closed"
+    assert code(flights.post_attach("writer")) == "channel_closed"
     assert flights.attach("writer", **asked) == writer
     flights.attach("reader")
-    assert flights.depart(writer, ends={"0": 7}).json()["ends"] == {"0": 7}
+    assert flights.detach(writer, ends={"0": 7}).json()["ends"] == {"0": 7}
 
 
 def test_a_deleted_channel_deletes_its_endpoints(flights: Site) -> None:
@@ -248,9 +248,9 @@ def test_a_deleted_channel_deletes_its_endpoints(flights: Site) -> None:
     assert again.listed() == []
     again.session = flights.session
     old = Site(rig=flights.rig, name="flights", uid=flights.uid)
-    assert code(old.ask(id=member["id"], group="g", index=0, size=1)) == "uid_mismatch"
-    assert code(old.depart(member)) == "uid_mismatch"
-    assert code(again.depart(member)) == "endpoint_not_found"
+    assert code(old.post_attach(id=member["id"], group="g", index=0, size=1)) == "uid_mismatch"
+    assert code(old.detach(member)) == "uid_mismatch"
+    assert code(again.detach(member)) == "endpoint_not_found"
     (reply,) = again.beat(report(member))
     assert reply["status"] == "gone"
 
@@ -269,7 +269,7 @@ def test_positions_of_another_topic_are_refused(flights: Site) -> None:
             ).bindparams(uid=flights.uid)
         )
     assert flights.member(0, 2)["partitions"] == [0, 2]
-    response = flights.ask(group="g", index=1, size=2)
+    response = flights.post_attach(group="g", index=1, size=2)
     assert (response.status_code, code(response)) == (409, "topic_changed")
     assert TOPIC_ID in response.json()["detail"]
     assert "offsets/reset" in response.json()["detail"]
@@ -286,5 +286,5 @@ def test_a_spark_job_is_shown_with_its_endpoint(flights: Site) -> None:
         "query": None,
         "ui": None,
     }
-    assert flights.ask("writer", spark={"user": "x"}).status_code == 422
-    assert flights.ask("writer", spark={"ui": "x" * 501}).status_code == 422
+    assert flights.post_attach("writer", spark={"user": "x"}).status_code == 422
+    assert flights.post_attach("writer", spark={"ui": "x" * 501}).status_code == 422

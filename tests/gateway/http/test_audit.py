@@ -119,7 +119,7 @@ def test_a_reset_names_positions_and_reason(ops: Rig) -> None:
 
 def test_a_reset_of_many_partitions_is_shortened(ops: Rig) -> None:
     flights = site(ops, partitions=50)
-    flights.depart(flights.member())
+    flights.detach(flights.member())
     flights.reset(*((number, 9, 0) for number in range(50)))
     entry, *_ = changes(ops)
     assert len(entry["fields"]) == MAX_FIELDS
@@ -129,7 +129,7 @@ def test_a_reset_of_many_partitions_is_shortened(ops: Rig) -> None:
 def test_a_dismissal_and_a_resize_are_recorded(ops: Rig) -> None:
     flights = site(ops, partitions=2)
     writer = flights.member(role="writer", group="loader")
-    assert flights.depart(writer, "error", cause="full disk", ends={}).is_success
+    assert flights.detach(writer, "error", cause="full disk", ends={}).is_success
     flights.member()
     for _ in range(2):
         assert flights.resize(2, 1).is_success
@@ -144,9 +144,9 @@ def test_a_dismissal_and_a_resize_are_recorded(ops: Rig) -> None:
 
 def test_an_abort_of_anothers_batch_is_recorded(ledger: LedgerSite) -> None:
     own, other = ledger.open("own"), ledger.open("other", "two")
-    assert ledger.ask_abort(own).is_success
-    assert ledger.ask_abort(other, None).is_success
-    assert ledger.ask_abort(other, None).is_success
+    assert ledger.post_abort(own).is_success
+    assert ledger.post_abort(other, None).is_success
+    assert ledger.post_abort(other, None).is_success
     aborted, *others = changes(ledger.rig, ledger.name)
     assert (aborted["action"], aborted["target"]) == ("abort_batch", "other")
     assert (aborted["by"], aborted["token_id"], aborted["reason"]) == ("loopback", None, "a test")

@@ -2,14 +2,23 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from gateways import code
-from ledger_sites import LedgerSite, digest, ledger_site, use_topic
+from endpoints import Site
+from gateways import Rig, code
+from ledger_sites import KNOWN, LedgerSite, digest, ledger_site, use_topic
+from shared_kafka import SharedKafka
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.ledger import store
+from sluiceway_gateway.lifecycle.drain import Drainer
 from waiting import until
 
 
@@ -49,7 +58,7 @@ def test_a_repeated_commit_gets_the_same_answer(ledger: LedgerSite) -> None:
     second = ledger.open("k2")
     ledger.commit(second, {0: [(10, 20)]})
     assert ledger.commit(first, {0: [(0, 10)]}) == response
-    assert code(ledger.ask_commit(first, {0: [(0, 11)]})) == "batch_committed"
+    assert code(ledger.post_commit(first, {0: [(0, 11)]})) == "batch_committed"
 
 
 def test_a_batch_without_records_is_committed(ledger: LedgerSite) -> None:
@@ -72,24 +81,24 @@ def test_a_batch_of_named_partitions_holds_back_those_only(ledger: LedgerSite) -
     assert slow["begin"] == {"1": 0, "3": 0}
     ledger.commit(ledger.open("quick", "two"), {0: [(0, 5)], 1: [(0, 5)]})
     assert ledger.committed()["stable"] == {"0": 5, "1": 0, "2": 0, "3": 0}
-    assert code(ledger.ask_commit(slow, {0: [(5, 6)]})) == "unknown_partition"
+    assert code(ledger.post_commit(slow, {0: [(5, 6)]})) == "unknown_partition"
 
 
 def test_an_aborted_batch_shows_nothing_and_frees_readers(ledger: LedgerSite) -> None:
     slow = ledger.open("slow", "one")
     ledger.commit(ledger.open("quick", "two"), {0: [(5, 10)]})
-    assert ledger.ask_abort(slow).json()["state"] == "aborted"
+    assert ledger.post_abort(slow).json()["state"] == "aborted"
     assert ledger.committed()["runs"]["0"] == [[5, 10]]
-    assert ledger.ask_abort(slow).json()["number"] == 2
-    assert code(ledger.ask_commit(slow, {0: [(0, 5)]})) == "batch_aborted"
-    assert code(ledger.ask_open("slow", "one")) == "batch_aborted"
+    assert ledger.post_abort(slow).json()["number"] == 2
+    assert code(ledger.post_commit(slow, {0: [(0, 5)]})) == "batch_aborted"
+    assert code(ledger.post_open("slow", "one")) == "batch_aborted"
     assert ledger.open("slow", "one", "run-2")["begin"]["0"] == 10
 
 
 def test_an_abort_after_the_commit_changes_nothing(ledger: LedgerSite) -> None:
     batch = ledger.open()
     ledger.commit(batch, {0: [(0, 10)]})
-    response = ledger.ask_abort(batch)
+    response = ledger.post_abort(batch)
     assert (response.status_code, code(response)) == (409, "batch_committed")
     assert ledger.committed()["runs"]["0"] == [[0, 10]]
 
@@ -98,15 +107,15 @@ def test_a_takeover_aborts_the_previous_run(ledger: LedgerSite) -> None:
     before = ledger.open("7", "query", ordinal=7, takeover=True)
     after = ledger.open("7", "query", "run-2", ordinal=7, takeover=True)
     assert (after["epoch"], after["id"] != before["id"]) == (2, True)
-    assert code(ledger.ask_commit(before, {0: [(0, 5)]})) == "batch_aborted"
-    assert code(ledger.ask_open("7", "query", ordinal=7, takeover=True)) == "batch_fenced"
+    assert code(ledger.post_commit(before, {0: [(0, 5)]})) == "batch_aborted"
+    assert code(ledger.post_open("7", "query", ordinal=7, takeover=True)) == "batch_fenced"
     ledger.commit(after, {0: [(5, 10)]}, instance="run-2")
     assert ledger.committed()["runs"]["0"] == [[5, 10]]
 
 
 def test_a_job_waits_for_the_lease_of_another(ledger: LedgerSite) -> None:
     ledger.open(lease_ms=10_000)
-    response = ledger.ask_open(instance="run-2")
+    response = ledger.post_open(instance="run-2")
     assert (response.status_code, code(response)) == (409, "batch_open")
     assert response.json()["retriable"]
     ledger.rig.clock.advance(11)
@@ -123,7 +132,7 @@ def test_a_large_manifest_is_uploaded_in_slices(ledger: LedgerSite) -> None:
         path = f"{ledger.path}/batches/{batch['id']}/manifest/{number}"
         assert ledger.rig.http.put(path, json=body).status_code == 200
     named = {"records": 12, "counts": {"0": 3, "1": 9}, "digest": digest(whole)}
-    missing = ledger.ask_commit(batch, {}, slices=3, **named)
+    missing = ledger.post_commit(batch, {}, slices=3, **named)
     assert (missing.status_code, code(missing)) == (422, "invalid_manifest")
     assert "Slice 2 of 3" in missing.json()["detail"]
     done = ledger.commit(batch, {}, slices=2, **named)
@@ -133,7 +142,7 @@ def test_a_large_manifest_is_uploaded_in_slices(ledger: LedgerSite) -> None:
 
 def test_leases_are_renewed_and_ended_batches_named(ledger: LedgerSite) -> None:
     first, second = ledger.open("k1", lease_ms=10_000), ledger.open("k2", lease_ms=10_000)
-    ledger.ask_abort(second)
+    ledger.post_abort(second)
     ledger.rig.clock.advance(5)
     named = [{"id": each["id"], "instance": "run-1"} for each in (first, second)]
     strange = {"id": first["id"], "instance": "run-2"}
@@ -251,15 +260,27 @@ def test_a_snapshot_shows_the_channel_as_it_was(ledger: LedgerSite) -> None:
     at = ledger.committed(snapshot_at="2030-01-01T00:00:30Z")
     assert (at["number"], at["runs"]) == (1, first["runs"])
     assert ledger.committed(snapshot_at="2029-01-01T00:00:30+01:00")["number"] == 0
-    unknown = ledger.ask_committed(snapshot=3)
+    unknown = ledger.get_committed(snapshot=3)
     assert (unknown.status_code, code(unknown)) == (404, "snapshot_not_found")
-    naive = ledger.ask_committed(snapshot_at="2030-01-01T00:00:30")
+    naive = ledger.get_committed(snapshot_at="2030-01-01T00:00:30")
     assert (naive.status_code, code(naive)) == (422, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("at", "number"),
+    [
+        *(("0001-01-01T00:00:00+01:00", 0), ("0001-01-01T00:00:00Z", 0)),
+        *(("9999-12-31T23:59:59.9999Z", 1), ("9999-12-31T23:59:59-01:00", 1)),
+    ],
+)
+def test_a_snapshot_may_be_of_any_time(ledger: LedgerSite, at: str, number: int) -> None:
+    ledger.commit(ledger.open(), {0: [(0, 10)]})
+    assert ledger.committed(snapshot_at=at)["number"] == number
 
 
 def test_commits_are_listed_newest_first(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
-    ledger.ask_abort(ledger.open("k2"))
+    ledger.post_abort(ledger.open("k2"))
     ledger.open("k3", "other")
     found = ledger.rig.http.get(f"{ledger.path}/commits").json()
     assert [(each["number"], each["kind"], each["key"]) for each in found["commits"]] == [
@@ -273,21 +294,21 @@ def test_commits_are_listed_newest_first(ledger: LedgerSite) -> None:
 
 
 def test_an_unchanged_ledger_is_not_sent_again(ledger: LedgerSite) -> None:
-    etag = ledger.ask_committed().headers["etag"]
-    assert ledger.ask_committed(etag=etag).status_code == 304
-    assert ledger.ask_committed(etag=etag, wait=0.2).status_code == 304
+    etag = ledger.get_committed().headers["etag"]
+    assert ledger.get_committed(etag=etag).status_code == 304
+    assert ledger.get_committed(etag=etag, wait=0.2).status_code == 304
     ledger.open()
-    assert ledger.ask_committed(etag=etag).status_code == 304
+    assert ledger.get_committed(etag=etag).status_code == 304
 
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_a_waiting_reader_is_answered_when_a_batch_ends(ledger: LedgerSite, end: str) -> None:
     batch = ledger.open()
-    etag = ledger.ask_committed().headers["etag"]
+    etag = ledger.get_committed().headers["etag"]
     responses: list[tuple[httpx.Response, float]] = []
 
     def wait() -> None:
-        response = ledger.ask_committed(etag=etag, wait=30)
+        response = ledger.get_committed(etag=etag, wait=30)
         responses.append((response, time.monotonic()))
 
     waiting = threading.Thread(target=wait)
@@ -297,7 +318,7 @@ def test_a_waiting_reader_is_answered_when_a_batch_ends(ledger: LedgerSite, end:
     if end == "commit":
         ledger.commit(batch, {0: [(0, 10)]})
     else:
-        ledger.ask_abort(batch)
+        ledger.post_abort(batch)
     ended_s = time.monotonic()
     waiting.join(30)
     ((response, answered_s),) = responses
@@ -305,12 +326,67 @@ def test_a_waiting_reader_is_answered_when_a_batch_ends(ledger: LedgerSite, end:
     assert answered_s - ended_s < 5
 
 
+def test_a_token_that_is_revoked_during_a_wait_does_not_see_the_commit(rig: Rig) -> None:
+    uid = rig.put(delivery="exactly_once").json()["metadata"]["uid"]
+    rig.observe("flights", Phase.READY)
+    admin, mine = rig.token("admin"), rig.token("read")
+    rig.http.headers.update(admin)
+    path, query = "/v1/channels/flights/committed", {"uid": uid}
+    etag = rig.http.get(path, params=query).headers["etag"]
+    with ThreadPoolExecutor() as pool:
+        headers = mine | {"If-None-Match": etag}
+        waiting = pool.submit(rig.http.get, path, params=query | {"wait": "60"}, headers=headers)
+        until(lambda: rig.app.state.parts.ledger_reads.waiting)
+        rig.tokens.revoke(mine["Authorization"].split("_")[1])
+        with rig.database.write() as tx:
+            channel = channels_store.hold(tx, "flights")
+            assert channel is not None
+            was = store.hold(tx, channel)
+            store.save(tx, replace(was, number=1), was=was, now=rig.clock())
+        response = waiting.result(60)
+    assert (response.status_code, code(response)) == (401, "unauthenticated")
+
+
 def test_batches_are_opened_while_the_channel_closes_but_not_after(ledger: LedgerSite) -> None:
     batch = ledger.open()
     ledger.post("close", force=True)
-    assert code(ledger.ask_open("k2")) == "channel_closed"
+    assert code(ledger.post_open("k2")) == "channel_closed"
     ledger.commit(batch, {0: [(0, 1)]})
     assert ledger.committed()["runs"]["0"] == [[0, 1]]
+
+
+def test_a_channel_with_uncommitted_messages_at_its_end_is_drained_and_deleted(
+    ledger: LedgerSite, kafka: SharedKafka
+) -> None:
+    rig = ledger.rig
+    rig.http.headers.update(KNOWN)
+    site = Site(rig=rig, name=ledger.name, uid=ledger.uid)
+    ledger.commit(ledger.open(), {0: [(0, 10), (20, 30)], 1: [(0, 10)]})
+    reader = site.member(group="g")
+
+    def commit(number: int, *positions: tuple[int, int, int]) -> None:
+        done = site.commit(reader, number, *positions, topic_id=ledger.topic.id)
+        assert done.status_code == 200, done.text
+
+    commit(1, (0, 10, 0), (1, 10, 0))
+    site.depart(reader)
+    refused = rig.http.delete(ledger.path, params={"uid": ledger.uid})
+    assert code(refused) == "unread_data"
+    assert "has not committed 20 messages of partition 0." in refused.json()["detail"]
+    reader = site.member(group="g")
+    commit(1, (0, 30, 0))
+    site.depart(reader)
+    # It may still commit the messages behind.
+    batch = ledger.open("k2", "other")
+    assert code(rig.http.delete(ledger.path, params={"uid": ledger.uid})) == "unread_data"
+    rig.http.post(f"{ledger.path}/close", json={"uid": ledger.uid})
+    with closing(KafkaAdmin(kafka.bootstrap_servers)) as admin:
+        drainer = Drainer(database=rig.database, topics=admin, clock=rig.clock)
+        assert (drainer.run_once().closed, drainer.run_once().closing) == (0, 1)
+        ledger.ask_abort(batch)
+        assert drainer.run_once().closed == 1
+    deleted = rig.http.delete(ledger.path, params={"uid": ledger.uid})
+    assert deleted.status_code == 202, deleted.text
 
 
 def test_partitions_that_are_added_are_used_by_later_batches(ledger: LedgerSite) -> None:
@@ -322,5 +398,5 @@ def test_partitions_that_are_added_are_used_by_later_batches(ledger: LedgerSite)
     after = site.open("k2")
     assert after["begin"] == {"0": 0, "1": 0, "2": 0, "3": 0}
     assert site.open("k1") == before
-    assert code(site.ask_commit(before, {2: []})) == "unknown_partition"
+    assert code(site.post_commit(before, {2: []})) == "unknown_partition"
     assert site.committed()["stable"].keys() == {"0", "1", "2", "3"}

@@ -28,7 +28,7 @@ def test_a_bad_manifest_is_refused_with_a_reason(
     ledger.commit(ledger.open("before"), {0: [(0, 10)]})
     batch = ledger.open()
     before = ledger.committed()
-    response = ledger.ask_commit(batch, manifest)
+    response = ledger.post_commit(batch, manifest)
     assert (response.status_code, code(response)) == (status, expected)
     assert words in response.json()["detail"]
     assert ledger.committed() == before
@@ -38,7 +38,7 @@ def test_a_bad_manifest_is_refused_with_a_reason(
 def test_offsets_of_another_batch_are_refused(ledger: LedgerSite) -> None:
     slow, quick = ledger.open("slow", "one"), ledger.open("quick", "two")
     ledger.commit(quick, {0: [(5, 10)]})
-    response = ledger.ask_commit(slow, {0: [(0, 6)]})
+    response = ledger.post_commit(slow, {0: [(0, 6)]})
     assert (response.status_code, code(response)) == (409, "manifest_conflict")
     assert not response.json()["retriable"]
     assert ledger.commit(slow, {0: [(0, 5)]})["stable"]["0"] == 10
@@ -56,21 +56,21 @@ def test_offsets_of_another_batch_are_refused(ledger: LedgerSite) -> None:
 def test_a_commit_that_contradicts_itself_is_refused(
     ledger: LedgerSite, change: dict[str, Any], words: str
 ) -> None:
-    response = ledger.ask_commit(ledger.open(), {0: [(0, 5)]}, **change)
+    response = ledger.post_commit(ledger.open(), {0: [(0, 5)]}, **change)
     assert (response.status_code, code(response)) == (422, "invalid_manifest")
     assert words in response.json()["detail"]
 
 
 def test_a_key_belongs_to_its_owner(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("k1", "one"), {0: [(0, 10)]})
-    response = ledger.ask_open("k1", "two")
+    response = ledger.post_open("k1", "two")
     assert (response.status_code, code(response)) == (409, "batch_key_taken")
 
 
 def test_only_the_instance_that_opened_a_batch_ends_it(ledger: LedgerSite) -> None:
     batch = ledger.open()
-    assert code(ledger.ask_commit(batch, {0: [(0, 5)]}, instance="run-2")) == "batch_fenced"
-    assert code(ledger.ask_abort(batch, "run-2")) == "batch_fenced"
+    assert code(ledger.post_commit(batch, {0: [(0, 5)]}, instance="run-2")) == "batch_fenced"
+    assert code(ledger.post_abort(batch, "run-2")) == "batch_fenced"
     path = f"{ledger.path}/batches/{batch['id']}/manifest/0"
     body = {"uid": ledger.uid, "instance": "run-2", "manifest": {"0": [[0, 5]]}}
     assert code(ledger.rig.http.put(path, json=body)) == "batch_fenced"
@@ -78,7 +78,7 @@ def test_only_the_instance_that_opened_a_batch_ends_it(ledger: LedgerSite) -> No
 
 def test_a_batch_below_the_highest_committed_one_is_refused(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("8", "query", ordinal=8, takeover=True), {0: [(0, 5)]})
-    response = ledger.ask_open("7", "query", "run-2", ordinal=7, takeover=True)
+    response = ledger.post_open("7", "query", "run-2", ordinal=7, takeover=True)
     assert (response.status_code, code(response)) == (409, "stale_batch")
     assert "checkpoint" in response.json()["detail"]
     again = ledger.open("8", "query", "run-2", ordinal=8, takeover=True)
@@ -87,8 +87,8 @@ def test_a_batch_below_the_highest_committed_one_is_refused(ledger: LedgerSite) 
 
 def test_a_batch_of_another_channel_or_time_is_not_found(ledger: LedgerSite) -> None:
     strange = {"id": "0" * 32}
-    assert code(ledger.ask_commit(strange, {})) == "batch_not_found"
-    assert code(ledger.ask_abort(strange)) == "batch_not_found"
+    assert code(ledger.post_commit(strange, {})) == "batch_not_found"
+    assert code(ledger.post_abort(strange)) == "batch_not_found"
     other = {"key": "k", "owner": "o", "instance": "i", "uid": "0" * 32}
     response = ledger.rig.http.post(f"{ledger.path}/batches", json=other)
     assert (response.status_code, code(response)) == (409, "uid_mismatch")
@@ -120,12 +120,12 @@ def test_a_malformed_opening_is_refused(ledger: LedgerSite, change: dict[str, An
 
 
 def test_unknown_partitions_are_refused(ledger: LedgerSite) -> None:
-    assert code(ledger.ask_open(partitions=[4])) == "unknown_partition"
+    assert code(ledger.post_open(partitions=[4])) == "unknown_partition"
 
 
 @pytest.mark.parametrize("start", ["", "0", "0:", ":1", "0:1,0:2", "0:-1", "a:1", f"0:{2**63}"])
 def test_malformed_starts_are_refused(ledger: LedgerSite, start: str) -> None:
-    response = ledger.ask_committed(**{"from": start})
+    response = ledger.get_committed(**{"from": start})
     assert (response.status_code, code(response)) == (422, "invalid_request")
 
 

@@ -24,7 +24,7 @@ def test_attach_heartbeat_commit_and_reset_survive_clock_steps(flights: Site, ho
     successor = flights.member()
     assert successor["epoch"] == reader["epoch"] + 1
     assert flights.commit(reader, 3, (0, 10, 0)).status_code == 409
-    assert flights.depart(successor).status_code == 200
+    assert flights.detach(successor).status_code == 200
     first = flights.reset((0, 2, 0), headers=key)
     clock.advance(timedelta(hours=-2 * hours))
     again = flights.reset((0, 2, 0), headers=key)
@@ -43,4 +43,4 @@ def test_a_heartbeat_from_the_future_affects_only_its_own_session(flights: Site)
     assert other.beat(report(bystander, "started"))[0]["status"] == "ok"
     assert flights.get(bystander)["state"] == "started"
     # It can still leave.
-    assert flights.depart(reader).json()["state"] == "closed"
+    assert flights.detach(reader).json()["state"] == "closed"

@@ -1,7 +1,7 @@
 import pytest
 from sqlalchemy import text
 
-from gateways import NOBODY, SCHEMA, Rig, code, condition, running
+from gateways import SCHEMA, UNREACHABLE, Rig, code, condition, running
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 
@@ -24,7 +24,7 @@ def test_a_ready_channel_returns_its_connection(rig: Rig, access: str) -> None:
             "partitions": 3,
             "max_message_bytes": 2_000_000,
         },
-        "kafka": {"bootstrap.servers": NOBODY},
+        "kafka": {"bootstrap.servers": UNREACHABLE},
     }
 
 

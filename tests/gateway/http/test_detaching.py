@@ -13,9 +13,9 @@ from waiting import until
 def test_a_finished_endpoint_is_closed_with_end_offsets_and_counters(flights: Site) -> None:
     writer = flights.member(role="writer")
     body = {"ends": {"0": 120, "3": 7}, "counters": {"records": 127, "seconds": 1.5}}
-    gone = flights.depart(writer, **body).json()
+    gone = flights.detach(writer, **body).json()
     assert (gone["state"], gone["ends"], gone["counters"]) == ("closed", *body.values())
-    again = flights.depart(writer, ends={"0": 1})
+    again = flights.detach(writer, ends={"0": 1})
     assert (again.status_code, again.json()) == (200, gone)
     assert [each["state"] for each in flights.get(writer)["events"]] == ["opened", "closed"]
     assert flights.listed() == [gone]
@@ -23,9 +23,9 @@ def test_a_finished_endpoint_is_closed_with_end_offsets_and_counters(flights: Si
 
 def test_a_failed_endpoint_has_a_cause_and_cannot_be_closed(flights: Site) -> None:
     reader = flights.attach()
-    gone = flights.depart(reader, "error", cause="ValueError: no such carrier").json()
+    gone = flights.detach(reader, "error", cause="ValueError: no such carrier").json()
     assert (gone["state"], gone["cause"]) == ("error", "ValueError: no such carrier")
-    refused = flights.depart(reader)
+    refused = flights.detach(reader)
     assert (refused.status_code, code(refused)) == (409, "illegal_transition")
     event = flights.get(reader)["events"][-1]
     assert (event["state"], event["cause"]) == ("error", "ValueError: no such carrier")
@@ -33,19 +33,19 @@ def test_a_failed_endpoint_has_a_cause_and_cannot_be_closed(flights: Site) -> No
 
 def test_member_0_of_a_group_closes_last(flights: Site) -> None:
     first, second, third = (flights.member(index, 3, role="writer") for index in range(3))
-    refused = flights.depart(first)
+    refused = flights.detach(first)
     assert (refused.status_code, code(refused)) == (409, "members_open")
     assert refused.json()["retriable"]
     assert "1, 2" in refused.json()["detail"]
-    assert flights.depart(second).status_code == 200
-    assert code(flights.depart(first)) == "members_open"
-    flights.depart(third, "error")
-    assert flights.depart(first).status_code == 200
+    assert flights.detach(second).status_code == 200
+    assert code(flights.detach(first)) == "members_open"
+    flights.detach(third, "error")
+    assert flights.detach(first).status_code == 200
 
 
 def test_a_failed_member_0_does_not_wait_for_its_group(flights: Site) -> None:
     first, _ = flights.member(0, 2), flights.member(1, 2)
-    assert flights.depart(first, "error").status_code == 200
+    assert flights.detach(first, "error").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_invalid_field_of_a_detach_is_named(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
     writer = flights.attach("writer")
-    response = flights.depart(writer, **body)
+    response = flights.detach(writer, **body)
     assert (response.status_code, code(response)) == (422, "invalid_request"), response.text
     assert response.json()["errors"][0]["pointer"] == pointer
     assert flights.get(writer)["state"] == "opened"
@@ -77,11 +77,11 @@ def test_an_invalid_field_of_a_detach_is_named(
 
 def test_a_wrong_epoch_or_unknown_id_or_end_offsets_of_a_reader_are_refused(flights: Site) -> None:
     reader = flights.attach()
-    response = flights.depart(reader, epoch=reader["epoch"] + 1)
+    response = flights.detach(reader, epoch=reader["epoch"] + 1)
     assert (response.status_code, code(response)) == (409, "fenced")
-    response = flights.depart({"id": fresh_id(), "epoch": 1})
+    response = flights.detach({"id": fresh_id(), "epoch": 1})
     assert (response.status_code, code(response)) == (404, "endpoint_not_found")
-    response = flights.depart(reader, ends={"0": 1})
+    response = flights.detach(reader, ends={"0": 1})
     assert (response.status_code, code(response)) == (422, "invalid_request")
     assert code(flights.rig.http.get(f"{flights.path}/endpoints/{fresh_id()}")) == (
         "endpoint_not_found"
@@ -89,42 +89,42 @@ def test_a_wrong_epoch_or_unknown_id_or_end_offsets_of_a_reader_are_refused(flig
 
 
 def test_the_end_offsets_of_a_place_only_grow(flights: Site) -> None:
-    flights.depart(flights.member(role="writer"), ends={"0": 120, "3": 7})
+    flights.detach(flights.member(role="writer"), ends={"0": 120, "3": 7})
     assert not flights.member(role="writer")["took_over"]
     writer = flights.member(role="writer")
     # The one before never came to an end; had it failed and said how far it was, that is known.
     assert writer["took_over"]
     failed = flights.member(role="writer", group="h")
-    flights.depart(failed, "error", ends={"2": 9})
+    flights.detach(failed, "error", ends={"2": 9})
     assert not flights.member(role="writer", group="h")["took_over"]
     assert writer["ends"] is None
-    gone = flights.depart(writer, ends={"0": 100, "1": 5}).json()
+    gone = flights.detach(writer, ends={"0": 100, "1": 5}).json()
     assert gone["ends"] == {"0": 120, "1": 5, "3": 7}
 
 
 def test_a_dismissed_endpoint_is_ignored(flights: Site) -> None:
     failed = flights.attach("writer")
-    flights.depart(failed, "error", ends={})
+    flights.detach(failed, "error", ends={})
     path = f"{flights.path}/endpoints/{failed['id']}"
     assert code(flights.rig.http.delete(path, params={"uid": "0" * 32})) == "uid_mismatch"
     for _ in range(2):
         response = flights.rig.http.delete(path, params={"uid": flights.uid})
         assert (response.status_code, response.json()["superseded"]) == (200, True)
     assert flights.listed() == []
-    assert code(flights.depart(failed, "error")) == "fenced"
+    assert code(flights.detach(failed, "error")) == "fenced"
     assert flights.get(failed)["events"][-1]["cause"] == "removed"
 
 
 def test_a_failed_writer_without_records_leaves_its_place_unchanged(flights: Site) -> None:
     def fails(ends: Any = None) -> Any:
-        return flights.depart(flights.member(role="writer"), "error", ends=ends).json()["ends"]
+        return flights.detach(flights.member(role="writer"), "error", ends=ends).json()["ends"]
 
     assert fails({}) == {}
     assert not flights.member(role="writer")["took_over"]
     # The end offsets of the superseded one are unknown.
     assert fails({}) is None
     assert fails() is None
-    flights.depart(flights.member(role="writer"), ends={"0": 120})
+    flights.detach(flights.member(role="writer"), ends={"0": 120})
     assert fails({}) == {"0": 120}
     assert fails({"1": 7}) == {"0": 120, "1": 7}
     assert fails() is None
@@ -135,9 +135,9 @@ def test_a_writer_restarted_after_an_error_does_not_confirm_its_end_offsets(
     flights: Site,
 ) -> None:
     writer = flights.member(role="writer")
-    flights.depart(writer, "error", ends={})
+    flights.detach(writer, "error", ends={})
     flights.beat(report(writer, "started"))
-    gone = flights.depart(writer, "error").json()
+    gone = flights.detach(writer, "error").json()
     assert (gone["state"], gone["ends"]) == ("error", None)
 
 
@@ -147,7 +147,7 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
         return flights.rig.http.delete(path, params={"uid": flights.uid}, **headers)
 
     failed = flights.member(role="writer", group="unknown")
-    flights.depart(failed, "error", cause="out of memory")
+    flights.detach(failed, "error", cause="out of memory")
     # Kafka is away here.
     response = dismiss(failed)
     assert (response.status_code, code(response)) == (503, "kafka_unavailable")
@@ -155,7 +155,7 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     assert [each["id"] for each in flights.listed()] == [failed["id"]]
 
     told = flights.member(role="writer", group="told")
-    flights.depart(told, "error", ends={"0": 5}, cause="late")
+    flights.detach(told, "error", ends={"0": 5}, cause="late")
     assert dismiss(told).json()["superseded"]
     stand_in = flights.listed(group="told")[0]
     assert (stand_in["state"], stand_in["ends"]) == ("closed", {"0": 5})
@@ -164,7 +164,7 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     (event,) = flights.get(stand_in)["events"]
     assert (event["state"], event["by"]) == ("closed", "loopback")
     assert flights.get(told)["events"][-1]["cause"] == "removed"
-    assert code(flights.depart(told)) == "fenced"
+    assert code(flights.detach(told)) == "fenced"
     # The end offsets of a finished writer and its successor's place are kept.
     again = dismiss(stand_in).json()
     assert again["superseded"]
@@ -178,7 +178,7 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
 
 def test_dismissing_needs_the_manage_scope(flights: Site) -> None:
     failed = flights.attach("writer")
-    flights.depart(failed, "error", ends={})
+    flights.detach(failed, "error", ends={})
     path, params = f"{flights.path}/endpoints/{failed['id']}", {"uid": flights.uid}
     for scope, status in (("write", 403), ("read", 403), ("manage", 200)):
         headers = flights.rig.token(scope)

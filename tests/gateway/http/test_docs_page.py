@@ -47,6 +47,7 @@ OPERATIONS = [
     "get_token",
     "get_topic",
     "list_channel_changes",
+    "list_channel_heartbeats",
     "list_channels",
     "list_commits",
     "list_endpoints",

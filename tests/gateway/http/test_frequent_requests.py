@@ -86,11 +86,11 @@ def test_an_unknown_listener_is_refused(flights: Site) -> None:
 
 
 def test_an_attach_returns_the_current_connection(flights: Site) -> None:
-    before = flights.ask().json()["connection"]
+    before = flights.post_attach().json()["connection"]
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
     schema["fields"].append({"name": "b", "type": "long", "default": 0})  # type: ignore[attr-defined]
     flights.rig.put(flights.name, schema=schema, partitions=4)
-    after = flights.ask().json()["connection"]
+    after = flights.post_attach().json()["connection"]
     assert [each["version"] for each in before["schemas"]] == [1]
     assert [each["version"] for each in after["schemas"]] == [1, 2]
     direct = flights.rig.http.get(f"{flights.path}/connection", params={"access": "read"})
@@ -256,7 +256,7 @@ def test_a_status_shows_the_current_state_of_each_endpoint(flights: Site) -> Non
     is_shown()
     flights.member(1, size=2, title="the next one")
     is_shown()
-    flights.depart(members[0], "error", cause="why")
+    flights.detach(members[0], "error", cause="why")
     is_shown()
-    flights.depart(writer, ends={"0": 7})
+    flights.detach(writer, ends={"0": 7})
     is_shown()

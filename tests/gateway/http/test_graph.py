@@ -64,8 +64,8 @@ def test_spark_jobs_have_their_names_and_the_address_of_their_ui(rig: Rig) -> No
 
 def test_jobs_that_have_ended_stay_while_their_place_is_theirs(rig: Rig) -> None:
     flights = site(rig)
-    flights.depart(flights.member())
-    flights.depart(flights.attach())
+    flights.detach(flights.member())
+    flights.detach(flights.attach())
     (job,) = graph(rig, "flights")["jobs"]
     assert (job["name"], job["edges"][0]["finished"]) == ("g", 1)
 

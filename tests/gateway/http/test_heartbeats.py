@@ -65,7 +65,7 @@ def test_counterparts_are_sent_on_change_to_listening_endpoints(flights: Site) -
     assert [each["payload"] for each in told()] == [{}]
     flights.beat(report(writer, "started", payload={}))
     assert [each["state"] for each in told()] == ["started"]
-    flights.depart(writer, ends={"1": 5})
+    flights.detach(writer, ends={"1": 5})
     assert [(each["state"], each["ends"]) for each in told()] == [("closed", {"1": 5})]
     flights.rig.http.delete(f"{flights.path}/endpoints/{writer['id']}", params={"uid": flights.uid})
     assert [(each["id"] == writer["id"], each["ends"]) for each in told()] == [(False, {"1": 5})]
@@ -162,7 +162,7 @@ def test_an_illegal_transition_is_refused_and_the_rest_of_the_heartbeat_counts(
 
 def test_a_failed_endpoint_may_open_again(flights: Site) -> None:
     reader = flights.attach()
-    flights.depart(reader, "error", cause="no memory")
+    flights.detach(reader, "error", cause="no memory")
     assert flights.beat(report(reader, "opened"))[0]["status"] == "ok"
     stored = flights.get(reader)
     assert (stored["state"], stored["cause"]) == ("opened", None)
@@ -170,7 +170,7 @@ def test_a_failed_endpoint_may_open_again(flights: Site) -> None:
 
 def test_a_closed_endpoint_is_unchanged_by_heartbeats(flights: Site) -> None:
     reader = flights.attach()
-    gone = flights.depart(reader, counters={"n": 1}).json()
+    gone = flights.detach(reader, counters={"n": 1}).json()
     assert flights.beat(report(reader, "closed", counters={"n": 2}))[0]["status"] == "ok"
     assert flights.beat(report(reader, "error", payload={}))[0]["status"] == "refused"
     assert flights.listed() == [gone]

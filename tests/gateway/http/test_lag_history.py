@@ -113,7 +113,13 @@ def test_invalid_parameters_are_refused_with_a_reason(
     assert message in response.text
 
 
-@pytest.mark.parametrize("until", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+@pytest.mark.parametrize(
+    "until",
+    [
+        *("0001-01-01T00:00:00Z", "0001-01-01T00:00:00+01:00"),
+        *("9999-12-31T23:59:59Z", "9999-12-31T23:59:59-01:00"),
+    ],
+)
 def test_every_valid_time_gets_a_response(flights: Site, until: str) -> None:
     record(flights, a=1)
     assert get(flights.rig, until=until).status_code == 200

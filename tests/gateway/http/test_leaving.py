@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from endpoints import Site, report, site
-from gateways import NOBODY, Rig, code
+from gateways import UNREACHABLE, Rig, code
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.drain import Drainer
 
@@ -17,7 +17,7 @@ def flights(rig: Rig) -> Site:
 
 @pytest.fixture
 def drainer(rig: Rig) -> Drainer:
-    kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
+    kafka = KafkaAdmin(UNREACHABLE, timeout_s=0.1)
     return Drainer(database=rig.database, topics=kafka, clock=rig.clock)
 
 
@@ -43,7 +43,7 @@ def test_a_closing_channel_accepts_readers_and_refuses_writers(flights: Site) ->
     assert drained(status)[0] == "WritersOpen"
     assert "load[0]" in drained(status)[1]
     for asked in ({}, {"group": "load", "index": 0, "size": 1}):
-        refused = flights.ask("writer", **asked)
+        refused = flights.post_attach("writer", **asked)
         assert (refused.status_code, code(refused)) == (409, "channel_closed")
     path = f"{flights.path}/connection"
     assert code(flights.rig.http.get(path, params={"access": "write"})) == "channel_closed"
@@ -57,10 +57,10 @@ def test_a_closing_channel_is_closed_when_its_last_writer_has_ended(
     first, second = flights.attach("writer"), flights.attach("writer")
     close(flights)
     assert (drainer.run_once().closing, drainer.run_once().changed) == (1, 0)
-    flights.depart(first)
+    flights.detach(first)
     assert (drainer.run_once().changed, drainer.run_once().changed) == (1, 0)
     # One that failed has ended too, and so has one that is lost.
-    flights.depart(second, "error")
+    flights.detach(second, "error")
     assert drainer.run_once().closed == 1
     assert flights.rig.http.get(flights.path).json()["status"]["phase"] == "closed"
     assert drainer.run_once().closing == 0
@@ -71,11 +71,11 @@ def test_closing_awaits_ungrouped_readers_and_groups_until_kafka_reports_offsets
 ) -> None:
     loner, member = flights.attach(), flights.member()
     assert drained(close(flights))[0] == "ReadersOpen"
-    flights.depart(loner)
+    flights.detach(loner)
     drainer.run_once()
     assert drained(close(flights))[0] == "EndsUnknown"
     # It has committed nothing, and has no open member.
-    flights.depart(member)
+    flights.detach(member)
     assert drainer.run_once().closed == 1
 
 
@@ -103,8 +103,8 @@ def test_a_channel_in_use_is_not_deleted(flights: Site, topic: str) -> None:
     refused = delete(flights, topic=topic)
     assert (refused.status_code, code(refused)) == (409, "endpoints_live")
     assert f"writer {writer['id'][:8]}, g[0]" in refused.json()["detail"]
-    flights.depart(writer)
-    flights.depart(member, "error")
+    flights.detach(writer)
+    flights.detach(member, "error")
     if topic == "delete":
         # The group still has a place, and its uncommitted records are unread.
         assert code(delete(flights)) == "kafka_unavailable"
@@ -117,7 +117,7 @@ def test_a_channel_in_use_is_not_deleted(flights: Site, topic: str) -> None:
 def test_without_kafka_unread_records_are_unknown(flights: Site) -> None:
     member = flights.member()
     flights.commit(member, 1, (0, 5, 0))
-    flights.depart(member)
+    flights.detach(member)
     refused = delete(flights)
     assert (refused.status_code, code(refused)) == (503, "kafka_unavailable")
     assert "force=true" in refused.json()["detail"]

@@ -63,11 +63,11 @@ def test_concurrent_and_waiting_reads_are_limited(
     monkeypatch.setattr(reads, "read", slow)
     statuses: list[int] = []
 
-    def ask() -> None:
+    def fetch_messages() -> None:
         with httpx.Client(base_url=rig.url, timeout=60, verify=False) as http:  # noqa: S501
             statuses.append(http.get(PATH).status_code)
 
-    threads = [threading.Thread(target=ask) for _ in range(24)]
+    threads = [threading.Thread(target=fetch_messages) for _ in range(24)]
     for each in threads:
         each.start()
     for _ in range(4):

@@ -84,7 +84,7 @@ def test_pages_of_endpoints_continue_after_groups_of_any_name(flights: Site) -> 
 
 @pytest.mark.parametrize("group", ["", "a\nb", "\0", "x" * 250, "\x7f"])
 def test_a_name_with_control_characters_or_too_long_is_refused(flights: Site, group: str) -> None:
-    assert flights.ask(group=group, index=0, size=1).status_code == 422
+    assert flights.post_attach(group=group, index=0, size=1).status_code == 422
     assert flights.rig.http.get(path(flights, group)).status_code in (404, 422)
 
 

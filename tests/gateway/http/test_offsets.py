@@ -37,12 +37,12 @@ def test_a_commit_is_stored_and_returned_to_the_next_instance(flights: Site) -> 
     fetched = flights.rig.http.get(flights.offsets_path("g")).json()
     assert fetched["resets"] == []
     assert fetched["positions"] == body["positions"]
-    again = flights.ask(group="g", index=1, size=2).json()
+    again = flights.post_attach(group="g", index=1, size=2).json()
     assert again["positions"] == [
         {"partition": 1, "offset": 120, "record": 0, "topic_id": TOPIC_ID},
         {"partition": 3, "offset": 7, "record": 5, "topic_id": TOPIC_ID},
     ]
-    assert flights.ask(group="g", index=0, size=2).json()["positions"] == []
+    assert flights.post_attach(group="g", index=0, size=2).json()["positions"] == []
 
 
 def test_metadata_is_stored_until_the_next_commit(flights: Site) -> None:
@@ -121,7 +121,7 @@ def test_a_commit_of_a_superseded_reader_is_refused_even_if_repeated(flights: Si
 def test_a_commit_of_a_closed_reader_is_refused(flights: Site) -> None:
     reader = flights.member()
     flights.commit(reader, 1, (0, 5, 0))
-    flights.depart(reader)
+    flights.detach(reader)
     assert code(flights.commit(reader, 2, (0, 6, 0))) == "illegal_transition"
     assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
 
@@ -182,7 +182,7 @@ def test_members_of_a_broadcast_group_have_positions_of_their_own_each(flights: 
     assert flights.committed(index=1) == [(0, 1, 0)]
     every = flights.rig.http.get(flights.offsets_path("g")).json()["positions"]
     assert [each["index"] for each in every] == [0, 0, 1]
-    again = flights.ask(group="g", index=1, size=2, mode="broadcast").json()
+    again = flights.post_attach(group="g", index=1, size=2, mode="broadcast").json()
     assert [each["offset"] for each in again["positions"]] == [1]
     for wrong in ({"index": 2}, {"index": -1}):
         assert flights.rig.http.get(flights.offsets_path("g"), params=wrong).status_code == 422
@@ -203,7 +203,7 @@ def test_a_reset_moves_an_inactive_group_and_is_recorded(flights: Site) -> None:
     flights.commit(reader, 1, (0, 50, 0), (2, 60, 0))
     refused = flights.reset((0, 1, 0))
     assert (refused.status_code, code(refused)) == (409, "members_open")
-    flights.depart(reader)
+    flights.detach(reader)
     body = flights.reset((0, 1, 0), reason="the delays were wrong").json()
     assert (body["generation"], body["epoch"]) == (2, 1)
     assert flights.committed() == [(0, 1, 0), (2, 60, 0)]
@@ -229,12 +229,12 @@ def test_a_forced_reset_refuses_commits_of_running_members(
 
 
 def test_a_reset_that_is_repeated_late_changes_nothing(flights: Site) -> None:
-    flights.depart(flights.member())
+    flights.detach(flights.member())
     headers = {"Idempotency-Key": "once"}
     first = flights.reset((0, 10, 0), headers=headers)
     reader = flights.member()
     flights.commit(reader, 1, (0, 99, 0))
-    flights.depart(reader)
+    flights.detach(reader)
     again = flights.reset((0, 10, 0), headers=headers)
     assert (again.status_code, again.json()) == (200, first.json())
     assert flights.committed() == [(0, 99, 0)]
@@ -260,7 +260,7 @@ def test_an_invalid_reset_changes_nothing(
 ) -> None:
     reader = flights.member()
     flights.commit(reader, 1, (0, 50, 0))
-    flights.depart(reader)
+    flights.detach(reader)
     response = flights.reset((0, 1, 0), **body)
     assert (response.status_code, code(response)) == (status, problem)
     assert flights.committed() == [(0, 50, 0)]
@@ -271,7 +271,7 @@ def test_a_reset_of_a_broadcast_group_moves_one_member_or_clears_all(flights: Si
     for index in (0, 1):
         member = flights.member(index, 2, mode="broadcast")
         flights.commit(member, 1, (0, 50, 0))
-        flights.depart(member, "error")
+        flights.detach(member, "error")
     assert flights.reset((0, 1, 0)).status_code == 422
     assert flights.reset((0, 1, 0), index=1).status_code == 200
     assert (flights.committed(index=0), flights.committed(index=1)) == ([(0, 50, 0)], [(0, 1, 0)])
@@ -281,7 +281,7 @@ def test_a_reset_of_a_broadcast_group_moves_one_member_or_clears_all(flights: Si
 
 def test_resetting_needs_the_manage_scope_and_reading_offsets_the_view_scope(flights: Site) -> None:
     reader = flights.member()
-    flights.depart(reader)
+    flights.detach(reader)
     flights.rig.http.headers.update(flights.rig.token("write"))
     assert code(flights.commit(reader, 1, (0, 1, 0))) == "forbidden"
     assert flights.committed() == []
@@ -301,4 +301,4 @@ def test_positions_are_deleted_with_their_channel(flights: Site) -> None:
     again = site(flights.rig, partitions=4)
     assert code(flights.commit(reader, 2, (0, 51, 0))) == "uid_mismatch"
     again.session = fresh_id()
-    assert again.ask(group="g", index=0, size=1).json()["positions"] == []
+    assert again.post_attach(group="g", index=0, size=1).json()["positions"] == []

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from pydantic import SecretStr
 
-from gateways import NOBODY, Rig, code
+from gateways import UNREACHABLE, Rig, code
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database
@@ -56,7 +56,7 @@ def test_a_gateway_with_tokens_does_not_start_without_their_key(
     database: Database, database_url: str
 ) -> None:
     Tokens(database, SecretStr("k" * 32)).create(label="x", scopes=["admin"])
-    app = create_app(Settings(database_url=database_url, kafka_bootstrap_servers=NOBODY))
+    app = create_app(Settings(database_url=database_url, kafka_bootstrap_servers=UNREACHABLE))
 
     async def start() -> None:
         async with app.router.lifespan_context(app):
@@ -69,7 +69,7 @@ def test_a_gateway_with_tokens_does_not_start_without_their_key(
 def test_a_gateway_does_not_start_on_a_database_that_is_not_migrated(
     empty_database_url: str,
 ) -> None:
-    app = create_app(Settings(database_url=empty_database_url, kafka_bootstrap_servers=NOBODY))
+    app = create_app(Settings(database_url=empty_database_url, kafka_bootstrap_servers=UNREACHABLE))
 
     async def start() -> None:
         async with app.router.lifespan_context(app):

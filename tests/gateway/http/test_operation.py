@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message, Receive, Scope, Send
 
 from gateways import Rig, code
-from processes import logging_kept
+from processes import restored_logging
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.http.middleware import Observation
@@ -34,7 +34,7 @@ def metric(rig: Rig, name: str, **labels: str) -> float | None:
 def lines() -> Iterator[io.StringIO]:
     """The log, as JSON lines."""
     stream = io.StringIO()
-    with logging_kept():
+    with restored_logging():
         configure_logs(level="debug", format="json", stream=stream)
         yield stream
 

@@ -15,7 +15,7 @@ def flights(rig: Rig) -> Site:
 
 
 def asked(flights: Site, **heartbeat: int) -> Any:
-    return flights.ask(group="d", dynamic=True, heartbeat=heartbeat)
+    return flights.post_attach(group="d", dynamic=True, heartbeat=heartbeat)
 
 
 def test_the_interval_is_a_sixth_of_the_timeout_and_at_most_the_channels(flights: Site) -> None:
@@ -114,7 +114,7 @@ def test_a_static_id_keeps_its_index_and_the_ended_instance_stays_fenced(
         path = f"{flights.path}/endpoints/{first['id']}"
         assert rig.http.delete(path, params={"uid": flights.uid}).status_code == 200
     else:
-        assert flights.depart(first, end).status_code == 200
+        assert flights.detach(first, end).status_code == 200
     again = flights.join(session=fresh_id(), static_id="a")
     assert again["index"] == first["index"]
     assert shares(flights, again)[0][0] == 0
@@ -129,8 +129,8 @@ def test_static_ids_are_scoped_to_a_dynamic_group(flights: Site) -> None:
     assert first["index"] == other["index"] == 0
     assert not flights.get(first)["superseded"]
     for place in ({}, {"group": "g", "index": 0, "size": 1}):
-        assert flights.ask(static_id="a", **place).status_code == 422
+        assert flights.post_attach(static_id="a", **place).status_code == 422
     for wrong in ("", "a\n", "x" * 250):
-        assert flights.ask(group="d", dynamic=True, static_id=wrong).status_code == 422
-    reused = flights.ask(id=first["id"], group="d", dynamic=True, static_id="b")
+        assert flights.post_attach(group="d", dynamic=True, static_id=wrong).status_code == 422
+    reused = flights.post_attach(id=first["id"], group="d", dynamic=True, static_id="b")
     assert (reused.status_code, code(reused)) == (409, "endpoint_id_reused")

@@ -11,6 +11,8 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from gateways import SCHEMA, Rig
 from sluiceway.schema import Schema
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.provisioning.store import remove
 
 WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]
 OTHER = {**SCHEMA, "fields": [{"name": "z", "type": "string"}]}
@@ -135,8 +137,11 @@ def test_changes_are_refused_with_advice(rig: Rig, client: SchemaRegistryClient)
     [
         ("/subjects/nope-value/versions", 404, 40401),
         ("/subjects/flights/versions", 404, 40401),
+        ("/subjects/a%00b-value/versions", 404, 40401),
         ("/subjects/flights-key/versions/latest", 404, 40401),
         ("/subjects/flights-value/versions/9", 404, 40402),
+        ("/subjects/flights-value/versions/2147483647", 404, 40402),
+        ("/subjects/flights-value/versions/2147483648", 422, 42202),
         ("/subjects/flights-value/versions/0", 422, 42202),
         ("/subjects/flights-value/versions/newest", 422, 42202),
         ("/schemas/ids/999", 404, 40403),
@@ -192,6 +197,78 @@ def test_parameters_for_other_registries_are_ignored(rig: Rig) -> None:
         f"/registry/schemas/ids/{present}", params={"subject": "x", "fetchMaxId": "true"}
     )
     assert Schema.parse(response.json()["schema"]) == Schema.parse(WIDER)
+
+
+def test_lists_are_returned_in_parts_and_nothing_is_soft_deleted(rig: Rig) -> None:
+    present = channel_of(rig)["status"]["schema"]["id"]
+    for path in (
+        "/subjects",
+        "/subjects/flights-value/versions",
+        f"/schemas/ids/{present}/subjects",
+        f"/schemas/ids/{present}/versions",
+    ):
+        every = rig.http.get(f"/registry{path}").json()
+        assert len(every) == 2, path
+        for query, expected in (
+            ({"offset": 1}, every[1:]),
+            ({"limit": 1}, every[:1]),
+            ({"offset": 1, "limit": 5}, every[1:]),
+            ({"offset": 2}, []),
+            ({"limit": -1, "deleted": "true"}, every),
+            ({"deletedOnly": "true"}, []),
+        ):
+            assert rig.http.get(f"/registry{path}", params=query).json() == expected, (path, query)
+
+
+def test_all_schemas_are_listed_with_their_subjects(rig: Rig) -> None:
+    channel_of(rig)
+    rig.http.put("/v1/channels/flights", json={"spec": {"schema": SCHEMA}})
+    rig.put("secret", schema=OTHER)
+    rig.put("rows", format="arrow")
+
+    def listed(headers: Any = None, **query: Any) -> list[tuple[str, int]]:
+        found = rig.http.get("/registry/schemas", params=query, headers=headers).json()
+        for each in found:
+            by_id = rig.http.get(f"/registry/schemas/ids/{each['id']}", headers=headers).json()
+            assert by_id["schema"] == each["schema"]
+        return [(each["subject"], each["version"]) for each in found]
+
+    topic = f"{topic_of(rig, 'flights')}-value"
+    secret = {("secret-value", 1), (f"{topic_of(rig, 'secret')}-value", 1)}
+    flights = {(name, version) for name in ("flights-value", topic) for version in (1, 2)}
+    every = listed()
+    assert every == sorted(flights | secret)
+    assert listed(subjectPrefix=":*:flights-v") == [("flights-value", 1), ("flights-value", 2)]
+    # The version in use is the first one again.
+    assert listed(latestOnly="true", subjectPrefix="flights-v") == [("flights-value", 1)]
+    assert listed(offset=2, limit=3) == every[2:5]
+    assert listed(rig.token("read:fl")) == sorted(flights)
+
+
+def test_a_recreated_channel_begins_with_its_first_version(
+    rig: Rig, client: SchemaRegistryClient
+) -> None:
+    before = channel_of(rig)["status"]["schema"]["id"]
+    uid = rig.http.get("/v1/channels/flights").json()["metadata"]["uid"]
+    with rig.database.write() as tx:
+        assert remove(tx, uid, from_phases=tuple(Phase))
+    with pytest.raises(SchemaRegistryError) as gone:
+        client.get_versions("flights-value")
+    assert gone.value.error_code == 40401
+    rig.put(schema=OTHER)
+    assert client.get_latest_version("flights-value").version == 1
+    # Messages of a kept topic may still have the id.
+    assert json.loads(client.get_schema(before).schema_str) == WIDER
+
+
+def test_the_highest_id_is_that_of_the_schemas_that_a_token_may_see(rig: Rig) -> None:
+    present = channel_of(rig)["status"]["schema"]["id"]
+    other = rig.put("secret", schema=OTHER).json()["status"]["schema"]["id"]
+    path, query = f"/registry/schemas/ids/{present}", {"fetchMaxId": "true"}
+    assert rig.http.get(path, params=query).json()["maxId"] == other > present
+    assert "maxId" not in rig.http.get(path).json()
+    hers = rig.token("read:fl")
+    assert rig.http.get(path, params=query, headers=hers).json()["maxId"] == present
 
 
 def test_probes_of_consoles_are_answered(rig: Rig) -> None:

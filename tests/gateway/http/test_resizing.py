@@ -21,10 +21,10 @@ def test_a_running_group_is_resized_and_its_members_are_fenced(flights: Site) ->
         assert (refused.status_code, code(refused)) == (409, "fenced")
         assert flights.get(old)["events"][-1]["cause"] == "the group was resized from 2 to 4"
     assert flights.listed() == []
-    new = flights.ask(group="g", index=2, size=4).json()
+    new = flights.post_attach(group="g", index=2, size=4).json()
     assert (new["endpoint"]["partitions"], new["endpoint"]["generation"]) == ([2], 2)
     assert [(e["partition"], e["offset"]) for e in new["positions"]] == [(2, 7)]
-    assert code(flights.ask(group="g", index=0, size=2)) == "group_size"
+    assert code(flights.post_attach(group="g", index=0, size=2)) == "group_size"
 
 
 def test_a_repeated_resize_changes_nothing_and_an_outdated_one_is_refused(flights: Site) -> None:
@@ -40,7 +40,7 @@ def test_a_repeated_resize_changes_nothing_and_an_outdated_one_is_refused(flight
 
 def test_closed_members_keep_their_places(flights: Site) -> None:
     closed, open_ = flights.member(1, 2), flights.member(0, 2)
-    flights.depart(closed)
+    flights.detach(closed)
     flights.resize(1, 1)
     assert [each["id"] for each in flights.listed()] == [closed["id"]]
     assert flights.get(open_)["superseded"]

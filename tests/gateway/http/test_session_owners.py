@@ -47,14 +47,14 @@ ASKED: dict[str, Callable[[Site, Any], httpx.Response]] = {
     "a heartbeat for all": lambda flights, _: flights.send(beat=2, keeps=True),
     "a heartbeat for one": lambda flights, reader: flights.send(report(reader, "error"), beat=2),
     "a task": lambda flights, reader: flights.send(beat=2, tasks=[task(reader)]),
-    "an attach": lambda flights, _: flights.ask(),
-    "an attach to a group": lambda flights, _: flights.ask(group="h", index=0, size=1),
-    "an attach again": lambda flights, reader: flights.ask(
+    "an attach": lambda flights, _: flights.post_attach(),
+    "an attach to a group": lambda flights, _: flights.post_attach(group="h", index=0, size=1),
+    "an attach again": lambda flights, reader: flights.post_attach(
         id=reader["id"], group="g", index=0, size=1
     ),
-    "an attach of a member": lambda flights, _: flights.ask(group="d", dynamic=True),
+    "an attach of a member": lambda flights, _: flights.post_attach(group="d", dynamic=True),
     "a commit": lambda flights, reader: flights.commit(reader, 1, (0, 5, 0)),
-    "a detach": lambda flights, reader: flights.depart(reader),
+    "a detach": lambda flights, reader: flights.detach(reader),
 }
 
 
@@ -107,7 +107,7 @@ def test_processes_of_one_owner_share_an_endpoint_with_different_tokens(
     response = flights.send(beat=1, session=fresh_id(), tasks=[task(endpoint)]).json()
     assert [each["status"] for each in response["tasks"]] == ["ok"]
     # As planning does in the name of the driver.
-    assert flights.ask("writer").status_code == 201
+    assert flights.post_attach("writer").status_code == 201
 
 
 def test_a_job_continues_with_a_new_token_of_the_same_label(flights: Site) -> None:
@@ -116,7 +116,7 @@ def test_a_job_continues_with_a_new_token_of_the_same_label(flights: Site) -> No
     become(flights.rig, "job", "read:flights")
     assert flights.beat(report(reader, "started"))[0]["status"] == "ok"
     assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
-    assert flights.depart(reader).status_code == 200
+    assert flights.detach(reader).status_code == 200
 
 
 def test_a_session_from_open_mode_belongs_to_its_first_user(rig: Rig) -> None:

@@ -37,7 +37,7 @@ def test_members_share_partitions_and_keep_their_indexes(flights: Site) -> None:
     second = flights.join()
     assert second["index"] == 1
     assert shares(flights, first, second) == [[0, 2], [1, 3]]
-    assert flights.depart(first).status_code == 200
+    assert flights.detach(first).status_code == 200
     assert shares(flights, second) == [[0, 1, 2, 3]]
     third = flights.join()
     assert third["index"] == 2
@@ -55,8 +55,8 @@ def test_heartbeats_return_the_generation_raised_by_each_join_and_leave(
     began = heard()
     second, third = flights.join(), flights.join()
     assert heard() == began + 2
-    flights.depart(second)
-    flights.depart(second)
+    flights.detach(second)
+    flights.detach(second)
     assert heard() == began + 3
     http = flights.rig.http
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_heartbeats_return_the_generation_raised_by_each_join_and_leave(
 def test_a_failed_member_holds_no_partitions_until_it_opens_again(flights: Site) -> None:
     first, second = flights.join(), flights.join()
     assert shares(flights, first, second) == [[0, 2], [1, 3]]
-    flights.depart(second, "error", cause="out of memory")
+    flights.detach(second, "error", cause="out of memory")
     assert shares(flights, first) == [[0, 1, 2, 3]]
     refused = flights.sync(second)
     assert (refused.status_code, code(refused)) == (409, "illegal_transition")
@@ -161,7 +161,7 @@ def test_more_members_than_partitions_do_not_grow_the_channel(flights: Site) -> 
 def test_member_0_of_a_dynamic_group_may_leave_first(flights: Site) -> None:
     first = flights.join()
     flights.join()
-    assert flights.depart(first).status_code == 200
+    assert flights.detach(first).status_code == 200
 
 
 def test_a_forced_reset_refuses_commits_until_the_next_sync(
@@ -186,7 +186,7 @@ def test_a_repeated_join_is_idempotent(flights: Site) -> None:
     id_ = fresh_id()
     first = flights.join(id=id_)
     assert flights.join(id=id_) == first
-    response = flights.ask(id=id_, group="d", index=0, size=1)
+    response = flights.post_attach(id=id_, group="d", index=0, size=1)
     assert (response.status_code, code(response)) == (409, "endpoint_id_reused")
     assert len(flights.listed()) == 1
 
@@ -194,10 +194,10 @@ def test_a_repeated_join_is_idempotent(flights: Site) -> None:
 def test_a_group_is_dynamic_or_of_a_fixed_size_while_a_member_lives(flights: Site) -> None:
     member, fixed = flights.join(), flights.member(0, 2)
     for asked in ({"group": "d", "index": 0, "size": 2}, {"group": "g", "dynamic": True}):
-        response = flights.ask(**asked)
+        response = flights.post_attach(**asked)
         assert (response.status_code, code(response)) == (409, "group_size")
-    flights.depart(member)
-    flights.depart(fixed)
+    flights.detach(member)
+    flights.detach(fixed)
     assert flights.member(1, 2, group="d")["partitions"] == [1, 3]
     joined = flights.join("g")
     assert shares(flights, joined) == [[0, 1, 2, 3]]
@@ -219,7 +219,7 @@ def test_a_group_is_dynamic_or_of_a_fixed_size_while_a_member_lives(flights: Sit
 def test_invalid_dynamic_members_are_refused(
     flights: Site, body: dict[str, Any], pointer: str
 ) -> None:
-    response = flights.ask(**body)
+    response = flights.post_attach(**body)
     assert (response.status_code, code(response)) == (422, "invalid_request"), response.text
     assert [each["pointer"] for each in response.json()["errors"]] == [pointer]
 

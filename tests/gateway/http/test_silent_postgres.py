@@ -51,11 +51,11 @@ def requests(reader: Any) -> list[Callable[[Site], httpx.Response]]:
         lambda flights: flights.rig.http.get("/metrics"),
         lambda flights: flights.rig.http.put("/v1/channels/others", json=change),
         lambda flights: flights.rig.http.delete(flights.path, params={"uid": flights.uid}),
-        lambda flights: flights.ask(),
-        lambda flights: flights.ask(group="d", dynamic=True),
+        lambda flights: flights.post_attach(),
+        lambda flights: flights.post_attach(group="d", dynamic=True),
         lambda flights: flights.send(report(reader), beat=1_000_000),
         lambda flights: flights.commit(reader, 2, (0, 9, 0)),
-        lambda flights: flights.depart(reader),
+        lambda flights: flights.detach(reader),
         lambda flights: flights.reset((0, 0, 0), headers={"Idempotency-Key": "a"}),
         lambda flights: flights.rig.http.get(flights.offsets_path("g")),
     ]
@@ -133,7 +133,7 @@ def test_connections_with_lost_packets_are_replaced_and_commits_continue(
         with ThreadPoolExecutor(20) as pool:
             for each in [pool.submit(flights.committed) for _ in range(20)]:
                 each.result()
-            relay.lose()
+            relay.drop()
             begun_s = time.monotonic()
             looks = [pool.submit(flights.committed) for _ in range(20)]
             assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
@@ -152,9 +152,9 @@ def test_an_unconfirmed_commit_can_be_repeated(postgres: Postgres, arrives: bool
         flights = site(rig)
         reader = flights.member()
         assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
-        relay.lose_at(COMMIT, arrives=arrives)
+        relay.drop_at(COMMIT, forward=arrives)
         response = flights.commit(reader, 2, (0, 9, 0))
-        assert not relay.waits_to_lose
+        assert not relay.drop_pending
         assert (response.status_code, code(response)) == (503, "database_unavailable")
         assert "may or may not" in response.json()["detail"]
         assert response.json()["retriable"] is True
@@ -172,14 +172,14 @@ def test_an_unconfirmed_change_is_made_once(postgres: Postgres, arrives: bool) -
         flights = site(rig)
         reader = flights.member()
         assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
-        flights.depart(reader)
+        flights.detach(reader)
 
         def reset() -> httpx.Response:
             return flights.reset((0, 3, 0), headers={"Idempotency-Key": "once"})
 
-        relay.lose_at(COMMIT, arrives=arrives)
+        relay.drop_at(COMMIT, forward=arrives)
         assert reset().status_code == 503
-        assert not relay.waits_to_lose
+        assert not relay.drop_pending
         assert repeated(reset).status_code == 200
         told = rig.http.get(flights.offsets_path("g")).json()
         assert len(told["resets"]) == 1

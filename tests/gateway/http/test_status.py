@@ -37,7 +37,7 @@ def flights(rig: Rig) -> Site:
     return site(rig, partitions=2, metadata={"labels": {"team": "ops"}})
 
 
-def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> None:
+def sampled(flights: Site, number: int = 1, key: str = "/g", lag: int = 4) -> None:
     """Store a sample as if taken from Kafka: a group at an offset of partition 0."""
     clock = flights.rig.clock
     clock.advance(timedelta(seconds=5))
@@ -140,7 +140,7 @@ def test_before_the_first_sample_values_are_unknown(flights: Site) -> None:
 def test_each_member_of_a_broadcast_group_has_its_own_row(flights: Site) -> None:
     for index in range(2):
         flights.member(index, 2, mode="broadcast")
-    sampled(flights, key="g/1")
+    sampled(flights, key="1/g")
     (group,) = flights.rig.http.get(PATH).json()["groups"]
     assert (group["index"], group["mode"], group["members"]) == (1, "broadcast", 2)
     first, second = flights.rig.http.get(PATH).json()["readers"]
@@ -291,8 +291,8 @@ def test_a_deleted_channel_ends_the_long_poll_of_its_status(flights: Site) -> No
 def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
     sites = {name: site(rig, name, partitions=2) for name in ("a", "b", "c")}
     writers = [sites["b"].attach("writer") for _ in range(3)]
-    sites["b"].depart(writers[0], ends={"0": 3})
-    sites["b"].depart(writers[1], "error", cause="x")
+    sites["b"].detach(writers[0], ends={"0": 3})
+    sites["b"].detach(writers[1], "error", cause="x")
     sites["b"].member()
     sampled(sites["b"])
     sampled(sites["c"], lag=0)
@@ -391,3 +391,17 @@ def test_the_last_heartbeat_is_that_of_the_process(flights: Site) -> None:
     ] * 2
     (line,) = flights.rig.http.get("/v1/status").json()["items"]
     assert line["last_heartbeat_at"] == "2030-01-01T00:00:02.000Z"
+
+
+def test_the_times_of_heartbeats_are_up_to_date_though_the_status_is_not(flights: Site) -> None:
+    path = f"{flights.path}/heartbeats"
+    writer = flights.attach("writer")
+    assert flights.rig.http.get(path).json() == {"heartbeats": {}}
+    flights.beat(report(writer, "started"))
+    before = flights.rig.http.get(PATH).headers["etag"]
+    flights.rig.clock.advance(timedelta(seconds=2))
+    flights.beat(report(writer, "started"))
+    assert flights.rig.http.get(PATH).headers["etag"] == before
+    found = flights.rig.http.get(path).json()["heartbeats"]
+    assert found == {writer["id"]: "2030-01-01T00:00:02.000Z"}
+    assert flights.rig.http.get("/v1/channels/nowhere/heartbeats").status_code == 404

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from endpoints import Site, report, site
-from gateways import NOBODY, Rig, code, running, serving
+from gateways import UNREACHABLE, Rig, code, running, serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.channels.model import Phase
@@ -295,7 +295,7 @@ def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
 def test_several_gateways_on_one_database_send_the_same(
     flights: Site, database: Database, database_url: str
 ) -> None:
-    second = create_app(Settings(database_url=database_url, kafka_bootstrap_servers=NOBODY))
+    second = create_app(Settings(database_url=database_url, kafka_bootstrap_servers=UNREACHABLE))
     with serving(second) as url, httpx.stream("GET", f"{url}{LIST}/events", timeout=30) as response:
         others = Events(response)
         with watched(flights.rig, LIST) as events:

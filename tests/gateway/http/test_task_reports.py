@@ -44,6 +44,20 @@ def records(count: int) -> Any:
     return {"counters": {"records": count}}
 
 
+def test_sums_of_large_counters_are_finite(flights: Site) -> None:
+    endpoint, worker = flights.attach(), Worker(flights)
+    refused = worker.send(task(endpoint, 0, counters={"seconds": 1.7e308}))
+    assert (refused.status_code, code(refused)) == (422, "invalid_request")
+    for number in range(2):
+        counters = {"seconds": 1e18, "records": 2**63 - 1}
+        assert worker.tell(task(endpoint, number, counters=counters)) == ["ok"]
+    assert flights.get(endpoint)["counters"] == {
+        "seconds": 2e18,
+        "records": 2 * (2**63 - 1),
+        "tasks_running": 2,
+    }
+
+
 def keep(site: Site) -> Any:
     """Beat for all that the session attached."""
     response = site.send(keeps=True)
@@ -133,7 +147,7 @@ def test_member_0_is_not_closed_by_its_tasks_before_its_group(rig: Rig) -> None:
     worker = Worker(flights)
     assert worker.tell(task(first, 0, "done", parts=1)) == ["ok"]
     assert flights.get(first)["state"] == "started"
-    flights.depart(second)
+    flights.detach(second)
     worker.tell(task(first, 0, "done", parts=1))
     assert flights.get(first)["state"] == "closed"
 
@@ -234,7 +248,7 @@ def test_an_attempt_is_at_most_once_in_a_heartbeat(flights: Site) -> None:
 
 def test_a_keeping_session_keeps_all_endpoints_and_gets_the_open_ones(flights: Site) -> None:
     assert keep(flights)["kept"] == []
-    flights.depart(flights.attach("writer"))
+    flights.detach(flights.attach("writer"))
     writer = flights.attach("writer")
     reader = flights.attach("reader")
     Worker(flights).tell(task(reader, 0))

@@ -95,7 +95,7 @@ def test_nothing_is_committed_if_a_position_is_refused(
     before = ledger.committed()
     batch = ledger.open("k2")
     asked = positions(source, reader, 2, moved) | change
-    response = ledger.ask_commit(batch, {0: [(8, 12)]}, positions=asked)
+    response = ledger.post_commit(batch, {0: [(8, 12)]}, positions=asked)
     assert (response.status_code // 100, code(response)) == (4, expected)
     assert stored(source) == {0: 5}
     assert ledger.committed() == {**before, "open": ledger.committed()["open"]}
@@ -108,9 +108,9 @@ def test_no_position_moves_if_the_batch_is_refused(
     ledger: LedgerSite, source: Site, reader: Any
 ) -> None:
     batch = ledger.open()
-    ledger.ask_abort(batch)
+    ledger.post_abort(batch)
     asked = positions(source, reader, 1, {0: (None, 5)})
-    response = ledger.ask_commit(batch, {0: [(0, 8)]}, positions=asked)
+    response = ledger.post_commit(batch, {0: [(0, 8)]}, positions=asked)
     assert code(response) == "batch_aborted"
     assert stored(source) == {}
 
@@ -119,7 +119,7 @@ def test_positions_of_another_channel_need_its_uid(
     ledger: LedgerSite, source: Site, reader: Any
 ) -> None:
     asked = positions(source, reader, 1, {0: (None, 5)}, uid=None)
-    response = ledger.ask_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
+    response = ledger.post_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
     assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
@@ -129,5 +129,5 @@ def test_a_token_that_may_not_read_the_source_commits_nothing(
     headers = ledger.rig.token("write:flights")
     ledger.rig.http.headers.update(headers)
     asked = positions(source, reader, 1, {0: (None, 5)})
-    response = ledger.ask_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
+    response = ledger.post_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
     assert (response.status_code, code(response)) == (403, "forbidden")

@@ -8,17 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import StoredResponse
+from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_batch import Attached
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Health, Role, State
+from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.errors import Conflict, Fenced, GoesBack, StaleGeneration
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Reset
@@ -105,6 +108,34 @@ def test_a_heartbeat_does_not_restore_an_endpoint_that_is_superseded_concurrentl
     crowd.services.beats.beat(lost.session, 1, [], principal=LOOPBACK, keeps=True)
     page = crowd.services.endpoints.page(crowd.name, after=None, limit=10)
     assert [each.id for each in page.endpoints] == [new.id]
+
+
+def test_a_heartbeat_does_not_replace_the_last_counters_of_an_endpoint_that_closes_concurrently(
+    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint = crowd.attach().endpoint
+    with crowd.services.database.read() as tx:
+        read = session_store.endpoint_context(tx, [endpoint.id])
+    # It closes between the heartbeat's read and its writes.
+    last = DetachSpec(epoch=1, state=State.CLOSED, counters={"records": 9}, reached={0: (9, 0)})
+    crowd.services.endpoints.detach(
+        crowd.name, endpoint.id, last, uid=crowd.uid, principal=LOOPBACK
+    )
+    monkeypatch.setattr(session_store, "endpoint_context", lambda _tx, ids: read if ids else {})
+    earlier = EndpointReport(
+        id=endpoint.id,
+        epoch=1,
+        state=endpoint.state,
+        counters={"records": 5},
+        payload=None,
+        listens=False,
+        seen=None,
+        reached={0: (5, 0)},
+    )
+    crowd.services.beats.beat(endpoint.session, 1, [earlier], principal=LOOPBACK)
+    assert crowd.services.endpoints.get(crowd.name, endpoint.id).endpoint.counters == {"records": 9}
+    with crowd.services.database.read() as tx:
+        assert tx.execute(select(endpoints.c.reached)).scalar_one() == {"0": [9, 0]}
 
 
 def test_no_older_instance_commits_beyond_the_positions_of_a_new_one(crowd: Crowd) -> None:

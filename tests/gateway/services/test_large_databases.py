@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event, func, select, text, update
 
 from databases import Postgres
-from gateways import NOBODY, ManualClock
+from gateways import UNREACHABLE, ManualClock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.endpoints.liveness import LostEnds, Reaper
@@ -32,7 +32,7 @@ class Looks:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.turned_s = 0.0
-        kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
+        kafka = KafkaAdmin(UNREACHABLE, timeout_s=0.1)
         clock = ManualClock()
         dated: dict[str, Any] = {
             "database": database,

@@ -62,7 +62,7 @@ def test_a_vanished_writers_batch_ends_with_its_lease(
     assert reap(4) == 1
     found = ledger.committed()
     assert (found["number"], found["runs"]["0"], found["open"]) == (2, [[5, 10]], [])
-    assert code(ledger.ask_commit(vanished, {0: [(0, 5)]})) == "batch_aborted"
+    assert code(ledger.post_commit(vanished, {0: [(0, 5)]})) == "batch_aborted"
     (reaped, _) = ledger.rig.http.get(f"{ledger.path}/commits").json()["commits"]
     assert (reaped["kind"], reaped["state"], reaped["key"]) == ("reap", "aborted", "lost")
     assert reap(5) == 0
@@ -162,7 +162,7 @@ def test_a_ledger_whose_records_are_lost_is_halted(
     comparer: Callable[..., LedgerComparer],
 ) -> None:
     ledger.commit(ledger.open(), {0: [(0, 10)]})
-    etag = ledger.ask_committed().headers["etag"]
+    etag = ledger.get_committed().headers["etag"]
     behind = Behind(kafka.bootstrap_servers)
     compare = comparer(behind)
     for is_behind in (True, False, True):
@@ -173,9 +173,9 @@ def test_a_ledger_whose_records_are_lost_is_halted(
     clocks.go_on(20)
     assert compare.run_once().halted == 1
     behind.close()
-    found = ledger.ask_committed(etag=etag)
+    found = ledger.get_committed(etag=etag)
     assert "partition 0" in found.json()["halted"]
-    assert code(ledger.ask_open("k2")) == "ledger_halted"
+    assert code(ledger.post_open("k2")) == "ledger_halted"
 
 
 def test_the_loss_begins_at_the_lowest_observed_watermark(

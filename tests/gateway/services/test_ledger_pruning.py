@@ -43,7 +43,7 @@ def test_a_committed_key_stays_for_good_with_its_number_of_records(
     assert (again["state"], again["records"], again["number"]) == ("committed", 10, 1)
     assert (again["counts"], again["begin"]) == (None, {})
     assert ledger.commit(first, {0: [(0, 10)]}) == done
-    assert code(ledger.ask_open("day-1", "other")) == "batch_key_taken"
+    assert code(ledger.post_open("day-1", "other")) == "batch_key_taken"
     assert ledger.committed()["runs"]["0"] == [[0, 10]]
 
 
@@ -58,7 +58,7 @@ def test_a_stream_keeps_its_highest_batch(ledger: LedgerSite, pruner: LedgerPrun
     again = ledger.open("q-2", "query", "run-2", takeover=True, ordinal=2)
     assert (again["state"], again["records"]) == ("committed", 1)
     for number in (0, 1):
-        response = ledger.ask_open(f"q-{number}", "query", "run-2", takeover=True, ordinal=number)
+        response = ledger.post_open(f"q-{number}", "query", "run-2", takeover=True, ordinal=number)
         assert code(response) == "stale_batch"
     assert ledger.committed()["runs"]["0"] == [[0, 3]]
 
@@ -67,7 +67,7 @@ def test_keys_of_one_instance_and_aborted_batches_are_pruned_with_their_owners(
     ledger: LedgerSite, pruner: LedgerPruner
 ) -> None:
     ledger.commit(ledger.open("w-1", "w", "w", own_key=True), {0: [(0, 5)]}, instance="w")
-    ledger.ask_abort(ledger.open("failed", "job"))
+    ledger.post_abort(ledger.open("failed", "job"))
     later(ledger)
     ledger.commit(ledger.open("w-2", "w2", "w2", own_key=True), {0: [(5, 9)]}, instance="w2")
     still_open = ledger.open("late", "slow")
@@ -94,12 +94,12 @@ def test_a_pruned_snapshot_is_distinguished_from_an_unknown_one(
     assert pruner.run_once().snapshots == 2
 
     for asked in ({"snapshot": 1}, {"snapshot": 2}, {"snapshot_at": early}):
-        response = ledger.ask_committed(**asked)
+        response = ledger.get_committed(**asked)
         assert (response.status_code, code(response)) == (404, "snapshot_not_found")
         assert "was pruned" in response.json()["detail"]
         assert "oldest one is that of commit 3, of 2030-01-31" in response.json()["detail"]
     assert ledger.committed(snapshot=3)["stable"]["0"] == 12
-    assert "no commit 4" in ledger.ask_committed(snapshot=4).json()["detail"]
+    assert "no commit 4" in ledger.get_committed(snapshot=4).json()["detail"]
 
 
 def test_the_last_snapshot_stays(ledger: LedgerSite, pruner: LedgerPruner) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from endpoints import Site
-from ledger_sites import KNOWN, LedgerSite, ledger_site, written_topic
+from ledger_sites import FEATURES, LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.errors import Conflict, SluicewayGatewayError
@@ -255,7 +255,7 @@ def test_no_committed_key_is_lost_while_ledgers_are_pruned(ledger: LedgerSite) -
     ledger.rig.clock.advance(timedelta(days=31))
     pruner = LedgerPruner(database=ledger.rig.database, days=30, clock=ledger.rig.clock)
 
-    def ask(key: str) -> str:
+    def reopen(key: str) -> str:
         owner = key.split("/")[0]
         request = OpenRequest(key=key, owner=owner, instance=uuid.uuid4().hex, lease=LEASE)
         return str(ledgers.open(ledger.name, request, uid=ledger.uid).batch.state)
@@ -263,7 +263,7 @@ def test_no_committed_key_is_lost_while_ledgers_are_pruned(ledger: LedgerSite) -
     kept = [key for key in writers.committed if not writers.ordered(key)]
     with ThreadPoolExecutor(4) as pool:
         pruned = pool.submit(pruner.run_once)
-        states = list(pool.map(ask, kept * 3))
+        states = list(pool.map(reopen, kept * 3))
     assert pruned.result().shortened > 0
     assert states == ["committed"] * len(states)
     assert len(states) > 0
@@ -326,7 +326,7 @@ def test_transactions_of_two_channels_in_both_directions_do_not_deadlock(
     """Each one's output is the other's input, so both transactions lock both channels."""
     topic = written_topic(kafka.bootstrap_servers, partitions=1, records=40)
     other = ledger_site(ledger.rig, topic, "delays")
-    ledger.rig.http.headers.update(KNOWN)
+    ledger.rig.http.headers.update(FEATURES)
     both = threading.Barrier(2)
 
     def copy(source: LedgerSite, sink: LedgerSite) -> None:

@@ -80,7 +80,7 @@ def test_lag_rates_progress_and_members_of_groups_are_metrics(rig: Rig) -> None:
     flights = site(rig, partitions=1)
     member = flights.member(group="delays")
     flights.member(0, 2, group="load", role="writer")
-    flights.depart(flights.member(1, 2, group="load", role="writer"), "error", cause="x")
+    flights.detach(flights.member(1, 2, group="load", role="writer"), "error", cause="x")
     flights.beat(report(member, "started"))
     sample(flights, *((100 + 50 * n, [reader("delays", 100 + 10 * n)]) for n in range(4)))
     key = ("flights", "delays")
@@ -126,6 +126,22 @@ def test_unknown_figures_have_no_series(rig: Rig) -> None:
     assert values(rig, "sluiceway_channel_written_messages_per_second") == {}
 
 
+def test_groups_with_slashes_have_their_own_figures(rig: Rig) -> None:
+    flights = site(rig, partitions=1)
+    flights.member(group="team/0")
+    readers = [
+        reader("team", 90, mode=Mode.BROADCAST),
+        reader("team/0", 80),
+        reader("team/a/b", 70),
+    ]
+    sample(flights, (100, readers))
+    assert values(rig, "sluiceway_group_lag_messages") == {
+        ("flights", "team"): 10,
+        ("flights", "team/0"): 20,
+        ("flights", "team/a/b"): 30,
+    }
+
+
 def test_a_broadcast_group_has_the_lag_of_its_last_member(rig: Rig) -> None:
     flights = site(rig, partitions=1)
     flights.member(group="all", mode="broadcast")
@@ -147,7 +163,7 @@ def test_series_of_deleted_channels_and_of_groups_that_left_disappear(rig: Rig) 
     text = rig.http.get("/metrics").text
     assert "gone" not in text
     left = site(rig, "left", partitions=1)
-    left.depart(left.member(group="a"))
+    left.detach(left.member(group="a"))
     left.member(group="c")
     sample(left, (9, [reader("a", 5), reader("c", 5)]), (9, [reader("c", 5)]))
     of_left = {key for key in values(rig, "sluiceway_group_lag_messages") if key[0] == "left"}
@@ -239,6 +255,12 @@ def test_the_state_of_the_gateway_and_its_process_are_metrics(rig: Rig) -> None:
     assert rig.http.get("/readyz").status_code == 503
     assert values(rig, "sluiceway_kafka_up") == {(): 0}
     assert values(rig, "sluiceway_database_up") == {(): 1}
+
+
+def test_counters_of_the_reconcile_loop_exist_before_its_first_pass(rig: Rig) -> None:
+    (counter,) = [each for name, each in scraped(rig).items() if "reconciled" in name]
+    found = {each.labels["outcome"]: each.value for each in counter.samples}
+    assert found["checked"] == found["unreachable"] == 0
 
 
 def test_names_help_texts_and_labels_are_prometheus_style(rig: Rig) -> None:

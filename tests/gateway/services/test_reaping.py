@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from endpoints import Site, report, site
-from gateways import NOBODY, Rig
+from gateways import UNREACHABLE, Rig
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 
@@ -133,7 +133,7 @@ def test_setting_the_wall_clock_makes_no_endpoint_lost(
 
 def test_only_open_endpoints_are_evaluated(flights: Site, watch: Watch) -> None:
     closed, old = flights.attach(), flights.member()
-    flights.depart(closed)
+    flights.detach(closed)
     flights.member()
     watch.on(30)
     assert (health(flights, closed), health(flights, old)) == ("healthy", "healthy")
@@ -165,10 +165,10 @@ def test_a_heartbeat_between_scan_and_write_counts(flights: Site, watch: Watch) 
 
 def test_a_lost_member_does_not_block_the_close_of_the_first(flights: Site, watch: Watch) -> None:
     first, second = flights.member(0, 2, mode="broadcast"), flights.member(1, 2, mode="broadcast")
-    assert flights.depart(first).status_code == 409
+    assert flights.detach(first).status_code == 409
     watch.on(30)
     assert health(flights, second) == "lost"
-    assert flights.depart(first).status_code == 200
+    assert flights.detach(first).status_code == 200
     assert flights.member(0, 3, mode="broadcast")["generation"] == 2
 
 
@@ -184,7 +184,7 @@ def test_short_intervals_are_scanned_more_often(flights: Site, watch: Watch) -> 
 def test_a_writer_is_lost_even_without_kafka(flights: Site, watch: Watch) -> None:
     writer = flights.attach("writer")
     watch.on(25)
-    kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
+    kafka = KafkaAdmin(UNREACHABLE, timeout_s=0.1)
     ends = LostEnds(database=flights.rig.database, topics=kafka, monotonic=watch.time)
     assert ends.run_once().noted == 0
     assert flights.get(writer)["lost_at"] is None

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from gateways import code
-from ledger_sites import LedgerSite, halt_ledger, ledger_site, lose, written_topic
+from ledger_sites import LedgerSite, halt_ledger, ledger_site, lose_records, written_topic
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import WriteTransaction
 from sluiceway_gateway.errors import ConcurrentChange
@@ -35,7 +35,7 @@ def short(ledger: LedgerSite, kafka: SharedKafka) -> LedgerSite:
 def site(short: LedgerSite) -> LedgerSite:
     """A halted channel: [0, 10) and [11, 30) of partition 0 are committed, and Kafka ends at 20."""
     short.commit(short.open("before"), {0: [(0, 10)], 1: [(0, 5)]})
-    lose(short, {0: 30})
+    lose_records(short, {0: 30})
     halt_ledger(short, {0: 20})
     return short
 
@@ -103,16 +103,16 @@ def test_a_repair_records_its_principal_and_reason(site: LedgerSite) -> None:
 
 def test_a_repair_aborts_open_batches_and_fences_their_instances(short: LedgerSite) -> None:
     idle = short.open("idle", "idle", "run-9")
-    short.ask_abort(idle, "run-9")
+    short.post_abort(idle, "run-9")
     batch = short.open("late", "query", "run-1", takeover=True, ordinal=1)
-    lose(short, {0: 30})
+    lose_records(short, {0: 30})
     halt_ledger(short, {0: 20})
     assert [each["key"] for each in ask_plan(short).json()["open"]] == ["late"]
     repair(short, {"0": 20})
 
     assert short.committed()["open"] == []
-    assert code(short.ask_commit(batch, {1: [(0, 5)]})) == "batch_aborted"
-    again = short.ask_open("late", "query", "run-1", takeover=True, ordinal=1)
+    assert code(short.post_commit(batch, {1: [(0, 5)]})) == "batch_aborted"
+    again = short.post_open("late", "query", "run-1", takeover=True, ordinal=1)
     assert code(again) == "batch_fenced"
     assert "repaired" in again.json()["detail"]
     assert short.open("late", "query", "run-2", takeover=True, ordinal=1)["state"] == "open"
@@ -131,7 +131,7 @@ def test_a_repair_gives_up_only_the_requested_records(
 
 
 def test_losses_since_the_halt_are_in_the_plan_and_given_up(site: LedgerSite) -> None:
-    lose(site, {1: 40})
+    lose_records(site, {1: 40})
     plan = ask_plan(site).json()
     assert [(each["partition"], each["first"]) for each in plan["lost"]] == [(0, 20), (1, 20)]
     assert code(ask_repair(site, {"0": 20})) == "repair_changed"
@@ -162,16 +162,16 @@ def test_a_repair_of_an_intact_channel_is_refused(ledger: LedgerSite) -> None:
 
 
 def test_a_halted_channel_names_the_command_that_repairs_it(site: LedgerSite) -> None:
-    response = site.ask_open("more")
+    response = site.post_open("more")
     assert (response.status_code, code(response)) == (409, "ledger_halted")
     assert "`sluiceway channels repair NAME`" in response.json()["detail"]
 
 
 def test_a_waiting_reader_learns_of_a_repair(site: LedgerSite) -> None:
-    etag = site.ask_committed().headers["etag"]
-    assert site.ask_committed(etag=etag).status_code == 304
+    etag = site.get_committed().headers["etag"]
+    assert site.get_committed(etag=etag).status_code == 304
     repair(site, {"0": 20})
-    assert site.ask_committed(etag=etag).status_code == 200
+    assert site.get_committed(etag=etag).status_code == 200
 
 
 def test_a_repair_needs_the_scope_manage_and_its_plan_any(site: LedgerSite) -> None:

@@ -9,13 +9,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from endpoints import Site, report, site
-from gateways import NOBODY, Rig
+from gateways import UNREACHABLE, Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.progress import WINDOW
 from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler
-from topics import make
+from topics import create_topic
 from waiting import until
 
 EVERY_S = 5.0
@@ -28,7 +28,7 @@ class Sampling:
         self.flights = flights
         self.topic = flights.rig.http.get(flights.path).json()["status"]["topic"]["name"]
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        make(admin, NewTopic(self.topic, 4, 1))
+        create_topic(admin, NewTopic(self.topic, 4, 1))
         self.producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         self.kafka = KafkaAdmin(kafka.bootstrap_servers)
         # A broker that is asked at once may not know all partitions of its new topic yet.
@@ -111,7 +111,7 @@ def test_lag_is_measured_from_reported_and_committed_positions(
     assert (first["index"], first["lag_messages"]) == (0, None)
     assert (second["index"], second["lag_messages"], second["progress"]) == (1, 15, "ok")
     # Its successor will start at its commit.
-    flights.depart(reader, positions={"1": [9, 0], "3": [7, 0]})
+    flights.detach(reader, positions={"1": [9, 0], "3": [7, 0]})
     sampling.sample()
     assert [each["position"] for each in sampling.group()["partitions"]] == [None, 4, None, 7]
 
@@ -146,7 +146,7 @@ def test_rates_age_and_time_to_drain_are_of_the_window(flights: Site, sampling: 
     group = sampling.group()
     # Since the sample at a lag of 40, 15 seconds ago.
     assert (group["lag_messages"], group["trend"], group["drain_s"]) == (10, -2.0, 5.0)
-    flights.depart(reader, positions=at(70, 0, 0, 0))
+    flights.detach(reader, positions=at(70, 0, 0, 0))
     sampling.sample()
     assert sampling.group()["drain_s"] is None
     (first, *_) = status["partitions"]
@@ -172,7 +172,7 @@ def test_an_open_reader_without_progress_is_stalled_and_a_failed_one_stopped(
     (line,) = [e for e in sampling.lines() if e["channel"]["uid"] == flights.uid]
     assert (line["lag_seconds"], line["lag_seconds_at_least"]) == (first_s, True)
     assert [each["progress"] for each in sampling.status()["readers"]] == ["stalled"]
-    flights.depart(reader, "error", cause="no memory")
+    flights.detach(reader, "error", cause="no memory")
     sampling.sample(WINDOW)
     assert sampling.group()["progress"] == "stopped"
     assert sampling.status()["readers"][0]["state"] == "error"
@@ -211,7 +211,7 @@ def test_idle_channels_are_sampled_rarely(flights: Site, sampling: Sampling) -> 
     reader = flights.member()
     flights.commit(reader, 1, (0, 0, 0))
     assert sampling.sample().sampled == 1
-    flights.depart(reader)
+    flights.detach(reader)
     # As long as its window changes.
     assert sampling.sample(WINDOW + 1) == SampleCounts(sampled=1, pause_s=EVERY_S)
     assert sampling.sample().sampled == 0
@@ -259,7 +259,7 @@ def test_without_kafka_lag_and_watermarks_are_unknown(flights: Site, sampling: S
     flights.beat(report(reader, "started", positions=at(5, 0, 0, 0)))
     sampling.sample()
     assert sampling.group()["lag_messages"] == 4
-    sampling.kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
+    sampling.kafka = KafkaAdmin(UNREACHABLE, timeout_s=0.1)
     sampling.sampler = sampling.another()
     assert sampling.sample() == SampleCounts(sampled=1, changed=1, unknown=1, pause_s=EVERY_S)
     status, group = sampling.status(), sampling.group()
@@ -316,7 +316,7 @@ def test_samples_become_the_lag_history_once_in_ten_seconds(
     for number in range(1, 9):
         flights.beat(report(reader, "started", positions=at(10 * number, 0, 0, 0)))
         sampling.sample()
-    sampling.kafka = KafkaAdmin(NOBODY, timeout_s=0.1)
+    sampling.kafka = KafkaAdmin(UNREACHABLE, timeout_s=0.1)
     sampling.sampler = sampling.another()
     sampling.sample(2)
     response = flights.rig.http.get(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from endpoints import fresh_id
-from ledger_sites import KNOWN, LedgerSite
+from ledger_sites import FEATURES, LedgerSite
 from shared_kafka import SharedKafka
 from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.kafka.admin import KafkaAdmin
@@ -24,7 +24,7 @@ def session(ledger: LedgerSite) -> str:
     attached = ledger.rig.http.post(
         f"{ledger.path}/endpoints",
         json=asked | {"group": "g", "index": 0, "size": 1},
-        headers=KNOWN,
+        headers=FEATURES,
     )
     assert attached.status_code == 201, attached.text
     endpoint = attached.json()["endpoint"]
@@ -110,7 +110,7 @@ def test_a_status_names_the_batch_that_holds_readers_back(
     assert status["ledger"]["batches"][1]["held_messages"] == 0
     assert [each["stable"] for each in status["partitions"]] == [0, 200, 0, 0]
 
-    ledger.ask_abort(slow)
+    ledger.post_abort(slow)
     status = sampled()
     assert lags(status) == [30, 100, 0, 0]
     assert [each["key"] for each in status["ledger"]["batches"]] == ["idle"]

@@ -5,7 +5,7 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
 
-from gateways import KEY, ManualClock
+from gateways import TOKEN_KEY, ManualClock
 from sluiceway_gateway.auth.model import parse_scopes
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database
@@ -14,7 +14,7 @@ from sluiceway_gateway.errors import InvalidRequest, InvalidSettings, NotFound, 
 
 @pytest.fixture
 def tokens(database: Database, clock: ManualClock) -> Tokens:
-    return Tokens(database, SecretStr(KEY), clock=clock)
+    return Tokens(database, SecretStr(TOKEN_KEY), clock=clock)
 
 
 def test_a_token_allows_what_its_scopes_allow(tokens: Tokens) -> None:

@@ -25,10 +25,10 @@ def reach(flights: Site, member: Any, title: str | None = "a query", **places: l
 
 def test_only_open_endpoints_are_named(flights: Site) -> None:
     writer, loner = flights.attach("writer"), flights.attach()
-    flights.depart(flights.attach("writer"), "error")
-    flights.depart(flights.attach())
+    flights.detach(flights.attach("writer"), "error")
+    flights.detach(flights.attach())
     flights.member(0, 2)
-    flights.depart(flights.member(1, 2), "error")
+    flights.detach(flights.member(1, 2), "error")
     flights.member(0, 1, group="taken")
     flights.member(0, 1, group="taken")
     present = seen(flights)

@@ -4,6 +4,7 @@ import { may } from "./account.js";
 import { channelPath, getJson, send, signInReason } from "./api.js";
 import { isUnknown, Text, whole } from "./format.js";
 import { exampleRecord, jsonText } from "./json.js";
+import { route } from "./router.js";
 import { effect, html, signal, useEffect, useRef, useState } from "./view.js";
 
 // How many actions of this page have succeeded.
@@ -12,9 +13,13 @@ export const acted = signal(0);
 // The open dialog: { title, text, confirm, fields, run }; null while there is none.
 const dialog = signal(null);
 
-// A dialog ends with its token.
+// A dialog ends with its token, and with its view: over another channel it would be taken for one of that.
 effect(() => {
   if (signInReason.value !== null) dialog.value = null;
+});
+effect(() => {
+  route.value;
+  dialog.value = null;
 });
 
 export function channelActions(name, { channel }) {
@@ -139,7 +144,10 @@ export function writeAction(name, { channel, partitions }, { onWritten, record, 
     title: "Write messages…",
     disabled: !open,
     onClick: async () => {
+      const view = route.value;
       const text = record === undefined ? await exampleText(name).catch(() => "{}") : jsonText(record, 2);
+      // Meanwhile the page may have gone to another view.
+      if (route.value !== view) return;
       ask({
         title: "Write records by hand?",
         text: exact
@@ -159,8 +167,8 @@ export function writeAction(name, { channel, partitions }, { onWritten, record, 
 }
 
 async function exampleText(name) {
-  const { items } = await getJson(channelPath(name, "schemas"));
-  return jsonText(exampleRecord(items.at(-1).definition), 2);
+  const { spec } = await getJson(channelPath(name));
+  return jsonText(exampleRecord(spec.schema), 2);
 }
 
 // The records go as they were typed: JavaScript would round long numbers.
@@ -198,7 +206,8 @@ function OpenDialog({ spec }) {
     try {
       await spec.run(values);
       acted.value += 1;
-      element.current.close();
+      // The view may have gone meanwhile, and the dialog with it.
+      element.current?.close();
     } catch (failure) {
       setError(failure.message);
       setBusy(false);

@@ -3,8 +3,7 @@
 import { acted } from "./actions.js";
 import { channelPath } from "./api.js";
 import { ago, isUnknown, Text, whole } from "./format.js";
-import { tick } from "./live.js";
-import { Loaded, useResource } from "./resource.js";
+import { Loaded, useNewest, useResource } from "./resource.js";
 import { html } from "./view.js";
 
 const ACTIONS = {
@@ -22,8 +21,8 @@ const ACTIONS = {
 
 // `status` is null for a channel that does not exist any more.
 export function Changes({ name, status }) {
-  const resource = useResource(`${channelPath(name, "changes")}?limit=100`, versionOf(status));
-  tick.value;
+  const { limit, hint } = useNewest(100);
+  const resource = useResource(`${channelPath(name, "changes")}?limit=${limit}`, versionOf(status));
   if (!status && !resource.data?.items.length) return null;
   return html`<h2>Changes</h2>
     <${Loaded} resource=${resource}>${({ items }) =>
@@ -32,7 +31,7 @@ export function Changes({ name, status }) {
         : html`<div class="scroll" tabindex="0" role="region" aria-label="List of changes"><table class="changes">
             <thead><tr><th scope="col">When</th><th scope="col">By</th><th scope="col">Change</th><th scope="col">From → to</th></tr></thead>
             <tbody>${items.map((each) => html`<${Entry} key=${each.number} entry=${each} uid=${status?.channel.uid} />`)}</tbody>
-          </table></div>`}</>`;
+          </table></div>${hint(items.length)}`}</>`;
 }
 
 // Differs after each change of the audit trail, and not after samples of lag.

@@ -7,7 +7,7 @@ import { Charts } from "./charts.js";
 import { Commits } from "./commits.js";
 import { Configuration } from "./configuration.js";
 import { Endpoints } from "./endpoints.js";
-import { count, drainTime, duration, rate, Text, trend, whole } from "./format.js";
+import { count, drainTime, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
 import { Graph } from "./graph.js";
 import { follow } from "./live.js";
 import { Messages } from "./messages.js";
@@ -24,7 +24,7 @@ const TABS = [
   { id: "graph", title: "Graph", view: Graph },
   { id: "endpoints", title: "Endpoints", view: Endpoints },
   { id: "messages", title: "Messages", view: Messages },
-  { id: "commits", title: "Commits", view: Commits, shown: (status) => status.ledger !== null },
+  { id: "commits", title: "Commits", view: Commits, shown: (status) => status.channel.delivery === "exactly_once" },
   { id: "schema", title: "Schema", view: Schemas },
   { id: "changes", title: "Changes", view: Changes },
   { id: "configuration", title: "Configuration", view: Configuration },
@@ -72,6 +72,7 @@ function Gone({ error, name, shown = false }) {
 function Summary({ name, status, gone }) {
   const { channel, groups } = status;
   const slowest = groups.reduce((worst, each) => ((each.lag_messages ?? -1) > (worst?.lag_messages ?? -1) ? each : worst), null);
+  const readRates = groups.map((each) => each.read_rate).filter((each) => !isUnknown(each));
   const { problems } = status;
   return html`<section class="summary" aria-label="Summary">
     <div class="title">
@@ -84,12 +85,12 @@ function Summary({ name, status, gone }) {
       ${problems.map((fact) => html`<li class=${fact.severity}><span class="shape" aria-hidden="true">${fact.severity === "error" ? "■" : "▲"}</span><span class="sr">${fact.severity}: </span><${ProblemSentence} fact=${fact} /></li>`)}
     </ul>`}
     <dl class="figures">
-      <${Figure} name="Lag">${count(slowest?.lag_messages, "Unknown: nobody reads, or not sampled yet")}</>
+      <${Figure} name="Lag" title="Of the slowest group, as are the next three">${count(slowest?.lag_messages, "Unknown: nobody reads, or not sampled yet")}</>
       <${Figure} name="Behind">${duration(slowest?.lag_seconds, { atLeast: slowest?.lag_seconds_at_least })}</>
       <${Figure} name="Trend">${trend(slowest?.trend)}</>
       <${Figure} name="Time to drain">${drainTime(slowest)}</>
       <${Figure} name="Written">${rate(status.write_rate)}</>
-      <${Figure} name="Read">${rate(slowest?.read_rate)}</>
+      <${Figure} name="Read" title="By all groups together">${rate(readRates.length ? readRates.reduce((sum, each) => sum + each) : null)}</>
       <${Figure} name="Writers">${whole(status.writers.filter(isLive).length)}</>
       <${Figure} name="Readers">${whole(status.readers.filter(isLive).length)}</>
     </dl>
@@ -98,6 +99,6 @@ function Summary({ name, status, gone }) {
 
 const isLive = ({ state, health }) => health !== "lost" && !["closed", "error"].includes(state);
 
-function Figure({ name, children }) {
-  return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
+function Figure({ name, title, children }) {
+  return html`<div title=${title}><dt>${name}</dt><dd>${children}</dd></div>`;
 }

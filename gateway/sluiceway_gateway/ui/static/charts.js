@@ -3,7 +3,7 @@
 import { channelPath, serverNow } from "./api.js";
 import { count, dateTime, duration, durationText, isUnknown, rate, Text, whole } from "./format.js";
 import { isReading } from "./live.js";
-import { lazy, Loaded, useResource } from "./resource.js";
+import { lazy, Loaded, NotLoaded, useResource } from "./resource.js";
 import { href, route } from "./router.js";
 import { html, signal, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./view.js";
 
@@ -21,7 +21,7 @@ const HEIGHT = 190;
 const MAX_GAP_S = 90;
 const COMPACT = new Intl.NumberFormat(undefined, { notation: "compact", maximumSignificantDigits: 3 });
 
-const [library, load] = lazy(async () => {
+const [library, load, failed] = lazy(async () => {
   const [module] = await Promise.all([
     import("./vendor/uplot/uPlot.esm.js"),
     stylesheet("ui/vendor/uplot/uPlot.min.css"),
@@ -32,7 +32,11 @@ const [library, load] = lazy(async () => {
 function stylesheet(path) {
   return new Promise((resolve, reject) => {
     const link = document.createElement("link");
-    Object.assign(link, { rel: "stylesheet", href: path, onload: resolve, onerror: reject });
+    const onerror = (event) => {
+      link.remove();
+      reject(event);
+    };
+    Object.assign(link, { rel: "stylesheet", href: path, onload: resolve, onerror });
     document.head.append(link);
   });
 }
@@ -53,12 +57,13 @@ export function Charts({ name }) {
   const since = useMemo(() => new Date(serverNow() - range.seconds * 1000).toISOString(), [range, version]);
   const resource = useResource(`${channelPath(name, "history")}?since=${since}`);
   return html`<nav class="ranges" aria-label="Time range">${RANGES.map((each) => html`<a key=${each.id} href=${href(["channels", name], { tab: "charts", range: each.id })} aria-current=${each === range ? "true" : undefined}>${each.title}</a>`)}</nav>
-    <${Loaded} resource=${resource}>${(history) => html`<${History} history=${history} range=${range} />`}</>`;
+    <${Loaded} resource=${resource} keep>${(history) => html`<${History} history=${history} range=${range} />`}</>`;
 }
 
 function History({ history, range }) {
   const [hidden, setHidden] = useState(new Set());
-  const [cursor, setCursor] = useState(null);
+  // A signal, so that only the legend is rendered again when the pointer moves.
+  const cursor = useMemo(() => signal(null), []);
   const groups = useMemo(() => ranked(history.groups), [history]);
   const times = useMemo(() => history.times.map((each) => Date.parse(each) / 1000), [history]);
   if (!history.times.length) return html`<p class="empty">No sample in this time. Channels are sampled while they have readers or writers.</p>`;
@@ -66,8 +71,8 @@ function History({ history, range }) {
   const styles = new Map(groups.map((each, index) => [each.group, styleOf(index)]));
   const lines = (values) => lined.map((each) => ({ key: groupText(each.group), values: each[values], style: styles.get(each.group) }));
   const written = { key: "Written", values: history.write_rate, style: { color: "--text", dash: [] } };
-  const shared = { times, stepS: history.step_s, range, onCursor: setCursor };
-  return html`<div class="charts">
+  const shared = { times, stepS: history.step_s, range, cursor };
+  return html`${!library.value && html`<${NotLoaded} failed=${failed} />`}<div class="charts">
       <${Chart} ...${shared} title="Lag in messages" series=${lines("lag_messages")} text=${(each) => COMPACT.format(each)} />
       <${Chart} ...${shared} title="Age of the oldest message to read" series=${lines("lag_seconds")} text=${durationText} />
       <${Chart} ...${shared} title="Messages per second, written and read" series=${[written, ...lines("read_rate")]} text=${(each) => `${COMPACT.format(each)}/s`} />
@@ -97,7 +102,7 @@ export function withGaps(times, stepS, series) {
   return [order.map(([time]) => time), ...series.map(({ values }) => order.map(([, index]) => (index === null ? null : values[index])))];
 }
 
-function Chart({ title, times, stepS, range, series, text, onCursor }) {
+function Chart({ title, times, stepS, range, series, text, cursor }) {
   const place = useRef(null);
   const chart = useRef(null);
   const key = series.map((each) => `${each.key}/${each.style.color}`).join("\n");
@@ -109,7 +114,7 @@ function Chart({ title, times, stepS, range, series, text, onCursor }) {
   useLayoutEffect(() => {
     const uPlot = library.value;
     if (!uPlot) return undefined;
-    const options = optionsOf(series, { text, range, onCursor, scale: () => current.current.scale(), width: place.current.clientWidth });
+    const options = optionsOf(series, { text, range, cursor, scale: () => current.current.scale(), width: place.current.clientWidth });
     chart.current = new uPlot(options, current.current.data, place.current);
     const observer = new ResizeObserver(([entry]) => {
       const width = Math.floor(entry.contentRect.width);
@@ -129,7 +134,7 @@ function Chart({ title, times, stepS, range, series, text, onCursor }) {
 
   return html`<figure>
     <figcaption>${title}</figcaption>
-    <div class="chart" ref=${place} role="img" aria-label=${spoken(title, range, series, text)}>${!library.value && html`<p class="loading">Loading</p>`}</div>
+    <div class="chart" ref=${place} role="img" aria-label=${spoken(title, range, series, text)}></div>
   </figure>`;
 }
 
@@ -143,7 +148,7 @@ function spoken(title, range, series, text) {
   return `${title}, the last ${range.title}: ${parts.length ? parts.join("; ") : "no group"}.`;
 }
 
-function optionsOf(series, { text, range, onCursor, scale, width }) {
+function optionsOf(series, { text, range, cursor, scale, width }) {
   const variables = getComputedStyle(document.documentElement);
   const color = (name) => variables.getPropertyValue(name).trim();
   const clock = new Intl.DateTimeFormat(undefined, { timeStyle: range.seconds <= 900 ? "medium" : "short" });
@@ -159,12 +164,13 @@ function optionsOf(series, { text, range, onCursor, scale, width }) {
       { ...axis, size: 68, values: (_, splits) => splits.map(text) },
     ],
     series: [{}, ...series.map(({ style }) => ({ stroke: color(style.color), width: 2, dash: style.dash, points: { size: 5, fill: color("--surface") } }))],
-    hooks: { setCursor: [({ cursor, data }) => onCursor(isUnknown(cursor.idx) ? null : data[0][cursor.idx])] },
+    hooks: { setCursor: [({ cursor: { idx }, data }) => (cursor.value = isUnknown(idx) ? null : data[0][idx])] },
   };
 }
 
 function Legend({ history, groups, lined, styles, cursor, setHidden }) {
-  const at = cursor === null ? -1 : history.times.findIndex((each) => Date.parse(each) / 1000 === cursor);
+  const time = cursor.value;
+  const at = time === null ? -1 : history.times.findIndex((each) => Date.parse(each) / 1000 === time);
   const index = at < 0 ? history.times.length - 1 : at;
   const toggle = (group) =>
     setHidden((old) => {

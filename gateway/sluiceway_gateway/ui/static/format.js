@@ -1,6 +1,7 @@
 // Numbers, times and durations in the reader's locale. Unknown is never zero.
 
 import { serverNow } from "./api.js";
+import { tick } from "./live.js";
 import { html } from "./view.js";
 
 const WHOLE = new Intl.NumberFormat();
@@ -29,6 +30,9 @@ export const count = (value, why) =>
         : html`<span title=${WHOLE.format(each)}>${COMPACT.format(each)}</span>`,
     why,
   );
+
+// A number of which every digit counts, such as an offset.
+export const exact = (value, why) => known(value, whole, why);
 
 export const rate = (value, why) => known(value, (each) => `${RATE.format(each)}/s`, why);
 
@@ -87,8 +91,13 @@ export const duration = (seconds, { atLeast = false, why } = {}) =>
 // The age of one of the server's times, by the server's clock.
 export const ageOf = (time) => Math.max(0, (serverNow() - Date.parse(time)) / 1000);
 
-export const ago = (time, why) =>
-  known(time, (each) => html`<time datetime=${each} title=${dateTime(each)}>${durationText(ageOf(each))} ago</time>`, why);
+export const ago = (time, why) => known(time, (each) => html`<${Ago} time=${each} />`, why);
+
+// A component, so that a second later only the text is rendered again.
+function Ago({ time }) {
+  tick.value;
+  return html`<time datetime=${time} title=${dateTime(time)}>${durationText(ageOf(time))} ago</time>`;
+}
 
 export const dateTime = (time) => DATE_TIME.format(new Date(time));
 export const clockTime = (ms) => TIME.format(ms);

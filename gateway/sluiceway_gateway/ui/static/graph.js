@@ -3,7 +3,7 @@
 import { channelPath } from "./api.js";
 import { count, isUnknown, Text, whole } from "./format.js";
 import { isReading } from "./live.js";
-import { lazy, Loaded, useResource } from "./resource.js";
+import { lazy, Loaded, NotLoaded, useResource } from "./resource.js";
 import { href } from "./router.js";
 import { lineState, State } from "./states.js";
 import { html, useEffect, useMemo, useState } from "./view.js";
@@ -13,7 +13,7 @@ const NODE = { width: 164, height: 58 };
 const CHARACTER_PX = 6.2;
 const MARGIN = 16;
 
-const [library, load] = lazy(async () => (await import("./vendor/dagre/dagre.esm.js")).default);
+const [library, load, failed] = lazy(async () => (await import("./vendor/dagre/dagre.esm.js")).default);
 
 export function Graph({ name, status }) {
   const [version, setVersion] = useState(0);
@@ -24,12 +24,12 @@ export function Graph({ name, status }) {
   }, []);
   const members = status.writers.length + status.readers.length;
   const resource = useResource(channelPath(name, "graph"), `${version}/${members}`);
-  return html`<${Loaded} resource=${resource}>${(graph) => html`<${Jobs} graph=${graph} />`}</>`;
+  return html`<${Loaded} resource=${resource} keep>${(graph) => html`<${Jobs} graph=${graph} />`}</>`;
 }
 
 function Jobs({ graph }) {
   if (!graph.jobs.length) return html`<p class="empty">No job writes or reads this channel.</p>`;
-  return html`${library.value ? html`<${Picture} graph=${graph} />` : html`<p class="loading">Loading</p>`}
+  return html`${library.value ? html`<${Picture} graph=${graph} />` : html`<${NotLoaded} failed=${failed} />`}
     ${graph.truncated && html`<p class="hint">The nearest channels: there may be more.</p>`}
     <h2>As text</h2>
     <${Sentences} graph=${graph} />`;

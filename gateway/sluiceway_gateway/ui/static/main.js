@@ -5,12 +5,12 @@ import { signInReason, signOut, token } from "./api.js";
 import { clockTime, durationText } from "./format.js";
 import { failure, mode, paused, receivedAt, tick } from "./live.js";
 import { Overview } from "./overview.js";
+import { lazy, NotLoaded } from "./resource.js";
 import { href, route } from "./router.js";
 import { SignIn } from "./signin.js";
-import { html, render, signal, useEffect } from "./view.js";
+import { html, render, useEffect } from "./view.js";
 
-// Loaded when it is first shown.
-const channelPage = signal(null);
+const [channelPage, loadChannelPage, channelPageFailed] = lazy(() => import("./channel.js"));
 
 function App() {
   if (signInReason.value !== null) return html`<${SignIn} />`;
@@ -23,12 +23,8 @@ function App() {
 }
 
 function ChannelLoader({ name }) {
-  useEffect(() => {
-    import("./channel.js").then((module) => {
-      channelPage.value = module;
-    });
-  }, []);
-  if (!channelPage.value) return html`<main><p class="loading">Reading the channel</p></main>`;
+  useEffect(loadChannelPage, []);
+  if (!channelPage.value) return html`<main><${NotLoaded} failed=${channelPageFailed} text="Reading the channel" /></main>`;
   return html`<${channelPage.value.ChannelPage} name=${name} />`;
 }
 

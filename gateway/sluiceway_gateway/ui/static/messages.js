@@ -1,7 +1,7 @@
 // Messages: the newest, or those from an offset or a time on, with their records as JSON.
 
 import { writeAction } from "./actions.js";
-import { channelPath, send } from "./api.js";
+import { channelPath, getText } from "./api.js";
 import { dateTime, isUnknown, Text, whole } from "./format.js";
 import { jsonText, parseExact, visible } from "./json.js";
 import { Loaded, useResource } from "./resource.js";
@@ -13,7 +13,7 @@ const STARTS = { latest: "newest first", earliest: "oldest first", offset: "from
 const LIMITS = [20, 50, 100, 500];
 const SHOWN_CHARACTERS = 300;
 
-const readMessages = async (path, options) => parseExact(await (await send(path, options)).text());
+const readMessages = async (path, options) => parseExact(await getText(path, options));
 
 export function Messages({ name, status }) {
   const [again, setAgain] = useState(0);

@@ -2,7 +2,6 @@
 
 import { channels, followChannels, loaded } from "./channels.js";
 import { ageOf, ago, count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
-import { tick } from "./live.js";
 import { allProblems, ProblemSentence } from "./problems.js";
 import { href, route, setQuery } from "./router.js";
 import { lineState, State } from "./states.js";
@@ -10,6 +9,8 @@ import { html, useEffect, useMemo, useState } from "./view.js";
 import { VirtualTable } from "./table.js";
 
 const SHOWN_PROBLEMS = 8;
+// More are slow to draw, and nobody reads them.
+const MAX_PROBLEMS = 200;
 
 export function Overview() {
   useEffect(followChannels, []);
@@ -27,9 +28,8 @@ export function Overview() {
 function Problems() {
   const all = useMemo(() => allProblems(channels.value), [channels.value]);
   const [open, setOpen] = useState(false);
-  tick.value;
   const names = new Set(all.map((each) => each.channel)).size;
-  const shown = open ? all : all.slice(0, SHOWN_PROBLEMS);
+  const shown = all.slice(0, open ? MAX_PROBLEMS : SHOWN_PROBLEMS);
   return html`<section class="problems" aria-labelledby="problems">
     <h2 id="problems" aria-live="polite">
       ${all.length
@@ -49,7 +49,7 @@ function Problems() {
     </ul>`}
     ${all.length > SHOWN_PROBLEMS &&
     html`<button onClick=${() => setOpen(!open)} aria-expanded=${open}>
-      ${open ? "Show fewer" : `Show all ${whole(all.length)}`}
+      ${open ? "Show fewer" : all.length > MAX_PROBLEMS ? `Show ${whole(MAX_PROBLEMS)} of ${whole(all.length)}` : `Show all ${whole(all.length)}`}
     </button>`}
   </section>`;
 }
@@ -87,21 +87,22 @@ const COLUMNS = [
   { id: "trend", title: "Trend", hint: "Growth of the largest lag", optional: 2, numeric: true, value: (line) => line.trend, cell: (line) => trend(line.trend, NO_SAMPLE) },
   { id: "written", title: "Written", optional: 1, numeric: true, value: (line) => line.write_rate, cell: (line) => rate(line.write_rate, "Unknown: not sampled yet") },
   { id: "read", title: "Read", hint: "By all groups together", optional: 2, numeric: true, value: (line) => line.read_rate, cell: (line) => rate(line.read_rate, NO_SAMPLE) },
-  { id: "heartbeat", title: "Heartbeat", hint: "The last one of its writers and readers", optional: 2, numeric: true, value: silence, cell: heartbeat },
+  { id: "heartbeat", title: "Heartbeat", hint: "In time: all writers and readers that are open send heartbeats. Else the age of the last heartbeat of any", optional: 2, numeric: true, value: silence, cell: heartbeat },
 ];
 
 // Heartbeats in time make no new line, so their age would be too high.
-const beats = (line) => line.writers.live + line.readers.live > 0 && !line.problems.some(({ code }) => code === "suspect");
+const LATE = ["suspect", "writer_lost", "reader_lost"];
+const beats = ({ writers, readers, last_heartbeat_at: at }) => writers.live + readers.live > 0 && !isUnknown(at);
+const late = ({ problems }) => problems.filter(({ code }) => LATE.includes(code));
+
 function silence(line) {
-  if (isUnknown(line.last_heartbeat_at)) return null;
-  return beats(line) ? 0 : ageOf(line.last_heartbeat_at);
+  if (!beats(line)) return isUnknown(line.last_heartbeat_at) ? null : ageOf(line.last_heartbeat_at);
+  return Math.max(0, ...late(line).map(({ since }) => ageOf(since)));
 }
 
 function heartbeat(line) {
-  if (beats(line) && !isUnknown(line.last_heartbeat_at)) return "in time";
-  // Unchanged rows are not rendered again, except for this.
-  tick.value;
-  return ago(line.last_heartbeat_at, "None yet");
+  if (!beats(line)) return ago(line.last_heartbeat_at, "None yet");
+  return late(line).length ? "some late" : "in time";
 }
 
 function counts({ live, lost, failed }) {
@@ -159,6 +160,14 @@ function searchText(line) {
   return found;
 }
 
+// The row and the scroll position at which the list was left, by its filter and sorting, for the way back.
+let place = {};
+
+function leftAt(view) {
+  if (place.view !== view) place = { view };
+  return place;
+}
+
 function ChannelList() {
   const { filter = "", only = "", sort = "state" } = route.value.query;
   const descending = sort.startsWith("-");
@@ -180,9 +189,9 @@ function ChannelList() {
           : `${whole(rows.length)} of ${whole(all.length)} channels`}</span>
     </div>
     ${all.length === 0
-      ? html`<p class="empty">There are no channels that this token may see. <code>sluiceway create NAME --schema FILE</code> creates one.</p>`
+      ? html`<p class="empty">There are no channels that this token may see. <code>sluiceway channels create NAME --schema FILE</code> creates one.</p>`
       : html`<${VirtualTable} label="Channels" columns=${COLUMNS} rows=${rows} keyOf=${(line) => line.channel.name}
-          sort=${column.id} descending=${descending}
+          sort=${column.id} descending=${descending} left=${leftAt([filter, only, sort].join("\n"))}
           onSort=${(id) => setQuery({ sort: id === column.id && !descending ? `-${id}` : id })} />`}
   </section>`;
 }

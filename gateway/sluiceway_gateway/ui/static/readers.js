@@ -1,7 +1,7 @@
 // Groups of readers: lag and rates, now and over time, and the positions in each partition.
 
 import { offsetActions } from "./actions.js";
-import { count, drainTime, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
+import { count, drainTime, duration, exact, isUnknown, rate, Text, trend, whole } from "./format.js";
 import { ProgressState } from "./states.js";
 import { html, useState } from "./view.js";
 
@@ -34,15 +34,22 @@ function Group({ name, status, group }) {
     <button class="disclosure" aria-expanded=${open} onClick=${() => setOpen(!open)}>Positions by partition</button>
     ${open && html`<div class="scroll" tabindex="0" role="region" aria-label="Positions by partition"><table>
       <thead><tr><th scope="col">Partition</th><th scope="col" class="numeric">Committed</th><th scope="col" class="numeric">Position</th><th scope="col" class="numeric">End</th><th scope="col" class="numeric">Lag</th><th scope="col" class="numeric">Behind</th><th scope="col">Progress</th></tr></thead>
-      <tbody>${group.partitions.slice(0, MAX_PARTITIONS).map((each) => html`<tr key=${each.partition}>
-        <th scope="row">${each.partition}</th><td class="numeric">${count(each.committed)}</td><td class="numeric">${count(each.position)}</td><td class="numeric">${count(each.end)}</td>
+      <tbody>${furthestBehind(group.partitions).map((each) => html`<tr key=${each.partition}>
+        <th scope="row">${each.partition}</th><td class="numeric">${exact(each.committed)}</td><td class="numeric">${exact(each.position)}</td><td class="numeric">${exact(each.end)}</td>
         <td class="numeric">${count(each.lag_messages)}</td><td class="numeric">${duration(each.lag_seconds, { atLeast: each.lag_seconds_at_least })}</td><td><${ProgressState} progress=${each.progress} /></td></tr>`)}</tbody>
-    </table></div><${Cut} all=${group.partitions} />`}
+    </table></div><${Cut} all=${group.partitions} which="with the largest lag" />`}
   </article>`;
 }
 
-function Cut({ all }) {
-  return all.length > MAX_PARTITIONS && html`<p class="hint">The first ${whole(MAX_PARTITIONS)} of ${whole(all.length)} partitions.</p>`;
+// All partitions or, of too many, those with the largest lag, in their order.
+function furthestBehind(partitions) {
+  if (partitions.length <= MAX_PARTITIONS) return partitions;
+  const behind = partitions.toSorted((one, other) => (other.lag_messages ?? -1) - (one.lag_messages ?? -1));
+  return behind.slice(0, MAX_PARTITIONS).sort((one, other) => one.partition - other.partition);
+}
+
+function Cut({ all, which }) {
+  return all.length > MAX_PARTITIONS && html`<p class="hint">${whole(MAX_PARTITIONS)} of ${whole(all.length)} partitions, those ${which}.</p>`;
 }
 
 function Partitions({ status }) {
@@ -51,6 +58,6 @@ function Partitions({ status }) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Partitions"><table>
     <thead><tr><th scope="col">Partition</th><th scope="col" class="numeric">First offset</th>${delivered && html`<th scope="col" class="numeric">Readable up to</th>`}<th scope="col" class="numeric">End</th></tr></thead>
     <tbody>${status.partitions.slice(0, MAX_PARTITIONS).map((each) => html`<tr key=${each.partition}>
-      <th scope="row">${each.partition}</th><td class="numeric">${count(each.start)}</td>${delivered && html`<td class="numeric">${count(each.stable)}</td>`}<td class="numeric">${count(each.end)}</td></tr>`)}</tbody>
-  </table></div><${Cut} all=${status.partitions} />`;
+      <th scope="row">${each.partition}</th><td class="numeric">${exact(each.start)}</td>${delivered && html`<td class="numeric">${exact(each.stable)}</td>`}<td class="numeric">${exact(each.end)}</td></tr>`)}</tbody>
+  </table></div><${Cut} all=${status.partitions} which="with the lowest numbers" />`;
 }

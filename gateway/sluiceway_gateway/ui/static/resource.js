@@ -1,6 +1,7 @@
 // Data of a part of a view, read once and again on request.
 
 import { getJson } from "./api.js";
+import { whole } from "./format.js";
 import { html, signal, useEffect, useState } from "./view.js";
 
 // Return { data, error, reload } of a path; reads it again when `path` or `version` changes. With another
@@ -20,30 +21,54 @@ export function useResource(path, version = 0, read = getJson) {
   return { data, error, reload: () => setAgain((old) => old + 1) };
 }
 
-const base = (path) => path.split("?", 1)[0];
+// The most entries that the gateway lists at once.
+const MAX_ENTRIES = 1_000;
 
-// The view of the data, or the error.
-export function Loaded({ resource: { data, error, reload }, children }) {
-  if (error) {
-    return html`<p class="notice" role="alert">${error.message} <button onClick=${reload}>Try again</button></p>`;
-  }
-  return data ? children(data) : html`<p class="loading">Loading</p>`;
+// The number of a list's newest entries to read, and the hint below a list that was cut.
+export function useNewest(first) {
+  const [limit, setLimit] = useState(first);
+  const hint = (shown) =>
+    shown >= limit &&
+    html`<p class="hint">The newest ${whole(shown)}.
+      ${limit < MAX_ENTRIES ? html` <button onClick=${() => setLimit(MAX_ENTRIES)}>Show up to ${whole(MAX_ENTRIES)}</button>` : " Earlier ones are in the HTTP API."}</p>`;
+  return { limit, hint };
 }
 
-// A library that is loaded when it is first needed: its signal, null until then, and the function that loads it.
+const base = (path) => path.split("?", 1)[0];
+
+// The view of the data, or the error; with `keep`, the error and the data that was read before.
+export function Loaded({ resource: { data, error, reload }, keep = false, children }) {
+  const shown = data && (keep || !error);
+  return html`${error && html`<p class="notice" role="alert">${error.message} <button onClick=${reload}>Try again</button></p>`}
+    ${shown ? children(data) : !error && html`<p class="loading">Loading</p>`}`;
+}
+
+// A part of the page that is loaded when it is first needed: its signal, null until then, the function that
+// loads it, and the signal whether that failed.
 export function lazy(read) {
-  const library = signal(null);
+  const part = signal(null);
+  const failed = signal(false);
   let loading = null;
   const load = () => {
+    failed.value = false;
     loading ??= read().then(
       (found) => {
-        library.value = found;
+        part.value = found;
       },
       () => {
         // The next view tries again.
         loading = null;
+        failed.value = true;
       },
     );
   };
-  return [library, load];
+  return [part, load, failed];
+}
+
+// In place of a part that is not loaded.
+export function NotLoaded({ failed, text = "Loading" }) {
+  if (!failed.value) return html`<p class="loading">${text}</p>`;
+  // Browsers may remember a module that failed until the page is loaded again.
+  return html`<p class="notice" role="alert">A part of the page cannot be loaded: the gateway does not answer, or has
+    another version now. <button onClick=${() => location.reload()}>Reload the page</button></p>`;
 }

@@ -1,23 +1,29 @@
 // Versions of the schema, each with its difference from the one before.
 
-import { channelPath } from "./api.js";
-import { dateTime } from "./format.js";
+import { channelPath, getJson } from "./api.js";
+import { dateTime, Text } from "./format.js";
 import { Loaded, useResource } from "./resource.js";
 import { href, route } from "./router.js";
 import { html, useMemo } from "./view.js";
 
-export function Schemas({ name }) {
-  const resource = useResource(channelPath(name, "schemas"));
-  return html`<${Loaded} resource=${resource}>${({ items }) => html`<${Versions} name=${name} items=${items} />`}</>`;
+export function Schemas({ name, status }) {
+  const read = async (path, options) => {
+    const [{ items }, channel] = await Promise.all([getJson(path, options), getJson(channelPath(name), options)]);
+    return { items, current: channel.status.schema.version };
+  };
+  const resource = useResource(channelPath(name, "schemas"), status.channel.generation, read);
+  return html`<${Loaded} resource=${resource}>${({ items, current }) => html`<${Versions} name=${name} items=${items} current=${current} />`}</>`;
 }
 
-function Versions({ name, items }) {
-  const wanted = Number(route.value.query.version);
-  const index = Math.max(0, items.findIndex((each) => each.version === wanted));
-  const shown = wanted ? items[index] : items.at(-1);
+// `current` is the version that writers use: not the last one, if a channel went back to an older one.
+function Versions({ name, items, current }) {
+  const wanted = route.value.query.version;
+  const found = items.find((each) => String(each.version) === wanted);
+  const shown = found ?? items.find((each) => each.version === current);
   const before = items[items.indexOf(shown) - 1];
   const lines = useMemo(() => difference(before ? text(before) : text(shown), text(shown)), [before, shown]);
-  return html`<nav class="versions" aria-label="Versions">${items.toReversed().map((each) => html`<a key=${each.version} href=${href(["channels", name], { tab: "schema", version: each.version })} aria-current=${each === shown ? "true" : undefined}>Version ${each.version}<small>${dateTime(each.created_at)}, id ${each.id}</small></a>`)}</nav>
+  return html`<nav class="versions" aria-label="Versions">${items.toReversed().map((each) => html`<a key=${each.version} href=${href(["channels", name], { tab: "schema", version: each.version })} aria-current=${each === shown ? "true" : undefined}>Version ${each.version}${each.version === current && ", in use"}<small>${dateTime(each.created_at)}, id ${each.id}</small></a>`)}</nav>
+    ${wanted && !found && html`<p class="notice" role="alert">The channel has no version <${Text} value=${wanted} />. Below is the one in use.</p>`}
     <h2>Version ${shown.version}${before ? `, compared with ${before.version}` : ""}</h2>
     <pre class="diff" tabindex="0">${lines.map(({ sign, line }) => html`<span class=${{ "+": "added", "-": "removed" }[sign]}>${sign} ${line}\n</span>`)}</pre>`;
 }

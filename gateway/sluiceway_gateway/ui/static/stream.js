@@ -1,6 +1,6 @@
 // Server-sent events over fetch: unlike EventSource, it can send a bearer token.
 
-import { send } from "./api.js";
+import { FOREIGN, NoResponse, send } from "./api.js";
 
 // The gateway sends at least a comment every 15 s.
 const SILENCE_MS = 20_000;
@@ -11,7 +11,8 @@ const FIRST_MS = 5_000;
 export class PollInstead extends Error {}
 
 // Read events until the stream ends; calls onEvent({ event, data, id }) with each, and onActivity with
-// all that arrives, comments included. Raises PollInstead if nothing arrives within five seconds of the start.
+// all that arrives, comments included. Raises PollInstead if nothing arrives within five seconds of the start,
+// and NoResponse if the response is no stream.
 export async function readEvents(path, { lastId, onEvent, onActivity, signal }) {
   const silent = new AbortController();
   const abort = () => silent.abort();
@@ -19,7 +20,8 @@ export async function readEvents(path, { lastId, onEvent, onActivity, signal }) 
   let timer = setTimeout(() => silent.abort(new PollInstead()), FIRST_MS);
   try {
     const headers = { Accept: "text/event-stream", ...(lastId && { "Last-Event-ID": lastId }) };
-    const response = await send(path, { headers, signal: silent.signal });
+    const response = await send(path, { headers, signal: silent.signal, timeoutMs: null });
+    if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) throw new NoResponse(FOREIGN);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     const parser = new Parser();
     for (;;) {

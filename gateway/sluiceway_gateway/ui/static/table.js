@@ -7,12 +7,16 @@ const MARGIN_ROWS = 8;
 
 // `columns` have `id`, `title`, `cell(row, active)` and may have `hint`, `numeric`, `header`, and
 // `optional`: from 1 on, the first to be left out on narrow screens have the highest number.
-// One row is a tab stop; the arrow keys, Home, End and Page keys move to others.
-export function VirtualTable({ label, columns, rows, keyOf, sort, descending, onSort }) {
+// One row is a tab stop; the arrow keys, Home, End and Page keys move to others. `left` is an object in which
+// the table notes its place, and from which the next one continues.
+export function VirtualTable({ label, columns, rows, keyOf, sort, descending, onSort, left }) {
   const scroller = useRef(null);
-  const [view, setView] = useState({ first: 0, count: 60 });
-  const [active, setActive] = useState(0);
-  const focusWanted = useRef(false);
+  const [view, setView] = useState({ first: firstAt(left.scrollTop ?? 0), count: 60 });
+  const [active, setActive] = useState(() => Math.max(0, rows.findIndex((row) => keyOf(row) === left.key)));
+  const focusWanted = useRef(left.key !== undefined && active >= view.first && active < view.first + view.count);
+  // Rows that are not rendered again would keep an older object.
+  const notes = useRef(left);
+  notes.current = left;
   // The rows in the document by key. A row that is the same is not rendered again.
   const rendered = useRef(new Map());
   const current = Math.min(active, Math.max(0, rows.length - 1));
@@ -20,12 +24,16 @@ export function VirtualTable({ label, columns, rows, keyOf, sort, descending, on
   function measure() {
     if (!scroller.current) return;
     const { scrollTop, clientHeight } = scroller.current;
-    const first = Math.max(0, Math.floor(scrollTop / ROW_PX) - MARGIN_ROWS);
+    notes.current.scrollTop = scrollTop;
+    const first = firstAt(scrollTop);
     const count = Math.ceil(clientHeight / ROW_PX) + 2 * MARGIN_ROWS;
-    // In steps, so that most scroll events change nothing.
-    const step = first - (first % 4);
-    setView((old) => (old.first === step && old.count === count ? old : { first: step, count }));
+    setView((old) => (old.first === first && old.count === count ? old : { first, count }));
   }
+
+  useLayoutEffect(() => {
+    scroller.current.scrollTop = left.scrollTop ?? 0;
+    measure();
+  }, []);
 
   useEffect(() => {
     const observer = new ResizeObserver(measure);
@@ -38,6 +46,11 @@ export function VirtualTable({ label, columns, rows, keyOf, sort, descending, on
     focusWanted.current = false;
     scroller.current.querySelector('a[data-row-link][tabindex="0"]')?.focus();
   });
+
+  function focused(index, key) {
+    notes.current.key = key;
+    setActive(index);
+  }
 
   function onKeyDown(event) {
     if (!event.target.matches("[data-row-link]") || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -67,7 +80,7 @@ export function VirtualTable({ label, columns, rows, keyOf, sort, descending, on
     const key = keyOf(row);
     let found = rendered.current.get(key);
     if (found?.row !== row || found.index !== index || found.isActive !== isActive || found.columns !== columns) {
-      const node = html`<${Row} key=${key} row=${row} columns=${columns} index=${index} active=${isActive} onFocus=${() => setActive(index)} />`;
+      const node = html`<${Row} key=${key} row=${row} columns=${columns} index=${index} active=${isActive} onFocus=${() => focused(index, key)} />`;
       found = { row, index, isActive, columns, node };
     }
     following.set(key, found);
@@ -94,6 +107,12 @@ export function VirtualTable({ label, columns, rows, keyOf, sort, descending, on
     </table>
     ${rows.length === 0 && html`<p class="empty">Nothing matches the filter.</p>`}
   </div>`;
+}
+
+// The first row in the document. In steps, so that most scroll events change nothing.
+function firstAt(scrollTop) {
+  const first = Math.max(0, Math.floor(scrollTop / ROW_PX) - MARGIN_ROWS);
+  return first - (first % 4);
 }
 
 const classes = new WeakMap();

@@ -1,0 +1,338 @@
+"""What the page shows when something is missing, late, long or gone, and what it draws again."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from browsers import Browser
+from endpoints import report, site
+from gateways import SCHEMA, Rig
+from pipelines import record_lag
+from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.db.ledger_schema import ledger_repairs
+from sluiceway_gateway.endpoints.model import Mode
+from sluiceway_gateway.status import sample_store
+from sluiceway_gateway.status.lag import Sample, group_lag
+from sluiceway_gateway.status.progress import ReaderProgress, offset_tracks, partitions_read
+from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
+from waiting import until
+
+LONGER = {
+    **SCHEMA,
+    "fields": [*SCHEMA["fields"], {"name": "gate", "type": "string", "default": ""}],
+}
+
+
+@contextmanager
+def network(browser: Browser, command: str, **on: Any) -> Iterator[None]:
+    """Emulate trouble of the network in the block."""
+    off: dict[str, dict[str, Any]] = {
+        "Network.setBlockedURLs": {"urls": []},
+        "Network.emulateNetworkConditions": {
+            "offline": False,
+            "latency": 0,
+            "downloadThroughput": -1,
+            "uploadThroughput": -1,
+        },
+    }
+    browser.driver.execute_cdp_cmd("Network.enable", {})
+    browser.driver.execute_cdp_cmd(command, off[command] | on)
+    try:
+        yield
+    finally:
+        browser.driver.execute_cdp_cmd(command, off[command])
+
+
+def test_a_dialog_ends_with_its_view(browser: Browser, rig: Rig) -> None:
+    for name in ("flights", "weather"):
+        site(rig, name)
+    browser.open(f"{rig.url}/#/channels/weather")
+    browser.shows("weather", "h1")
+    browser.driver.execute_script("location.hash = '#/channels/flights'")
+    browser.shows("flights", "h1")
+    browser.button("Close…").click()
+    browser.shows("New writers of flights", "dialog")
+    browser.driver.back()
+    browser.shows("weather", "h1")
+    browser.button("Close…")
+    assert browser.all("dialog") == []
+    assert "New writers of flights" not in browser.text()
+
+
+def test_an_action_without_a_response_says_that_it_may_have_happened(
+    browser: Browser, rig: Rig
+) -> None:
+    site(rig)
+    browser.open(f"{rig.url}/#/channels/flights")
+    browser.button("Close…").click()
+    browser.one("dialog[open]")
+    with network(browser, "Network.emulateNetworkConditions", offline=True):
+        browser.button("Close the channel").click()
+        browser.shows("The change may or may not have been made", "dialog [role=alert]")
+    browser.button("Close the channel").click()
+    browser.shows("Closed", ".title .state")
+
+
+def test_a_list_that_was_read_before_the_connection_ended_says_so(
+    browser: Browser, rig: Rig
+) -> None:
+    site(rig)
+    browser.open(rig.url)
+    browser.one("[data-row-link]").click()
+    browser.shows("flights", "h1")
+    with network(browser, "Network.emulateNetworkConditions", offline=True):
+        browser.driver.back()
+        browser.shows("No connection", ".freshness")
+        assert browser.names() == ["flights"]
+        browser.shows("What you see is from", "[role=alert]")
+    browser.shows("Live", ".freshness")
+
+
+def test_a_part_of_a_view_that_could_not_be_read_says_so_and_is_read_again(
+    browser: Browser, rig: Rig
+) -> None:
+    site(rig)
+    browser.open(f"{rig.url}/#/channels/flights")
+    browser.shows("flights", "h1")
+    with network(browser, "Network.setBlockedURLs", urls=["*/schemas"]):
+        browser.button("Schema").click()
+        browser.shows("The gateway does not answer.", "section [role=alert]")
+    browser.button("Try again").click()
+    browser.shows("Version 1", "nav.versions")
+
+
+def test_charts_stay_while_the_gateway_does_not_answer(browser: Browser, rig: Rig) -> None:
+    record_lag(site(rig), 0.1)
+    browser.open(f"{rig.url}/#/channels/flights?tab=charts")
+    browser.one(".chart canvas")
+    with network(browser, "Network.setBlockedURLs", urls=["*/history*"]):
+        browser.shows("The gateway does not answer.", "section [role=alert]")
+        assert len(browser.all(".chart canvas")) == 3
+    until(lambda: not browser.all("section [role=alert]"), 30)
+
+
+@pytest.mark.parametrize(
+    ("blocked", "tab", "shown"),
+    [("channel.js", "readers", "h1"), ("uPlot.esm.js", "charts", ".chart canvas")],
+)
+def test_code_that_cannot_be_loaded_is_explained(
+    browser: Browser, rig: Rig, blocked: str, tab: str, shown: str
+) -> None:
+    record_lag(site(rig), 0.1)
+    with network(browser, "Network.setBlockedURLs", urls=[f"*/{blocked}"]):
+        browser.open(f"{rig.url}/#/channels/flights?tab={tab}")
+        browser.shows("A part of the page cannot be loaded", "[role=alert]")
+        assert browser.all(".loading") == []
+    browser.button("Reload the page").click()
+    browser.one(shown)
+
+
+def test_an_open_list_of_versions_has_new_ones_and_marks_the_one_in_use(
+    browser: Browser, rig: Rig
+) -> None:
+    site(rig)
+    browser.open(f"{rig.url}/#/channels/flights?tab=schema")
+    browser.shows("Version 1, in use", "nav.versions")
+    rig.put(schema=LONGER).raise_for_status()
+    browser.shows("Version 2, in use", "nav.versions")
+    browser.shows("Version 2, compared with 1", "h2")
+    # Back to the first one: a record to write is one of that.
+    rig.put(schema=SCHEMA).raise_for_status()
+    browser.shows("Version 1, in use", "nav.versions")
+    assert browser.one("nav.versions [aria-current]").text.startswith("Version 1")
+    browser.button("Messages").click()
+    browser.button("Write messages…").click()
+    assert "gate" not in str(browser.one("dialog textarea").get_attribute("value"))
+    browser.open(f"{rig.url}/#/channels/flights?tab=schema&version=9")
+    browser.shows("The channel has no version 9.", "section [role=alert]")
+
+
+def test_a_healthy_endpoint_has_the_age_of_its_last_heartbeat(browser: Browser, rig: Rig) -> None:
+    flights = site(rig)
+    writer = flights.member(role="writer", group="loader")
+    browser.open(f"{rig.url}/#/channels/flights?tab=endpoints")
+    browser.shows("loader", "tbody")
+    rig.clock.now = datetime.now(UTC) - timedelta(seconds=40)
+    flights.beat(report(writer, "started"))
+    browser.shows("Running", "tbody")
+
+    def age() -> str:
+        return browser.one("tbody td:nth-of-type(5)").text
+
+    until(lambda: age() in {f"{each}s ago" for each in range(40, 56)}, 30)
+    title = browser.one("tbody td:nth-of-type(5) span").get_attribute("title")
+    assert title == "In time: every 2s, lost after 2m without one"
+    # A heartbeat without news makes no new status.
+    rig.clock.now = datetime.now(UTC)
+    flights.beat(report(writer, "started"))
+    until(lambda: age() in {f"{each}s ago" for each in range(6)}, 30)
+
+
+def test_the_column_of_heartbeats_says_in_time_only_of_a_channel_where_none_is_late(
+    browser: Browser, rig: Rig
+) -> None:
+    flights = site(rig)
+    writer, reader = flights.member(role="writer", group="loader"), flights.member()
+    flights.beat(report(writer, "started"), report(reader, "started"))
+    browser.open(rig.url)
+    browser.shows("in time", "td.column-heartbeat")
+    with rig.database.write() as tx:
+        tx.connection.exec_driver_sql(
+            f"UPDATE endpoints SET health = 'lost' WHERE id = '{reader['id']}'"  # noqa: S608
+        )
+    rig.put(metadata={"labels": {"a": "b"}}).raise_for_status()
+    browser.shows("some late", "td.column-heartbeat")
+
+
+def partitioned(rig: Rig, partitions: int) -> None:
+    """Make a channel with a group that is behind in its last partition alone."""
+    flights = site(rig, partitions=partitions)
+    flights.member(group="delays")
+    ends = [1_234_567] * partitions
+    reader = ReaderProgress(
+        group="delays",
+        index=0,
+        size=1,
+        mode=Mode.SHARED,
+        epoch=1,
+        alive=True,
+        positions={each: 1_234_567 - 5 * (each == partitions - 1) for each in range(partitions)},
+    )
+    tracks = offset_tracks([reader], [], partitions=partitions)
+    sample = Sample(at=rig.clock(), starts=[0] * partitions, ends=ends, tracks=tracks)
+    alive = partitions_read([reader], partitions=partitions)
+    history = [(sample.at.timestamp(), sample.ends)]
+    lags = {key: group_lag(key, [sample], history, alive=alive[key]) for key in tracks}
+    stored = StoredSample(number=1, sample=sample, lags=lags, write_rate=None)
+    write = SampleWrite(channel_uid=flights.uid, stored=stored, is_new=True, changes_status=True)
+    with rig.database.write() as tx:
+        assert sample_store.write(tx, [write]) == 1
+
+
+def test_offsets_have_all_digits_and_of_many_partitions_the_worst_are_shown(
+    browser: Browser, rig: Rig
+) -> None:
+    partitioned(rig, 300)
+    browser.open(f"{rig.url}/#/channels/flights")
+    browser.button("Positions by partition").click()
+    browser.shows("200 of 300 partitions, those with the largest lag", "article")
+    row = browser.all("article tbody tr")[-1].text
+    assert row.startswith("299 – 1,234,562 1,234,567 5 ")
+    browser.shows("200 of 300 partitions, those with the lowest numbers")
+
+
+def test_a_repair_is_in_the_list_of_commits(browser: Browser, rig: Rig) -> None:
+    rig.http.headers["Sluiceway-Features"] = "exactly-once"
+    flights = site(rig, delivery="exactly_once")
+    lost = {"partition": 0, "first": 20, "end": 30, "messages": 1_000}
+    row = {
+        "channel_uid": flights.uid,
+        "number": 2,
+        "at": rig.clock(),
+        "by": "ops",
+        "reason": "a disk failed",
+        "cause": "Kafka has lost records",
+        "lost": [lost],
+    }
+    with rig.database.write() as tx:
+        tx.execute(ledger_repairs.insert(), row)
+    browser.open(f"{rig.url}/#/channels/flights?tab=commits")
+    browser.shows("Repaired a disk failed", "tbody")
+    browser.shows("-1,000", "tbody")
+    assert browser.violations() == []
+
+
+def test_a_list_of_changes_that_was_cut_says_so(browser: Browser, rig: Rig) -> None:
+    for number in range(101):
+        rig.put(metadata={"labels": {"n": str(number)}}).raise_for_status()
+    browser.open(f"{rig.url}/#/channels/flights?tab=changes")
+    browser.shows("The newest 100.")
+    assert len(browser.all("table.changes > tbody > tr")) == 100
+    browser.button("Show up to 1,000").click()
+    until(lambda: len(browser.all("table.changes > tbody > tr")) == 101, 30)
+    assert "The newest" not in browser.text()
+
+
+def test_the_back_button_leads_to_the_row_that_was_opened(browser: Browser, rig: Rig) -> None:
+    for number in range(300):
+        rig.put(f"c{number:03}").raise_for_status()
+    browser.open(f"{rig.url}/#/?sort=name")
+    browser.shows("300 channels", ".count")
+    browser.driver.execute_script("document.querySelector('.scroller').scrollTop = 200 * 36")
+    until(lambda: "c203" in browser.names(), 30)
+    browser.button("c203").click()
+    browser.shows("c203", "h1")
+    browser.driver.back()
+    until(lambda: browser.driver.switch_to.active_element.text == "c203", 30)
+    scrolled = "return document.querySelector('.scroller').scrollTop"
+    assert browser.driver.execute_script(scrolled) == 200 * 36
+    browser.press(Keys.ARROW_DOWN)
+    until(lambda: browser.driver.switch_to.active_element.text == "c204", 30)
+
+
+RENDERED = """
+const done = arguments[arguments.length - 1];
+import("preact").then(({ options }) => {
+  window.rendered = {};
+  const after = options.diffed;
+  options.diffed = (node) => {
+    const name = node.type?.name;
+    if (name) window.rendered[name] = (window.rendered[name] ?? 0) + 1;
+    after?.(node);
+  };
+  done();
+});
+"""
+
+
+def rendered(browser: Browser) -> dict[str, int]:
+    """Return how often each component was rendered since the last call."""
+    script = "const { rendered } = window; window.rendered = {}; return rendered"
+    found: dict[str, int] = browser.driver.execute_script(script)
+    return found
+
+
+def test_a_second_later_only_the_ages_of_problems_are_drawn_again(
+    browser: Browser, rig: Rig
+) -> None:
+    for number in range(250):
+        rig.put(f"c{number:03}").raise_for_status()
+        rig.observe(f"c{number:03}", Phase.FAILED)
+    flights = site(rig)
+    flights.detach(flights.member(), "error", cause="full disk")
+    browser.open(rig.url)
+    browser.shows("251 problems in 251 channels", ".problems h2")
+    browser.button("Show 200 of 251").click()
+    until(lambda: len(browser.all(".problems li")) == 200, 30)
+    browser.driver.execute_async_script(RENDERED)
+    rendered(browser)
+    until(lambda: browser.driver.execute_script("return rendered.Freshness ?? 0") >= 2, 30)
+    assert rendered(browser).keys() <= {"Ago", "Freshness", "Expiry"}
+
+
+def test_the_pointer_over_a_chart_draws_the_legend_alone(browser: Browser, rig: Rig) -> None:
+    record_lag(site(rig), 0.5)
+    browser.open(f"{rig.url}/#/channels/flights?tab=charts")
+    browser.one(".chart canvas")
+    browser.button("Values as a table").click()
+    browser.one(".values-over-time td")
+    browser.button("Pause").click()
+    browser.shows("Paused", ".freshness")
+    browser.driver.execute_async_script(RENDERED)
+    rendered(browser)
+    before = browser.text(".legend caption")
+    browser.driver.execute_script("""
+        const over = document.querySelector(".u-over");
+        const { left, top } = over.getBoundingClientRect();
+        const at = { clientX: left + 60, clientY: top + 50, bubbles: true };
+        for (const type of ["mouseenter", "mousemove"])
+          over.dispatchEvent(new MouseEvent(type, at));
+    """)
+    until(lambda: browser.text(".legend caption") != before, 30)
+    found = rendered(browser)
+    assert found["Legend"] > 0
+    assert not found.keys() & {"Chart", "Values", "History", "Charts"}

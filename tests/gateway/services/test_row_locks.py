@@ -1,0 +1,114 @@
+"""Transactions on PostgreSQL that wait for each other's locks of rows."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import pytest
+from sqlalchemy import text, update
+
+from databases import Postgres
+from endpoints import Services
+from gateways import UNREACHABLE
+from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.clock import system_clock
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.schema import channels
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.provisioning.reconciler import Reconciler
+from sluiceway_gateway.schemas import store as schemas_store
+from waiting import until
+
+T = TypeVar("T")
+WIDER = '{"fields":[],"name":"Wider","type":"record"}'
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> Iterator[Database]:
+    with closing(Database(postgres.migrated())) as database:
+        yield database
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+def started(database: Database, pool: ThreadPoolExecutor, call: Callable[[], T]) -> "Future[T]":
+    """Run the call in a thread, and return once it waits for a lock."""
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    def waits() -> bool:
+        with database.read() as tx:
+            return bool(tx.execute(waiting).scalar_one())
+
+    running = pool.submit(call)
+    until(lambda: running.done() or waits())
+    assert not running.done()
+    return running
+
+
+def held_alone(database: Database, name: str) -> Channel | None:
+    with database.write() as tx:
+        return channels_store.hold(tx, name)
+
+
+def held_with_others(database: Database, name: str) -> Channel | None:
+    with database.write() as tx:
+        return channels_store.hold_named(tx, [name, "another"], wait=True).get(name)
+
+
+@pytest.mark.parametrize("hold", [held_alone, held_with_others])
+def test_a_request_that_waits_for_a_new_schema_finds_the_channel_with_it(
+    database: Database,
+    pool: ThreadPoolExecutor,
+    hold: Callable[[Database, str], Channel | None],
+) -> None:
+    name, _ = Services(database).channel()
+    with database.write() as tx:
+        was = channels_store.hold(tx, name)
+        assert was is not None
+        id_ = schemas_store.register(tx, fingerprint="wider", definition=WIDER, now=system_clock())
+        changed = replace(
+            was,
+            generation=was.generation + 1,
+            revision=was.revision + 1,
+            spec=replace(was.spec, schema=WIDER),
+            schema_id=id_,
+            schema_version=2,
+        )
+        assert channels_store.replace_row(tx, changed, was=was)
+        waiting = started(database, pool, lambda: hold(database, name))
+    assert waiting.result(60) == changed
+
+
+def test_the_reconciler_locks_channels_in_the_order_of_others(
+    database: Database, pool: ThreadPoolExecutor
+) -> None:
+    services = Services(database)
+    uids = sorted(services.channel()[1] for _ in range(2))
+    with closing(KafkaAdmin(UNREACHABLE, timeout_s=0.1)) as kafka:
+        reconciler = Reconciler(
+            database=database,
+            kafka=kafka,
+            clock=system_clock,
+            resync_s=30,
+            wait=lambda _s: None,
+        )
+        with database.write() as tx:
+            # The last one is the longest overdue.
+            overdue = update(channels).where(channels.c.uid == uids[-1])
+            tx.execute(overdue.values(due_at=datetime(1969, 1, 1, tzinfo=UTC)))
+        with database.write() as tx:
+            channels_store.hold_channels(tx, uids[:1])
+            reconciling = started(database, pool, reconciler.run_once)
+            channels_store.hold_channels(tx, uids)
+        assert reconciling.result(60).unreachable == 2
