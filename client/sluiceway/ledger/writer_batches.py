@@ -170,6 +170,15 @@ class WriterBatches:
                     writer.deliver()
                 except KafkaFailure as failure:
                     LOGGER.warning("a writer failed while its batch was aborted: %s", failure)
+                except BaseException as interrupt:
+                    # Late reports would be taken for those of the next batch.
+                    self.fail(
+                        EndpointClosed(
+                            f"{type(interrupt).__name__} interrupted a writer while it aborted a "
+                            "batch. Nothing of the batch is visible; open a new writer"
+                        )
+                    )
+                    raise
             return self._sequence.abort(error)
 
     def fail(self, error: SluicewayError) -> None:
@@ -338,8 +347,7 @@ class Transaction:
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None:
-            self._batches.abort(error)
-            self._rewind()
+            self._abort(error)
             return
         try:
             self._require_assignment()
@@ -348,11 +356,18 @@ class Transaction:
             self._reader.suspend(unknown)
             raise
         except BaseException as failure:
-            if not self._batches.abort(failure):
+            self._abort(failure)
+            raise
+
+    def _abort(self, error: BaseException) -> None:
+        committed = False
+        try:
+            committed = self._batches.abort(error)
+        finally:
+            if not committed:
                 self._rewind()
             elif self._advance is not None:
                 self._reader.mark_committed(self._advance.after)
-            raise
 
     def _require_assignment(self) -> None:
         """Raise if partitions were revoked whose records may be in the output."""
