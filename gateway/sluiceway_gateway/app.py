@@ -104,6 +104,9 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         del outcomes["more"]
         metrics.count_reconciled(outcomes)
 
+    # Series exist before the first pass, so that an alert sees one that never ends.
+    on_reconciled(Counts())
+
     loops = Loops(
         database=database,
         kafka=kafka,

@@ -77,6 +77,21 @@ def test_an_action_without_a_response_is_reported_as_possibly_done(
     browser.shows("Closed", ".title .state")
 
 
+def test_a_list_read_before_the_connection_ended_is_marked_as_old(
+    browser: Browser, rig: Rig
+) -> None:
+    site(rig)
+    browser.open(rig.url)
+    browser.one("[data-row-link]").click()
+    browser.shows("flights", "h1")
+    with network(browser, "Network.emulateNetworkConditions", offline=True):
+        browser.driver.back()
+        browser.shows("No connection", ".freshness")
+        assert browser.names() == ["flights"]
+        browser.shows("What you see is from", "[role=alert]")
+    browser.shows("Live", ".freshness")
+
+
 def test_a_failed_read_is_reported_and_can_be_repeated(browser: Browser, rig: Rig) -> None:
     site(rig)
     browser.open(f"{rig.url}/#/channels/flights")

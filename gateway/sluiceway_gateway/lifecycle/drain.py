@@ -6,12 +6,12 @@ to them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import FINISHING, Channel, Phase
+from sluiceway_gateway.channels.model import FINISHING, Channel, Delivery, Phase
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction
@@ -20,7 +20,7 @@ from sluiceway_gateway.errors import ConcurrentChange, EndpointsLive, KafkaUnava
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, listed, unread
-from sluiceway_gateway.lifecycle.store import closing, usage_of_channel
+from sluiceway_gateway.lifecycle.store import closing, usage_of_channel, visible_ends
 
 _log = structlog.get_logger(__name__)
 
@@ -81,6 +81,8 @@ class Drainer:
             held = channels_store.hold(tx, channel.name)
             if held is None or held.uid != channel.uid or held.phase is not Phase.CLOSING:
                 return None
+            if bounds is not None:
+                bounds = _readable(tx, held, bounds)
             updated = drained(held, usage_of_channel(tx, held), bounds, now=self._clock())
             if updated is held:
                 return channel
@@ -154,12 +156,25 @@ def require_unused(
             f"The topic {channel.topic.name!r} of the channel {channel.name!r} has up to {held} "
             f"messages, which would be deleted too. Keep the topic or the channel; {_FORCE}."
         )
-    left = unread(usage.groups, bounds, idle_members=True)
+    left = unread(usage.groups, _readable(tx, channel, bounds), idle_members=True)
     if left:
         raise UnreadData(
             f"The channel {channel.name!r} has unread records: {listed(left)}. Read and commit "
             f"them, reset these groups to the end, or keep the topic; {_FORCE}."
         )
+
+
+def _readable(tx: ReadTransaction, channel: Channel, bounds: Bounds) -> Bounds:
+    """Return the bounds of the messages that readers get, now or after the end of open batches.
+
+    On exactly-once channels, uncommitted messages may follow, which no group reads.
+    """
+    if channel.spec.delivery is not Delivery.EXACTLY_ONCE:
+        return bounds
+    ends = visible_ends(tx, channel.uid)
+    if ends is None:
+        return bounds
+    return {at: replace(each, end_offset=ends.get(at, 0)) for at, each in bounds.items()}
 
 
 def _is_checked(channel: Channel, usage: ChannelUsage, *, if_empty: bool) -> bool:

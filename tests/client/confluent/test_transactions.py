@@ -14,6 +14,7 @@ from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError, Producer
+from sluiceway.rest.ledger import LedgerCalls
 from topics import Topics
 from waiting import until
 
@@ -363,6 +364,29 @@ def test_a_flush_without_an_answer_is_repeated_by_the_next(
         producer.flush(30)
         assert values(site, name) == [b"1"]
         producer.produce(name, b"2")
+    assert values(site, name) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_interrupted_flush_is_repeated_by_the_next(
+    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    commit = LedgerCalls.commit
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        if arrives:
+            commit(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with site.producer() as producer:
+        producer.produce(name, "1")
+        with monkeypatch.context() as patched:
+            patched.setattr(LedgerCalls, "commit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                producer.flush()
+        assert producer.flush() == 0
+        producer.produce(name, "2")
+        assert producer.flush() == 0
     assert values(site, name) == [b"1", b"2"]
 
 

@@ -3,17 +3,22 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
+from endpoints import Site
 from gateways import Rig, code
-from ledger_sites import LedgerSite, digest, ledger_site, use_topic
+from ledger_sites import FEATURES, LedgerSite, digest, ledger_site, use_topic
+from shared_kafka import SharedKafka
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger import store
+from sluiceway_gateway.lifecycle.drain import Drainer
 from waiting import until
 
 
@@ -348,6 +353,40 @@ def test_batches_are_opened_while_the_channel_closes_but_not_after(ledger: Ledge
     assert code(ledger.post_open("k2")) == "channel_closed"
     ledger.commit(batch, {0: [(0, 1)]})
     assert ledger.committed()["runs"]["0"] == [[0, 1]]
+
+
+def test_a_channel_with_uncommitted_messages_at_its_end_is_drained_and_deleted(
+    ledger: LedgerSite, kafka: SharedKafka
+) -> None:
+    rig = ledger.rig
+    rig.http.headers.update(FEATURES)
+    site = Site(rig=rig, name=ledger.name, uid=ledger.uid)
+    ledger.commit(ledger.open(), {0: [(0, 10), (20, 30)], 1: [(0, 10)]})
+    reader = site.member(group="g")
+
+    def commit(number: int, *positions: tuple[int, int, int]) -> None:
+        done = site.commit(reader, number, *positions, topic_id=ledger.topic.id)
+        assert done.status_code == 200, done.text
+
+    commit(1, (0, 10, 0), (1, 10, 0))
+    site.detach(reader)
+    refused = rig.http.delete(ledger.path, params={"uid": ledger.uid})
+    assert code(refused) == "unread_data"
+    assert "has not committed 20 messages of partition 0." in refused.json()["detail"]
+    reader = site.member(group="g")
+    commit(1, (0, 30, 0))
+    site.detach(reader)
+    # It may still commit the messages behind.
+    batch = ledger.open("k2", "other")
+    assert code(rig.http.delete(ledger.path, params={"uid": ledger.uid})) == "unread_data"
+    rig.http.post(f"{ledger.path}/close", json={"uid": ledger.uid})
+    with closing(KafkaAdmin(kafka.bootstrap_servers)) as admin:
+        drainer = Drainer(database=rig.database, topics=admin, clock=rig.clock)
+        assert (drainer.run_once().closed, drainer.run_once().closing) == (0, 1)
+        ledger.post_abort(batch)
+        assert drainer.run_once().closed == 1
+    deleted = rig.http.delete(ledger.path, params={"uid": ledger.uid})
+    assert deleted.status_code == 202, deleted.text
 
 
 def test_partitions_that_are_added_are_used_by_later_batches(ledger: LedgerSite) -> None:

@@ -126,6 +126,22 @@ def test_unknown_figures_have_no_series(rig: Rig) -> None:
     assert values(rig, "sluiceway_channel_written_messages_per_second") == {}
 
 
+def test_groups_with_slashes_have_their_own_figures(rig: Rig) -> None:
+    flights = site(rig, partitions=1)
+    flights.member(group="team/0")
+    readers = [
+        reader("team", 90, mode=Mode.BROADCAST),
+        reader("team/0", 80),
+        reader("team/a/b", 70),
+    ]
+    sample(flights, (100, readers))
+    assert values(rig, "sluiceway_group_lag_messages") == {
+        ("flights", "team"): 10,
+        ("flights", "team/0"): 20,
+        ("flights", "team/a/b"): 30,
+    }
+
+
 def test_a_broadcast_group_has_the_lag_of_its_last_member(rig: Rig) -> None:
     flights = site(rig, partitions=1)
     flights.member(group="all", mode="broadcast")
@@ -239,6 +255,12 @@ def test_the_state_of_the_gateway_and_its_process_are_metrics(rig: Rig) -> None:
     assert rig.http.get("/readyz").status_code == 503
     assert values(rig, "sluiceway_kafka_up") == {(): 0}
     assert values(rig, "sluiceway_database_up") == {(): 1}
+
+
+def test_counters_of_the_reconcile_loop_exist_before_its_first_pass(rig: Rig) -> None:
+    (counter,) = [each for name, each in scraped(rig).items() if "reconciled" in name]
+    found = {each.labels["outcome"]: each.value for each in counter.samples}
+    assert found["checked"] == found["unreachable"] == 0
 
 
 def test_names_help_texts_and_labels_are_prometheus_style(rig: Rig) -> None:

@@ -8,6 +8,15 @@ import { effect, signal } from "./view.js";
 export const channels = signal([]);
 export const loaded = signal(false);
 
+const source = {
+  stream: "status/events",
+  onEvent,
+  poll,
+  onGone: (error) => {
+    if (error.status !== 401) signInReason.value = error.message;
+  },
+};
+
 // The lines by name. Those that do not change stay the same objects.
 let lines = new Map();
 
@@ -22,6 +31,7 @@ effect(() => {
   lines = new Map();
   channels.value = [];
   loaded.value = false;
+  source.receivedAt = null;
 });
 
 const byName = (items) => new Map(items.map((line) => [line.channel.name, line]));
@@ -60,12 +70,7 @@ async function poll(signal) {
 
 export function followChannels() {
   pages = new Map();
-  return follow({
-    stream: "status/events",
-    onEvent,
-    poll,
-    onGone: (error) => {
-      if (error.status !== 401) signInReason.value = error.message;
-    },
-  });
+  // The stream begins with all lines again.
+  source.lastId = null;
+  return follow(source);
 }

@@ -31,18 +31,18 @@ setInterval(() => {
   tick.value += 1;
 }, 1000);
 
-export function received() {
-  receivedAt.value = performance.now();
+function received(source) {
+  source.receivedAt = receivedAt.value = performance.now();
   failure.value = null;
 }
 
 // Keep a view up to date until the returned function is called. `source` has
 // `stream`, a path; `onEvent`, for each event; `poll`, which reads the same without a stream; and
-// `onGone`, for errors that will not pass. While the page is hidden or paused nothing is read: a
+// `onGone`, for errors that will not pass. Its `receivedAt` is kept for the next time it is followed. While the page is hidden or paused nothing is read: a
 // browser has six connections to a gateway for all of its tabs.
 export function follow(source) {
   mode.value = "connecting";
-  receivedAt.value = null;
+  receivedAt.value = source.receivedAt ?? null;
   failure.value = null;
   return effect(() => {
     if (paused.value || hidden.value) return undefined;
@@ -58,7 +58,7 @@ async function keepReading(source, signal) {
     try {
       if (performance.now() < (source.pollsUntil ?? 0)) {
         await source.poll(signal);
-        received();
+        received(source);
         mode.value = "polling";
         attempt = 0;
         await pause(POLL_MS, signal);
@@ -69,7 +69,7 @@ async function keepReading(source, signal) {
         signal,
         onActivity: () => {
           attempt = 0;
-          received();
+          received(source);
           mode.value = "live";
         },
         onEvent: (event) => {
