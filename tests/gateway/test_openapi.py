@@ -1,6 +1,6 @@
 """Schemathesis over the OpenAPI document of a running gateway, with and without Kafka.
 
-It is a process of its own: to import it takes a second, and pytest's own processes are many.
+It runs in its own process: its import takes a second, and pytest has many processes.
 """
 
 import json
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,18 @@ from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.settings import Settings
 
-CHANNEL = "fuzzed"
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+SPECS = {
+    "fuzzed": {"schema": SCHEMA},
+    "fuzzed-once": {"schema": SCHEMA, "delivery": "exactly_once"},
+}
 HERE = Path(__file__).parent
 TOKEN_KEY = "0123456789abcdef" * 2
-EXAMPLES = settings.default.max_examples // 10
-# How the limits of each field are answered does not hang on Kafka: without it, random requests do.
+# Limits of fields are checked before Kafka is needed, so without Kafka random requests suffice.
 PHASES = {"up": "coverage,fuzzing", "down": "fuzzing"}
 # Streams of events have no end; test_status_events.py reads them.
 ENDLESS = "/events$"
+STATEFUL_S = 40
 # Avro, selectors and cursors have grammars beyond JSON schemas; which errors of the
 # server are right is checked by openapi_hooks.py.
 NOT_CHECKED = ["positive_data_acceptance", "not_a_server_error"]
@@ -49,6 +52,7 @@ class Gateway:
     token: str
     kafka_is: str
     document: dict[str, Any]
+    channels: dict[str, dict[str, Any]]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -86,19 +90,24 @@ def gateway(
             token=made.text.get_secret_value(),
             kafka_is=request.param,
             document=app.openapi(),
+            channels={},
         )
-        make_channel(gateway)
-        yield gateway
+        channels = {name: create_channel(gateway, name) for name in SPECS}
+        yield replace(gateway, channels=channels)
 
 
-def make_channel(gateway: Gateway) -> None:
-    """Make the channel that requests meet; with Kafka, wait until it is ready."""
+def create_channel(gateway: Gateway, name: str) -> dict[str, Any]:
+    """Create a channel that requests are sent to, and return its spec and uid.
+
+    With Kafka, wait until it is ready.
+    """
     with httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=60) as http:
-        response = http.put(f"/v1/channels/{CHANNEL}", json={"spec": {"schema": SCHEMA}})
+        response = http.put(f"/v1/channels/{name}", json={"spec": SPECS[name]})
         deadline = time.monotonic() + 180
         while gateway.kafka_is == "up" and response.json()["status"]["phase"] != "ready":
             assert time.monotonic() < deadline
-            response = http.get(f"/v1/channels/{CHANNEL}")
+            response = http.get(f"/v1/channels/{name}")
+    return {"spec": SPECS[name], "uid": response.json()["metadata"]["uid"]}
 
 
 def test_the_stored_openapi_document_is_the_served_one(gateway: Gateway) -> None:
@@ -107,36 +116,69 @@ def test_the_stored_openapi_document_is_the_served_one(gateway: Gateway) -> None
 
 
 @pytest.mark.long
-def test_every_answer_is_as_documented(gateway: Gateway, tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
+def test_every_response_is_as_documented(gateway: Gateway, tmp_path: Path) -> None:
+    report = run_schemathesis(
+        gateway,
+        tmp_path,
+        *("--phases", PHASES[gateway.kafka_is]),
+        *("--max-examples", str(settings.default.max_examples // 10)),
+        "--generation-deterministic",
+    )
+    assert report["operations"]["tested"] == gateway.operations
+    assert succeeded(report) == PHASES[gateway.kafka_is].split(",")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gateway", ["up"], indirect=True)
+def test_responses_to_linked_requests_are_as_documented(gateway: Gateway, tmp_path: Path) -> None:
+    """Batches and endpoints are opened, used and ended, by the links of the document."""
+    report = run_schemathesis(
+        gateway, tmp_path, *("--phases", "stateful"), *("--max-time", str(STATEFUL_S))
+    )
+    assert succeeded(report) == ["stateful"]
+    assert report["operations"]["tested"] >= 10
+
+
+def run_schemathesis(gateway: Gateway, directory: Path, *options: str) -> dict[str, Any]:
+    """Run Schemathesis with these options, and return its report; fails with its output."""
+    path = directory / "report.json"
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{gateway.url}/openapi.json"),
         *("--header", f"Authorization: {gateway.headers['Authorization']}"),
-        *("--phases", PHASES[gateway.kafka_is]),
-        *("--max-examples", str(EXAMPLES)),
         *("--exclude-path-regex", ENDLESS),
         *("--exclude-checks", ",".join(NOT_CHECKED)),
         *("--suppress-health-check", "all"),
-        *("--generation-deterministic", "--no-color"),
-        *("--report", "json", "--report-json-path", str(report)),
+        "--no-color",
+        *("--report", "json", "--report-json-path", str(path)),
+        *options,
     ]
-    expected = f"[checks.negative_data_rejection]\nexpected-statuses = {json.dumps(REFUSALS)}\n"
-    (tmp_path / "schemathesis.toml").write_text(expected)
-    given = {"channel": CHANNEL, "schema": SCHEMA, "kafka_is": gateway.kafka_is}
-    hooks = {"SCHEMATHESIS_HOOKS": "openapi_hooks", "PYTHONPATH": str(HERE)}
-    # Which characters a codec has is worked out once, and kept there.
-    kept = {"HYPOTHESIS_STORAGE_DIRECTORY": str(storage_directory().path)}
-    ran = subprocess.run(
+    (directory / "schemathesis.toml").write_text(
+        f"[checks.negative_data_rejection]\nexpected-statuses = {json.dumps(REFUSALS)}\n"
+        # The document has its own links.
+        "[phases.stateful.inference]\nalgorithms = []\n"
+    )
+    variables = {
+        "SCHEMATHESIS_HOOKS": "openapi_hooks",
+        "PYTHONPATH": str(HERE),
+        # The characters of a codec are determined once, and stored there.
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(storage_directory().path),
+        "KAFKA_IS": gateway.kafka_is,
+        "CHANNELS": json.dumps(gateway.channels),
+    }
+    result = subprocess.run(
         command,
-        cwd=tmp_path,
-        env={**os.environ, **hooks, **kept, "GIVEN": json.dumps(given)},
+        cwd=directory,
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=480,
     )
-    assert ran.returncode == 0, ran.stdout
-    told = json.loads(report.read_text())
-    assert told["operations"]["tested"] == gateway.operations
-    tried = [phase for phase, outcome in told["phases"].items() if outcome["status"] == "success"]
-    assert tried == PHASES[gateway.kafka_is].split(",")
+    assert result.returncode == 0, result.stdout
+    report: dict[str, Any] = json.loads(path.read_text())
+    return report
+
+
+def succeeded(report: dict[str, Any]) -> list[str]:
+    """Return the phases of a report that succeeded."""
+    return [phase for phase, result in report["phases"].items() if result["status"] == "success"]
