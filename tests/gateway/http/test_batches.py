@@ -1,4 +1,4 @@
-"""Batches over HTTP: opened, committed, aborted, renewed; what readers see of them."""
+"""Batches over HTTP: opening, commits, aborts, renewals, and the visible runs."""
 
 import threading
 import time
@@ -171,7 +171,7 @@ def test_a_lease_of_0_renews_nothing(ledger: LedgerSite) -> None:
 
 
 def beat(ledger: LedgerSite, *renews: str, number: int) -> None:
-    """Send a heartbeat of a process that runs these instances."""
+    """Send a heartbeat of a process with these running instances."""
     body = {"session": "5" * 32, "beat": number, "endpoints": [], "renews": renews}
     assert ledger.rig.http.post("/v1/heartbeats", json=body).status_code == 200
 
