@@ -134,7 +134,7 @@ def member(index: int = 0, size: int | None = 1, **facts: object) -> ReaderProgr
     return ReaderProgress(index=index, size=size, **(given | facts))  # type: ignore[arg-type]
 
 
-def lag_of(window: Sequence[Sample], *readers: ReaderProgress, key: str = "g") -> GroupLag:
+def lag_of(window: Sequence[Sample], *readers: ReaderProgress, key: str = "/g") -> GroupLag:
     history = [(each.at.timestamp(), each.ends) for each in window]
     read = partitions_read(readers, partitions=2)
     return group_lag(key, window[-WINDOW:], history, alive=read[key])
@@ -306,7 +306,7 @@ def test_commits_without_a_member_give_a_time_to_drain() -> None:
 
 def test_a_position_is_never_before_the_commit() -> None:
     committed = [CommittedOffset(group="g", member=None, partition=0, offset=7)]
-    found = offset_tracks([member(positions={0: 3}, epoch=4)], committed, partitions=1)["g"]
+    found = offset_tracks([member(positions={0: 3}, epoch=4)], committed, partitions=1)["/g"]
     # The holder is the reader all the same, so that its progress goes on.
     assert (found.position, found.holder) == ([7], [4])
 
@@ -322,7 +322,7 @@ def test_a_live_readers_report_precedes_the_commit_and_a_departed_readers_report
         ],
         committed[1:],
         partitions=4,
-    )["g"]
+    )["/g"]
     assert found.position == [9, 7, 9, None]
     assert found.committed == [None, 7, None, None]
     assert found.holder == [4, 0, -1, None]
@@ -337,11 +337,11 @@ def test_broadcast_members_and_ungrouped_readers_have_their_own_tracks() -> None
         member(7, None, group="d", share=(1, 2), positions={}),
     ]
     found = offset_tracks(readers, [], partitions=3)
-    assert list(found) == ["d", "/3", "g/0", "g/1"]
-    assert found["g/1"].position[0] == 2
+    assert list(found) == ["/d", "3/", "0/g", "1/g"]
+    assert found["1/g"].position[0] == 2
     read = partitions_read(readers, partitions=3)
-    assert read["g/0"] == [True] * 3
-    assert (read["/3"], read["d"]) == ([False, True, False], [False, True, False])
+    assert read["0/g"] == [True] * 3
+    assert (read["3/"], read["/d"]) == ([False, True, False], [False, True, False])
     assert list(member(1, 2).assignment(5)) == [1, 3]
 
 
@@ -350,7 +350,7 @@ def test_the_positions_of_a_sample_are_limited() -> None:
     readers.append(member(group="shared"))
     found = offset_tracks(readers, [], partitions=1000)
     assert len(found) == 50
-    assert next(iter(found)) == "shared"
+    assert next(iter(found)) == "/shared"
 
 
 def test_the_summary_of_a_channel_is_that_of_its_slowest_readers() -> None:

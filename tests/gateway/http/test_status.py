@@ -37,7 +37,7 @@ def flights(rig: Rig) -> Site:
     return site(rig, partitions=2, metadata={"labels": {"team": "ops"}})
 
 
-def sampled(flights: Site, number: int = 1, key: str = "g", lag: int = 4) -> None:
+def sampled(flights: Site, number: int = 1, key: str = "/g", lag: int = 4) -> None:
     """Store a sample as if taken from Kafka: a group at an offset of partition 0."""
     clock = flights.rig.clock
     clock.advance(timedelta(seconds=5))
@@ -140,7 +140,7 @@ def test_before_the_first_sample_values_are_unknown(flights: Site) -> None:
 def test_each_member_of_a_broadcast_group_has_its_own_row(flights: Site) -> None:
     for index in range(2):
         flights.member(index, 2, mode="broadcast")
-    sampled(flights, key="g/1")
+    sampled(flights, key="1/g")
     (group,) = flights.rig.http.get(PATH).json()["groups"]
     assert (group["index"], group["mode"], group["members"]) == (1, "broadcast", 2)
     first, second = flights.rig.http.get(PATH).json()["readers"]

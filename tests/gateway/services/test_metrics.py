@@ -126,6 +126,22 @@ def test_unknown_figures_have_no_series(rig: Rig) -> None:
     assert values(rig, "sluiceway_channel_written_messages_per_second") == {}
 
 
+def test_groups_with_slashes_have_their_own_figures(rig: Rig) -> None:
+    flights = site(rig, partitions=1)
+    flights.member(group="team/0")
+    readers = [
+        reader("team", 90, mode=Mode.BROADCAST),
+        reader("team/0", 80),
+        reader("team/a/b", 70),
+    ]
+    sample(flights, (100, readers))
+    assert values(rig, "sluiceway_group_lag_messages") == {
+        ("flights", "team"): 10,
+        ("flights", "team/0"): 20,
+        ("flights", "team/a/b"): 30,
+    }
+
+
 def test_a_broadcast_group_has_the_lag_of_its_last_member(rig: Rig) -> None:
     flights = site(rig, partitions=1)
     flights.member(group="all", mode="broadcast")
