@@ -1,5 +1,6 @@
 """ForkGuard: refusals and finalizers in forked children."""
 
+import contextlib
 import gc
 import os
 
@@ -7,6 +8,9 @@ import pytest
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import EndpointClosed
+from sluiceway.reader import ChannelReader
+from sluiceway.writer import ChannelWriter
+from topics import Topics, readings
 
 
 class Owner:
@@ -52,3 +56,21 @@ def test_a_child_of_a_real_fork_is_forked_and_its_own_guards_are_not() -> None:
         os._exit(0 if guard.forked and not ForkGuard().forked else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert not guard.forked
+
+
+def test_a_forked_child_returns_none_of_the_records_that_its_parent_has_fetched(
+    topics: Topics,
+) -> None:
+    connection = topics.connect("avro", partitions=1)
+    with ChannelWriter(connection) as writer:
+        writer.write(readings(10))
+    with ChannelReader(connection, until="now") as reader:
+        assert reader.read(1, timeout=None) == readings(1)
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(EndpointClosed):
+                reader.read(1, timeout=None)
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert list(reader) == readings(9, 1)

@@ -1,6 +1,6 @@
 """Schemathesis over the OpenAPI document of a running gateway, with and without Kafka.
 
-It is a process of its own: to import it takes a second, and pytest's own processes are many.
+It runs in its own process: its import takes a second, and pytest has many processes.
 """
 
 import json
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +25,34 @@ from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.settings import Settings
 
-CHANNEL = "fuzzed"
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+SPECS = {
+    "fuzzed": {"schema": SCHEMA},
+    "fuzzed-once": {"schema": SCHEMA, "delivery": "exactly_once"},
+}
 HERE = Path(__file__).parent
 TOKEN_KEY = "0123456789abcdef" * 2
-EXAMPLES = settings.default.max_examples // 10
-# How the limits of each field are answered does not hang on Kafka: without it, random requests do.
+# Limits of fields are checked before Kafka is needed, so without Kafka random requests suffice.
 PHASES = {"up": "coverage,fuzzing", "down": "fuzzing"}
-# Streams of events have no end; test_status_events.py reads them.
+# Event streams do not end; test_status_events.py tests them.
 ENDLESS = "/events$"
-# Avro, selectors and cursors have grammars beyond JSON schemas; which errors of the
-# server are right is checked by openapi_hooks.py.
+STATEFUL_S = 40
+# JSON schemas cannot express the grammars of Avro, selectors and cursors. openapi_hooks.py checks
+# server errors.
 NOT_CHECKED = ["positive_data_acceptance", "not_a_server_error"]
-# Schemathesis' own list, and 414: invalid parameters may be too long for a URL.
+# The defaults of Schemathesis, and 414: invalid parameters may be too long for a URL.
 REFUSALS = [400, 401, 403, 404, 405, 406, 409, 414, 415, 422, 428, 429, "5xx"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gateway:
-    """A gateway that runs, and a token that may do everything."""
+    """A running gateway, a token with all permissions, and channels."""
 
     url: str
     token: str
     kafka_is: str
     document: dict[str, Any]
+    channels: dict[str, dict[str, Any]]
 
     @property
     def headers(self) -> dict[str, str]:
@@ -56,7 +60,7 @@ class Gateway:
 
     @property
     def operations(self) -> int:
-        """How many there are that have an end."""
+        """The number of operations except for event streams."""
         paths: dict[str, Any] = self.document["paths"]
         return sum(len(each) for path, each in paths.items() if not re.search(ENDLESS, path))
 
@@ -65,7 +69,7 @@ class Gateway:
 def gateway(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
-    """A gateway with tokens, and Kafka as the parameter says."""
+    """A gateway with tokens, with or without Kafka."""
     servers, timeout_ms = "127.0.0.1:1", 100
     if request.param == "up":
         kafka: SharedKafka = request.getfixturevalue("kafka")
@@ -79,26 +83,31 @@ def gateway(
     )
     migrate(configuration.database_url.get_secret_value())
     app = create_app(configuration)
-    made = app.state.parts.tokens.create(label="fuzzer", scopes=["admin"])
+    token = app.state.parts.tokens.create(label="fuzzer", scopes=["admin"])
     with serving(app) as url:
         gateway = Gateway(
             url=url,
-            token=made.text.get_secret_value(),
+            token=token.text.get_secret_value(),
             kafka_is=request.param,
             document=app.openapi(),
+            channels={},
         )
-        make_channel(gateway)
-        yield gateway
+        channels = {name: create_channel(gateway, name) for name in SPECS}
+        yield replace(gateway, channels=channels)
 
 
-def make_channel(gateway: Gateway) -> None:
-    """Make the channel that requests meet; with Kafka, wait until it is ready."""
+def create_channel(gateway: Gateway, name: str) -> dict[str, Any]:
+    """Create a channel that requests are sent to, and return its spec and uid.
+
+    With Kafka, wait until it is ready.
+    """
     with httpx.Client(base_url=gateway.url, headers=gateway.headers, timeout=60) as http:
-        response = http.put(f"/v1/channels/{CHANNEL}", json={"spec": {"schema": SCHEMA}})
+        response = http.put(f"/v1/channels/{name}", json={"spec": SPECS[name]})
         deadline = time.monotonic() + 180
         while gateway.kafka_is == "up" and response.json()["status"]["phase"] != "ready":
             assert time.monotonic() < deadline
-            response = http.get(f"/v1/channels/{CHANNEL}")
+            response = http.get(f"/v1/channels/{name}")
+    return {"spec": SPECS[name], "uid": response.json()["metadata"]["uid"]}
 
 
 def test_the_stored_openapi_document_is_the_served_one(gateway: Gateway) -> None:
@@ -107,36 +116,69 @@ def test_the_stored_openapi_document_is_the_served_one(gateway: Gateway) -> None
 
 
 @pytest.mark.long
-def test_every_answer_is_as_documented(gateway: Gateway, tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
+def test_every_response_is_as_documented(gateway: Gateway, tmp_path: Path) -> None:
+    report = run_schemathesis(
+        gateway,
+        tmp_path,
+        *("--phases", PHASES[gateway.kafka_is]),
+        *("--max-examples", str(settings.default.max_examples // 10)),
+        "--generation-deterministic",
+    )
+    assert report["operations"]["tested"] == gateway.operations
+    assert succeeded(report) == PHASES[gateway.kafka_is].split(",")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("gateway", ["up"], indirect=True)
+def test_responses_to_linked_requests_are_as_documented(gateway: Gateway, tmp_path: Path) -> None:
+    """The links of the document lead from opening batches and endpoints to their use and end."""
+    report = run_schemathesis(
+        gateway, tmp_path, *("--phases", "stateful"), *("--max-time", str(STATEFUL_S))
+    )
+    assert succeeded(report) == ["stateful"]
+    assert report["operations"]["tested"] >= 10
+
+
+def run_schemathesis(gateway: Gateway, directory: Path, *options: str) -> dict[str, Any]:
+    """Run Schemathesis with these options, and return its report; fails with its output."""
+    path = directory / "report.json"
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{gateway.url}/openapi.json"),
         *("--header", f"Authorization: {gateway.headers['Authorization']}"),
-        *("--phases", PHASES[gateway.kafka_is]),
-        *("--max-examples", str(EXAMPLES)),
         *("--exclude-path-regex", ENDLESS),
         *("--exclude-checks", ",".join(NOT_CHECKED)),
         *("--suppress-health-check", "all"),
-        *("--generation-deterministic", "--no-color"),
-        *("--report", "json", "--report-json-path", str(report)),
+        "--no-color",
+        *("--report", "json", "--report-json-path", str(path)),
+        *options,
     ]
-    expected = f"[checks.negative_data_rejection]\nexpected-statuses = {json.dumps(REFUSALS)}\n"
-    (tmp_path / "schemathesis.toml").write_text(expected)
-    given = {"channel": CHANNEL, "schema": SCHEMA, "kafka_is": gateway.kafka_is}
-    hooks = {"SCHEMATHESIS_HOOKS": "openapi_hooks", "PYTHONPATH": str(HERE)}
-    # Which characters a codec has is worked out once, and kept there.
-    kept = {"HYPOTHESIS_STORAGE_DIRECTORY": str(storage_directory().path)}
-    ran = subprocess.run(
+    (directory / "schemathesis.toml").write_text(
+        f"[checks.negative_data_rejection]\nexpected-statuses = {json.dumps(REFUSALS)}\n"
+        # Only the links of the document are followed.
+        "[phases.stateful.inference]\nalgorithms = []\n"
+    )
+    variables = {
+        "SCHEMATHESIS_HOOKS": "openapi_hooks",
+        "PYTHONPATH": str(HERE),
+        # Contains the character sets of codecs, which take long to compute.
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(storage_directory().path),
+        "KAFKA_IS": gateway.kafka_is,
+        "CHANNELS": json.dumps(gateway.channels),
+    }
+    result = subprocess.run(
         command,
-        cwd=tmp_path,
-        env={**os.environ, **hooks, **kept, "GIVEN": json.dumps(given)},
+        cwd=directory,
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=480,
     )
-    assert ran.returncode == 0, ran.stdout
-    told = json.loads(report.read_text())
-    assert told["operations"]["tested"] == gateway.operations
-    tried = [phase for phase, outcome in told["phases"].items() if outcome["status"] == "success"]
-    assert tried == PHASES[gateway.kafka_is].split(",")
+    assert result.returncode == 0, result.stdout
+    report: dict[str, Any] = json.loads(path.read_text())
+    return report
+
+
+def succeeded(report: dict[str, Any]) -> list[str]:
+    """Return the phases of a report that succeeded."""
+    return [phase for phase, result in report["phases"].items() if result["status"] == "success"]

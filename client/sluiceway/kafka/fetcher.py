@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.decoder import corrupt_error
-from sluiceway.concurrency import FairLock
+from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.kafka.completed_fetch import CompletedFetch
 from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, PartitionStream
@@ -59,6 +59,7 @@ class Fetcher:
         timeout_s: float,
     ) -> None:
         self.turn = FairLock()
+        self._fork_guard = ForkGuard()
         self._state = threading.RLock()
         self._connection = connection
         self._decoder = decoder
@@ -228,9 +229,10 @@ class Fetcher:
         caller is `holding` records that it has not returned, only for urgent ones.
 
         After all records before the failure were returned, raises KafkaFailure, CorruptMessage,
-        SchemaMismatch, GatewayError or EndpointClosed (from the request for a schema), and the
-        errors of `EndOffsets`.
+        SchemaMismatch, GatewayError or EndpointClosed (from the request for a schema, or in a
+        forked child, whose parent returns the same records), and the errors of `EndOffsets`.
         """
+        self._fork_guard.check("this reader")
         while self._current.exhausted:
             self._update_ends()
             self._raise_failure()

@@ -48,6 +48,8 @@ class BatchSequence:
         self._admitted = 0
         self._written = WrittenRecords()
         self._ends: dict[int, int] = {}
+        # Whether the current batch's commit was requested, and interrupted before its response.
+        self._interrupted = False
         self._unknown: tuple[CommitUnknown, WriteBatch] | None = None
         self._on_resolved: Callable[[bool], None] | None = None
 
@@ -87,9 +89,12 @@ class BatchSequence:
         """Open a batch if needed, count records, and return whether to produce them.
 
         The records of a replayed batch are only counted. Raises the errors of `WriteBatch.open`,
-        and Conflict for a batch that was lost.
+        Conflict for a batch that was lost, and CommitUnknown if an interrupted commit, which is
+        repeated first, gets no response.
         """
         self.require_resolved()
+        if self._interrupted:
+            self.commit()
         batch = self._batch or self._open(self._new(None, None))
         self._admitted += records
         if batch.replayed:
@@ -129,6 +134,7 @@ class BatchSequence:
                 written_records=self._written.records,
                 failed_records=self._admitted - self._written.records,
             )
+        self._interrupted = True
         try:
             batch.commit(self._written, positions=positions)
         except CommitUnknown as error:
@@ -180,6 +186,7 @@ class BatchSequence:
 
     def _end(self) -> None:
         self._batch, self._in_block, self._admitted = None, False, 0
+        self._interrupted = False
         self._written = WrittenRecords()
 
     def _new(self, key: str | None, owner: str | None) -> WriteBatch:

@@ -167,8 +167,8 @@ class MessageBatches:
     ) -> None:
         """Commit the batch once every message has a delivery report.
 
-        After CommitUnknown nothing is admitted; the same call repeats the commit. After any other
-        error the batch is aborted. Raises DeliveryFailed, Conflict, InvalidRequest.
+        After CommitUnknown or an interrupt nothing is admitted; the same call repeats the commit.
+        After any other error the batch is aborted. Raises DeliveryFailed, Conflict, InvalidRequest.
         """
         batch = self._batch
         if batch is None:
@@ -177,10 +177,9 @@ class MessageBatches:
             written = self._unknown
             if written is None:
                 self._require_delivered()
-                written = self.offsets.take()
+                written = self._unknown = self.offsets.take()
             batch.commit(written, positions=positions, timeout_s=timeout_s)
         except CommitUnknown:
-            self._unknown = written
             # If it was not committed, it ends with its lease.
             batch.release()
             raise

@@ -88,11 +88,16 @@ class WriterBatches:
         before = sequence.current
         try:
             admitted = sequence.admit(records)
+        except CommitUnknown as error:
+            # `resolve` would not include the records of this call, so it cannot continue either.
+            failure = EndpointClosed(f"later records were not written, because {error}")
+            self.fail(failure)
+            raise failure from error
         except SluicewayError as error:
             # The records of this call are lost, so the writer cannot continue.
             self.fail(error)
             raise
-        if before is None and not sequence.in_block:
+        if sequence.current is not before and not sequence.in_block:
             self._commit_later(sequence.current)
         return admitted
 
@@ -165,6 +170,15 @@ class WriterBatches:
                     writer.deliver()
                 except KafkaFailure as failure:
                     LOGGER.warning("a writer failed while its batch was aborted: %s", failure)
+                except BaseException as interrupt:
+                    # Late reports would be taken for those of the next batch.
+                    self.fail(
+                        EndpointClosed(
+                            f"{type(interrupt).__name__} interrupted a writer while it aborted a "
+                            "batch. Nothing of the batch is visible; open a new writer"
+                        )
+                    )
+                    raise
             return self._sequence.abort(error)
 
     def fail(self, error: SluicewayError) -> None:
@@ -333,8 +347,7 @@ class Transaction:
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None:
-            self._batches.abort(error)
-            self._rewind()
+            self._abort(error)
             return
         try:
             self._require_assignment()
@@ -343,11 +356,18 @@ class Transaction:
             self._reader.suspend(unknown)
             raise
         except BaseException as failure:
-            if not self._batches.abort(failure):
+            self._abort(failure)
+            raise
+
+    def _abort(self, error: BaseException) -> None:
+        committed = False
+        try:
+            committed = self._batches.abort(error)
+        finally:
+            if not committed:
                 self._rewind()
             elif self._advance is not None:
                 self._reader.mark_committed(self._advance.after)
-            raise
 
     def _require_assignment(self) -> None:
         """Raise if partitions were revoked whose records may be in the output."""

@@ -2,14 +2,14 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 import pyarrow as pa
 from confluent_kafka import Message
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sluiceway.codecs import Corrupt
@@ -27,7 +27,7 @@ from sluiceway.rest.ledger_models import Interval
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice
-from sluiceway.spark.metadata_columns import MetadataColumns, OffsetFilter
+from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.offsets import (
     DEFAULT_MAX_MESSAGES,
     LossHandler,
@@ -73,13 +73,11 @@ class InputSplit:
     """The trace of the job or micro-batch."""
 
 
-def plan_splits(
-    source: RefreshableConnection, options: ReadOptions, offset_filter: OffsetFilter
-) -> list[InputSplit]:
+def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[InputSplit]:
     """Plan a batch read, one split per task; messages that arrive later are not read.
 
-    Offsets that do not pass the filter are not read. From an exactly-once channel, all records
-    committed now are read; the plan waits for open batches that hold them back.
+    From an exactly-once channel, all records committed now are read; the plan waits for open
+    batches that hold them back.
 
     Raises TopicGone, KafkaUnavailable, OffsetOutOfRange, OptionError, SluicewayTimeout.
     """
@@ -109,7 +107,6 @@ def plan_splits(
             lambda timestamp_ms: stream.offsets_at(timestamp_ms, partitions),
             loss_handler(options),
         )
-        ranges = offset_filter.narrow(ranges, stream.offsets_at)
         return input_splits(source, ranges, options, readable)
 
 
@@ -291,7 +288,8 @@ _TUNING: Final[dict[str, object]] = {
 class ChannelDataReader(Shipped, DataSourceReader):
     """Plans a batch read in the driver and reads it in tasks.
 
-    `columns` are the columns to return, in order.
+    `columns` are the columns to return, in order. Filters are never pushed: Spark keeps the plan
+    of a dataframe's last query with a filter, and reads by it in all of its queries.
     """
 
     def __init__(
@@ -305,7 +303,6 @@ class ChannelDataReader(Shipped, DataSourceReader):
         self._options = options
         self._columns = columns
         self._job = job
-        self._filter = OffsetFilter()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan one partition per task, and attach the read as an endpoint of the channel."""
@@ -314,7 +311,7 @@ class ChannelDataReader(Shipped, DataSourceReader):
             return self._planned(carrier())
 
     def _planned(self, trace: Mapping[str, str]) -> Sequence[InputPartition]:
-        splits = plan_splits(self._source, self._options, self._filter)
+        splits = plan_splits(self._source, self._options)
         source = self._source
         if not splits:
             return []
@@ -337,19 +334,6 @@ class ChannelDataReader(Shipped, DataSourceReader):
             ):
                 yield from report.counted(read_split(split, self._options, self._columns))
                 span.set("sluiceway.records", report.records)
-
-
-class FilteredDataReader(ChannelDataReader):
-    """A batch read of the offsets that pass the query's filters on `_metadata`.
-
-    Spark refuses a reader with `pushFilters` unless its session has enabled filter pushdown.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrow the offsets to read, and leave all filters to Spark."""
-        if self._options.include_metadata:
-            self._filter = OffsetFilter.of(filters)
-        return filters
 
 
 def read_split(

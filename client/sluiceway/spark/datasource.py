@@ -20,7 +20,7 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.gateway import Gateway
 from sluiceway.schema import Schema
-from sluiceway.spark.batch_reader import ChannelDataReader, FilteredDataReader
+from sluiceway.spark.batch_reader import ChannelDataReader
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import Job, JobEndpoint
 from sluiceway.spark.ledger_batches import JobBatch, request_of_job
@@ -60,10 +60,11 @@ def keep_options(columns: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def with_table_options(options: Mapping[str, str], columns: StructType) -> dict[str, str]:
-    """Return the options of a read or write of `columns`, including those of their table, if any.
+    """Return the options of a read of `columns`, including those of their table, if any.
 
     Options of the statement, as in `FROM flights WITH (minPartitions 4)`, take precedence. With its
-    own path, the statement does not refer to the table.
+    own path, the statement does not refer to the table. Not for writes: Spark may pass the columns
+    of the written query with them, which may come from another table.
     """
     if not any(name.lower() == "path" for name in options):
         for field in columns.fields:
@@ -82,7 +83,7 @@ class ChannelDataSource(Shipped, DataSource):
 
     Only planning calls the gateway at `gateway_url` (None: SLUICEWAY_URL), with the token of the
     driver's environment. Tasks get a Connection and need only Kafka. Batch reads and writes are
-    endpoints of the channel if a `job` is given. `filtered`: Spark pushes filters.
+    endpoints of the channel if a `job` is given.
     """
 
     def __init__(
@@ -91,12 +92,10 @@ class ChannelDataSource(Shipped, DataSource):
         *,
         gateway_url: str | None = None,
         job: Job | None = None,
-        filtered: bool = False,
     ) -> None:
         super().__init__(dict(options))
         self.gateway_url = gateway_url
         self.job = job
-        self.filtered = filtered
 
     @classmethod
     def name(cls) -> str:
@@ -117,8 +116,8 @@ class ChannelDataSource(Shipped, DataSource):
         """Plan a batch read of the columns in `schema`."""
         prepare_worker()
         options = ReadOptions.parse(with_table_options(self.options, schema), "batch read")
-        reader = FilteredDataReader if self.filtered else ChannelDataReader
-        return reader(self._checked_source(options, schema), options, schema, self.job)
+        source = self._checked_source(options, schema)
+        return ChannelDataReader(source, options, schema, self.job)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Plan a streaming read of the columns in `schema`."""
@@ -134,12 +133,7 @@ class ChannelDataSource(Shipped, DataSource):
                 "delete the channel and create it again"
             )
         prepare_worker()
-        options = WriteOptions.parse(with_table_options(self.options, schema))
-        if options.batch_key is not None and "batchkey" not in map(str.lower, self.options):
-            raise OptionError(
-                "batchKey cannot be an option of a table, because all writes would have the same "
-                "key: set it for each write"
-            )
+        options = WriteOptions.parse(self.options)
         with traced("write", options.channel, {} if self.job is None else self.job.trace):
             return self._planned_write(options, schema, carrier())
 
@@ -197,7 +191,8 @@ class ChannelDataSource(Shipped, DataSource):
                 '.option("batchKey", "2013-01-01"). In Spark Connect, a write in foreachBatch, '
                 "which Spark may run again after a failure, cannot be recognized. Use a key that "
                 "is the same in every run of this write, in foreachBatch one with the number of "
-                "the micro-batch; a second write with the same key writes nothing"
+                "the micro-batch and a prefix that changes with the checkpointLocation; a second "
+                "write with the same key writes nothing"
             )
         request = request_of_job(
             connection,
@@ -275,7 +270,6 @@ def _url(sink: RefreshableConnection) -> str:
 
 
 _MIN_VERSION = (4, 1)
-_FILTER_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _APPLICATIONS: Final[dict[int, Application]] = {}
 """Applications by the id() of their SparkSession, which they keep alive."""
 
@@ -286,9 +280,7 @@ def register(spark: SparkSession, gateway: str | None = None) -> None:
     Defaults to the SLUICEWAY_URL of this process. The token is always the SLUICEWAY_TOKEN or
     SLUICEWAY_TOKEN_FILE of the driver's environment, so no option, plan or log contains it; over
     Spark Connect the driver is the server's. Registering again changes the gateway of later reads
-    and writes. Filters on `_metadata` narrow what is read if the session's configuration
-    `spark.sql.python.filterPushdown.enabled` is true at this call. Raises OptionError for Spark
-    before 4.1 and for an invalid URL.
+    and writes. Raises OptionError for Spark before 4.1 and for an invalid URL.
     """
     version = tuple(int(part) for part in spark.version.split(".")[:2])
     if version < _MIN_VERSION:
@@ -297,8 +289,7 @@ def register(spark: SparkSession, gateway: str | None = None) -> None:
         )
     with Gateway(gateway) as checked:
         url = checked.url
-    filtered = spark.conf.get(_FILTER_PUSHDOWN, "false") == "true"
-    spark.dataSource.register(_data_source_class(url, _application(spark, url).job, filtered))
+    spark.dataSource.register(_data_source_class(url, _application(spark, url).job))
 
 
 def _application(spark: SparkSession, url: str) -> Application:
@@ -312,13 +303,13 @@ def _application(spark: SparkSession, url: str) -> Application:
     return application
 
 
-def _data_source_class(gateway_url: str, job: Job, filtered: bool) -> type[DataSource]:
+def _data_source_class(gateway_url: str, job: Job) -> type[DataSource]:
     """Return the class to register, whose sources use the gateway and the job.
 
     Spark pickles a local class by value, so it loads even where the client is not installed; the
     source in it then raises ImportError with advice.
     """
-    source = ChannelDataSource({}, gateway_url=gateway_url, job=job, filtered=filtered)
+    source = ChannelDataSource({}, gateway_url=gateway_url, job=job)
 
     class ChannelFormat(DataSource):
         @classmethod
@@ -326,8 +317,6 @@ def _data_source_class(gateway_url: str, job: Job, filtered: bool) -> type[DataS
             return "channel"
 
         def __new__(cls, options: Any) -> Any:
-            return type(source)(
-                options, gateway_url=source.gateway_url, job=source.job, filtered=source.filtered
-            )
+            return type(source)(options, gateway_url=source.gateway_url, job=source.job)
 
     return ChannelFormat

@@ -110,7 +110,8 @@ class JobBatch:
             raise OptionError(
                 "this write is in foreachBatch, which Spark may run again after a failure, so it "
                 'needs a batch key: .option("batchKey", f"counts-{number}") with the number of the '
-                "micro-batch. A second write with the same key writes nothing"
+                "micro-batch. A second write with the same key writes nothing, so use another "
+                "prefix with a new checkpointLocation, whose numbers begin at 0"
             )
         return TaskBatch(self, self.request, waits=False)
 

@@ -89,15 +89,22 @@ class OptionParser:
             raise OptionError(f"there is no option {name!r}: {advice}")
         refuse_unlisted(self.kafka, CONNECTION, PRODUCER if "write" in groups else CONSUMER)
 
-    def channel(self, method: str) -> str:
+    def channel(self, method: Literal["load", "save", "start"]) -> str:
         """Return the channel's name, the argument of Spark's `method`."""
         channel = self._options.get("path", "").strip()
         if not channel:
+            advice = {
+                "load": "Spark keeps the options of CREATE TABLE only for a table without a list "
+                "of columns",
+                "save": "Spark passes the options of a table to no write, so name its channel in "
+                "each: INSERT INTO t WITH (path 'flights') SELECT ...",
+                "start": "Spark passes the options of a table to no write, so name its channel in "
+                'each: .option("path", "flights").toTable("t")',
+            }
             raise OptionError(
                 f'no channel is named: pass its name as in .{method}("flights"), in SQL as in '
-                "CREATE TEMPORARY VIEW flights USING channel OPTIONS (path 'flights'). Spark keeps "
-                "the options of CREATE TABLE only for a table without a list of columns, and none "
-                "of CREATE TABLE ... AS SELECT"
+                "CREATE TEMPORARY VIEW flights USING channel OPTIONS (path 'flights'). "
+                + advice[method]
             )
         return channel
 
@@ -203,10 +210,18 @@ class ReadOptions:
         kinds = (kind,) if kind else ("batch read", "streaming read")
         parser = OptionParser(options, kind or "read", ("read", *kinds))
         channel = parser.channel("load")
+        starting = parser.bound("starting", channel, EARLIEST)
+        ending = parser.bound("ending", channel, LATEST)
+        times = [each.timestamp_ms for each in (starting, ending) if isinstance(each, AtTime)]
+        if times != sorted(times):
+            raise OptionError(
+                f"startingTimestamp {times[0]} is after endingTimestamp {times[1]}, so nothing "
+                "would be read: exchange them"
+            )
         return cls(
             channel=channel,
-            starting=parser.bound("starting", channel, EARLIEST),
-            ending=parser.bound("ending", channel, LATEST),
+            starting=starting,
+            ending=ending,
             min_splits=parser.number("minPartitions", 1, 100_000) or 1,
             max_messages=parser.number("maxRecordsPerPartition", 1, _MAX_LONG),
             max_offsets_per_trigger=parser.number("maxOffsetsPerTrigger", 1, _MAX_LONG),

@@ -118,22 +118,52 @@ def require_readable(struct: spark.StructType, channel: str, schema: Schema) -> 
     stays nullable. Raises SchemaMismatch.
     """
     theirs = _columns_of(schema)
-    nullable = spark.StructType(list(theirs.values())).toNullable()
     _require_columns(struct, theirs, "the schema", channel, "remove it from .schema(...)")
     for field in struct.fields:
-        their = theirs[field.name]
         _require_supported(schema.arrow.field(field.name), field.name)
-        if field.dataType not in (their.dataType, nullable[field.name].dataType):
-            raise SchemaMismatch(
-                f"the column {field.name!r} is {their.dataType.simpleString()} in the channel "
-                f"{channel!r}, not {field.dataType.simpleString()}: read it with the channel's "
-                "type and cast it"
-            )
-        if their.nullable and not field.nullable:
-            raise SchemaMismatch(
-                f"the column {field.name!r} may be null in the channel {channel!r}: make it "
-                "nullable in .schema(...)"
-            )
+        require_same_type(field, theirs[field.name], channel)
+
+
+def require_same_type(field: spark.StructField, their: spark.StructField, channel: str) -> None:
+    """Check that a user's column has the type of the channel's, and admits all of its nulls.
+
+    Raises SchemaMismatch.
+    """
+    # Without nullability and metadata, such as comments.
+    mine, wanted = field.dataType.simpleString(), their.dataType.simpleString()
+    if mine != wanted:
+        raise SchemaMismatch(
+            f"the column {field.name!r} is {wanted} in the channel {channel!r}, not {mine}: read "
+            "it with the channel's type and cast it"
+        )
+    if path := _null_refused(field, their, field.name):
+        raise SchemaMismatch(
+            f"the column {path!r} may be null in the channel {channel!r}: make it nullable in "
+            ".schema(...)"
+        )
+
+
+def _null_refused(mine: spark.StructField, their: spark.StructField, path: str) -> str | None:
+    """Return the path of a field that may be null only in `their`, of the same type; or None."""
+    if their.nullable and not mine.nullable:
+        return path
+    inner = zip(_members(mine.dataType), _members(their.dataType), strict=True)
+    paths = (_null_refused(one, other, path + one.name) for one, other in inner)
+    return next(filter(None, paths), None)
+
+
+def _members(kind: spark.DataType) -> list[spark.StructField]:
+    """Return the fields, items or values of a nested type, named by their part of a path."""
+    match kind:
+        case spark.StructType():
+            return [
+                spark.StructField(f".{each.name}", each.dataType, each.nullable) for each in kind
+            ]
+        case spark.ArrayType():
+            return [spark.StructField("[]", kind.elementType, kind.containsNull)]
+        case spark.MapType():
+            return [spark.StructField("{}", kind.valueType, kind.valueContainsNull)]
+    return []
 
 
 def _columns_of(schema: Schema) -> dict[str, spark.StructField]:

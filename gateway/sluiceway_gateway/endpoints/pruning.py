@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, delete, exists, or_, select
+from sqlalchemy import ColumnElement, Table, delete, exists, func, or_, select
 
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.clock import Clock
@@ -98,17 +98,33 @@ def _delete_superseded(tx: WriteTransaction, *, before: datetime, limit: int) ->
 
 
 def _delete_departed_readers(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
-    """Delete readers without a group that closed, failed or were lost.
+    """Delete readers without a fixed place that closed, failed or were lost.
 
-    They have no place for a successor, and no positions.
+    They are readers without a group and members of dynamic groups: they have no positions of their
+    own, and their places need no successor. The last member of a group stays, so that the channel
+    counts as unread until the group has committed.
     """
+    silent = exists().where(
+        sessions.c.id == endpoints.c.session_id,
+        func.coalesce(sessions.c.beat_at, sessions.c.started_at) < before,
+    )
     departed = or_(
         endpoints.c.state.in_([str(State.CLOSED), str(State.ERROR)]),
-        endpoints.c.health == str(Health.LOST),
+        (endpoints.c.health == str(Health.LOST)) & silent,
+    )
+    later = endpoints.alias("later")
+    has_later = exists().where(
+        later.c.channel_uid == endpoints.c.channel_uid,
+        later.c.role == endpoints.c.role,
+        later.c.group_name == endpoints.c.group_name,
+        later.c.epoch > endpoints.c.epoch,
+        ~later.c.superseded,
     )
     where = [
         endpoints.c.role == str(Role.READER),
-        endpoints.c.group_name == ANONYMOUS,
+        # Without a group, or in a dynamic one.
+        endpoints.c.size.is_(None),
+        or_(endpoints.c.group_name == ANONYMOUS, has_later),
         departed,
         endpoints.c.changed_at < before,
     ]

@@ -105,6 +105,17 @@ class Group:
         group = replace(self, size=size, mode=config.mode, dynamic=config.dynamic)
         return group.next_generation(now)
 
+    def has_positions(self, member: int) -> bool:
+        """Whether a member, -1 for the whole group, has positions.
+
+        Those of former members stay stored after a change of mode or size.
+        """
+        return member < 0 if self.mode is Mode.SHARED else 0 <= member < (self.size or 0)
+
+    def has_place(self, index: int, mode: Mode) -> bool:
+        """Whether readers of this mode read from this place, after a change of mode or size."""
+        return mode is self.mode and (mode is Mode.SHARED or self.has_positions(index))
+
     def next_generation(self, now: datetime, *, size: int | None = None) -> "Group":
         """Return the group in a new generation, with another `size` if given."""
         generation = self.generation + 1

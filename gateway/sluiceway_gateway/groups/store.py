@@ -52,6 +52,21 @@ def find_all(tx: ReadTransaction, keys: Collection[RoleGroup]) -> dict[RoleGroup
     return {(each.channel_uid, each.role, each.name): each for each in found}
 
 
+_OF_READERS = select(endpoint_groups).where(
+    endpoint_groups.c.channel_uid.in_(bindparam("uids", expanding=True)),
+    endpoint_groups.c.role == str(Role.READER),
+)
+
+
+def of_readers(tx: ReadTransaction, channel_uids: Collection[str]) -> dict[GroupKey, Group]:
+    """Return the groups of readers of these channels, also those without a name."""
+    found: dict[GroupKey, Group] = {}
+    for part in chunks(sorted(channel_uids)):
+        groups = map(group_of, tx.execute(_OF_READERS, {"uids": part}))
+        found |= {(each.channel_uid, each.name): each for each in groups}
+    return found
+
+
 def save(tx: WriteTransaction, *groups: Group) -> None:
     """Insert groups, or update them."""
     rows = [vars(each) | {"role": str(each.role), "mode": str(each.mode)} for each in groups]

@@ -76,6 +76,8 @@ Outcomes = Mapping[str, Rejection | None]
 GroupOffsets = Mapping[tuple[str, int], int]
 """Offset of the next message, by topic and partition."""
 
+_LATEST_MS = 253_402_300_799_000
+"""The last second of the year 9999 in Unix time."""
 _NOT_THERE = (Cause.TOPIC_ABSENT, Cause.INVALID_NAME)
 
 
@@ -222,11 +224,16 @@ class KafkaAdmin:
         return done
 
     def newest(self, name: str, partitions: Iterable[int]) -> datetime | None:
-        """Return the latest message timestamp, by its writer's clock; None without messages."""
+        """Return the latest message timestamp, by its writer's clock; None without messages.
+
+        Writers may set any number; one beyond the calendar is the calendar's end.
+        """
         pairs = [(name, each) for each in sorted(partitions)]
         results = self._list_offsets(pairs, OffsetSpec.max_timestamp())
         times_ms = [each.timestamp for each in results.values() if each.timestamp >= 0]
-        return datetime.fromtimestamp(max(times_ms) / 1000, UTC) if times_ms else None
+        if not times_ms:
+            return None
+        return datetime.fromtimestamp(min(max(times_ms), _LATEST_MS) / 1000, UTC)
 
     def offsets_at(self, name: str, partitions: Iterable[int], time_ms: int) -> dict[int, int]:
         """Return by partition the offset of the first message not older than `time_ms` (Unix).

@@ -1,7 +1,7 @@
 """Storage of usage: endpoints, positions and last use of a channel."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,12 +14,13 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import (
     batches,
     channels,
-    endpoint_groups,
     endpoints,
     positions,
     visible_runs,
 )
 from sluiceway_gateway.endpoints.model import ANONYMOUS, OPEN, Health, Mode, Role
+from sluiceway_gateway.groups import store as groups_store
+from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.ledger.model import BatchState
 from sluiceway_gateway.lifecycle.model import PHASES, SHARED, ChannelUsage, GroupUsage
 
@@ -31,6 +32,7 @@ _PRESENT = (
         endpoints.c.role,
         endpoints.c.group_name,
         endpoints.c.member_index,
+        endpoints.c.mode,
         endpoints.c.state,
         endpoints.c.health,
         endpoints.c.reached,
@@ -47,15 +49,6 @@ _COMMITTED = select(
 ).where(
     positions.c.channel_uid == bindparam("channel_uid"),
     positions.c.topic_id == bindparam("topic_id"),
-)
-_GROUPS = (
-    select(endpoint_groups.c.name, endpoint_groups.c.mode)
-    .where(
-        endpoint_groups.c.channel_uid == bindparam("channel_uid"),
-        endpoint_groups.c.role == str(Role.READER),
-        endpoint_groups.c.name != ANONYMOUS,
-    )
-    .order_by(endpoint_groups.c.name)
 )
 
 
@@ -112,16 +105,26 @@ def _groups(
     members: dict[str, list[Row[Any]]] = defaultdict(list)
     for row in readers:
         members[row.group_name].append(row)
+    groups = groups_store.of_readers(tx, [channel.uid]).values()
     return tuple(
-        GroupUsage(
-            group=group.name,
-            shared=group.mode == str(Mode.SHARED),
-            members=frozenset(row.member_index for row in members[group.name]),
-            live=frozenset(row.member_index for row in members[group.name] if _lives(row)),
-            positions=committed.get(group.name, {}),
-            reached=_reached(members[group.name], shared=group.mode == str(Mode.SHARED)),
-        )
-        for group in tx.execute(_GROUPS, {"channel_uid": channel.uid})
+        _group(each, members[each.name], committed.get(each.name, {}))
+        for each in sorted(groups, key=lambda each: each.name)
+        if each.name != ANONYMOUS
+    )
+
+
+def _group(
+    group: Group, readers: Sequence[Row[Any]], committed: Mapping[int, Mapping[int, int]]
+) -> GroupUsage:
+    members = [each for each in readers if group.has_place(each.member_index, Mode(each.mode))]
+    shared = group.mode is Mode.SHARED
+    return GroupUsage(
+        group=group.name,
+        shared=shared,
+        members=frozenset(each.member_index for each in members),
+        live=frozenset(each.member_index for each in members if _lives(each)),
+        positions={at: found for at, found in committed.items() if group.has_positions(at)},
+        reached=_reached(members, shared=shared),
     )
 
 

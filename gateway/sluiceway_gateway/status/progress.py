@@ -137,13 +137,13 @@ def offset_at(offsets: Offsets, partition: int) -> int | None:
 
 def track_key(group: str, member: int | None) -> str:
     """Return the key of a group's track, or of one member's."""
-    return group if member is None else f"{group}/{member}"
+    # The member first: names of groups may have a slash.
+    return f"{'' if member is None else member}/{group}"
 
 
 def group_of_track(key: str) -> str:
     """Return the group of a track."""
-    # Names of groups have no slash.
-    return key.partition("/")[0]
+    return key.partition("/")[2]
 
 
 def offset_tracks(
@@ -162,7 +162,10 @@ def offset_tracks(
     for reader in readers:
         if reader.alive or reader.group != ANONYMOUS:
             reporting[reader.key].append(reader)
-    keys = sorted(offsets.keys() | reporting.keys(), key=lambda key: ("/" in key, key))
+    keys = sorted(
+        offsets.keys() | reporting.keys(),
+        key=lambda key: (not key.startswith("/"), group_of_track(key), key),
+    )
     limit = max(1, MAX_POSITIONS // max(1, partitions))
     return {key: _track(reporting[key], offsets[key], partitions) for key in keys[:limit]}
 

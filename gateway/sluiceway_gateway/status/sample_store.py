@@ -31,6 +31,7 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, chunks
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
+from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.history import store as history_store
 from sluiceway_gateway.history.model import point_of
 from sluiceway_gateway.history.store import PointWrite
@@ -141,12 +142,19 @@ def reader_snapshots(
         uids = {"uids": [each.uid for each in chunk]}
         attached = _by_channel(tx.execute(_ENDPOINTS, uids))
         stored = _by_channel(tx.execute(_POSITIONS, uids))
+        groups = groups_store.of_readers(tx, uids["uids"])
         for each in chunk:
             rows = attached[each.uid]
             counters = [[row.id, row.state, row.health, row.counters] for row in rows]
             text = json.dumps(counters, sort_keys=True)
             found[each.uid] = ReaderSnapshot(
-                readers=tuple(reader_progress_of(row) for row in rows if row.role == Role.READER),
+                readers=tuple(
+                    reader_progress_of(row)
+                    for row in rows
+                    if row.role == Role.READER
+                    if (group := groups.get((each.uid, row.group_name))) is not None
+                    and group.has_place(row.member_index, Mode(row.mode))
+                ),
                 committed=tuple(
                     CommittedOffset(
                         group=row.group_name,
@@ -157,6 +165,8 @@ def reader_snapshots(
                     for row in stored[each.uid]
                     # Positions in another topic have no meaning in this one.
                     if row.topic_id == each.topic_id
+                    if (group := groups.get((each.uid, row.group_name))) is not None
+                    and group.has_positions(row.member_index)
                 ),
                 endpoints_digest=hashlib.sha256(text.encode()).hexdigest()[:16],
             )
@@ -236,10 +246,7 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
         "log_ends": sample.log_ends,
         "ledger": None if sample.ledger is None else asdict(sample.ledger),
         # asdict would copy every number.
-        "tracks": {
-            key: {"position": t.position, "committed": t.committed, "holder": t.holder}
-            for key, t in sample.tracks.items()
-        },
+        "tracks": {key: vars(each) for key, each in sample.tracks.items()},
         "endpoints_digest": stored.endpoints_digest,
         "lags": {key: vars(each) for key, each in stored.lags.items()},
         "summary": asdict(summarize(stored.lags.values(), stored.write_rate)),
@@ -261,8 +268,7 @@ def ledger_of(document: Mapping[str, Any] | None) -> LedgerSample | None:
 
 
 def _summary_of(document: Mapping[str, Any]) -> LagSummary:
-    progress = _PROGRESS.get(document["progress"])
-    return LagSummary(**{**document, "progress": progress})
+    return LagSummary(**{**document, "progress": _PROGRESS.get(document["progress"])})
 
 
 def group_summaries_of(document: Mapping[str, Any]) -> dict[str, GroupSummary]:
@@ -274,8 +280,7 @@ def group_summaries_of(document: Mapping[str, Any]) -> dict[str, GroupSummary]:
 
 
 def _group_lag_of(document: Mapping[str, Any]) -> GroupLag:
-    progress = [_PROGRESS.get(each) for each in document["progress"]]
-    return GroupLag(**{**document, "progress": progress})
+    return GroupLag(**{**document, "progress": [_PROGRESS.get(p) for p in document["progress"]]})
 
 
 #: Every 8th of the last 80 samples is kept, every 64th of the last 640, and so on. With one sample
@@ -407,11 +412,8 @@ def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, Sam
 
 def _point_write(written: SampleWrite) -> PointWrite:
     stored = written.stored
-    point = point_of(
-        stored.sample.at,
-        write_rate=stored.write_rate,
-        groups=summarize_groups(stored.lags),
-    )
+    groups = summarize_groups(stored.lags)
+    point = point_of(stored.sample.at, write_rate=stored.write_rate, groups=groups)
     return PointWrite(channel_uid=written.channel_uid, point=point, previous_s=written.recorded_s)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import httpx
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Channel, Gateway
-from sluiceway.errors import CommitUnknown
+from sluiceway.errors import CommitUnknown, EndpointClosed
+from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
 
 NewChannel = Callable[..., Channel]
@@ -133,3 +135,57 @@ def test_a_commit_that_never_arrived_holds_readers_back_no_longer_than_its_lease
     with pytest.raises(CommitUnknown):
         lose()
     assert ledger.ids(channel) == list(range(10))
+
+
+def interrupt_commit(monkeypatch: pytest.MonkeyPatch, *, arrives: bool = False) -> None:
+    """Interrupt the next commit, before or after its request."""
+    commit, interrupted = LedgerCalls.commit, []
+
+    def commit_and_interrupt(*arguments: Any, **options: Any) -> Any:
+        result = commit(*arguments, **options) if interrupted or arrives else None
+        if not interrupted:
+            interrupted.append(arguments)
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(LedgerCalls, "commit", commit_and_interrupt)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_interrupted_flush_is_completed_before_later_records_are_written(
+    new_ledgered: NewChannel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
+) -> None:
+    channel = new_ledgered()
+    with channel.writer() as writer:
+        writer.write(readings(10))
+        interrupt_commit(monkeypatch, arrives=arrives)
+        with pytest.raises(KeyboardInterrupt):
+            writer.flush()
+        writer.write(readings(10, 10))
+        writer.flush()
+        assert ledger.ids(channel) == list(range(20))
+        writer.write(readings(10, 20))
+    assert ledger.ids(channel) == list(range(30))
+
+
+def test_records_after_an_interrupted_flush_without_an_answer_are_not_lost_silently(
+    distant: Gateway,
+    way: Relay,
+    new_ledgered: NewChannel,
+    ledger: LedgerView,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel = new_ledgered()
+    writer = distant.channel(channel.name).writer()
+    writer.write(readings(10))
+    interrupt_commit(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        writer.flush()
+    way.drop_at(COMMIT, forward=False)
+    with pytest.raises(EndpointClosed, match="later records were not written"):
+        writer.write(readings(20, 10))
+    writer.resolve()
+    with pytest.raises(EndpointClosed, match="later records were not written"):
+        writer.flush()
+    writer.close()
+    assert ledger.ids(channel) == []

@@ -9,6 +9,7 @@ import pytest
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
 from sluiceway.errors import Conflict, EndpointClosed, OptionError, StaleGeneration
+from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
 from waiting import until
@@ -160,6 +161,36 @@ def test_a_reader_interrupted_before_it_has_gone_back_reads_no_further(
                 fail(gateway, reader, writer, 30)
         with pytest.raises(EndpointClosed, match="interrupted the return"):
             reader.read(1)
+
+
+def test_a_second_interrupt_ends_the_writer_and_the_reader_still_goes_back(
+    gateway: Gateway,
+    source: Channel,
+    sink: Channel,
+    ledger: LedgerView,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(_: IdempotentProducer) -> None:
+        raise KeyboardInterrupt
+
+    def be_interrupted_twice() -> None:
+        with gateway.transaction(reader, writer):
+            writer.write(reader.read(30, timeout=None))
+            monkeypatch.setattr(IdempotentProducer, "flush", interrupted)
+            raise KeyboardInterrupt
+
+    with source.reader(group="copy") as reader:
+        writer = sink.writer()
+        with pytest.raises(KeyboardInterrupt):
+            be_interrupted_twice()
+        monkeypatch.undo()
+        with pytest.raises(EndpointClosed, match="while it aborted a batch"):
+            writer.write(readings(1))
+        writer.close()
+        with sink.writer() as other:
+            while copy(gateway, reader, other, 30):
+                pass
+    assert ledger.ids(sink) == list(range(100))
 
 
 def test_an_exception_rewinds_the_reader_and_writes_nothing(

@@ -19,7 +19,7 @@ from sluiceway.errors import (
     ReplayMismatch,
 )
 from sluiceway.rest.transport import Transport
-from sluiceway.spark.datasource import ChannelDataSource, keep_options
+from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.types import struct_of
 from spark_tasks import SCHEMA, messages_of
 from topics import Topics
@@ -223,14 +223,6 @@ def test_a_batch_key_needs_a_channel_with_batches(
 
     with pytest.raises(OptionError, match=r"delivery at_least_once, which has no batches"):
         source.writer(struct_of(SCHEMA), overwrite=False)
-
-
-def test_a_batch_key_is_no_option_of_a_table(channel: Channel, gateway_url: str) -> None:
-    kept = keep_options(struct_of(SCHEMA), {"path": channel.name, "batchKey": "k"})
-    source = ChannelDataSource({}, gateway_url=gateway_url)
-
-    with pytest.raises(OptionError, match="cannot be an option of a table"):
-        source.writer(kept, overwrite=False)
 
 
 def test_a_write_creates_a_channel_with_exactly_once_delivery(

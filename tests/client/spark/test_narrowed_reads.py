@@ -1,30 +1,16 @@
-"""Reads of selected columns, and of selected offsets by filters on `_metadata`."""
-
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+"""Reads of selected columns, filters on `_metadata`, and repeated queries."""
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-import sluiceway.spark
 from sluiceway import Gateway
 from sluiceway.codecs import codec
 from sluiceway.schema import Schema
 from spark_tasks import SCHEMA, Produce, fill
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
-
-@pytest.fixture
-def pushing(spark_session: SparkSession, gateway_url: str) -> Iterator[SparkSession]:
-    """The session with filter pushdown enabled, registered with the tests' gateway."""
-    spark_session.conf.set(PUSHDOWN, "true")
-    sluiceway.spark.register(spark_session, gateway=gateway_url)
-    yield spark_session
-    spark_session.conf.unset(PUSHDOWN)
-    sluiceway.spark.register(spark_session, gateway=gateway_url)
 
 
 def load(spark: SparkSession, name: str, **options: str) -> DataFrame:
@@ -74,45 +60,54 @@ def test_metadata_can_be_read_without_any_column(
     assert len(frame.collect()) == 3
 
 
-def test_filters_on_metadata_narrow_what_is_read(
-    pushing: SparkSession, gateway: Gateway, name: str, produce: Produce
+@pytest.mark.parametrize("pushdown", ["false", "true"])
+def test_the_filters_of_one_query_do_not_narrow_others(
+    spark: SparkSession, gateway: Gateway, name: str, pushdown: str
 ) -> None:
     channel = gateway.channel(name, SCHEMA, partitions=2)
-    produce(channel.connection("read"), b"corrupt")
     fill(channel, range(5))
     fill(channel, range(5, 8), partition=1)
-    frame = load(pushing, name, includeMetadata="true")
+    spark.conf.set(PUSHDOWN, pushdown)
+    try:
+        frame = load(spark, name, includeMetadata="true")
+        first, second = (frame.where(f"_metadata.partition = {each}") for each in range(2))
 
-    with pytest.raises(PySparkException, match="CorruptMessage"):
-        frame.where("id >= 0").collect()
-    # The corrupt message is at offset 0 of partition 0.
-    assert ids(frame.where("_metadata.offset >= 1 and id < 7")) == [0, 1, 2, 3, 4, 6]
-    assert ids(frame.where("_metadata.partition = 1")) == [5, 6, 7]
-    assert ids(frame.where("_metadata.partition in (1, 9) and _metadata.offset <= 1")) == [5, 6]
-    assert ids(frame.where("_metadata.partition = 0 and _metadata.offset > 7")) == []
-
-
-def test_a_filter_on_the_timestamp_narrows_what_is_read(
-    pushing: SparkSession, gateway: Gateway, name: str, produce: Produce
-) -> None:
-    channel = gateway.channel(name, SCHEMA)
-    produce(channel.connection("read"), b"corrupt")
-    fill(channel, range(3))
-    frame = load(pushing, name, includeMetadata="true", startingOffsets='{"0": 1}')
-    written: datetime = frame.selectExpr("max(_metadata.timestamp) at").collect()[0].at
-    later = written + timedelta(milliseconds=1)
-
-    frame = load(pushing, name, includeMetadata="true")
-
-    assert ids(frame.where(frame["_metadata"]["timestamp"] >= later)) == []
-    with pytest.raises(PySparkException, match="CorruptMessage"):
-        ids(frame.where(frame["_metadata"]["timestamp"] <= written))
+        assert ids(first.union(second)) == [*range(8)]
+        assert ids(second) == [5, 6, 7]
+        assert ids(frame.where("_metadata.offset between 1 and 2")) == [1, 2, 6, 7]
+        assert ids(frame) == [*range(8)]
+    finally:
+        spark.conf.unset(PUSHDOWN)
 
 
-def test_a_session_without_filter_pushdown_returns_the_same_rows(
+def test_a_dataframe_reads_the_same_messages_in_all_queries(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
-    fill(gateway.channel(name, SCHEMA), range(5))
-    frame = load(spark, name, includeMetadata="true")
+    channel = gateway.channel(name, SCHEMA)
+    fill(channel, range(3))
+    frame = load(spark, name)
+    assert ids(frame) == [0, 1, 2]
 
-    assert ids(frame.where("_metadata.offset between 1 and 2")) == [1, 2]
+    fill(channel, range(3, 5))
+
+    assert frame.count() == 3
+    assert ids(frame.where("id > 0")) == [1, 2]
+    assert ids(load(spark, name)) == [0, 1, 2, 3, 4]
+
+
+def test_metadata_columns_have_types_in_sql(
+    spark: SparkSession, gateway: Gateway, name: str
+) -> None:
+    fill(gateway.channel(name, SCHEMA), range(3))
+    columns = """
+        id long,
+        _metadata struct<partition: int, offset: bigint, timestamp: timestamp, key: binary>,
+        headers array<struct<key: string, value: binary>>
+    """
+    read = spark.read.format("channel").option("includeMetadata", "true")
+
+    frame = read.option("includeHeaders", "true").schema(columns).load(name)
+
+    assert ids(frame.where("_metadata.offset > 0")) == [1, 2]
+    with pytest.raises(PySparkException, match=r"'_metadata' is struct<.*not struct<"):
+        read.schema("_metadata struct<partition: int, offset: int>").load(name).collect()

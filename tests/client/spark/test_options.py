@@ -89,6 +89,10 @@ def test_a_write_has_a_key_a_timeout_and_kafka_properties() -> None:
         ({"onCorrupt": "ignore"}, "onCorrupt is 'ignore'; it takes raise or skip"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday'"),
         (
+            {"startingTimestamp": "2", "endingTimestamp": "1"},
+            "startingTimestamp 2 is after endingTimestamp 1, so nothing would be read",
+        ),
+        (
             {"startingOffsets": '{"nope": {"0": 1}}'},
             r"""such as {"0": 5, "1": -2} or {"flights": {"0": 5, "1": -2}}""",
         ),

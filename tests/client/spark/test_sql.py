@@ -1,6 +1,7 @@
 """Tables, views and INSERT INTO of channels in SQL."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -9,32 +10,78 @@ from pyspark.sql import SparkSession
 from sluiceway import Gateway
 from spark_tasks import SCHEMA, all_ids, fill
 
+Table = Callable[[str], str]
+
 
 @pytest.fixture
-def table(spark: SparkSession, gateway: Gateway, name: str) -> Iterator[str]:
-    """A table of a channel with the ids 0 to 2, both with the same name but for the dashes."""
-    fill(gateway.channel(name, SCHEMA), range(3))
-    table = name.replace("-", "_")
-    spark.sql(f"CREATE TABLE {table} USING channel OPTIONS (path '{name}')")
-    yield table
-    spark.sql(f"DROP TABLE {table}")
+def new_table(spark: SparkSession, gateway: Gateway) -> Iterator[Table]:
+    """Create a channel with the ids 0 to 2, and a table of the same name but for the dashes."""
+    tables = []
+
+    def create(name: str) -> str:
+        fill(gateway.channel(name, SCHEMA), range(3))
+        table = name.replace("-", "_")
+        spark.sql(f"CREATE TABLE {table} USING channel OPTIONS (path '{name}')")
+        tables.append(table)
+        return table
+
+    yield create
+    for table in tables:
+        spark.sql(f"DROP TABLE {table}")
+
+
+@pytest.fixture
+def table(new_table: Table, name: str) -> str:
+    return new_table(name)
 
 
 def ids(spark: SparkSession, query: str) -> list[int]:
     return sorted(row.id for row in spark.sql(query).collect())
 
 
-def test_a_table_of_a_channel_is_read_and_written(
+def test_each_query_reads_what_its_table_holds(
     spark: SparkSession, gateway: Gateway, name: str, table: str
 ) -> None:
     assert ids(spark, f"SELECT * FROM {table}") == [0, 1, 2]  # noqa: S608
 
-    spark.sql(f"INSERT INTO {table} VALUES (3, 'c')")  # noqa: S608
-    spark.sql(f"INSERT INTO {table} (s, id) VALUES ('d', 4)")  # noqa: S608
+    fill(gateway.channel(name), range(3, 5))
 
-    assert all_ids(gateway.channel(name)) == [0, 1, 2, 3, 4]
-    assert ids(spark, f"SELECT * FROM {table} WHERE s = 'd'") == [4]  # noqa: S608
+    assert ids(spark, f"SELECT * FROM {table} WHERE s = '4'") == [4]  # noqa: S608
     assert spark.table(table).count() == 5
+
+
+def test_a_table_is_written_with_the_name_of_its_channel(
+    spark: SparkSession, gateway: Gateway, name: str, table: str
+) -> None:
+    to = f"INSERT INTO {table} WITH (path '{name}')"
+
+    spark.sql(f"{to} VALUES (3, 'c')")
+    spark.sql(f"{to} SELECT id, s FROM {table} WHERE id = 3")  # noqa: S608
+    spark.table(table).where("id = 1").writeTo(table).option("path", name).append()
+
+    assert all_ids(gateway.channel(name)) == [0, 1, 1, 2, 3, 3]
+
+
+def test_a_write_to_a_table_alone_is_refused(
+    spark: SparkSession, gateway: Gateway, name: str, table: str, new_table: Table
+) -> None:
+    # Spark passes the columns of the other table with such a write, not those of its target.
+    other = new_table(f"{name}-other")
+    rows = spark.table(other)
+    appending = rows.write.format("channel").mode("append")
+
+    for write in (
+        lambda: spark.sql(f"INSERT INTO {table} SELECT * FROM {other}"),  # noqa: S608
+        lambda: spark.sql(f"INSERT INTO {table} VALUES (3, 'c')"),  # noqa: S608
+        lambda: rows.write.insertInto(table),
+        lambda: rows.writeTo(table).append(),
+        lambda: appending.saveAsTable(table),
+        lambda: appending.save(),
+    ):
+        with pytest.raises(PySparkException, match=r"INSERT INTO t WITH \(path 'flights'\)"):
+            write()
+
+    assert all_ids(gateway.channel(name)) == all_ids(gateway.channel(f"{name}-other")) == [0, 1, 2]
 
 
 def test_options_of_a_query_are_added_to_those_of_the_table(
@@ -58,6 +105,23 @@ def test_a_stream_reads_a_table(spark: SparkSession, table: str) -> None:
     query.awaitTermination()
 
     assert seen == [0, 1, 2]
+
+
+def test_a_stream_writes_a_table_with_the_name_of_its_channel(
+    spark: SparkSession, gateway: Gateway, name: str, new_table: Table, tmp_path: Path
+) -> None:
+    source, table = new_table(f"{name}-in"), new_table(name)
+
+    def run(**options: str) -> None:
+        writer = spark.readStream.table(source).writeStream.options(**options)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).toTable(table).awaitTermination()
+
+    with pytest.raises(PySparkException, match=r"""\.option\("path", "flights"\)\.toTable"""):
+        run()
+    run(path=name)
+
+    assert all_ids(gateway.channel(name)) == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_channel_cannot_be_overwritten_by_insert(spark: SparkSession, table: str) -> None:

@@ -1,3 +1,4 @@
+import re
 from datetime import UTC, datetime, time
 
 import pyarrow as pa
@@ -302,10 +303,32 @@ def test_a_mismatched_schema_is_an_error_that_names_the_column(ddl: str, said: s
         require_readable(struct(ddl), "c", CHANNEL)
 
 
-def test_nested_columns_cannot_be_read_as_less_nullable() -> None:
-    nullable = spark.StructType([spark.StructField("a", spark.ArrayType(LONG, True))])
-    strict = spark.StructType([spark.StructField("a", spark.ArrayType(LONG, False))])
+def nested(items: bool, member: bool, values: bool, **metadata: str) -> spark.StructType:
+    """Return a column `a`, an array of structs, which is nullable as given within."""
+    row = spark.StructType()
+    row.add("n", LONG, member, metadata or None)
+    row.add("m", spark.MapType(spark.StringType(), LONG, values))
+    return spark.StructType([spark.StructField("a", spark.ArrayType(row, items))])
 
-    require_readable(nullable, "c", Schema.of(strict))
-    with pytest.raises(SchemaMismatch, match="'a'"):
-        require_readable(strict, "c", Schema.of(nullable))
+
+@pytest.mark.parametrize("items", [False, True])
+@pytest.mark.parametrize("member", [False, True])
+def test_nested_columns_can_be_read_as_more_nullable(items: bool, member: bool) -> None:
+    channel = Schema.of(nested(False, False, True))
+
+    require_readable(nested(items, member, True, comment="a note"), "c", channel)
+
+
+@pytest.mark.parametrize(
+    ("column", "path"),
+    [
+        (nested(False, True, True), "a[]"),
+        (nested(True, False, True), "a[].n"),
+        (nested(True, True, False), "a[].m{}"),
+    ],
+)
+def test_nested_columns_cannot_be_read_as_less_nullable(
+    column: spark.StructType, path: str
+) -> None:
+    with pytest.raises(SchemaMismatch, match=re.escape(f"column {path!r} may be null")):
+        require_readable(column, "c", Schema.of(nested(True, True, True)))

@@ -55,6 +55,22 @@ def cause(rejection: Rejection | None) -> Cause:
     return rejection.cause
 
 
+@pytest.mark.parametrize(
+    ("timestamp_ms", "year"), [(1_767_225_600_000, 2026), (2**55, 9999), (2**63 - 1, 9999)]
+)
+def test_the_newest_timestamp_may_be_any_number(
+    admin: KafkaAdmin, kafka: SharedKafka, name: str, timestamp_ms: int, year: int
+) -> None:
+    create(admin, name, message_timestamp_after_max_ms=str(2**63 - 1))
+    observed(admin, name, once=lambda _: True)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(name, b"", timestamp=timestamp_ms)
+    assert producer.flush(60) == 0
+    newest = admin.newest(name, [0])
+    assert newest is not None
+    assert newest.year == year
+
+
 def test_the_cluster_has_one_broker_that_is_its_controller(
     admin: KafkaAdmin, kafka: SharedKafka
 ) -> None:
@@ -172,7 +188,7 @@ def test_hundreds_of_topics_are_created_and_deleted_together(admin: KafkaAdmin, 
     ]
     assert set(admin.create_topics(topics).values()) == {None}
     deadline = time.monotonic() + 180
-    # A topic that was made is seen when its metadata have reached the broker that is asked.
+    # A new topic is visible once the broker that answers has its metadata.
     while len((seen := admin.observe(names)).topics) < len(names):
         assert time.monotonic() < deadline
     assert all(each.config == {"segment.ms": "1000"} for each in seen.topics.values())

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,9 +13,10 @@ from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import session_store
+from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
-from sluiceway_gateway.endpoints.model import Endpoint, Role, State
+from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.pruning import PruneCounts, Pruner
 from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.errors import EndpointNotFound
@@ -24,7 +26,7 @@ DAYS = 30
 
 
 class Past:
-    """A channel, and a clock that goes by days."""
+    """A channel, and a clock that advances by days."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -33,17 +35,24 @@ class Past:
         self.pruner = Pruner(database=database, days=DAYS, clock=self.services.clock)
 
     def attach(
-        self, role: Role = Role.READER, *, group: str = "g", session: str | None = None
+        self,
+        role: Role = Role.READER,
+        *,
+        group: str = "g",
+        session: str | None = None,
+        dynamic: bool = False,
     ) -> Endpoint:
-        place = {"group": group, "index": 0, "size": 1} if group else {}
-        asked = AttachSpec(
+        place = {"group": group} if dynamic else {"group": group, "index": 0, "size": 1}
+        if not group:
+            place = {}
+        spec = AttachSpec(
             id=uuid.uuid4().hex,
             session=session or uuid.uuid4().hex,
             client="",
             role=role,
             **place,  # type: ignore[arg-type]
         )
-        attached = self.services.attach(self.name, asked, uid=self.uid)
+        attached = self.services.attach(self.name, spec, uid=self.uid)
         return attached.endpoint
 
     def detach(
@@ -131,7 +140,7 @@ def test_a_superseded_writer_is_kept_until_a_later_one_closed(past: Past) -> Non
     past.later(DAYS + 1)
     past.prune()
     assert past.knows(crashed)
-    # So a third one still learns that a predecessor did not finish.
+    # A third endpoint still learns that a predecessor did not finish.
     past.detach(successor, State.ERROR)
     third = past.attach(Role.WRITER)
     past.detach(third, ends={0: 7})
@@ -151,6 +160,37 @@ def test_closed_readers_without_a_group_are_pruned_and_writers_are_kept(
     assert past.prune().endpoints == 1
     known = [past.knows(each) for each in (reader, writer, member, idle)]
     assert known == [False, True, True, True]
+
+
+def test_closed_members_of_a_dynamic_group_are_pruned_except_the_last(past: Past) -> None:
+    first, failed, last = (past.attach(dynamic=True) for _ in range(3))
+    past.detach(first)
+    past.detach(failed, State.ERROR)
+    past.detach(last)
+    past.later(DAYS - 1)
+    assert past.prune().endpoints == 0
+    past.later(2)
+    assert past.prune().endpoints == 2
+    assert [past.knows(each) for each in (first, failed, last)] == [False, False, True]
+    new = past.attach(dynamic=True)
+    past.later(DAYS + 1)
+    assert past.prune().endpoints == 1
+    assert [past.knows(each) for each in (last, new)] == [False, True]
+
+
+def test_a_reader_that_was_lost_just_now_may_return(past: Past) -> None:
+    reader = past.attach(group="")
+    past.later(DAYS + 1)
+    past.services.beats.beat(reader.session, 1, [], principal=LOOPBACK)
+    with past.database.write() as tx:
+        endpoints_store.save(tx, [(reader, replace(reader, health=Health.LOST))])
+    assert past.prune().endpoints == 0
+    past.services.beats.beat(reader.session, 2, [], principal=LOOPBACK, keeps=True)
+    assert past.services.endpoints.get(past.name, reader.id).endpoint.health is Health.HEALTHY
+    past.later(DAYS + 1)
+    with past.database.write() as tx:
+        endpoints_store.save(tx, [(reader, replace(reader, health=Health.LOST))])
+    assert past.prune().endpoints == 1
 
 
 def test_a_session_without_endpoints_may_attach_again(past: Past) -> None:

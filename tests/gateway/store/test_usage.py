@@ -7,6 +7,7 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.lifecycle.model import SHARED, ChannelUsage
 from sluiceway_gateway.lifecycle.store import usage_of_channel
+from sluiceway_gateway.status.sample_store import channels_with_readers, reader_snapshots
 
 
 def seen(flights: Site) -> ChannelUsage:
@@ -53,6 +54,25 @@ def test_members_share_positions_or_have_their_own(flights: Site) -> None:
     assert shared.positions == {SHARED: {0: 5, 2: 7}}
     assert shared.reached == {SHARED: {0: 6, 1: 3, 2: 9}}
     assert (everybody.shared, everybody.positions) == (False, {1: {3: 4}})
+
+
+def test_former_members_of_a_broadcast_group_do_not_count(flights: Site) -> None:
+    shared = flights.member(group="g")
+    flights.commit(shared, 1, (0, 3, 0))
+    flights.detach(shared)
+    for index in (2, 1, 0):
+        member = flights.member(index, 3, group="g", mode="broadcast")
+        flights.commit(member, 1, (0, 5 + index, 0))
+        flights.detach(member)
+    (group,) = seen(flights).groups
+    assert (group.members, group.positions) == ({0, 1, 2}, {0: {0: 5}, 1: {0: 6}, 2: {0: 7}})
+    assert flights.resize(2, 2).is_success
+    (group,) = seen(flights).groups
+    assert (group.members, group.positions) == ({0, 1}, {0: {0: 5}, 1: {0: 6}})
+    with flights.rig.database.read() as tx:
+        (snapshot,) = reader_snapshots(tx, channels_with_readers(tx)).values()
+    assert {each.index for each in snapshot.readers} == {0, 1}
+    assert {each.member for each in snapshot.committed} == {0, 1}
 
 
 def test_reported_offsets_of_a_committing_member_are_ignored(flights: Site) -> None:
