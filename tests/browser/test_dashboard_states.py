@@ -114,7 +114,7 @@ def test_charts_stay_while_the_gateway_does_not_answer(browser: Browser, rig: Ri
 
 
 @pytest.mark.parametrize(
-    ("blocked", "tab", "shown"),
+    ("blocked", "tab", "expected_element"),
     [("channel.js", "readers", "h1"), ("uPlot.esm.js", "charts", ".chart canvas")],
 )
 def test_code_that_cannot_be_loaded_is_explained(
