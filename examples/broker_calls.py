@@ -37,7 +37,9 @@ def consume(broker: Broker, member_id: bytes, generation: int, partitions: list[
     """Fetch and commit the group's uncommitted messages."""
     wanted = [PartitionOffsetFetchRequest(TOPIC, each) for each in partitions]
     fetch_committed = broker.fetch_consumer_group_offsets(GROUP, wanted).topics[TOPIC]
-    requests = [PartitionFetchRequest(TOPIC, p, max(0, fetch_committed[p].offset)) for p in partitions]
+    requests = [
+        PartitionFetchRequest(TOPIC, p, max(0, fetch_committed[p].offset)) for p in partitions
+    ]
     total_bytes = 6 * len(b"parcel 0")
     fetch = broker.fetch_messages(requests, timeout=5000, min_bytes=total_bytes).topics[TOPIC]
     commits = []

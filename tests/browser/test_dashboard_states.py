@@ -1,4 +1,4 @@
-"""What the page shows when something is missing, late, long or gone, and what it draws again."""
+"""States of the page: failed requests, late heartbeats, long lists, history, and rerendering."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,8 +28,8 @@ LONGER = {
 
 
 @contextmanager
-def network(browser: Browser, command: str, **on: Any) -> Iterator[None]:
-    """Emulate trouble of the network in the block."""
+def network(browser: Browser, command: str, **conditions: Any) -> Iterator[None]:
+    """Emulate a network problem while the block runs."""
     off: dict[str, dict[str, Any]] = {
         "Network.setBlockedURLs": {"urls": []},
         "Network.emulateNetworkConditions": {
@@ -40,14 +40,14 @@ def network(browser: Browser, command: str, **on: Any) -> Iterator[None]:
         },
     }
     browser.driver.execute_cdp_cmd("Network.enable", {})
-    browser.driver.execute_cdp_cmd(command, off[command] | on)
+    browser.driver.execute_cdp_cmd(command, off[command] | conditions)
     try:
         yield
     finally:
         browser.driver.execute_cdp_cmd(command, off[command])
 
 
-def test_a_dialog_ends_with_its_view(browser: Browser, rig: Rig) -> None:
+def test_a_dialog_closes_with_its_view(browser: Browser, rig: Rig) -> None:
     for name in ("flights", "weather"):
         site(rig, name)
     browser.open(f"{rig.url}/#/channels/weather")
@@ -63,7 +63,7 @@ def test_a_dialog_ends_with_its_view(browser: Browser, rig: Rig) -> None:
     assert "New writers of flights" not in browser.text()
 
 
-def test_an_action_without_a_response_says_that_it_may_have_happened(
+def test_an_action_without_a_response_is_reported_as_possibly_done(
     browser: Browser, rig: Rig
 ) -> None:
     site(rig)
@@ -77,7 +77,7 @@ def test_an_action_without_a_response_says_that_it_may_have_happened(
     browser.shows("Closed", ".title .state")
 
 
-def test_a_list_that_was_read_before_the_connection_ended_says_so(
+def test_a_list_read_before_the_connection_ended_is_marked_as_old(
     browser: Browser, rig: Rig
 ) -> None:
     site(rig)
@@ -92,9 +92,7 @@ def test_a_list_that_was_read_before_the_connection_ended_says_so(
     browser.shows("Live", ".freshness")
 
 
-def test_a_part_of_a_view_that_could_not_be_read_says_so_and_is_read_again(
-    browser: Browser, rig: Rig
-) -> None:
+def test_a_failed_read_is_reported_and_can_be_repeated(browser: Browser, rig: Rig) -> None:
     site(rig)
     browser.open(f"{rig.url}/#/channels/flights")
     browser.shows("flights", "h1")
@@ -120,7 +118,7 @@ def test_charts_stay_while_the_gateway_does_not_answer(browser: Browser, rig: Ri
     [("channel.js", "readers", "h1"), ("uPlot.esm.js", "charts", ".chart canvas")],
 )
 def test_code_that_cannot_be_loaded_is_explained(
-    browser: Browser, rig: Rig, blocked: str, tab: str, shown: str
+    browser: Browser, rig: Rig, blocked: str, tab: str, expected_element: str
 ) -> None:
     record_lag(site(rig), 0.1)
     with network(browser, "Network.setBlockedURLs", urls=[f"*/{blocked}"]):
@@ -128,10 +126,10 @@ def test_code_that_cannot_be_loaded_is_explained(
         browser.shows("A part of the page cannot be loaded", "[role=alert]")
         assert browser.all(".loading") == []
     browser.button("Reload the page").click()
-    browser.one(shown)
+    browser.one(expected_element)
 
 
-def test_an_open_list_of_versions_has_new_ones_and_marks_the_one_in_use(
+def test_the_list_of_versions_adds_new_ones_and_marks_the_current_one(
     browser: Browser, rig: Rig
 ) -> None:
     site(rig)
@@ -140,7 +138,7 @@ def test_an_open_list_of_versions_has_new_ones_and_marks_the_one_in_use(
     rig.put(schema=LONGER).raise_for_status()
     browser.shows("Version 2, in use", "nav.versions")
     browser.shows("Version 2, compared with 1", "h2")
-    # Back to the first one: a record to write is one of that.
+    # Back to version 1, which also determines the record in the write dialog.
     rig.put(schema=SCHEMA).raise_for_status()
     browser.shows("Version 1, in use", "nav.versions")
     assert browser.one("nav.versions [aria-current]").text.startswith("Version 1")
@@ -166,15 +164,13 @@ def test_a_healthy_endpoint_has_the_age_of_its_last_heartbeat(browser: Browser, 
     until(lambda: age() in {f"{each}s ago" for each in range(40, 56)}, 30)
     title = browser.one("tbody td:nth-of-type(5) span").get_attribute("title")
     assert title == "In time: every 2s, lost after 2m without one"
-    # A heartbeat without news makes no new status.
+    # A heartbeat without changes creates no new status.
     rig.clock.now = datetime.now(UTC)
     flights.beat(report(writer, "started"))
     until(lambda: age() in {f"{each}s ago" for each in range(6)}, 30)
 
 
-def test_the_column_of_heartbeats_says_in_time_only_of_a_channel_where_none_is_late(
-    browser: Browser, rig: Rig
-) -> None:
+def test_the_heartbeat_column_reports_late_endpoints(browser: Browser, rig: Rig) -> None:
     flights = site(rig)
     writer, reader = flights.member(role="writer", group="loader"), flights.member()
     flights.beat(report(writer, "started"), report(reader, "started"))
@@ -188,8 +184,8 @@ def test_the_column_of_heartbeats_says_in_time_only_of_a_channel_where_none_is_l
     browser.shows("some late", "td.column-heartbeat")
 
 
-def partitioned(rig: Rig, partitions: int) -> None:
-    """Make a channel with a group that is behind in its last partition alone."""
+def create_lagging_group(rig: Rig, partitions: int) -> None:
+    """Create a channel with a group that is behind in its last partition only."""
     flights = site(rig, partitions=partitions)
     flights.member(group="delays")
     ends = [1_234_567] * partitions
@@ -213,10 +209,10 @@ def partitioned(rig: Rig, partitions: int) -> None:
         assert sample_store.write(tx, [write]) == 1
 
 
-def test_offsets_have_all_digits_and_of_many_partitions_the_worst_are_shown(
+def test_offsets_have_all_digits_and_partitions_with_the_largest_lag_are_shown(
     browser: Browser, rig: Rig
 ) -> None:
-    partitioned(rig, 300)
+    create_lagging_group(rig, 300)
     browser.open(f"{rig.url}/#/channels/flights")
     browser.button("Positions by partition").click()
     browser.shows("200 of 300 partitions, those with the largest lag", "article")
@@ -246,7 +242,9 @@ def test_a_repair_is_in_the_list_of_commits(browser: Browser, rig: Rig) -> None:
     assert browser.violations() == []
 
 
-def test_a_list_of_changes_that_was_cut_says_so(browser: Browser, rig: Rig) -> None:
+def test_a_truncated_list_of_changes_is_marked_and_can_be_extended(
+    browser: Browser, rig: Rig
+) -> None:
     for number in range(101):
         rig.put(metadata={"labels": {"n": str(number)}}).raise_for_status()
     browser.open(f"{rig.url}/#/channels/flights?tab=changes")
@@ -289,16 +287,14 @@ import("preact").then(({ options }) => {
 """
 
 
-def rendered(browser: Browser) -> dict[str, int]:
-    """Return how often each component was rendered since the last call."""
+def take_render_counts(browser: Browser) -> dict[str, int]:
+    """Return the number of renderings of each component since the last call."""
     script = "const { rendered } = window; window.rendered = {}; return rendered"
-    found: dict[str, int] = browser.driver.execute_script(script)
-    return found
+    counts: dict[str, int] = browser.driver.execute_script(script)
+    return counts
 
 
-def test_a_second_later_only_the_ages_of_problems_are_drawn_again(
-    browser: Browser, rig: Rig
-) -> None:
+def test_each_second_only_ages_are_rendered_again(browser: Browser, rig: Rig) -> None:
     for number in range(250):
         rig.put(f"c{number:03}").raise_for_status()
         rig.observe(f"c{number:03}", Phase.FAILED)
@@ -309,12 +305,12 @@ def test_a_second_later_only_the_ages_of_problems_are_drawn_again(
     browser.button("Show 200 of 251").click()
     until(lambda: len(browser.all(".problems li")) == 200, 30)
     browser.driver.execute_async_script(RENDERED)
-    rendered(browser)
+    take_render_counts(browser)
     until(lambda: browser.driver.execute_script("return rendered.Freshness ?? 0") >= 2, 30)
-    assert rendered(browser).keys() <= {"Ago", "Freshness", "Expiry"}
+    assert take_render_counts(browser).keys() <= {"Ago", "Freshness", "Expiry"}
 
 
-def test_the_pointer_over_a_chart_draws_the_legend_alone(browser: Browser, rig: Rig) -> None:
+def test_the_pointer_over_a_chart_renders_only_the_legend_again(browser: Browser, rig: Rig) -> None:
     record_lag(site(rig), 0.5)
     browser.open(f"{rig.url}/#/channels/flights?tab=charts")
     browser.one(".chart canvas")
@@ -323,7 +319,7 @@ def test_the_pointer_over_a_chart_draws_the_legend_alone(browser: Browser, rig: 
     browser.button("Pause").click()
     browser.shows("Paused", ".freshness")
     browser.driver.execute_async_script(RENDERED)
-    rendered(browser)
+    take_render_counts(browser)
     before = browser.text(".legend caption")
     browser.driver.execute_script("""
         const over = document.querySelector(".u-over");
@@ -333,6 +329,6 @@ def test_the_pointer_over_a_chart_draws_the_legend_alone(browser: Browser, rig: 
           over.dispatchEvent(new MouseEvent(type, at));
     """)
     until(lambda: browser.text(".legend caption") != before, 30)
-    found = rendered(browser)
-    assert found["Legend"] > 0
-    assert not found.keys() & {"Chart", "Values", "History", "Charts"}
+    counts = take_render_counts(browser)
+    assert counts["Legend"] > 0
+    assert not counts.keys() & {"Chart", "Values", "History", "Charts"}

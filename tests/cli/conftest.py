@@ -18,13 +18,13 @@ def sluiceway(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
             for name, value in variables.items():
                 patch.setenv(f"SLUICEWAY_{name.upper()}", value)
             status = main(arguments)
-        written = capsys.readouterr()
-        return Run(status=status, out=written.out, err=written.err)
+        output = capsys.readouterr()
+        return Run(status=status, out=output.out, err=output.err)
 
     return run
 
 
 @pytest.fixture
 def command(sluiceway: Sluiceway, gateway_url: str) -> Callable[..., Run]:
-    """Run a command against the gateway."""
+    """Return a function that runs a command with the gateway's URL."""
     return lambda *arguments: sluiceway(*arguments, url=gateway_url)

@@ -29,7 +29,7 @@ SCHEMA = {
     "name": "Departure",
     "fields": [{"name": "carrier", "type": "string"}, {"name": "delay", "type": "double"}],
 }
-NOBODY = "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
 _numbers = itertools.count(1)
 Command = Callable[..., Run]
 
@@ -56,9 +56,9 @@ def write(path: Path, *documents: Any) -> str:
     return str(path)
 
 
-def shown(command: Command, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(command("channels", "show", name).out)
-    return found
+def channel_json(command: Command, name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(command("channels", "show", name).out)
+    return document
 
 
 def test_files_are_applied_once_and_the_exit_status_of_a_dry_run_shows_changes(
@@ -80,15 +80,15 @@ def test_files_are_applied_once_and_the_exit_status_of_a_dry_run_shows_changes(
     assert "plan: 3 to create, 0 to change, 0 to delete, 0 unchanged, 0 refused\n" in dry.out
     command("channels", "show", f"{name}-a").failed("no channel")
 
-    made = command(*arguments, "--yes")
-    made.succeeded()
-    assert made.out.endswith(f"channel {name}-c is created\n")
-    assert shown(command, f"{name}-c")["spec"]["partitions"] == 2
+    applied = command(*arguments, "--yes")
+    applied.succeeded()
+    assert applied.out.endswith(f"channel {name}-c is created\n")
+    assert channel_json(command, f"{name}-c")["spec"]["partitions"] == 2
     for options in (["--dry-run"], ["--yes"], []):
         again = command(*arguments, *options)
         again.succeeded()
         assert "3 unchanged" in again.out
-    assert shown(command, f"{name}-a")["metadata"]["generation"] == 1
+    assert channel_json(command, f"{name}-a")["metadata"]["generation"] == 1
 
 
 def test_a_change_is_shown_field_by_field_and_omitted_fields_keep_their_values(
@@ -111,7 +111,7 @@ def test_a_change_is_shown_field_by_field_and_omitted_fields_keep_their_values(
         '    + schema.fields.gate: {"type": "string", "default": ""}',
     }
     assert lines[-1] == f"channel {name} is changed"
-    assert shown(command, name)["spec"]["retention"]["ms"] == 60_000
+    assert channel_json(command, name)["spec"]["retention"]["ms"] == 60_000
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_refused_channel_is_explained_and_nothing_is_changed(
         assert f"! {name}: refused" in run.out
         for each in words:
             assert each in run.out
-    assert shown(command, name)["metadata"]["generation"] == 1
+    assert channel_json(command, name)["metadata"]["generation"] == 1
     command("channels", "show", f"{name}-new").failed("no channel")
 
 
@@ -176,7 +176,7 @@ def test_an_invalid_document_is_refused_before_any_request(
     sluiceway: Sluiceway, folder: Path, file: str, content: str, words: str
 ) -> None:
     (folder / file).write_text(content)
-    sluiceway("apply", "-f", str(folder), "--dry-run", url=NOBODY).failed(words)
+    sluiceway("apply", "-f", str(folder), "--dry-run", url=UNREACHABLE).failed(words)
 
 
 def test_all_problems_of_all_files_are_reported_together(
@@ -185,7 +185,7 @@ def test_all_problems_of_all_files_are_reported_together(
     write(folder / "a.yaml", document("one"), document("two"))
     write(folder / "b.yaml", document("two"), 7)
     (folder / "c.yaml").write_bytes(b"\xff")
-    run = sluiceway("apply", "-f", str(folder), "-f", str(folder / "absent"), url=NOBODY)
+    run = sluiceway("apply", "-f", str(folder), "-f", str(folder / "absent"), url=UNREACHABLE)
     assert run.status == 1
     for words in (
         "b.yaml:2 (document 1): the channel 'two' is also in",
@@ -199,7 +199,7 @@ def test_all_problems_of_all_files_are_reported_together(
 def test_a_part_of_a_folder_that_is_not_read_is_refused(
     sluiceway: Sluiceway, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Otherwise --prune would delete the channels in it.
+    # Otherwise --prune would delete its channels.
     write(folder / "a.yaml", document("one"))
     (tmp_path / "elsewhere").mkdir()
     write(tmp_path / "elsewhere" / "b.yaml", document("two"))
@@ -212,12 +212,12 @@ def test_a_part_of_a_folder_that_is_not_read_is_refused(
 
     def scan(path: Any) -> Any:
         if str(path).endswith("secret"):
-            # The user of the tests may read everything.
+            # The user of the tests can read everything.
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", scan)
-    run = sluiceway("apply", "-f", str(folder), url=NOBODY)
+    run = sluiceway("apply", "-f", str(folder), url=UNREACHABLE)
     assert run.status == 1
     assert "secret: not readable: Permission denied" in run.err
     assert "linked: a link to a folder, which is not followed; give it with -f" in run.err
@@ -234,7 +234,7 @@ def test_files_of_a_mounted_config_map_are_read_once(folder: Path) -> None:
     assert [each.name for each in read_documents([str(folder)])] == ["one"]
 
 
-def test_a_byte_order_mark_is_left_out(folder: Path) -> None:
+def test_a_byte_order_mark_is_ignored(folder: Path) -> None:
     for file in ("a.json", "b.yaml"):
         text = json.dumps({"metadata": {"name": file[0]}})
         (folder / file).write_text(text, encoding="utf-8-sig")
@@ -252,10 +252,10 @@ def test_a_byte_order_mark_is_left_out(folder: Path) -> None:
         (("-f", ".", "--dry-run", "--no-such"), "--no-such"),
     ],
 )
-def test_wrong_usage_is_not_mistaken_for_changes(
+def test_a_usage_error_has_another_status_than_changes(
     sluiceway: Sluiceway, arguments: tuple[str, ...], words: str
 ) -> None:
-    sluiceway("apply", *arguments, url=NOBODY).failed(words, "apply --help", status=1)
+    sluiceway("apply", *arguments, url=UNREACHABLE).failed(words, "apply --help", status=1)
 
 
 def test_standard_input_is_applied_only_with_yes(
@@ -270,7 +270,7 @@ def test_standard_input_is_applied_only_with_yes(
             run = command("apply", "-f", "-", *options)
             assert run.status == (0 if options else 1), run
             assert options or "use --yes" in run.err
-    assert shown(command, f"{name}-b")["spec"]["schema"] == SCHEMA
+    assert channel_json(command, f"{name}-b")["spec"]["schema"] == SCHEMA
 
 
 class _Terminal(io.StringIO):
@@ -308,7 +308,7 @@ def test_a_concurrent_change_stops_the_run_and_is_kept(
     assert run.status == 1
     assert f"{names[1]}: changed by somebody else since the plan" in run.err
     assert f"Done: {names[0]}; not started: {names[2]}." in run.err
-    partitions = [shown(command, each)["spec"]["partitions"] for each in names]
+    partitions = [channel_json(command, each)["spec"]["partitions"] for each in names]
     assert partitions == [3, 2, 1]
 
 
@@ -325,7 +325,7 @@ def test_a_concurrently_created_channel_is_not_changed(
     monkeypatch.setattr(entry.click, "confirm", confirm)
     run = command("apply", "-f", path)
     assert (run.status, "changed by somebody else" in run.err) == (1, True)
-    assert shown(command, name)["spec"]["partitions"] == 2
+    assert channel_json(command, name)["spec"]["partitions"] == 2
 
 
 def test_a_refusal_that_depends_on_earlier_changes_is_reported(
@@ -334,7 +334,7 @@ def test_a_refusal_that_depends_on_earlier_changes_is_reported(
     schema = folder / "schema.txt"
     schema.write_text(json.dumps(SCHEMA))
     command("channels", "create", name, "--schema", str(schema)).succeeded()
-    topic = shown(command, name)["status"]["topic"]["name"]
+    topic = channel_json(command, name)["status"]["topic"]["name"]
     command("channels", "forget", name, "--yes").succeeded()
     names = [f"{name}-{each}" for each in "abc"]
     one, two, three = (document(each, topic={"name": topic}) for each in names)
@@ -398,10 +398,10 @@ def test_pruning_deletes_matching_channels_but_none_with_data_unless_forced(
     schema = folder / "schema.txt"
     schema.write_text(json.dumps(SCHEMA))
     for each, label in (("kept", name), ("empty", name), ("full", name), ("other", "other")):
-        made = ("channels", "create", f"{name}-{each}", "--schema", str(schema))
-        command(*made, "--label", f"team={label}").succeeded()
+        create = ("channels", "create", f"{name}-{each}", "--schema", str(schema))
+        command(*create, "--label", f"team={label}").succeeded()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    producer.produce(shown(command, f"{name}-full")["status"]["topic"]["name"], b"x")
+    producer.produce(channel_json(command, f"{name}-full")["status"]["topic"]["name"], b"x")
     assert producer.flush(30) == 0
     path = write(folder / "a.yaml", document(f"{name}-kept"))
     arguments = ("apply", "-f", path, "--prune", "-l", f"team={name}")
@@ -411,17 +411,19 @@ def test_pruning_deletes_matching_channels_but_none_with_data_unless_forced(
     assert f"- {name}-empty: delete" in refused.out
     assert f"! {name}-full: refused\n    unread_data: " in refused.out
     assert f"{name}-other" not in refused.out
-    assert shown(command, f"{name}-empty")["status"]["phase"] == "ready"
+    assert channel_json(command, f"{name}-empty")["status"]["phase"] == "ready"
 
     assert command(*arguments, "--force", "--dry-run").status == 2
     forced = command(*arguments, "--force", "--yes")
     forced.succeeded()
     assert f"channel {name}-full is being deleted" in forced.out
-    left = command("channels", "list", "-l", f"team={name}", "--json").out.splitlines()
-    phases = {each["metadata"]["name"]: each["status"]["phase"] for each in map(json.loads, left)}
+    remaining = command("channels", "list", "-l", f"team={name}", "--json").out.splitlines()
+    phases = {
+        each["metadata"]["name"]: each["status"]["phase"] for each in map(json.loads, remaining)
+    }
     assert phases.pop(f"{name}-kept") == "ready"
     assert set(phases.values()) <= {"deleting"}
-    assert shown(command, f"{name}-other")["status"]["phase"] == "ready"
+    assert channel_json(command, f"{name}-other")["status"]["phase"] == "ready"
 
 
 def test_applying_an_exported_channel_changes_nothing(
@@ -448,13 +450,13 @@ def test_applying_an_exported_channel_changes_nothing(
 
     text = command("export", "-l", f"team={name}")
     text.succeeded()
-    found = {each["metadata"]["name"]: each for each in yaml.safe_load_all(text.out)}
-    assert found == {
+    exported = {each["metadata"]["name"]: each for each in yaml.safe_load_all(text.out)}
+    assert exported == {
         f"{name}-all": everything,
         f"{name}-plain": plain,
         f"{name}-bytes": {**message, "spec": {"format": "bytes"}},
     }
-    for each in found.values():
+    for each in exported.values():
         jsonschema.validate(each, document_schema())
     for format_ in ("yaml", "json"):
         output = folder / format_
@@ -476,7 +478,7 @@ def test_an_adopted_topic_is_exported_without_its_own_values(
     schema = folder / "schema.txt"
     schema.write_text(json.dumps(SCHEMA))
     command("channels", "create", name, "--schema", str(schema), "--partitions", "2").succeeded()
-    topic = shown(command, name)["status"]["topic"]["name"]
+    topic = channel_json(command, name)["status"]["topic"]["name"]
     command("channels", "forget", name, "--yes").succeeded()
     path = write(
         folder / "a.yaml", {"metadata": {"name": name}, "spec": {"topic": {"name": topic}}}
@@ -501,7 +503,7 @@ def test_export_reports_errors(command: Command, folder: Path, name: str, tmp_pa
 
 
 def test_the_json_schema_is_the_gateways_model_with_a_name(sluiceway: Sluiceway) -> None:
-    printed = json.loads(sluiceway("apply", "--schema", url=NOBODY).out)
+    printed = json.loads(sluiceway("apply", "--schema", url=UNREACHABLE).out)
     assert printed == document_schema()
     jsonschema.Draft202012Validator.check_schema(printed)
     spec = SpecPut.model_json_schema(by_alias=True)
@@ -523,8 +525,8 @@ def test_an_unavailable_gateway_is_reported_and_nothing_is_changed(
 ) -> None:
     monkeypatch.setattr(entry, "TIMEOUT_S", 0.2)
     path = write(folder / "a.yaml", document("one"))
-    sluiceway("apply", "-f", path, "--yes", url=NOBODY).failed("does not answer")
-    sluiceway("export", url=NOBODY).failed("does not answer")
+    sluiceway("apply", "-f", path, "--yes", url=UNREACHABLE).failed("does not answer")
+    sluiceway("export", url=UNREACHABLE).failed("does not answer")
 
 
 _VALUES = st.recursive(
@@ -549,9 +551,9 @@ def test_every_value_round_trips_through_a_document(
 
     @given(_VALUES)
     def check(value: Any) -> None:
-        whole = {"metadata": {"name": "a"}, "spec": {"config": value}}
-        path.write_text(dump_document(whole, as_json=format_ == "json"), encoding="utf-8")
-        (found,) = read_documents([str(path)])
-        assert found.body == {"metadata": {}, "spec": {"config": value}}
+        written = {"metadata": {"name": "a"}, "spec": {"config": value}}
+        path.write_text(dump_document(written, as_json=format_ == "json"), encoding="utf-8")
+        (document_read,) = read_documents([str(path)])
+        assert document_read.body == {"metadata": {}, "spec": {"config": value}}
 
     check()

@@ -44,14 +44,14 @@ def name() -> str:
 def test_a_channel_is_created_listed_shown_and_deleted(
     command: Command, schema_file: str, name: str
 ) -> None:
-    made = command(
+    created = command(
         *("channels", "create", name, "--schema", schema_file, "--partitions", "2", "--pinned"),
         *("--format", "arrow", "--label", f"made={name}", "--label", "stage=test"),
         *("--config", "segment.ms=60000", "--retention-ms", "-1", "--mirrored"),
         *("--delivery", "exactly_once"),
     )
-    made.succeeded()
-    assert f"channel {name} is ready" in made.out
+    created.succeeded()
+    assert f"channel {name} is ready" in created.out
 
     shown = json.loads(command("channels", "show", name).out)
     assert shown["metadata"]["labels"] == {"made": name, "stage": "test"}
@@ -107,7 +107,7 @@ def test_a_channel_is_updated_closed_removed_and_its_topic_adopted(
 @pytest.mark.parametrize(
     ("verb", "words"), [("close", "nothing was closed"), ("forget", "nothing was forgotten")]
 )
-def test_irreversible_commands_ask_for_confirmation(
+def test_irreversible_commands_require_confirmation(
     command: Command,
     schema_file: str,
     name: str,
@@ -171,8 +171,8 @@ def test_an_error_of_the_gateway_is_printed(
 ) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("{")
-    places = {"@": schema_file, "bad": str(bad)}
-    run = command("channels", *(places.get(each, each) for each in arguments))
+    files = {"@": schema_file, "bad": str(bad)}
+    run = command("channels", *(files.get(each, each) for each in arguments))
     assert run.status == 1
     assert run.err.startswith("sluiceway: ")
     assert words in run.err
@@ -206,15 +206,16 @@ def test_tail_follows_from_the_end(
         thread = threading.Thread(target=write)
         thread.start()
         monkeypatch.setattr(
-            "sluiceway_gateway.cli.tail._print", _after(opened, "sluiceway_gateway.cli.tail")
+            "sluiceway_gateway.cli.tail._print",
+            _signalling_print(opened, "sluiceway_gateway.cli.tail"),
         )
         lines = command("tail", name, "-n", "3").out.splitlines()
         thread.join()
     assert [json.loads(each)["carrier"] for each in lines] == ["new"] * 3
 
 
-def _after(event: threading.Event, module: str) -> Callable[..., None]:
-    """Return `tail._print` with a signal that the reader is open."""
+def _signalling_print(event: threading.Event, module: str) -> Callable[..., None]:
+    """Return `tail._print`, extended to signal that the reader is open."""
     import importlib
 
     original = importlib.import_module(module)._print
@@ -251,17 +252,17 @@ def test_channels_and_groups_have_the_names_that_kafka_allows(
 ) -> None:
     names = [f"{name}.Team_A", f"{name}.Team.A"]
     for each in names:
-        made = command("channels", "create", each, "--schema", schema_file)
-        made.succeeded()
+        created = command("channels", "create", each, "--schema", schema_file)
+        created.succeeded()
     groups = ["team a/billing", "100% größe", "..", "[red]x[/red]"]
     with Gateway(gateway_url) as gateway, ExitStack() as stack:
         channel = gateway.channel(names[0])
         for group in groups:
             stack.enter_context(channel.reader(group=group))
-        shown = command("channels", "status", names[0]).out
+        output = command("channels", "status", names[0]).out
     for group in groups:
-        assert group in shown
-        assert f"{group}[0]" in shown
+        assert group in output
+        assert f"{group}[0]" in output
     command("channels", "create", "a b", "--schema", schema_file).failed("'a b'", "a-z, A-Z, 0-9")
 
 
@@ -277,7 +278,7 @@ def test_messages_name_the_options_of_the_command_line(
     assert "force=" not in refused.err
 
 
-def test_the_patience_of_a_channel_is_set_and_the_interval_follows(
+def test_the_interval_follows_the_patience_of_a_channel(
     command: Command, schema_file: str, name: str
 ) -> None:
     def heartbeat() -> object:
@@ -331,8 +332,8 @@ def test_close_and_delete_name_endpoints_and_unread_records(
 
 
 def test_a_channel_of_bytes_is_created_without_a_schema(command: Command, name: str) -> None:
-    made = command("channels", "create", name, "--format", "bytes")
-    made.succeeded()
+    created = command("channels", "create", name, "--format", "bytes")
+    created.succeeded()
     assert json.loads(command("channels", "show", name).out)["spec"]["format"] == "bytes"
     refused = command("channels", "create", f"{name}-typed", "--format", "arrow")
     assert refused.status != 0
@@ -343,9 +344,9 @@ def test_failed_writers_are_listed_and_dismissed(
     command: Command, schema_file: str, name: str, gateway_url: str
 ) -> None:
     command("channels", "create", name, "--schema", schema_file)
-    none = f"no writer of the channel {name} failed"
-    assert command("channels", "dismiss", name).out == f"{none} or is lost\n"
-    assert command("channels", "dismiss", name, "--failed").out == f"{none}\n"
+    nothing_failed = f"no writer of the channel {name} failed"
+    assert command("channels", "dismiss", name).out == f"{nothing_failed} or is lost\n"
+    assert command("channels", "dismiss", name, "--failed").out == f"{nothing_failed}\n"
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(name)
         for count in (0, 1):
@@ -356,22 +357,22 @@ def test_failed_writers_are_listed_and_dismissed(
                 raise KeyError("no such carrier")
         empty, failed = (each for each in channel.endpoints() if each.state == "error")
 
-        shown = command("channels", "dismiss", name)
-        assert (shown.status, "--failed, --lost or --endpoint ID" in shown.err) == (1, True)
-        header, first, second = shown.out.splitlines()
+        listing = command("channels", "dismiss", name)
+        assert (listing.status, "--failed, --lost or --endpoint ID" in listing.err) == (1, True)
+        header, first, second = listing.out.splitlines()
         assert header.split() == ["ENDPOINT", "WRITER", "STATE", "SINCE", "CAUSE"]
         assert first.split()[:4] == [empty.id, "writer", empty.id[:8], "failed"]
         assert first.endswith("KeyError (wrote nothing)")
         assert second.rstrip().endswith("KeyError")
 
-        done = command("channels", "dismiss", name, "--endpoint", empty.id)
-        assert done.out == f"endpoint {empty.id} is dismissed\n"
+        dismissed = command("channels", "dismiss", name, "--endpoint", empty.id)
+        assert dismissed.out == f"endpoint {empty.id} is dismissed\n"
         command("channels", "dismiss", name, "--endpoint", empty.id).failed("was dismissed before")
         assert command("channels", "dismiss", name, "--lost").out == (
             f"no writer of the channel {name} is lost\n"
         )
-        done = command("channels", "dismiss", name, "--failed", "--lost")
-        assert done.out == f"endpoint {failed.id} is dismissed\n"
+        dismissed = command("channels", "dismiss", name, "--failed", "--lost")
+        assert dismissed.out == f"endpoint {failed.id} is dismissed\n"
         assert len(list(channel.reader())) == 1
 
 
@@ -391,10 +392,10 @@ def test_commits_and_open_batches_are_listed(
     command("channels", "create", name, "--schema", schema_file, "--delivery", "exactly_once")
     with closing(Control(Transport(gateway_url))) as control:
         uid = control.channel(name).uid
-        ledger, to = control.ledger, {"uid": uid, "instance": "i"}
-        done = ledger.open(name, key="day-1", owner="job", **to)
-        ledger.commit(name, done, manifest={}, records=0, counts={}, **to)
-        ledger.open(name, key="day-2", owner="job", **to)
+        ledger, options = control.ledger, {"uid": uid, "instance": "i"}
+        batch = ledger.open(name, key="day-1", owner="job", **options)
+        ledger.commit(name, batch, manifest={}, records=0, counts={}, **options)
+        ledger.open(name, key="day-2", owner="job", **options)
     listed = command("channels", "commits", name).out.splitlines()
     assert [line.split()[:3] for line in listed[1:]] == [
         ["open", "day-2", "job"],

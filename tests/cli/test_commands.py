@@ -101,26 +101,26 @@ def test_serve_needs_a_migrated_database(sluiceway: Sluiceway, empty_database_ur
 
 
 @pytest.fixture
-def taken_port() -> Iterator[int]:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        yield taken.getsockname()[1]
+def used_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
 
 
 def test_serve_refuses_unsafe_or_used_addresses(
-    sluiceway: Sluiceway, database_url: str, taken_port: int
+    sluiceway: Sluiceway, database_url: str, used_port: int
 ) -> None:
 
     def serve(*arguments: str, **variables: str) -> None:
         return sluiceway("serve", *arguments, database_url=database_url, **variables)
 
     serve("--host", ANY_ADDRESS).failed("without tokens", "sluiceway token create")
-    serve("--port", str(taken_port)).failed(f"port {taken_port}", "--port 0")
-    made = sluiceway(
+    serve("--port", str(used_port)).failed(f"port {used_port}", "--port 0")
+    created = sluiceway(
         "token", "create", "me", "--scope", "admin", database_url=database_url, token_key=TOKEN_KEY
     )
-    assert made.status == 0
+    assert created.status == 0
     serve().failed("SLUICEWAY_TOKEN_KEY")
     serve("--host", ANY_ADDRESS, token_key=TOKEN_KEY).failed("TLS")
 
@@ -133,13 +133,13 @@ def test_tokens_are_created_listed_and_revoked(
 
     token("list").failed("run `sluiceway migrate`")
     sluiceway("migrate", database_url=empty_database_url)
-    made = token(
+    created = token(
         "create", "--scope", "read:sales.", "--scope", "write", "--expires-in", "90d", "etl job"
     )
-    text = made.out.strip()
+    text = created.out.strip()
     assert text.startswith("slw_")
-    assert "not shown again" in made.err
-    assert text not in made.err
+    assert "not shown again" in created.err
+    assert text not in created.err
     token_id = text.split("_")[1]
     listed = token("list").out
     for word in (token_id, "etl job", "read:sales. write", "valid"):

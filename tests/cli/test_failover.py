@@ -34,31 +34,31 @@ def test_another_replica_takes_over_from_a_leader_that_hangs_dies_or_stops(
             return stack.enter_context(process("serve", "--port", "0", **variables))
 
         two = [replica(), replica()]
-        taken_over(url, two, signal.SIGSTOP)
-        # The replica that was suspended leads again.
-        last = taken_over(url, two, signal.SIGKILL)
-        taken_over(url, [last, replica()], signal.SIGTERM)
+        fail_over(url, two, signal.SIGSTOP)
+        # The suspended replica leads again.
+        last = fail_over(url, two, signal.SIGKILL)
+        fail_over(url, [last, replica()], signal.SIGTERM)
 
 
-def taken_over(url: str, replicas: list[Process], number: signal.Signals) -> Process:
-    """Send the leader a signal, and return its successor."""
-    leader, other = by_leadership(url, replicas)
+def fail_over(url: str, replicas: list[Process], number: signal.Signals) -> Process:
+    """Send a signal to the leader, wait for its successor, and return that."""
+    leader, other = leader_and_other(url, replicas)
     with Gateway(other.until(SERVING)) as gateway:
         before = gateway.channel(f"before-{number.name.lower()}", SCHEMA)
         leader.signal(number)
         began = time.monotonic()
         after = gateway.channel(f"after-{number.name.lower()}", SCHEMA, wait_s=60)
-        # The lease, and the delays of a busy machine.
+        # The lease, and time for a busy machine.
         assert time.monotonic() - began < LEASE_MS / 1000 + 20
-        assert by_leadership(url, replicas)[0] is other
-        # A leader that was only suspended finds that it does not lead any more.
+        assert leader_and_other(url, replicas)[0] is other
+        # A suspended leader notices that it no longer leads.
         leader.signal(signal.SIGCONT)
         assert gateway.channel(before.name).status == before.status
         assert gateway.channel(after.name).status == after.status
     return other
 
 
-def by_leadership(url: str, replicas: list[Process]) -> tuple[Process, Process]:
+def leader_and_other(url: str, replicas: list[Process]) -> tuple[Process, Process]:
     """Return the leader and the other replica."""
     database = Database(url)
     deadline = time.monotonic() + 180

@@ -16,13 +16,13 @@ from waiting import until
 
 @contextmanager
 def locked(database: Database) -> Iterator[Callable[[Process], bool]]:
-    """Hold the lock of migrations; give a function that says whether a process waits for it."""
+    """Hold the migration lock; yield a function that returns whether a process waits for it."""
     with database.engine.connect() as connection:
         connection = connection.execution_options(sluiceway_writes=True)
         with connection.begin():
             if database.dialect == "sqlite":
                 path = str(make_url(str(database.engine.url)).database)
-                yield lambda process: path in opened(process)
+                yield lambda process: path in open_files(process)
                 return
             lock = text("SELECT pg_advisory_xact_lock(:lock)")
             connection.execute(lock.bindparams(lock=revision._LOCK))
@@ -31,15 +31,15 @@ def locked(database: Database) -> Iterator[Callable[[Process], bool]]:
             yield lambda _process: connection.execute(waiting).scalar_one() == before + 2
 
 
-def opened(process: Process) -> set[str]:
+def open_files(process: Process) -> set[str]:
     """Return the open files of a process."""
-    found = set()
+    paths = set()
     for each in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
-            found.add(str(each.readlink()))
+            paths.add(str(each.readlink()))
         except FileNotFoundError:
             continue
-    return found
+    return paths
 
 
 def all_run(processes: list[Process]) -> bool:

@@ -1,4 +1,4 @@
-"""`sluiceway channels repair`, and readers and writers of a channel that was halted."""
+"""`sluiceway channels repair`, and readers and writers of a halted channel."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -28,8 +28,8 @@ def site(kafka: SharedKafka, sqlite: SQLite) -> Iterator[LedgerSite]:
     database = Database(url)
     options = {"kafka_bootstrap_servers": servers, "kafka_timeout_ms": 20_000}
     with running(database, url, **options) as rig:
-        made = rig.put(name, schema=DEFINITION, delivery="exactly_once")
-        assert made.status_code == 201, made.text
+        response = rig.put(name, schema=DEFINITION, delivery="exactly_once")
+        assert response.status_code == 201, response.text
         uid = use_topic(database, name, topic).uid
         yield LedgerSite(rig=rig, name=name, uid=uid, topic=topic)
     database.close()
@@ -65,7 +65,7 @@ def test_a_halted_channel_is_repaired_and_read_and_written_again(
         assert halted.value.code == "ledger_halted"
         refused = channel.writer()
         refused.write(readings(1))
-        # The batch is opened in the background, where no caller sees the refusal.
+        # The batch is opened in the background, so the refusal is raised later.
         until(lambda: refused.sender.failure is not None)
         with pytest.raises(Conflict, match=r"halted.*channels repair"):
             refused.close()
@@ -79,10 +79,10 @@ def test_a_halted_channel_is_repaired_and_read_and_written_again(
         with pytest.raises(Conflict, match="halted"):
             ids(channel)
 
-        done = command("repair", site.name, "--yes", "--reason", "a disk failed")
-        assert done.status == 0, done.err
-        assert done.out.splitlines()[-1].startswith(f"channel {site.name} is repaired")
-        # What this reader expects at the lost offsets is not what is there.
+        result = command("repair", site.name, "--yes", "--reason", "a disk failed")
+        assert result.status == 0, result.err
+        assert result.out.splitlines()[-1].startswith(f"channel {site.name} is repaired")
+        # This reader expects other records at the lost offsets.
         with pytest.raises(Conflict, match="was repaired") as repaired:
             reader.read(1, timeout=20)
         assert repaired.value.code == "ledger_repaired"

@@ -1,4 +1,4 @@
-"""`sluiceway serve` as a process: its limits, its interpreter, and its end."""
+"""`sluiceway serve` as a process: limits, interpreter settings, shutdown."""
 
 import gc
 import json
@@ -22,7 +22,7 @@ from sluiceway_gateway.cli.serve import _tuned_interpreter
 
 FILES = 256
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
-#: More connections than files may be open, each with half of a request.
+#: More connections than the limit of open files, each with half a request.
 CLIENTS = 300
 HALF = b"GET /v1/channels HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 SETTINGS = {"SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1", "SLUICEWAY_LOG_LEVEL": "warning"}
@@ -33,15 +33,15 @@ def database(sqlite: Databases) -> str:
     return sqlite.migrated()
 
 
-def served(running: Process) -> httpx.URL:
+def wait_for_url(running: Process) -> httpx.URL:
     return httpx.URL(running.until(r"serving on (\S+)"))
 
 
 def test_more_half_requests_than_open_files_do_not_block_other_clients(database: str) -> None:
     with process("serve", "--port", "0", SLUICEWAY_DATABASE_URL=database, **SETTINGS) as running:
-        # Before the process reads its limit, as it still imports its modules.
+        # The process is still importing modules, and has not read its limit.
         resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
-        url = served(running)
+        url = wait_for_url(running)
         assert running.until(r"at most (\d+) connections, not SLUICEWAY_MAX_CONNECTIONS=11000")
         with ExitStack() as held:
             for _ in range(CLIENTS):
@@ -65,7 +65,7 @@ def test_a_connection_without_a_tls_handshake_is_closed_early(
     }
     settings = SETTINGS | tls
     with process("serve", "--port", "0", SLUICEWAY_DATABASE_URL=database, **settings) as running:
-        url = served(running)
+        url = wait_for_url(running)
         trusted = ssl.create_default_context(cafile=str(authority.file))
         with socket.create_connection((url.host, url.port or 0), timeout=30) as silent:
             assert httpx.get(url.join("/livez"), verify=trusted).status_code == 200
@@ -83,8 +83,8 @@ def test_serve_shortens_the_switch_interval_and_restores_it() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def _unprovisioned(url: str) -> httpx.Response:
-    """Create a channel; return it once it reports that Kafka is away, its last change."""
+def _create_unprovisioned(url: str) -> httpx.Response:
+    """Create a channel, and return it after its last change, to BrokerUnavailable."""
     channel = httpx.put(f"{url}/v1/channels/one", json={"spec": {"schema": SCHEMA}})
     while "BrokerUnavailable" not in channel.text:
         seen = {"If-None-Match": channel.headers["ETag"]}
@@ -105,20 +105,20 @@ def _wait_for_a_change(url: str, channel: httpx.Response) -> httpx.Response:
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
 )
 def test_serve_answers_waiting_requests_before_it_ends(database: str, number: int) -> None:
-    # The end waits for calls to Kafka, which does not answer.
+    # Shutdown waits for calls to Kafka, which does not answer.
     settings = SETTINGS | {"SLUICEWAY_LOG_LEVEL": "info", "SLUICEWAY_KAFKA_TIMEOUT_MS": "200"}
     with process("serve", "--port", "0", SLUICEWAY_DATABASE_URL=database, **settings) as serving:
         url = serving.until(r"serving on (\S+)")
         assert httpx.get(f"{url}/livez").status_code == 200
         ready = httpx.get(f"{url}/readyz", timeout=30)
         assert (ready.status_code, ready.json()["kafka"]) == (503, False)
-        channel = _unprovisioned(url)
+        channel = _create_unprovisioned(url)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(_wait_for_a_change, url, channel)
             while "sluiceway_waiting_reads 1.0" not in httpx.get(f"{url}/metrics").text:
                 assert not waiting.done()
             assert serving.end(number) == 0
-            assert waiting.result(30).status_code == 304, "answered, not cut off"
+            assert waiting.result(30).status_code == 304, "the request must be answered"
     for line in serving.text.splitlines():
         assert line.startswith("serving on") or json.loads(line)["event"], "logs are JSON lines"
     assert "Traceback" not in serving.text

@@ -25,7 +25,7 @@ def fail(channel: Channel) -> None:
 
 @pytest.fixture
 def name(gateway_url: str) -> Any:
-    """A channel with a failed writer, and a reader of a group at work."""
+    """A channel with a failed writer, and a reading group."""
     name = f"status-{next(_numbers)}"
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(
@@ -37,8 +37,8 @@ def name(gateway_url: str) -> Any:
             reader.read(3, timeout=None)
             report = channel.report()
             while not report.groups or report.groups[0].lag_messages != 2:
-                found = channel._control.status(name, seen=report.etag, wait_s=20)
-                report = report if found is None else found
+                newer = channel._control.status(name, seen=report.etag, wait_s=20)
+                report = report if newer is None else newer
             yield name
 
 
@@ -49,9 +49,9 @@ def run(sluiceway: Sluiceway, gateway_url: str, *arguments: str) -> Run:
 def test_a_channels_status_is_shown_as_tables(
     sluiceway: Sluiceway, gateway_url: str, name: str
 ) -> None:
-    shown = run(sluiceway, gateway_url, name)
-    assert (shown.status, shown.err) == (0, "")
-    head, problem, _, heads, group, _, _, *endpoints = shown.out.splitlines()
+    result = run(sluiceway, gateway_url, name)
+    assert (result.status, result.err) == (0, "")
+    head, problem, _, heads, group, _, _, *endpoints = result.out.splitlines()
     assert head.startswith(f"channel {name} is ready, ")
     assert problem.startswith("error: writer load[0] has failed: KeyError (since 20")
     assert heads.split()[:3] == ["GROUP", "MEMBERS", "LAG"]
@@ -72,13 +72,13 @@ def test_the_status_names_the_batch_that_holds_readers_back(
                 writer.write([{"a": each} for each in range(5)])
             report = channel.report()
             while report.ledger is None or report.ledger.held_back_by is None:
-                found = channel._control.status(channel.name, seen=report.etag, wait_s=20)
-                report = report if found is None else found
-            shown = run(sluiceway, gateway_url, channel.name)
+                newer = channel._control.status(channel.name, seen=report.etag, wait_s=20)
+                report = report if newer is None else newer
+            result = run(sluiceway, gateway_url, channel.name)
     holder = report.ledger.held_back_by
     assert (holder.key, holder.owner, holder.held_messages) == ("monday", "nightly", 5)
     assert (report.partitions[0].stable, report.partitions[0].visible_end) == (0, 5)
-    _, commits, held, *_ = shown.out.splitlines()
+    _, commits, held, *_ = result.out.splitlines()
     assert commits == "commit 1, open batches: 1, 0 messages of no commit"
     assert held.startswith(
         "warning: the open batch 'monday' of 'nightly' holds readers back, 5 messages committed "
@@ -110,21 +110,21 @@ def test_watching_shows_each_state_until_it_is_interrupted(
     sluiceway: Sluiceway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[Any] = []
-    was = status._print
+    original = status._print
 
     def printing(documents: Any, **options: Any) -> None:
-        was(documents, **options)
+        original(documents, **options)
         shown.extend(documents)
         if len(shown) == 2:
             raise KeyboardInterrupt
-        # This and the reader's heartbeats change the status.
+        # The update and the reader's heartbeats change the status.
         with Gateway(gateway_url) as gateway:
             gateway.channel(name).update(labels={"seen": "once"})
 
     monkeypatch.setattr(status, "_print", printing)
-    done = run(sluiceway, gateway_url, name, "--watch", "--json")
-    assert done.status == 130
-    assert len(done.out.splitlines()) == 2
+    result = run(sluiceway, gateway_url, name, "--watch", "--json")
+    assert result.status == 130
+    assert len(result.out.splitlines()) == 2
     assert shown[0] != shown[1]
 
 

@@ -27,5 +27,5 @@ def test_tail_prints_committed_records_only(command: Command, channel: Channel) 
             writer.write([{"id": 3}])
             writer.flush()
 
-            shown = command("tail", channel.name, "--no-follow")
-            assert [json.loads(line)["id"] for line in shown.out.splitlines()] == [0, 1, 2]
+            result = command("tail", channel.name, "--no-follow")
+            assert [json.loads(line)["id"] for line in result.out.splitlines()] == [0, 1, 2]

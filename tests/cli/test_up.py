@@ -1,4 +1,4 @@
-"""`sluiceway up`: broker and gateway, their data, and refused arguments."""
+"""`sluiceway up`: broker, gateway, data, and refused arguments."""
 
 import signal
 import socket
@@ -78,4 +78,6 @@ def test_up_names_an_unusable_directory_or_address(sluiceway: Sluiceway, tmp_pat
     sluiceway("up", "--data", str(tmp_path / "data"), "--port", "0", "--host", ANY_ADDRESS).failed(
         "without tokens the gateway listens on loopback"
     )
-    assert not (tmp_path / "data" / "kafka").exists(), "refused before the broker starts"
+    assert not (tmp_path / "data" / "kafka").exists(), (
+        "arguments must be refused before the broker starts"
+    )

@@ -1,4 +1,4 @@
-"""Commands that wait say for what, end in time, and are interrupted without a traceback."""
+"""Waiting commands print the reason, time out, and end without a traceback on Ctrl-C."""
 
 import os
 import pty
@@ -26,7 +26,7 @@ COMMANDS = [
 
 @pytest.fixture
 def silent_url() -> Iterator[str]:
-    """A server that accepts connections and answers nothing."""
+    """The URL of a server that accepts connections and never answers."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -62,7 +62,7 @@ raise SystemExit(main())
 def test_ctrl_c_ends_a_waiting_command_without_a_traceback(
     silent_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So that only the signal ends it, even if this process is slow to send it.
+    # With a long timeout, only the signal can end the command.
     monkeypatch.setattr("processes.COMMAND", [sys.executable, "-c", PATIENT])
     with process("channels", "list", "--url", silent_url) as running:
         running.until("(waiting for the gateway)")
@@ -71,7 +71,7 @@ def test_ctrl_c_ends_a_waiting_command_without_a_traceback(
 
 
 @pytest.mark.parametrize("command", [("migrate",), ("token", "list"), ("serve",)])
-def test_a_command_that_waits_for_the_database_prints_that(
+def test_a_command_that_waits_for_the_database_prints_the_reason(
     silent_url: str, command: tuple[str, ...]
 ) -> None:
     address = silent_url.removeprefix("http://")
@@ -86,28 +86,28 @@ print_table(("WRITER", "CAUSE"), [("load[0]", "one two three " * 10 + "x" * 50),
 
 
 def in_terminal(columns: int) -> list[str]:
-    """Return what a terminal of this width gets."""
-    ours, theirs = pty.openpty()
+    """Return the lines printed to a terminal of this width."""
+    parent, child = pty.openpty()
     try:
         subprocess.run(
             [sys.executable, "-c", TABLE],
-            stdout=theirs,
+            stdout=child,
             check=True,
             env=os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"},
         )
-        os.close(theirs)
+        os.close(child)
         text = b""
         while True:
             try:
-                part = os.read(ours, 65536)
+                part = os.read(parent, 65536)
             except OSError:
-                # Linux reports the end of a terminal so.
+                # Linux reports the end of a terminal by an error.
                 break
             if not part:
                 break
             text += part
     finally:
-        os.close(ours)
+        os.close(parent)
     return text.decode().replace("\r", "").splitlines()
 
 

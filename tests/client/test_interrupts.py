@@ -84,10 +84,10 @@ def test_a_writer_interrupted_while_it_sends_earlier_records_fails(
     connection = topics.connect(each_format, partitions=1)
     writer = ChannelWriter(connection)
     # The thread that sends single records waits for the turn.
-    with writer._sender.turn:
+    with writer.sender.turn:
         write_singly(writer, 3)
         with monkeypatch.context() as patched:
-            patched.setattr(writer._sender._accumulator, "add", interrupting(KeyboardInterrupt()))
+            patched.setattr(writer.sender._accumulator, "add", interrupting(KeyboardInterrupt()))
             with pytest.raises(KeyboardInterrupt):
                 writer.flush()
     with pytest.raises(EndpointClosed, match="KeyboardInterrupt interrupted a writer"):
@@ -101,7 +101,7 @@ def test_a_writer_interrupted_between_encoding_and_sending_fails(
     writer = ChannelWriter(connection, batch_records=10)
     table = pa.Table.from_pylist(readings(15), schema=writer.schema.arrow)
     with monkeypatch.context() as patched:
-        patched.setattr(writer._sender.producer, "send", interrupting(KeyboardInterrupt()))
+        patched.setattr(writer.sender.producer, "send", interrupting(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             writer.write(table)
     with pytest.raises(EndpointClosed, match="KeyboardInterrupt interrupted a writer"):
@@ -117,10 +117,10 @@ def test_an_unexpected_error_in_the_background_is_raised_by_the_next_call(
     writer = ChannelWriter(topics.connect("avro", partitions=1))
     with monkeypatch.context() as patched:
         patched.setattr(RowBuffer, "drain", interrupting(MemoryError()))
-        with writer._sender.turn:
+        with writer.sender.turn:
             write_singly(writer, 3)
         with pytest.raises(MemoryError):
-            writer._sender._send_waiting()
+            writer.sender._send_waiting()
     with pytest.raises(EndpointClosed, match="MemoryError interrupted a writer"):
         writer.close()
 
@@ -132,8 +132,8 @@ def test_rows_prepared_by_another_writer_are_refused_by_their_own_call(topics: T
         ChannelWriter(connection, partitioner=lambda record, _: int(record["id"])) as other,
     ):
         with pytest.raises(OptionError, match="the partitioner returned 5 for record 1"):
-            other.write_prepared(one.prepare([*readings(1), *readings(1, 5)]))
-        assert other.write_prepared(one.prepare(readings(2))) == 2
+            other.sender.write_prepared(one.sender.prepare([*readings(1), *readings(1, 5)]))
+        assert other.sender.write_prepared(one.sender.prepare(readings(2))) == 2
     with ChannelReader(connection, until="now") as reader:
         assert sorted(record["id"] for record in reader) == [0, 1]
 
@@ -143,7 +143,7 @@ def test_without_a_new_thread_single_records_are_sent_in_turn(
 ) -> None:
     connection = topics.connect("avro", partitions=1)
     with ChannelWriter(connection) as writer:
-        sender, depths = writer._sender, []
+        sender, depths = writer.sender, []
         add = sender._accumulator.add
 
         def add_in_turn(batches: Any) -> Messages:

@@ -20,7 +20,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def rig(database: Database, database_url: str) -> Iterator[Rig]:
-    """A running gateway, open to loopback, without Kafka."""
+    """A running gateway on loopback, without Kafka."""
     with running(database, database_url) as rig:
         yield rig
 

@@ -1,4 +1,4 @@
-"""Hooks of Schemathesis, which runs in its own process: see test_openapi.py."""
+"""Hooks for Schemathesis, which test_openapi.py runs in a separate process."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ CHANNELS = json.loads(os.environ["CHANNELS"])
 """The specs and uids of existing channels, by name."""
 PLAIN, EXACTLY_ONCE = sorted(CHANNELS)
 _ENDS = ("close_channel", "delete_channel")
-#: Requests that begin something, with the fields that need no others.
+#: Operations that create something, with the fields that are enough for success.
 _REQUIRED = {
     "attach_endpoint": ("uid", "id", "session", "role"),
     "open_batch": ("uid", "key", "owner", "instance"),
@@ -55,8 +55,8 @@ def map_case(_context: HookContext, case: Case) -> Case:
     if linked and operation in _REQUIRED:
         required = {name: case.body[name] for name in _REQUIRED[operation] if name in case.body}
         number = f"{next(_NUMBERS):032x}"
-        own = {"key": number} if operation == "open_batch" else {"id": number, **_MEMBER}
-        case.body = required | own
+        identity = {"key": number} if operation == "open_batch" else {"id": number, **_MEMBER}
+        case.body = required | identity
         case.query.pop("listener", None)
     spec = case.body.get("spec")
     if channel and isinstance(spec, dict):
@@ -70,7 +70,7 @@ def map_case(_context: HookContext, case: Case) -> Case:
 
 
 def _with_integers(value: Any) -> Any:
-    """Replace numbers such as 1.0: JSON schemas have them as integers, and the gateway has not."""
+    """Replace numbers such as 1.0, which are integers to JSON schemas but not to the gateway."""
     if isinstance(value, dict):
         return {key: _with_integers(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -34,19 +34,19 @@ HERE = Path(__file__).parent
 TOKEN_KEY = "0123456789abcdef" * 2
 # Limits of fields are checked before Kafka is needed, so without Kafka random requests suffice.
 PHASES = {"up": "coverage,fuzzing", "down": "fuzzing"}
-# Streams of events have no end; test_status_events.py reads them.
+# Event streams do not end; test_status_events.py tests them.
 ENDLESS = "/events$"
 STATEFUL_S = 40
-# Avro, selectors and cursors have grammars beyond JSON schemas; which errors of the
-# server are right is checked by openapi_hooks.py.
+# JSON schemas cannot express the grammars of Avro, selectors and cursors. openapi_hooks.py checks
+# server errors.
 NOT_CHECKED = ["positive_data_acceptance", "not_a_server_error"]
-# Schemathesis' own list, and 414: invalid parameters may be too long for a URL.
+# The defaults of Schemathesis, and 414: invalid parameters may be too long for a URL.
 REFUSALS = [400, 401, 403, 404, 405, 406, 409, 414, 415, 422, 428, 429, "5xx"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gateway:
-    """A gateway that runs, and a token that may do everything."""
+    """A running gateway, a token with all permissions, and channels."""
 
     url: str
     token: str
@@ -60,7 +60,7 @@ class Gateway:
 
     @property
     def operations(self) -> int:
-        """How many there are that have an end."""
+        """The number of operations except for event streams."""
         paths: dict[str, Any] = self.document["paths"]
         return sum(len(each) for path, each in paths.items() if not re.search(ENDLESS, path))
 
@@ -69,7 +69,7 @@ class Gateway:
 def gateway(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
-    """A gateway with tokens, and Kafka as the parameter says."""
+    """A gateway with tokens, with or without Kafka."""
     servers, timeout_ms = "127.0.0.1:1", 100
     if request.param == "up":
         kafka: SharedKafka = request.getfixturevalue("kafka")
@@ -83,11 +83,11 @@ def gateway(
     )
     migrate(configuration.database_url.get_secret_value())
     app = create_app(configuration)
-    made = app.state.parts.tokens.create(label="fuzzer", scopes=["admin"])
+    token = app.state.parts.tokens.create(label="fuzzer", scopes=["admin"])
     with serving(app) as url:
         gateway = Gateway(
             url=url,
-            token=made.text.get_secret_value(),
+            token=token.text.get_secret_value(),
             kafka_is=request.param,
             document=app.openapi(),
             channels={},
@@ -131,7 +131,7 @@ def test_every_response_is_as_documented(gateway: Gateway, tmp_path: Path) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("gateway", ["up"], indirect=True)
 def test_responses_to_linked_requests_are_as_documented(gateway: Gateway, tmp_path: Path) -> None:
-    """Batches and endpoints are opened, used and ended, by the links of the document."""
+    """The links of the document lead from opening batches and endpoints to their use and end."""
     report = run_schemathesis(
         gateway, tmp_path, *("--phases", "stateful"), *("--max-time", str(STATEFUL_S))
     )
@@ -154,13 +154,13 @@ def run_schemathesis(gateway: Gateway, directory: Path, *options: str) -> dict[s
     ]
     (directory / "schemathesis.toml").write_text(
         f"[checks.negative_data_rejection]\nexpected-statuses = {json.dumps(REFUSALS)}\n"
-        # The document has its own links.
+        # Only the links of the document are followed.
         "[phases.stateful.inference]\nalgorithms = []\n"
     )
     variables = {
         "SCHEMATHESIS_HOOKS": "openapi_hooks",
         "PYTHONPATH": str(HERE),
-        # The characters of a codec are determined once, and stored there.
+        # Contains the character sets of codecs, which take long to compute.
         "HYPOTHESIS_STORAGE_DIRECTORY": str(storage_directory().path),
         "KAFKA_IS": gateway.kafka_is,
         "CHANNELS": json.dumps(gateway.channels),

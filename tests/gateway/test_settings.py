@@ -17,7 +17,7 @@ OBJECTS = {
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of the machine's own."""
+    """Remove the settings of the environment."""
     import os
 
     for name in list(os.environ):

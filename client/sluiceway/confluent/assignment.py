@@ -56,7 +56,8 @@ class Assignment:
         self.members: dict[str, ChannelMember] = {}
         self.outage: SluicewayError | None = None
         self.removals = 0
-        """Number of times that partitions were removed, so other members may read them."""
+        """Number of partitions that were removed after messages of them were returned, and before
+        these were committed, so other members may return them as well."""
         self._closed = False
         self.in_callback = False
         self.assigning: frozenset[Partition] = frozenset()
@@ -190,7 +191,9 @@ class Assignment:
 
     def remove(self, partitions: Collection[Partition]) -> None:
         """Stop reading these partitions."""
-        self.removals += bool(partitions)
+        for (channel, number), at in self.fetcher.consumed(partitions).items():
+            committed = self.members[channel].committed(number)
+            self.removals += committed is None or committed < at
         for channel, offsets in by_channel(self.fetcher.positions(partitions)).items():
             self.members[channel].record_positions(offsets)
             self.members[channel].remove(offsets)

@@ -31,7 +31,7 @@ CommitWith = Callable[
 class GroupMetadata:
     """The part of a consumer in this process that a transaction needs to commit its offsets.
 
-    `removals` returns the number of times that the consumer lost partitions.
+    `removals` returns the number of partitions that the consumer lost with uncommitted messages.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Transactions:
         self._produced = 0
         self._offsets: dict[tuple[str, int], TopicPartition] = {}
         self._group: GroupMetadata | None = None
-        # The consumer of the last transaction, and its number of lost partitions at the begin of
-        # this one. After further losses, its offsets must not be committed.
+        # The consumer of the last transaction, and its number of lost partitions at the end of that
+        # one. After further losses, its offsets must not be committed.
         self._last_group: GroupMetadata | None = None
         self._removals = 0
 
@@ -80,9 +80,6 @@ class Transactions:
     def begin(self) -> None:
         """Begin a transaction."""
         self._require(_State.READY)
-        self._clear()
-        if self._last_group is not None:
-            self._removals = self._last_group.removals()
         self._state = _State.OPEN
 
     def add(self, message: PendingMessage) -> None:
@@ -121,7 +118,7 @@ class Transactions:
             )
         last = self._last_group
         if last is None or last.commit_with != group.commit_with:
-            self._removals = group.removals()
+            self._removals = 0
         self._last_group = group
         self._offsets |= {(each.topic, each.partition): each for each in positions}
         self._group = group
@@ -180,8 +177,9 @@ class Transactions:
         if group.removals() != self._removals:
             raise refused(
                 KafkaError.ILLEGAL_GENERATION,
-                "partitions of the consumer were revoked during the transaction, and other members "
-                "read their messages: abort it, and continue at the committed offsets",
+                "partitions of the consumer were revoked after messages of them were returned, and "
+                "other members read these: abort the transaction, and continue at the committed "
+                "offsets",
             )
 
     def _deliver(self, deadline_s: float) -> None:
@@ -212,6 +210,8 @@ class Transactions:
     def _clear(self) -> None:
         self._topic, self._produced = None, 0
         self._offsets, self._group = {}, None
+        if self._last_group is not None:
+            self._removals = self._last_group.removals()
 
 
 def _failure(error: SluicewayError) -> KafkaError:

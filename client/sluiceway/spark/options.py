@@ -98,7 +98,8 @@ class OptionParser:
                 "of columns",
                 "save": "Spark passes the options of a table to no write, so name its channel in "
                 "each: INSERT INTO t WITH (path 'flights') SELECT ...",
-                "start": "Spark passes the options of a table to no write",
+                "start": "Spark passes the options of a table to no write, so name its channel in "
+                'each: .option("path", "flights").toTable("t")',
             }
             raise OptionError(
                 f'no channel is named: pass its name as in .{method}("flights"), in SQL as in '

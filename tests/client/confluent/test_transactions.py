@@ -9,7 +9,7 @@ import httpx
 import pytest
 from confluent_kafka import KafkaException
 
-from confluent_facade import Facade, at, error_code_of, poll_messages
+from confluent_facade import Facade, at, error_code_of, poll_messages, poll_until
 from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Channel
@@ -233,6 +233,36 @@ def test_a_transaction_whose_consumer_lost_its_partitions_is_refused(
     producer.abort_transaction(30)
     assert values(site, name) == [b"kept", b"kept"]
     assert reader.committed([at(source)])[0].offset == 4
+
+
+def test_a_transaction_whose_consumer_lost_a_partition_before_it_is_refused(
+    site: Facade, name: str, transactional: Callable[..., Producer], consumer: MakeConsumer
+) -> None:
+    source = site.channel(filled=10, partitions=2)
+    producer = transactional()
+    reader, other = (consumer(**{"auto.offset.reset": "earliest"}) for _ in range(2))
+    reader.subscribe([source])
+    found = poll_messages(reader, 20)
+    other.subscribe([source])
+    poll_until(lambda: len(reader.assignment()) == len(other.assignment()) == 1, reader, other)
+
+    def write() -> None:
+        producer.begin_transaction()
+        for message in found:
+            producer.produce(name, message.value())
+        positions = reader.position(reader.assignment())
+        producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
+        producer.commit_transaction(30)
+
+    error = abort_error(write)
+    assert error.txn_requires_abort()
+    assert error.code() == KafkaError.ILLEGAL_GENERATION
+    producer.abort_transaction(30)
+    assert values(site, name) == []
+    (held,) = reader.assignment()
+    found = [message for message in found if message.partition() == held.partition]
+    write()
+    assert len(values(site, name)) == 10
 
 
 def test_offsets_without_messages_are_committed(

@@ -181,7 +181,7 @@ def test_records_after_an_interrupted_flush_without_an_answer_are_not_lost_silen
     interrupt_commit(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         writer.flush()
-    way.lose_at(COMMIT, arrives=False)
+    way.drop_at(COMMIT, forward=False)
     with pytest.raises(EndpointClosed, match="later records were not written"):
         writer.write(readings(20, 10))
     writer.resolve()

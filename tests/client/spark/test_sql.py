@@ -1,6 +1,7 @@
 """Tables, views and INSERT INTO of channels in SQL."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -104,6 +105,23 @@ def test_a_stream_reads_a_table(spark: SparkSession, table: str) -> None:
     query.awaitTermination()
 
     assert seen == [0, 1, 2]
+
+
+def test_a_stream_writes_a_table_with_the_name_of_its_channel(
+    spark: SparkSession, gateway: Gateway, name: str, new_table: Table, tmp_path: Path
+) -> None:
+    source, table = new_table(f"{name}-in"), new_table(name)
+
+    def run(**options: str) -> None:
+        writer = spark.readStream.table(source).writeStream.options(**options)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).toTable(table).awaitTermination()
+
+    with pytest.raises(PySparkException, match=r"""\.option\("path", "flights"\)\.toTable"""):
+        run()
+    run(path=name)
+
+    assert all_ids(gateway.channel(name)) == [0, 0, 1, 1, 2, 2]
 
 
 def test_a_channel_cannot_be_overwritten_by_insert(spark: SparkSession, table: str) -> None:

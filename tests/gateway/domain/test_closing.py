@@ -1,4 +1,4 @@
-"""Unread records, and when a closing channel is closed."""
+"""Unread records, and the end of closing a channel."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

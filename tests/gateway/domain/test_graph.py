@@ -9,14 +9,14 @@ from sluiceway_gateway.graph.model import MAX_ENDPOINTS, GraphEndpoint, GraphJob
 def endpoint(
     number: int, channel: str, role: str, group: str = "", *, session: str = "s", **fields: Any
 ) -> GraphEndpoint:
-    given = {"state": State.STARTED, "health": Health.HEALTHY, "title": None, "spark": None}
+    defaults = {"state": State.STARTED, "health": Health.HEALTHY, "title": None, "spark": None}
     return GraphEndpoint(
         id=f"{number:04}",
         channel=channel,
         role=Role(role),
         group=group,
         session=session,
-        **(given | fields),
+        **(defaults | fields),
     )
 
 
@@ -92,7 +92,7 @@ def test_a_job_without_groups_has_its_title_as_name() -> None:
 
 
 def test_names_of_others_do_not_join_jobs() -> None:
-    """A session, an application and a query that look like a group's key are none."""
+    """Names of sessions, applications and queries are never confused with a group's key."""
     assert (
         len(
             jobs_of(

@@ -1,4 +1,4 @@
-"""Which messages a request reads: pages together show each message once, whatever happens."""
+"""Windows of messages: consecutive pages have each message once, in all conditions."""
 
 import json
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def message(partition: int, offset: int, timestamp_ms: int | None = 0) -> ReadMe
 
 @st.composite
 def logs(draw: st.DrawFn) -> dict[int, tuple[list[ReadMessage], tuple[Interval, ...]]]:
-    """By partition, messages with gaps between them, and runs of which each holds some."""
+    """By partition, messages with gaps, and runs that each contain some of them."""
     found = {}
     for partition in range(draw(st.integers(1, 4))):
         offsets = sorted(draw(st.sets(st.integers(0, 5_000), max_size=40)))
@@ -56,20 +56,20 @@ def views_of(log: dict[int, Any]) -> dict[int, PartitionView]:
 
 
 def run(progress: ReadProgress, log: dict[int, Any], stops: Sequence[int | None]) -> None:
-    """Read as Kafka gives messages; `stops` are how many a round reads before its time is over."""
+    """Read like Kafka; `stops` has the number of messages that each round reads in time."""
     left = list(stops)
     while windows := progress.windows():
         selected = progress.selection()
         stop = left.pop() if left else None
         read = {each: interval.end for each, interval in windows.items()}
-        given = 0
+        returned = 0
         for partition, (first, end) in windows.items():
             for each in log[partition][0]:
                 if first <= each.offset < end:
-                    if given == stop:
+                    if returned == stop:
                         read[partition] = min(read[partition], each.offset)
                         break
-                    given += 1
+                    returned += 1
                     selected.add(each)
         progress.record(windows, selected, read)
 
@@ -110,7 +110,7 @@ def test_pages_show_each_visible_message_once_and_in_order(
 
 @given(log=logs(), limit=st.integers(1, 30))
 def test_a_page_has_the_newest_messages_of_all_partitions(log: dict[int, Any], limit: int) -> None:
-    """Where each partition's timestamps grow, and no offset is without a message."""
+    """Windows by time, for increasing timestamps and offsets without gaps."""
     for messages, _ in log.values():
         times = sorted(each.timestamp_ms or 0 for each in messages)
         messages[:] = [

@@ -124,14 +124,14 @@ def sampled(
 
 
 def member(index: int = 0, size: int | None = 1, **facts: object) -> ReaderProgress:
-    given: dict[str, object] = {
+    defaults: dict[str, object] = {
         "group": "g",
         "mode": Mode.SHARED,
         "epoch": index + 1,
         "alive": True,
         "positions": {},
     }
-    return ReaderProgress(index=index, size=size, **(given | facts))  # type: ignore[arg-type]
+    return ReaderProgress(index=index, size=size, **(defaults | facts))  # type: ignore[arg-type]
 
 
 def lag_of(window: Sequence[Sample], *readers: ReaderProgress, key: str = "/g") -> GroupLag:
@@ -149,7 +149,7 @@ def test_a_track_has_lag_rates_and_the_age_of_the_next_message() -> None:
     assert (found.lags, found.lag_messages) == ([40, 0], 40)
     assert (found.read_rate, found.trend, found.drain_s) == (2.0, 2.0, None)
     assert write_rate(window) == 4.0
-    # The message 40 came when the end was at 40: after ten seconds.
+    # Message 40 was written ten seconds later, when the end was 40.
     assert found.since == [(START + timedelta(seconds=10)).timestamp(), None]
     assert found.behind_since == found.since[0]
     assert found.progress == [ProgressState.OK, ProgressState.OK]
@@ -177,7 +177,7 @@ def test_unknown_values_are_none() -> None:
     assert (found.since, found.since_or_before) == ([START.timestamp(), None], [True, False])
     # Without messages the lag is zero.
     assert lag_of([sampled(0, [9, 0], readers=alone)], *alone).lag_messages == 4
-    # Kafka was away.
+    # Kafka was unavailable.
     found = lag_of([sampled(0, [9, 9], readers=alone), sampled(1, [], readers=alone)], *alone)
     assert (found.lags, found.lag_messages, found.worst) == ([], None, None)
     assert write_rate([sampled(0, [9, 9]), sampled(1, [])]) is None
@@ -238,11 +238,11 @@ def test_the_age_of_a_message_older_than_the_samples_is_a_lower_bound() -> None:
     reader = [member(positions={0: 5, 1: 7})]
     window = [sampled(each, [9, 7 + each], readers=reader) for each in range(4)]
     found = lag_of(window, *reader)
-    # The message 5 of partition 0 was there before the first sample, 7 of partition 1 was not.
+    # Message 5 of partition 0 is older than the first sample, message 7 of partition 1 is not.
     assert found.since == [START.timestamp(), START.timestamp()]
     assert found.since_or_before == [True, False]
     assert (found.behind_since, found.behind_or_before) == (START.timestamp(), True)
-    # With the message of the other partition unknown, the oldest may be older too.
+    # If a message's age is unknown, the oldest message may be older.
     alone = [member(0, 2, positions={1: 7})]
     window = [sampled(each, [9, 7 + each], readers=alone) for each in range(4)]
     found = lag_of(window, *alone)
@@ -276,7 +276,7 @@ def test_after_an_idle_time_rates_are_those_since_the_last_sample() -> None:
 
 
 def test_without_a_reader_there_is_no_time_to_drain() -> None:
-    # Retention removes messages, and nobody reads.
+    # Retention removes messages that no reader has read.
     for reader in (member(positions={0: 0, 1: 0}), member(positions={0: 0, 1: 0}, alive=False)):
         window = [sampled(n, [90, 0], starts=[10 * n, 0], readers=[reader]) for n in range(4)]
         found = lag_of(window, reader)
@@ -307,7 +307,7 @@ def test_commits_without_a_member_give_a_time_to_drain() -> None:
 def test_a_position_is_never_before_the_commit() -> None:
     committed = [CommittedOffset(group="g", member=None, partition=0, offset=7)]
     found = offset_tracks([member(positions={0: 3}, epoch=4)], committed, partitions=1)["/g"]
-    # The holder is the reader all the same, so that its progress goes on.
+    # The holder is still the reader, and its progress continues.
     assert (found.position, found.holder) == ([7], [4])
 
 
@@ -368,7 +368,7 @@ def test_the_summary_of_a_channel_is_that_of_its_slowest_readers() -> None:
     assert summary.trend == behind.trend is not None
     assert summary.behind_since == behind.behind_since is not None
     assert not summary.behind_or_before
-    # One of unknown lag may be further behind.
+    # A partition with unknown lag may be further behind.
     unknown = lag_of([sampled(0, [], readers=quick)], *quick)
     summary = summarize([behind, unknown], None)
     assert summary.lag_messages is None

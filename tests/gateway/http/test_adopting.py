@@ -21,7 +21,7 @@ WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string",
 
 @pytest.fixture
 def near(database: Database, database_url: str, kafka: SharedKafka) -> Iterator[Rig]:
-    """A gateway that reaches Kafka, its loops held off."""
+    """A gateway with Kafka and without loops."""
     servers = kafka.bootstrap_servers
     with running(
         database, database_url, kafka_bootstrap_servers=servers, kafka_timeout_ms=20_000

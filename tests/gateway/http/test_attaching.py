@@ -60,14 +60,14 @@ def test_broadcast_members_and_writers_and_ungrouped_readers_have_all_partitions
 
 
 def test_a_repeated_attach_changes_nothing_however_late(flights: Site) -> None:
-    asked: dict[str, Any] = {"group": "g", "index": 0, "size": 2, "id": fresh_id()}
-    first = flights.post_attach(**asked)
+    request_body: dict[str, Any] = {"group": "g", "index": 0, "size": 2, "id": fresh_id()}
+    first = flights.post_attach(**request_body)
     flights.member(1, 2)
-    again = flights.post_attach(**asked)
+    again = flights.post_attach(**request_body)
     assert (again.status_code, again.json()) == (200, first.json())
     endpoint = first.json()["endpoint"]
     flights.detach(endpoint, "error", cause="out of memory")
-    late = flights.post_attach(**asked).json()["endpoint"]
+    late = flights.post_attach(**request_body).json()["endpoint"]
     assert (late["state"], late["epoch"]) == ("error", 1)
     alone = flights.post_attach(id=endpoint["id"][::-1])
     assert flights.post_attach(id=endpoint["id"][::-1]).json() == alone.json()
@@ -111,13 +111,13 @@ def test_ungrouped_endpoints_fence_no_other(flights: Site) -> None:
     ids=str,
 )
 def test_an_id_identifies_one_instance(flights: Site, other: dict[str, Any]) -> None:
-    asked: dict[str, Any] = {"group": "g", "index": 0, "size": 2, "id": fresh_id()}
-    flights.post_attach(**asked)
-    response = flights.post_attach(**(asked | other))
+    request_body: dict[str, Any] = {"group": "g", "index": 0, "size": 2, "id": fresh_id()}
+    flights.post_attach(**request_body)
+    response = flights.post_attach(**(request_body | other))
     assert (response.status_code, code(response)) == (409, "endpoint_id_reused")
     other_channel = site(flights.rig, "departures", partitions=4)
     other_channel.session = flights.session
-    assert code(other_channel.post_attach(**asked)) == "endpoint_id_reused"
+    assert code(other_channel.post_attach(**request_body)) == "endpoint_id_reused"
 
 
 @pytest.mark.parametrize(
@@ -175,16 +175,16 @@ def test_a_failed_member_of_the_old_size_is_fenced_when_it_changes(flights: Site
 
 
 def test_a_larger_group_grows_the_channel_and_gets_retry_after(flights: Site) -> None:
-    asked: dict[str, Any] = {"group": "g", "index": 5, "size": 6, "id": fresh_id()}
+    request_body: dict[str, Any] = {"group": "g", "index": 5, "size": 6, "id": fresh_id()}
     for _ in range(2):
-        response = flights.post_attach(**asked)
+        response = flights.post_attach(**request_body)
         assert (response.status_code, code(response)) == (409, "channel_not_ready")
         assert response.json()["retriable"]
     channel = flights.rig.http.get(flights.path).json()
     assert (channel["spec"]["partitions"], channel["metadata"]["generation"]) == (6, 2)
     assert flights.listed() == []
     flights.rig.observe("flights", Phase.READY)
-    assert flights.attach(**asked)["partitions"] == [5]
+    assert flights.attach(**request_body)["partitions"] == [5]
 
 
 def test_a_pinned_channel_does_not_grow(rig: Rig) -> None:
@@ -229,11 +229,11 @@ def test_an_unusable_channel_refuses_attaches(rig: Rig) -> None:
 
 
 def test_a_closed_channel_accepts_readers_and_lets_its_writers_finish(flights: Site) -> None:
-    asked = {"id": fresh_id()}
-    writer = flights.attach("writer", **asked)
+    request_body = {"id": fresh_id()}
+    writer = flights.attach("writer", **request_body)
     flights.rig.http.post(f"{flights.path}/close", json={"uid": flights.uid})
     assert code(flights.post_attach("writer")) == "channel_closed"
-    assert flights.attach("writer", **asked) == writer
+    assert flights.attach("writer", **request_body) == writer
     flights.attach("reader")
     assert flights.detach(writer, ends={"0": 7}).json()["ends"] == {"0": 7}
 

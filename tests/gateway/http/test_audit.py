@@ -1,4 +1,4 @@
-"""The audit trail: who changed a channel, when, and from what to what."""
+"""The audit trail: actor, time, old and new values of each change of a channel."""
 
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from sluiceway_gateway.provisioning.store import remove
 
 @pytest.fixture
 def ops(rig: Rig) -> Rig:
-    """A gateway that is used with the token `ops`."""
+    """A gateway, with a client that uses the token `ops`."""
     rig.http.headers.update(rig.token("admin", label="ops"))
     return rig
 

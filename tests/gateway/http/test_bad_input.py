@@ -16,7 +16,7 @@ JSON = {"Content-Type": "application/json"}
 def refused(
     rig: Rig, content: bytes, headers: dict[str, str] = JSON, *, status: int = 422
 ) -> dict[str, Any]:
-    """Send a body, see that it is refused and changed nothing, and return the problem."""
+    """Send a body, assert that it is refused and changes nothing, and return the problem."""
     response = rig.http.put(PATH, content=content, headers=headers)
     codes = {
         400: {"malformed_json"},

@@ -1,4 +1,4 @@
-"""Batches over HTTP: opened, committed, aborted, renewed; what readers see of them."""
+"""Batches over HTTP: opening, commits, aborts, renewals, and the visible runs."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ import pytest
 
 from endpoints import Site
 from gateways import Rig, code
-from ledger_sites import KNOWN, LedgerSite, digest, ledger_site, use_topic
+from ledger_sites import FEATURES, LedgerSite, digest, ledger_site, use_topic
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase
@@ -171,7 +171,7 @@ def test_a_lease_of_0_renews_nothing(ledger: LedgerSite) -> None:
 
 
 def beat(ledger: LedgerSite, *renews: str, number: int) -> None:
-    """Send a heartbeat of a process that runs these instances."""
+    """Send a heartbeat of a process with these running instances."""
     body = {"session": "5" * 32, "beat": number, "endpoints": [], "renews": renews}
     assert ledger.rig.http.post("/v1/heartbeats", json=body).status_code == 200
 
@@ -359,7 +359,7 @@ def test_a_channel_with_uncommitted_messages_at_its_end_is_drained_and_deleted(
     ledger: LedgerSite, kafka: SharedKafka
 ) -> None:
     rig = ledger.rig
-    rig.http.headers.update(KNOWN)
+    rig.http.headers.update(FEATURES)
     site = Site(rig=rig, name=ledger.name, uid=ledger.uid)
     ledger.commit(ledger.open(), {0: [(0, 10), (20, 30)], 1: [(0, 10)]})
     reader = site.member(group="g")
@@ -369,13 +369,13 @@ def test_a_channel_with_uncommitted_messages_at_its_end_is_drained_and_deleted(
         assert done.status_code == 200, done.text
 
     commit(1, (0, 10, 0), (1, 10, 0))
-    site.depart(reader)
+    site.detach(reader)
     refused = rig.http.delete(ledger.path, params={"uid": ledger.uid})
     assert code(refused) == "unread_data"
     assert "has not committed 20 messages of partition 0." in refused.json()["detail"]
     reader = site.member(group="g")
     commit(1, (0, 30, 0))
-    site.depart(reader)
+    site.detach(reader)
     # It may still commit the messages behind.
     batch = ledger.open("k2", "other")
     assert code(rig.http.delete(ledger.path, params={"uid": ledger.uid})) == "unread_data"
@@ -383,7 +383,7 @@ def test_a_channel_with_uncommitted_messages_at_its_end_is_drained_and_deleted(
     with closing(KafkaAdmin(kafka.bootstrap_servers)) as admin:
         drainer = Drainer(database=rig.database, topics=admin, clock=rig.clock)
         assert (drainer.run_once().closed, drainer.run_once().closing) == (0, 1)
-        ledger.ask_abort(batch)
+        ledger.post_abort(batch)
         assert drainer.run_once().closed == 1
     deleted = rig.http.delete(ledger.path, params={"uid": ledger.uid})
     assert deleted.status_code == 202, deleted.text

@@ -1,4 +1,4 @@
-"""Requests to ledgers that are refused, each with what to do, and without a trace."""
+"""Invalid requests to ledgers are refused with advice, and change nothing."""
 
 from typing import Any
 
@@ -114,8 +114,8 @@ def test_a_batch_of_another_channel_or_time_is_not_found(ledger: LedgerSite) -> 
     ],
 )
 def test_a_malformed_opening_is_refused(ledger: LedgerSite, change: dict[str, Any]) -> None:
-    asked = {"key": "k", "owner": "o", "instance": "i"}
-    response = ledger.post("batches", **(asked | change))
+    request_body = {"key": "k", "owner": "o", "instance": "i"}
+    response = ledger.post("batches", **(request_body | change))
     assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
@@ -132,9 +132,9 @@ def test_malformed_starts_are_refused(ledger: LedgerSite, start: str) -> None:
 def test_a_channel_with_at_least_once_delivery_has_no_batches(rig: Rig) -> None:
     uid = rig.put().json()["metadata"]["uid"]
     rig.observe("flights", Phase.READY)
-    asked = {"uid": uid, "key": "k", "owner": "o", "instance": "i"}
+    request_body = {"uid": uid, "key": "k", "owner": "o", "instance": "i"}
     for response in (
-        rig.http.post("/v1/channels/flights/batches", json=asked),
+        rig.http.post("/v1/channels/flights/batches", json=request_body),
         rig.http.get("/v1/channels/flights/committed", params={"uid": uid}),
         rig.http.get("/v1/channels/flights/commits"),
     ):
@@ -144,8 +144,8 @@ def test_a_channel_with_at_least_once_delivery_has_no_batches(rig: Rig) -> None:
 
 def test_a_channel_without_a_topic_has_no_batches_yet(rig: Rig) -> None:
     uid = rig.put(delivery="exactly_once").json()["metadata"]["uid"]
-    asked = {"uid": uid, "key": "k", "owner": "o", "instance": "i"}
-    response = rig.http.post("/v1/channels/flights/batches", json=asked)
+    request_body = {"uid": uid, "key": "k", "owner": "o", "instance": "i"}
+    response = rig.http.post("/v1/channels/flights/batches", json=request_body)
     assert (response.status_code, code(response)) == (409, "channel_not_ready")
     body = {"uid": uid, "instance": "i", "digest": digest({}), "records": 0, "counts": {}}
     response = rig.http.post(f"/v1/channels/flights/batches/{'0' * 32}/commit", json=body)
@@ -157,11 +157,11 @@ def test_batches_need_the_scope_write_and_reads_any(ledger: LedgerSite) -> None:
     reader = ledger.rig.token("read:flights")
     writer = ledger.rig.token("write:flights", label="w")
     other = ledger.rig.token("write:others", label="o")
-    asked = {"uid": ledger.uid, "key": "k", "owner": "o", "instance": "i"}
+    request_body = {"uid": ledger.uid, "key": "k", "owner": "o", "instance": "i"}
     http, path = ledger.rig.http, ledger.path
     for header in (reader, other):
-        assert code(http.post(f"{path}/batches", json=asked, headers=header)) == "forbidden"
-    opened = http.post(f"{path}/batches", json=asked, headers=writer).json()
+        assert code(http.post(f"{path}/batches", json=request_body, headers=header)) == "forbidden"
+    opened = http.post(f"{path}/batches", json=request_body, headers=writer).json()
     body = {"uid": ledger.uid, "instance": None, "cause": "c"}
     abort = f"{path}/batches/{opened['id']}/abort"
     assert code(http.post(abort, json=body, headers=writer)) == "forbidden"

@@ -21,7 +21,7 @@ def flights(shared_rig: Rig) -> Site:
 def send(
     flights: Site, endpoint: Any, change: Any = None, headers: dict[str, str] | None = None
 ) -> Any:
-    """Send a commit; `change` is the body in its place, or changes the body or the path."""
+    """Send a commit; `change` replaces the body, or changes the body or the path."""
     body = {
         "uid": flights.uid,
         "id": endpoint["id"],
@@ -117,7 +117,7 @@ def test_a_commit_needs_a_token_that_may_read_the_channel(rig: Rig) -> None:
         (rig.token("read:others"), 403),
     ]
     for headers, status in refused:
-        # The body is not read, and so nothing is said about it.
+        # The body is not read, so the response does not mention it.
         for body in (None, b"{", changed(number=0)):
             assert send(flights, reader, body, headers).status_code == status
     assert send(flights, reader, headers=good).status_code == 200
@@ -129,7 +129,7 @@ def test_a_bad_token_never_opens_a_write_transaction(rig: Rig) -> None:
     assert send(flights, reader, headers=good).status_code == 200
     unknown = {"Authorization": f"Bearer slw_{'0' * 16}_{'0' * 64}"}
     with rig.database.write():
-        # SQLite has no second writer: whatever needs one is refused after a while.
+        # SQLite has one writer: other writes are refused after a timeout.
         for headers in ({}, unknown, {"Authorization": "Bearer x"}):
             assert send(flights, reader, headers=headers).status_code == 401
 

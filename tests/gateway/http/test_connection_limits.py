@@ -42,7 +42,7 @@ def limited(databases: Databases, **settings: Any) -> Iterator[Rig]:
 
 @pytest.fixture(scope="module")
 def impatient(sqlite: Databases) -> Iterator[Rig]:
-    """A gateway to which a request has to come soon."""
+    """A gateway with a short timeout for requests."""
     with limited(sqlite, client_timeout_ms=int(TIMEOUT_S * 1000)) as rig:
         yield rig
 
@@ -50,7 +50,7 @@ def impatient(sqlite: Databases) -> Iterator[Rig]:
 @pytest.fixture(scope="module")
 def small(sqlite: Databases) -> Iterator[Rig]:
     """A gateway with few connections."""
-    # Its own client takes one of them.
+    # The client of the fixture takes one of them.
     with limited(sqlite, max_connections=CONNECTIONS) as rig:
         rig.http.close()
         yield rig
@@ -67,7 +67,7 @@ def connected(rig: Rig, *, receive_buffer: int | None = None) -> socket.socket:
 
 
 def answer_to(made: socket.socket, sent: bytes = b"") -> tuple[int, dict[str, str], Any]:
-    """Send it, and return the status, the headers and the JSON of the response."""
+    """Send data, and return the status, the headers and the JSON of the response."""
     made.sendall(sent)
     with made.makefile("rb") as file:
         status = int(file.readline().split()[1])
@@ -79,7 +79,7 @@ def answer_to(made: socket.socket, sent: bytes = b"") -> tuple[int, dict[str, st
 
 
 def refusal(made: socket.socket, sent: bytes = b"") -> tuple[int, str]:
-    """Return the status and the code of a problem, after which the connection is closed."""
+    """Return the status and code of a problem; assert that the connection is closed then."""
     status, headers, problem = answer_to(made, sent)
     assert headers["content-type"] == "application/problem+json"
     assert headers["connection"] == "close"
@@ -89,7 +89,7 @@ def refusal(made: socket.socket, sent: bytes = b"") -> tuple[int, str]:
 
 
 def sent_until_refused(made: socket.socket, begin: bytes, pieces: Iterator[bytes]) -> int:
-    """Send without an end, and return how much of it went out before the gateway closed."""
+    """Send data until the gateway closes the connection, and return the number of bytes."""
     sent = 0
     try:
         made.sendall(begin)
@@ -103,7 +103,7 @@ def sent_until_refused(made: socket.socket, begin: bytes, pieces: Iterator[bytes
 
 
 def is_cut(made: socket.socket, sent: bytes) -> bool:
-    """Whether the gateway has closed a connection on which more is sent."""
+    """Return whether the gateway has closed a connection, by sending more data."""
     try:
         made.sendall(sent)
     except ConnectionError:
@@ -168,7 +168,7 @@ def test_a_request_head_within_the_limits_is_accepted(small: Rig) -> None:
             made, b"GET /livez?" + b"a" * (MAX_URL_BYTES - 8) + b" HTTP/1.1\r\n" + headers + b"\r\n"
         )
         assert (status, problem["code"]) == (422, "invalid_request")
-        # The next request on the connection has all of the limits again.
+        # The limits start anew for the next request on the connection.
         assert answer_to(made, GET + headers + b"\r\n")[0] == 200
 
 
@@ -256,7 +256,7 @@ def test_the_longest_idle_connection_is_closed_at_the_limit(small: Rig) -> None:
 
 @pytest.fixture
 def all_busy(small: Rig) -> Iterator[None]:
-    """As many requests wait for a change as there are connections."""
+    """All connections have a request that waits for a change."""
     with httpx.Client(base_url=small.url) as http:
         body = {"spec": {"schema": SCHEMA}}
         tag = http.put("/v1/channels/watched", json=body).headers["ETag"]

@@ -81,7 +81,7 @@ def test_an_invalid_origin_is_refused(shared_rig: Rig, origin: str) -> None:
 
 
 def routes(rig: Rig) -> list[tuple[str, str]]:
-    """Every method and path of the API that is not public, with names that can be."""
+    """Return the method and path of each non-public route, with valid names."""
     names = {"name": "flights", "group": "g", "id": "0" * 32}
     return [
         (method, re.sub("{(.+?)}", lambda found: names.get(found[1], "1"), route.path_format))
@@ -92,12 +92,15 @@ def routes(rig: Rig) -> list[tuple[str, str]]:
 
 
 def head(rig: Rig, method: str, path: str, **headers: str) -> socket.socket:
-    """Send the head of a request whose body does not follow."""
+    """Send the head of a request without its body."""
     host = httpx.URL(rig.url)
     assert host.port is not None
     sent = socket.create_connection((host.host, host.port), timeout=10)
-    given = {"Host": host.netloc.decode(), "Content-Length": "1000", **JSON, **headers}
-    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
+    sent_headers = {"Host": host.netloc.decode(), "Content-Length": "1000", **JSON, **headers}
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        *(f"{name}: {value}" for name, value in sent_headers.items()),
+    ]
     sent.sendall("\r\n".join([*lines, "", "{"]).encode())
     return sent
 
@@ -111,10 +114,10 @@ def status(sent: socket.socket) -> int:
 def test_no_route_reads_the_body_of_an_unauthenticated_request(rig: Rig, token: str | None) -> None:
     rig.token("admin")
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    asked = routes(rig)
-    assert ("PUT", "/v1/channels/flights/groups/g/offsets") in asked
-    answered = [(path, status(head(rig, method, path, **headers))) for method, path in asked]
-    assert answered == [(path, 401) for _, path in asked]
+    all_routes = routes(rig)
+    assert ("PUT", "/v1/channels/flights/groups/g/offsets") in all_routes
+    answered = [(path, status(head(rig, method, path, **headers))) for method, path in all_routes]
+    assert answered == [(path, 401) for _, path in all_routes]
 
 
 def test_the_body_of_a_request_with_a_revoked_token_is_not_read(rig: Rig) -> None:

@@ -52,7 +52,7 @@ def test_an_unavailable_database_is_503_on_every_route_until_it_returns(
     database: Database, database_url: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if database.dialect == "sqlite":
-        # Its tables are away, as with a volume that is not mounted.
+        # The tables are missing, as without a mounted volume.
         path = Path(database_url.removeprefix("sqlite:///"))
         with running(database, database_url) as rig:
             uid = rig.put().json()["metadata"]["uid"]
@@ -84,7 +84,7 @@ def test_an_unavailable_database_is_503_on_every_route_until_it_returns(
 def test_a_gateway_whose_file_another_process_locks_is_not_ready(
     sqlite: SQLite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Kafka is away as well, which would be waited for.
+    # Kafka is unavailable, too; requests would wait for it.
     monkeypatch.setattr(health, "_TIMEOUT_S", 0.1)
     url = sqlite.migrated()
     database = Database(url)

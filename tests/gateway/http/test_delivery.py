@@ -1,4 +1,4 @@
-"""The delivery of a channel: fixed, shown, and known to its clients."""
+"""The delivery of a channel: fixed at creation, shown, and required to be known by clients."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ PATH = "/v1/channels/flights"
 
 
 def ready(rig: Rig, **spec: Any) -> str:
-    """Make a channel with exactly-once delivery, and return its uid."""
+    """Create a channel with exactly-once delivery, and return its uid."""
     made = rig.put(delivery="exactly_once", **spec)
     assert made.status_code == 201, made.text
     rig.observe("flights", Phase.READY)
@@ -56,14 +56,14 @@ def test_the_delivery_cannot_be_changed(rig: Rig, was: str) -> None:
 def test_settings_that_could_lose_uncommitted_records_are_refused(
     rig: Rig, setting: str, value: str
 ) -> None:
-    asked = {"config": {setting: value}}
-    response = rig.put(delivery="exactly_once", **asked)
+    changed_spec = {"config": {setting: value}}
+    response = rig.put(delivery="exactly_once", **changed_spec)
     assert (response.status_code, code(response)) == (422, "invalid_request")
     assert response.json()["errors"][0]["pointer"] == f"/spec/config/{setting}"
     assert "at_least_once" in response.json()["detail"]
     ready(rig)
-    assert code(rig.put(**asked)) == "invalid_request"
-    assert rig.put("plain", **asked).status_code == 201
+    assert code(rig.put(**changed_spec)) == "invalid_request"
+    assert rig.put("plain", **changed_spec).status_code == 201
 
 
 def test_an_unknown_delivery_is_refused(shared_rig: Rig) -> None:

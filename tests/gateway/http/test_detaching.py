@@ -121,7 +121,7 @@ def test_a_failed_writer_without_records_leaves_its_place_unchanged(flights: Sit
 
     assert fails({}) == {}
     assert not flights.member(role="writer")["took_over"]
-    # The end offsets of the superseded one are unknown.
+    # The end offsets of the superseded writer are unknown.
     assert fails({}) is None
     assert fails() is None
     flights.detach(flights.member(role="writer"), ends={"0": 120})
@@ -148,7 +148,7 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
 
     failed = flights.member(role="writer", group="unknown")
     flights.detach(failed, "error", cause="out of memory")
-    # Kafka is away here.
+    # Kafka is unavailable here.
     response = dismiss(failed)
     assert (response.status_code, code(response)) == (503, "kafka_unavailable")
     assert "The end offsets of the endpoint" in response.json()["detail"]
@@ -170,7 +170,7 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     assert again["superseded"]
     assert flights.listed(group="told")[0]["ends"] == {"0": 5}
     assert not flights.member(role="writer", group="told")["took_over"]
-    # Its topic is deleted: nothing is left to read.
+    # The topic is deleted, so there is nothing to read.
     flights.rig.observe(flights.name, Phase.FAILED)
     assert dismiss(failed).json()["superseded"]
     assert flights.listed(group="unknown") == []
@@ -228,7 +228,7 @@ def test_a_long_poll_of_endpoints_ends_only_on_their_changes(flights: Site) -> N
             httpx.get, path, headers={"If-None-Match": tag}, params={"wait": 30}, timeout=60
         )
         until(lambda: watch.waiting == 1)
-        # The channel's own state is another thing.
+        # The state of the channel itself does not matter.
         flights.rig.put(partitions=5)
         flights.attach()
         response = waiting.result(20)

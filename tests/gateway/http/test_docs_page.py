@@ -1,4 +1,4 @@
-"""/docs: served by the gateway alone, from the files of npm's swagger-ui-dist."""
+"""/docs: served from the gateway only, with the files of npm's swagger-ui-dist."""
 
 import hashlib
 import re
@@ -178,7 +178,7 @@ def test_every_body_has_an_example_that_the_gateway_accepts(rig: Rig) -> None:
     for name, (method, path, example) in found.items():
         path = path.replace("/id/", f"/{'0' * 32}/").replace("/slice", "/0")
         response = rig.http.request(method, path, json=example)
-        # The channel and the endpoint of the examples are not there.
+        # The channel and the endpoint of the examples do not exist.
         assert response.status_code in (200, 201, 404, 409), (name, response.text)
     assert rig.http.get("/v1/channels/name").json()["spec"]["partitions"] == 4
 

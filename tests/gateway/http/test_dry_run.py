@@ -13,7 +13,7 @@ OTHER_SCHEMA = {**SCHEMA, "fields": [{"name": "b", "type": "string"}]}
 
 
 def _stored(rig: Rig) -> tuple[int, int]:
-    """The number of schemas and of stored responses."""
+    """Return the numbers of schemas and of stored responses."""
     with rig.database.read() as tx:
         return tuple(len(tx.execute(select(each)).all()) for each in (schemas, requests))  # type: ignore[return-value]
 

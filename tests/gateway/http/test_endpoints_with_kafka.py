@@ -32,15 +32,20 @@ def channel(gateway_url: str) -> Any:
 def attach(channel: Any, **body: Any) -> httpx.Response:
     http, resource = channel
     metadata = resource["metadata"]
-    asked = {"uid": metadata["uid"], "id": fresh_id(), "session": fresh_id(), "role": "reader"}
+    request_body = {
+        "uid": metadata["uid"],
+        "id": fresh_id(),
+        "session": fresh_id(),
+        "role": "reader",
+    }
     response: httpx.Response = http.post(
-        f"/v1/channels/{metadata['name']}/endpoints", json=asked | body
+        f"/v1/channels/{metadata['name']}/endpoints", json=request_body | body
     )
     return response
 
 
 def until_list(channel: Any, holds: Any) -> Any:
-    """Wait, as clients do, until the list of endpoints is as wanted."""
+    """Wait, as clients do, until the list of endpoints matches."""
     http, resource = channel
     path = f"/v1/channels/{resource['metadata']['name']}/endpoints"
     deadline, tag = time.monotonic() + 180, '"none"'
@@ -66,10 +71,10 @@ def test_a_dead_writer_is_lost_with_the_watermarks_as_its_end_offsets(
     (found,) = until_list(channel, lambda items: items[0]["lost_at"] is not None)
     assert (found["health"], found["state"]) == ("lost", "opened")
     assert found["lost_at"] == {"0": 0, "1": 3}
-    # It was only slow.
+    # The endpoint was only slow.
     report = {"id": writer["id"], "epoch": writer["epoch"], "state": "started"}
-    asked = {"session": session, "beat": 1, "endpoints": [report]}
-    (reply,) = channel[0].post("/v1/heartbeats", json=asked).json()["endpoints"]
+    request_body = {"session": session, "beat": 1, "endpoints": [report]}
+    (reply,) = channel[0].post("/v1/heartbeats", json=request_body).json()["endpoints"]
     assert (reply["status"], reply["health"]) == ("ok", "healthy")
     (event,) = [
         each
@@ -87,7 +92,7 @@ def test_dismissing_a_lost_writer_keeps_all_its_records(channel: Any, kafka: Sha
     session = fresh_id()
     writer = attach(channel, role="writer", session=session).json()["endpoint"]
     until_list(channel, lambda items: items[0]["lost_at"] is not None)
-    # It continued to write without the gateway's knowledge.
+    # The writer continued without the gateway's knowledge.
     producer.produce(resource["status"]["topic"]["name"], b"x", partition=1)
     producer.flush(30)
     path = f"/v1/channels/{resource['metadata']['name']}/endpoints"
@@ -95,21 +100,21 @@ def test_dismissing_a_lost_writer_keeps_all_its_records(channel: Any, kafka: Sha
     assert http.delete(f"{path}/{writer['id']}", params={"uid": uid}).status_code == 200
     (found,) = http.get(path).json()["items"]
     assert (found["state"], found["health"], found["ends"]) == ("closed", "healthy", {"1": 1})
-    # It learns of it.
+    # The writer learns that it is fenced.
     report = {"id": writer["id"], "epoch": writer["epoch"], "state": "started"}
-    asked = {"session": session, "beat": 1, "endpoints": [report]}
-    (reply,) = http.post("/v1/heartbeats", json=asked).json()["endpoints"]
+    request_body = {"session": session, "beat": 1, "endpoints": [report]}
+    (reply,) = http.post("/v1/heartbeats", json=request_body).json()["endpoints"]
     assert reply["status"] == "fenced"
 
 
 def test_a_group_larger_than_its_channel_gets_a_partition_each_after_growth(
     channel: Any,
 ) -> None:
-    asked = {"group": "g", "index": 4, "size": 5, "id": fresh_id(), "session": fresh_id()}
+    request_body = {"group": "g", "index": 4, "size": 5, "id": fresh_id(), "session": fresh_id()}
     http, resource = channel
     path = f"/v1/channels/{resource['metadata']['name']}"
     deadline = time.monotonic() + 180
-    while (response := attach(channel, **asked)).status_code == 409:
+    while (response := attach(channel, **request_body)).status_code == 409:
         assert response.json()["code"] == "channel_not_ready"
         assert time.monotonic() < deadline
         tag = http.get(path).headers["etag"]

@@ -21,8 +21,8 @@ def post(flights: Site, path: str, body: Any, headers: dict[str, str] | None = N
 
 
 def asking(flights: Site, **changes: Any) -> Any:
-    asked = {"uid": flights.uid, "id": fresh_id(), "session": flights.session}
-    return asked | {"role": "reader"} | changes
+    request_body = {"uid": flights.uid, "id": fresh_id(), "session": flights.session}
+    return request_body | {"role": "reader"} | changes
 
 
 MEMBER: dict[str, Any] = {"group": "g", "index": 0, "size": 2}
@@ -149,7 +149,7 @@ def test_attaching_and_heartbeats_need_their_scopes(rig: Rig) -> None:
     ):
         assert post(flights, attach, asking(flights), headers).status_code == status
         response = heartbeat(headers)
-        # Whether a token may report an endpoint is answered for each endpoint.
+        # The permission to report is checked for each endpoint.
         assert response.status_code == (401 if status == 401 else 200)
         if status == 403:
             assert response.json()["endpoints"][0]["status"] == "refused"
@@ -173,7 +173,7 @@ def test_a_revoked_token_is_refused_at_once(rig: Rig) -> None:
     for request, expected in requests:
         token = rig.token("read:flights")
         assert request(token).status_code == expected
-        # The gateway knows it from the request before, and is asked about it no less.
+        # A known endpoint of an earlier request is checked again.
         rig.tokens.revoke(token["Authorization"].split("_")[1])
         assert request(token).status_code == 401
 
@@ -238,7 +238,7 @@ def test_a_status_shows_the_current_state_of_each_endpoint(flights: Site) -> Non
             assert each.pop("progress", None) is None
             assert each.pop("lag_messages", None) is None
         for each in (*found["readers"], *found["writers"]):
-            # Only the status has it, so a list is the same after a heartbeat without news.
+            # Only the status has it, so a heartbeat without changes leaves a list unchanged.
             del each["last_heartbeat_at"]
         listed = flights.listed()
         for role in ("reader", "writer"):
@@ -250,7 +250,7 @@ def test_a_status_shows_the_current_state_of_each_endpoint(flights: Site) -> Non
     writer = flights.attach("writer")
     members = [flights.member(index, size=2) for index in (0, 1)]
     is_shown()
-    # Counters alone are shown with the next thing that changes.
+    # Changes of counters only are shown after the next other change.
     flights.beat(*(report(each, counters={"records": 3}) for each in (writer, *members)))
     flights.beat(report(writer, "started", payload={"at": 1}), report(members[0]))
     is_shown()

@@ -17,7 +17,7 @@ def graph(rig: Rig, name: str, **headers: str) -> Any:
 
 
 def chain(rig: Rig, *names: str, prefix: str = "job") -> list[Site]:
-    """Make channels, and between each two of them a job that reads one and writes the other."""
+    """Create channels, and between consecutive ones a job that reads one and writes the other."""
     sites = [site(rig, name) for name in names]
     for number, (before, after) in enumerate(pairwise(sites)):
         before.session = after.session = fresh_id()

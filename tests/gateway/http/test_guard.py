@@ -21,7 +21,7 @@ BODY = {"spec": {"schema": SCHEMA}}
 
 
 def requests_of_private_routes(rig: Rig) -> list[tuple[str, str]]:
-    """Return method and path of everything that the application does not serve to everybody."""
+    """Return the method and path of each non-public route."""
     found = []
     for route in rig.app.routes:
         assert isinstance(route, Route), "a mount would need a guard and a test of its own"
@@ -34,7 +34,7 @@ def requests_of_private_routes(rig: Rig) -> list[tuple[str, str]]:
 
 
 def foreign_token(rig: Rig) -> str:
-    """Return a token that another gateway's key made for a database like this one."""
+    """Return a token that was created with another gateway's key."""
     other = Tokens(rig.database, SecretStr("another key, another key, another"), clock=rig.clock)
     return other.create(label="foreign", scopes=["admin"]).text.get_secret_value()
 

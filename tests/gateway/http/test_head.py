@@ -15,7 +15,7 @@ VARYING = {"date", "x-request-id"}
 
 
 def request(rig: Rig, method: str, path: str, *headers: str) -> tuple[int, dict[str, str], bytes]:
-    """Return what comes until the gateway ends the connection."""
+    """Return all data until the gateway closes the connection."""
     address = urlsplit(rig.url)
     lines = [f"{method} {path} HTTP/1.1", f"Host: {address.netloc}", "Connection: close", *headers]
     with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
@@ -35,11 +35,11 @@ def paths(rig: Rig) -> list[str]:
     """The path of each route that takes GET."""
     flights = site(rig)
     reader = flights.member()
-    given = {"name": "flights", "id": reader["id"], "group": "g", "schema_id": "1"}
-    given |= {"topic": "absent", "broker_id": "1", "file": "start.js"}
-    given |= {"subject": "flights-value", "version": "1", "path": "absent"}
+    parameters = {"name": "flights", "id": reader["id"], "group": "g", "schema_id": "1"}
+    parameters |= {"topic": "absent", "broker_id": "1", "file": "start.js"}
+    parameters |= {"subject": "flights-value", "version": "1", "path": "absent"}
     return [
-        each.path_format.format_map(given)
+        each.path_format.format_map(parameters)
         for each in readable(rig)
         if not each.path.endswith(("/events", "/metrics"))
     ]

@@ -21,7 +21,7 @@ def flights(rig: Rig) -> Site:
 
 
 def record(flights: Site, write_rate: float | None = None, **lags: int | None) -> None:
-    """Write a point of the present, ten seconds after the one before."""
+    """Write a point at the current time, ten seconds after the previous one."""
     at_s = FINEST.start(flights.rig.clock().timestamp())
     groups = {
         name.removeprefix("_"): GroupPoint(

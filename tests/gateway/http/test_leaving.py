@@ -59,7 +59,7 @@ def test_a_closing_channel_is_closed_when_its_last_writer_has_ended(
     assert (drainer.run_once().closing, drainer.run_once().changed) == (1, 0)
     flights.detach(first)
     assert (drainer.run_once().changed, drainer.run_once().changed) == (1, 0)
-    # One that failed has ended too, and so has one that is lost.
+    # Failed and lost endpoints have ended, too.
     flights.detach(second, "error")
     assert drainer.run_once().closed == 1
     assert flights.rig.http.get(flights.path).json()["status"]["phase"] == "closed"
@@ -74,7 +74,7 @@ def test_closing_awaits_ungrouped_readers_and_groups_until_kafka_reports_offsets
     flights.detach(loner)
     drainer.run_once()
     assert drained(close(flights))[0] == "EndsUnknown"
-    # It has committed nothing, and has no open member.
+    # The group has no commit and no open member.
     flights.detach(member)
     assert drainer.run_once().closed == 1
 
@@ -128,5 +128,5 @@ def test_a_forced_deletion_does_not_check_for_unread_records(flights: Site) -> N
     flights.member()
     flights.attach("writer")
     assert delete(flights, force="true").json()["status"]["phase"] == "deleting"
-    # A repeat returns the same.
+    # A repeated request gets the same response.
     assert delete(flights).status_code == 202

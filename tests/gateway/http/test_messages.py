@@ -1,4 +1,4 @@
-"""Messages over HTTP: read from Kafka and decoded, written by hand."""
+"""Messages over HTTP: reading, decoding, and writing by hand."""
 
 import base64
 import itertools
@@ -307,7 +307,7 @@ def test_partitions_and_offsets_out_of_range_are_refused_with_the_valid_range(
     assert "time zone" in refused(http, channel, 422, invalid, since="2026-01-01T00:00:00")
     for given in ("yesterday", "0.5", "1767225600", "2026-01-01"):
         assert "ISO 8601" in refused(http, channel, 422, invalid, since=given)
-    # A plus that is not escaped.
+    # An unescaped plus sign.
     assert "%2B01:00" in refused(http, channel, 422, invalid, since="2026-01-01T00:00:00 01:00")
     assert "not together" in refused(
         http, channel, 422, invalid, start="earliest", since="2026-01-01T00:00:00Z"
@@ -357,7 +357,7 @@ def test_reading_leaves_no_trace_in_the_channel(http: httpx.Client, gateway: Gat
 def test_compacted_topics_are_read_over_their_gaps(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
-    """As after transactions, whose markers take offsets."""
+    """Offsets without messages, like those of transaction markers."""
     channel = channel_of(gateway, None, format="bytes")
     for number in range(4):
         topics.produce_in_transaction(channel.status.topic.name, 0, [str(number).encode()])

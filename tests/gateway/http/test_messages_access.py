@@ -1,4 +1,4 @@
-"""Who may read and write messages, and answers without Kafka."""
+"""Permissions to read and write messages, and responses without Kafka."""
 
 import threading
 

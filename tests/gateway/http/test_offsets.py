@@ -103,7 +103,7 @@ def test_a_commit_is_atomic(flights: Site) -> None:
         response = flights.commit(reader, 2, (0, 8, 0), wrong)
         assert (response.status_code, code(response)) == (409, problem)
     assert flights.committed() == [(2, 5, 3)]
-    # The number was not used up.
+    # The number can be used again.
     assert flights.commit(reader, 2, (0, 8, 0), (2, 5, 3)).status_code == 200
     assert flights.committed() == [(0, 8, 0), (2, 5, 3)]
 

@@ -39,10 +39,10 @@ def test_missing_messages_are_returned_by_partition(flights: Site) -> None:
         ],
     }
     assert asked(flights, {"0": 5, "1": 9}).json()["passed"]
-    # In the middle of the message before the end, that one is not done.
+    # A position within the last message does not pass it.
     flights.commit(reader, 2, (0, 6, 3))
     assert not asked(flights, {"0": 7}).json()["passed"]
-    # A known group has passed every offset that was never written.
+    # A known group has passed all offsets that were never written.
     assert asked(flights, {}).json()["passed"]
 
 

@@ -1,4 +1,4 @@
-"""The registry, as its clients see it; the HTTP interface of Confluent Schema Registry."""
+"""The HTTP interface of Confluent Schema Registry, with its clients."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def client(rig: Rig) -> Iterator[SchemaRegistryClient]:
 
 
 def channel_of(rig: Rig, name: str = "flights", **spec: Any) -> dict[str, Any]:
-    """Make a channel with two versions of its schema."""
+    """Create a channel with two versions of its schema."""
     rig.put(name, **spec)
     response = rig.http.put(f"/v1/channels/{name}", json={"spec": {"schema": WIDER}})
     assert response.status_code == 200, response.text

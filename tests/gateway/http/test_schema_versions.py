@@ -16,7 +16,7 @@ PATH = "/v1/channels/flights"
 
 
 def schema(**fields: Any) -> dict[str, Any]:
-    """Return SCHEMA with further fields; `...` makes one that has no default."""
+    """Return SCHEMA with further fields; the default `...` stands for none."""
     more = [
         {"name": name, "type": "string"} | ({} if default is ... else {"default": default})
         for name, default in fields.items()
@@ -113,7 +113,7 @@ def test_compatible_schemas_are_accepted(
 def test_compatibility_is_checked_against_every_version(rig: Rig) -> None:
     rig.put(schema=NEEDY, compatibility="none")
     update(rig, schema=SCHEMA)
-    # The newest has no b, the first has: as a long it could not be read.
+    # The first version has a field b that a long could not read; the newest has none.
     clash = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "long", "default": 0}]}  # type: ignore[misc]
     response = update(rig, schema=clash, compatibility="backward")
     assert (response.status_code, code(response)) == (409, "schema_incompatible")
@@ -151,7 +151,7 @@ def test_a_schema_of_too_many_fields_is_refused_with_the_limit(shared_rig: Rig) 
 
 
 def fill(rig: Rig, count: int, definition: Callable[[int], dict[str, Any]]) -> None:
-    """Have the channel keep this many versions, but the last ones by rows of their own."""
+    """Give the channel this number of versions, by inserting rows except for the last ones."""
     with rig.database.write() as tx:
         channel = channels_store.hold(tx, "flights")
         assert channel is not None
@@ -200,7 +200,7 @@ def test_the_total_size_of_versions_is_limited(rig: Rig) -> None:
 
 
 def padded(characters: int) -> dict[str, Any]:
-    """Return fields whose definition takes about as many characters."""
+    """Return fields with a definition of about this many characters."""
     symbols = [f"s{number:098d}" for number in range(characters // 100)]
     kind = {"type": "enum", "name": "E", "symbols": symbols}
     return {"fields": [{"name": "e", "type": kind}]}

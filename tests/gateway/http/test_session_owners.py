@@ -23,7 +23,7 @@ def flights(rig: Rig) -> Site:
 
 
 def become(rig: Rig, label: str, *scopes: str) -> None:
-    """Ask with a new token from now on."""
+    """Use a new token from now on."""
     rig.http.headers.update(rig.token(*(scopes or ("admin",)), label=label))
 
 
@@ -106,7 +106,7 @@ def test_processes_of_one_owner_share_an_endpoint_with_different_tokens(
     become(flights.rig, "job", "write:flights")
     response = flights.send(beat=1, session=fresh_id(), tasks=[task(endpoint)]).json()
     assert [each["status"] for each in response["tasks"]] == ["ok"]
-    # As planning does in the name of the driver.
+    # The request of Spark's planning process for the driver.
     assert flights.post_attach("writer").status_code == 201
 
 

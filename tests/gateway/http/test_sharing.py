@@ -15,7 +15,7 @@ def flights(shared_rig: Rig) -> Site:
 
 
 def shares(flights: Site, *members: Any) -> list[list[int]]:
-    """Sync all members one after the other; return their partitions."""
+    """Sync all members in turn, and return their partitions."""
     for member in members:
         asked = flights.sync(member).json()
         has = member.get("has")
@@ -90,7 +90,7 @@ def test_a_partition_is_pending_until_its_holder_releases_it(
     asked = flights.sync(new).json()
     assert (asked["index"], asked["size"], asked["total"]) == (1, 2, 4)
     assert (asked["pending"], asked["positions"]) == ([1, 3], [])
-    # It knows the generation, and commits its records.
+    # The member knows the generation, and commits its records.
     ahead = flights.sync(slow).json()
     assert (ahead["taken"], ahead["partitions"], ahead["held"]) == (False, [0, 2], [0, 1, 2, 3])
     refused = flights.commit(new, 1, (1, 5, 0))
@@ -175,7 +175,7 @@ def test_a_forced_reset_refuses_commits_until_the_next_sync(
     assert code(flights.commit(member, 2, (0, 10, 0))) == "stale_generation"
     asked = flights.sync(member).json()
     assert (asked["taken"], asked["held"]) == (False, [])
-    # It does not know yet that it has nothing.
+    # The member does not know yet that it has no partitions.
     assert not flights.sync(member, take=asked["generation"], has=member["has"]).json()["taken"]
     member["has"] = None
     shares(flights, member)

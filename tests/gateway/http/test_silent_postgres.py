@@ -28,7 +28,7 @@ COMMIT = b"COMMIT\0"
 
 @pytest.fixture(autouse=True)
 def _kafka_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `/readyz` find out soon that Kafka is away, as it is in all of these tests."""
+    """Shorten the check of Kafka in `/readyz`, which is unavailable in these tests."""
     monkeypatch.setattr(health, "_TIMEOUT_S", 0.1)
 
 
@@ -98,7 +98,7 @@ def test_while_postgres_hangs_every_request_is_503(postgres: Postgres, wait_ms: 
             assert (response.status_code, code(response)) == (503, "database_unavailable")
             assert response.json()["retriable"] is True
 
-        # More than there are connections and threads, and again when it is known.
+        # More requests than connections and threads, then again when the outage is known.
         with (
             clients(flights, 120) as free,
             postgres.stopped(),
@@ -187,7 +187,7 @@ def test_an_unconfirmed_change_is_made_once(postgres: Postgres, arrives: bool) -
 
 
 def repeated(call: Callable[[], httpx.Response]) -> httpx.Response:
-    """Repeat a call until it is not 503: a transaction that was lost may hold its locks a while."""
+    """Repeat a call until it is not 503: a lost transaction may hold its locks for a while."""
     responses: list[httpx.Response] = []
 
     def done() -> bool:

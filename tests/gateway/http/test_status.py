@@ -172,19 +172,23 @@ def test_an_unchanged_status_is_304(flights: Site) -> None:
     tag = flights.rig.http.get(PATH).headers["etag"]
     assert tag.startswith('W/"')
 
-    def asked() -> httpx.Response:
+    def read_status() -> httpx.Response:
         return flights.rig.http.get(PATH, headers={"If-None-Match": tag})
 
     flights.beat(report(reader, counters={"records": 5}))
-    assert (asked().status_code, asked().content, asked().headers["etag"]) == (304, b"", tag)
+    assert (read_status().status_code, read_status().content, read_status().headers["etag"]) == (
+        304,
+        b"",
+        tag,
+    )
     sampled(flights, 2)
-    assert asked().status_code == 200
-    tag = asked().headers["etag"]
+    assert read_status().status_code == 200
+    tag = read_status().headers["etag"]
     flights.beat(report(reader, "started"))
-    assert asked().status_code == 200
-    tag = asked().headers["etag"]
+    assert read_status().status_code == 200
+    tag = read_status().headers["etag"]
     flights.rig.observe("flights", Phase.CLOSED)
-    assert asked().json()["channel"]["phase"] == "closed"
+    assert read_status().json()["channel"]["phase"] == "closed"
 
 
 def test_an_unchanged_status_is_cached_with_the_time_of_the_sample(
@@ -229,11 +233,13 @@ def test_the_list_is_compressed_for_clients_that_accept_gzip(flights: Site) -> N
 def waiting(
     rig: Rig, pool: ThreadPoolExecutor, path: str, **headers: str
 ) -> "Future[httpx.Response]":
-    """Ask for another state than the present one, and return when that is waited for."""
+    """Request a state that differs from the current one, and return once the request waits."""
     watch = rig.app.state.parts.watch
     tag = rig.http.get(path, headers=headers).headers["etag"]
-    asked = {"If-None-Match": tag, **headers}
-    future = pool.submit(httpx.get, rig.url + path, params={"wait": 30}, headers=asked, timeout=60)
+    sent_headers = {"If-None-Match": tag, **headers}
+    future = pool.submit(
+        httpx.get, rig.url + path, params={"wait": 30}, headers=sent_headers, timeout=60
+    )
     until(lambda: watch.waiting == 1)
     return future
 
@@ -258,9 +264,9 @@ def test_a_long_poll_of_the_list_ignores_hidden_changes(flights: Site) -> None:
         looks = threading.Event()
         was = rig.app.state.parts.statuses.page
 
-        def page(**asked: Any) -> Any:
+        def page(**arguments: Any) -> Any:
             looks.set()
-            return was(**asked)
+            return was(**arguments)
 
         rig.app.state.parts.statuses.page = page
         rig.put("other")

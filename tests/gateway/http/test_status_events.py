@@ -90,7 +90,7 @@ class Events:
         return data
 
     def rest(self) -> list[dict[str, str]]:
-        """Return all that comes until the end."""
+        """Return all data until the end."""
         return list(iter(self.block, None))  # type: ignore[arg-type]
 
 
@@ -152,7 +152,7 @@ def test_a_resumed_list_stream_gets_the_changes_since_then(flights: Site) -> Non
     with watched(rig, LIST) as events:
         events.next("state")
     flights.member()
-    # Also after a time without any watcher.
+    # The same after a time without watchers.
     with watched(rig, LIST, **{"Last-Event-ID": events.last_id}) as events:
         assert names(events.next("change")["changed"]) == ["flights"]
     with watched(rig, LIST, **{"Last-Event-ID": events.last_id}) as events:
@@ -189,9 +189,11 @@ def separate_feed(rig: Rig) -> feed.StatusFeed:
     )
 
 
-async def taken(rig: Rig, channel: str | None, between: Callable[[], object]) -> list[bytes]:
+async def stream_pieces(
+    rig: Rig, channel: str | None, between: Callable[[], object]
+) -> list[bytes]:
     """Return the pieces of a stream whose client waits after the first event for `between`."""
-    # The server asks for the next piece when the connection takes it.
+    # The server requests the next piece when the connection accepts it.
     own = separate_feed(rig)
     events = own.events(LOOPBACK, channel=channel, last_id=None, compress=False)
     other = own.events(LOOPBACK, channel=channel, last_id=None, compress=False)
@@ -203,7 +205,7 @@ async def taken(rig: Rig, channel: str | None, between: Callable[[], object]) ->
 
     pieces = [await anext(events), await event(events)]
     await asyncio.to_thread(between)
-    # Another one takes all of them.
+    # Another stream takes all of them.
     while b"weather" not in (piece := await event(other)) and b'"number":9' not in piece:
         pass
     pieces += [await event(events), await anext(events)]
@@ -219,14 +221,14 @@ def test_a_slow_client_gets_the_last_state_without_the_earlier_ones(flights: Sit
         for number in range(10):
             flights.beat(report(reader, payload={"number": number}))
 
-    _, first, second, third = asyncio.run(taken(flights.rig, "flights", beat))
+    _, first, second, third = asyncio.run(stream_pieces(flights.rig, "flights", beat))
     assert b'"payload":null' in first
     assert b'"payload":{"number":9}' in second
     assert third == b": \n\n"
 
 
 def test_a_slow_client_gets_changes_of_the_list_merged(flights: Site) -> None:
-    # So many lines that each change may be read separately without a new state.
+    # So many lines that a change is read separately, without a new state.
     for each in range(20):
         assert flights.rig.put(f"other-{each}").is_success
 
@@ -236,7 +238,7 @@ def test_a_slow_client_gets_changes_of_the_list_merged(flights: Site) -> None:
             flights.member(group=f"g{each}")
         site(flights.rig, "weather")
 
-    _, first, second, third = asyncio.run(taken(flights.rig, None, change))
+    _, first, second, third = asyncio.run(stream_pieces(flights.rig, None, change))
     assert b"event: state\n" in first
     found = json.loads(second.partition(b"data: ")[2])
     merged = {each["channel"]["name"]: each["readers"]["live"] for each in found["changed"]}
@@ -302,7 +304,7 @@ def test_several_gateways_on_one_database_send_the_same(
             assert others.next("state")["items"] == events.next("state")["items"]
             flights.member()
             assert others.next("change")["changed"] == events.next("change")["changed"]
-        # The id of one gateway means nothing to another.
+        # Ids of one gateway are unknown to another.
         with watched(flights.rig, LIST, **{"Last-Event-ID": others.last_id}) as events:
             events.next("state")
 
@@ -338,7 +340,7 @@ def test_a_stream_needs_the_view_scope(flights: Site) -> None:
     hers = rig.token("read:fl")
     with watched(rig, LIST, **hers) as events:
         assert names(events.next("state")["items"]) == ["flights"]
-        # What is not theirs to see changes nothing.
+        # Changes of invisible channels change nothing.
         site(rig, "others")
         assert events.block() == {"": ""}
         flights.member()
@@ -420,7 +422,7 @@ def test_streams_count_as_waiting_requests(database: Database, database_url: str
             assert watch.waiting == 1
             response = httpx.get(f"{rig.url}/v1/status/events")
             assert (response.status_code, code(response)) == (503, "too_many_waiters")
-        # One that was left makes room.
+        # A closed stream frees its slot.
         until(lambda: watch.waiting == 0)
         with watched(rig) as events:
             events.event()

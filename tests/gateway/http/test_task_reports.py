@@ -17,7 +17,7 @@ def flights(rig: Rig) -> Site:
 
 
 class Worker:
-    """A process that runs tasks; it attaches nothing."""
+    """A process that runs tasks and attaches no endpoints."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -59,7 +59,7 @@ def test_sums_of_large_counters_are_finite(flights: Site) -> None:
 
 
 def keep(site: Site) -> Any:
-    """Beat for all that the session attached."""
+    """Send a heartbeat for all endpoints of the session."""
     response = site.send(keeps=True)
     assert response.status_code == 200, response.text
     return response.json()

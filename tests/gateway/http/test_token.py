@@ -33,11 +33,11 @@ def test_without_tokens_the_own_machine_has_all_scopes(rig: Rig) -> None:
 
 @pytest.mark.parametrize("end", ["expires", "is revoked"])
 def test_a_token_that_ended_is_refused(rig: Rig, end: str) -> None:
-    given = rig.token("read", expires_in=timedelta(hours=1))
-    assert rig.http.get(PATH, headers=given).status_code == 200
+    header = rig.token("read", expires_in=timedelta(hours=1))
+    assert rig.http.get(PATH, headers=header).status_code == 200
     if end == "expires":
         rig.clock.advance(timedelta(hours=1))
     else:
-        rig.tokens.revoke(given["Authorization"].split("_")[1])
-    response = rig.http.get(PATH, headers=given)
+        rig.tokens.revoke(header["Authorization"].split("_")[1])
+    response = rig.http.get(PATH, headers=header)
     assert (response.status_code, code(response)) == (401, "unauthenticated")

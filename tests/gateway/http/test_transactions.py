@@ -11,7 +11,7 @@ from ledger_sites import LedgerSite
 
 @pytest.fixture
 def source(ledger: LedgerSite) -> Site:
-    """The channel that is read."""
+    """The source channel."""
     return site(ledger.rig, "source", partitions=2)
 
 
@@ -27,8 +27,8 @@ def positions(
     moved: dict[int, tuple[int | None, int]],
     **change: Any,
 ) -> dict[str, Any]:
-    """Return positions of a commit: by partition the offsets before and after."""
-    asked = {
+    """Return a commit's positions: the offsets before and after, by partition."""
+    request_body = {
         "channel": source.name,
         "uid": source.uid,
         "topic_id": TOPIC_ID,
@@ -46,7 +46,7 @@ def positions(
             for partition, (before, after) in moved.items()
         ],
     }
-    return asked | change
+    return request_body | change
 
 
 def stored(source: Site) -> dict[int, int]:
@@ -94,8 +94,8 @@ def test_nothing_is_committed_if_a_position_is_refused(
     ledger.commit(ledger.open("k1"), {0: [(0, 8)]}, positions=first)
     before = ledger.committed()
     batch = ledger.open("k2")
-    asked = positions(source, reader, 2, moved) | change
-    response = ledger.post_commit(batch, {0: [(8, 12)]}, positions=asked)
+    reader_positions = positions(source, reader, 2, moved) | change
+    response = ledger.post_commit(batch, {0: [(8, 12)]}, positions=reader_positions)
     assert (response.status_code // 100, code(response)) == (4, expected)
     assert stored(source) == {0: 5}
     assert ledger.committed() == {**before, "open": ledger.committed()["open"]}
@@ -109,8 +109,8 @@ def test_no_position_moves_if_the_batch_is_refused(
 ) -> None:
     batch = ledger.open()
     ledger.post_abort(batch)
-    asked = positions(source, reader, 1, {0: (None, 5)})
-    response = ledger.post_commit(batch, {0: [(0, 8)]}, positions=asked)
+    reader_positions = positions(source, reader, 1, {0: (None, 5)})
+    response = ledger.post_commit(batch, {0: [(0, 8)]}, positions=reader_positions)
     assert code(response) == "batch_aborted"
     assert stored(source) == {}
 
@@ -118,8 +118,8 @@ def test_no_position_moves_if_the_batch_is_refused(
 def test_positions_of_another_channel_need_its_uid(
     ledger: LedgerSite, source: Site, reader: Any
 ) -> None:
-    asked = positions(source, reader, 1, {0: (None, 5)}, uid=None)
-    response = ledger.post_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
+    reader_positions = positions(source, reader, 1, {0: (None, 5)}, uid=None)
+    response = ledger.post_commit(ledger.open(), {0: [(0, 8)]}, positions=reader_positions)
     assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
@@ -128,6 +128,6 @@ def test_a_token_that_may_not_read_the_source_commits_nothing(
 ) -> None:
     headers = ledger.rig.token("write:flights")
     ledger.rig.http.headers.update(headers)
-    asked = positions(source, reader, 1, {0: (None, 5)})
-    response = ledger.post_commit(ledger.open(), {0: [(0, 8)]}, positions=asked)
+    reader_positions = positions(source, reader, 1, {0: (None, 5)})
+    response = ledger.post_commit(ledger.open(), {0: [(0, 8)]}, positions=reader_positions)
     assert (response.status_code, code(response)) == (403, "forbidden")

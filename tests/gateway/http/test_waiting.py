@@ -18,7 +18,7 @@ from sluiceway_gateway.provisioning.store import remove
 from waiting import until
 
 PATH = "/v1/channels/flights"
-# To read the system's authorities takes 20 ms each time.
+# Reading the system's certificate authorities takes 20 ms each time.
 NOBODY_TO_TRUST = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -169,7 +169,7 @@ def test_a_token_that_is_revoked_during_a_wait_does_not_see_the_change(
 
 
 class ClosedMeanwhile(Poller[str, int]):
-    """Closed by another thread when a wait was let in, and has not named its loop yet."""
+    """Another thread closes the watch after a wait was admitted, and before it has set its loop."""
 
     @contextmanager
     def slot(self) -> Iterator[None]:

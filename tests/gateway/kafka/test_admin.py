@@ -188,7 +188,7 @@ def test_hundreds_of_topics_are_created_and_deleted_together(admin: KafkaAdmin, 
     ]
     assert set(admin.create_topics(topics).values()) == {None}
     deadline = time.monotonic() + 180
-    # A topic that was made is seen when its metadata have reached the broker that is asked.
+    # A new topic is visible once the broker that answers has its metadata.
     while len((seen := admin.observe(names)).topics) < len(names):
         assert time.monotonic() < deadline
     assert all(each.config == {"segment.ms": "1000"} for each in seen.topics.values())

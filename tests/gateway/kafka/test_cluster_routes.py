@@ -29,7 +29,7 @@ def http(gateway_url: str) -> Iterator[httpx.Client]:
 
 
 def ready(http: httpx.Client, name: str, **spec: Any) -> dict[str, Any]:
-    """Make a channel and return it once it is ready."""
+    """Create a channel, and return it once it is ready."""
     response = http.put(f"/v1/channels/{name}", json={"spec": {"schema": SCHEMA, **spec}})
     assert response.status_code == 201, response.text
     deadline = time.monotonic() + 180

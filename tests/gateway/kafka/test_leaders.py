@@ -1,4 +1,4 @@
-"""Offsets of partitions whose leaders were elected anew, or do not answer."""
+"""Offsets of partitions with newly elected leaders, or with leaders that do not answer."""
 
 import os
 import signal

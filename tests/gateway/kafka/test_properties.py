@@ -46,7 +46,7 @@ def test_a_value_refused_by_librdkafka_is_reported() -> None:
 
 
 def complaint(properties: dict[str, str]) -> str:
-    """Return librdkafka's complaint about the properties, or an empty text."""
+    """Return librdkafka's error for the properties, or an empty text."""
     try:
         AdminClient(properties)
     except KafkaException as error:

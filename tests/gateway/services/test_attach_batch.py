@@ -94,12 +94,12 @@ class Crowd:
 
 
 def a_spec(role: Role = Role.READER, **asked: Any) -> AttachSpec:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "id": uuid.uuid4().hex,
         "session": uuid.uuid4().hex,
         "client": "a client",
     } | asked
-    return AttachSpec(role=role, **given)
+    return AttachSpec(role=role, **defaults)
 
 
 def member(index: int, size: int = PARTITIONS, **asked: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Group:
         self.members = [self.attach(index) for index in range(PARTITIONS)]
 
     def attach(self, index: int) -> Endpoint:
-        asked = AttachSpec(
+        spec = AttachSpec(
             id=uuid.uuid4().hex,
             session=uuid.uuid4().hex,
             client="",
@@ -53,7 +53,7 @@ class Group:
             index=index,
             size=PARTITIONS,
         )
-        attached = self.services.attach(self.name, asked, uid=self.uid)
+        attached = self.services.attach(self.name, spec, uid=self.uid)
         return attached.endpoint
 
     def commit(self, index: int, number: int = 1, *, offset: int | None = None) -> Commit:

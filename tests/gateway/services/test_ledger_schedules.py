@@ -273,8 +273,10 @@ def test_one_of_many_concurrent_openings_creates_the_batch(ledger: LedgerSite) -
     ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
     request = OpenRequest(key="k", owner="o", instance="i", lease=LEASE)
     with ThreadPoolExecutor(12) as pool:
-        asked = [pool.submit(ledgers.open, ledger.name, request, uid=ledger.uid) for _ in range(24)]
-    assert len({each.result().batch.id for each in asked}) == 1
+        openings = [
+            pool.submit(ledgers.open, ledger.name, request, uid=ledger.uid) for _ in range(24)
+        ]
+    assert len({each.result().batch.id for each in openings}) == 1
 
 
 def test_a_concurrent_commit_and_abort_have_one_outcome(ledger: LedgerSite) -> None:

@@ -172,7 +172,7 @@ def test_series_of_deleted_channels_and_of_groups_that_left_disappear(rig: Rig) 
 
 
 def test_a_channel_without_endpoints_and_positions_has_no_series(rig: Rig) -> None:
-    # The sampler does not sample it any more, so its last figures would stay for ever.
+    # The channel is no longer sampled, so its last figures would stay forever.
     flights = site(rig, partitions=1)
     sample(flights, (9, [reader("a", 5)]))
     assert values(rig, "sluiceway_group_lag_messages") == {}
@@ -248,9 +248,9 @@ def test_the_state_of_the_gateway_and_its_process_are_metrics(rig: Rig) -> None:
     assert (build.labels["version"], build.value) == (__version__, 1)
     assert found["process_resident_memory_bytes"].samples[0].value > 1_000_000
     assert found["process_start_time_seconds"].samples[0].value > 0
-    # A lease of the test holds off the loops.
+    # The test has the lease, so the loops do not run.
     assert values(rig, "sluiceway_leader") == {(): 0}
-    # Nobody has asked Kafka yet.
+    # There was no request to Kafka yet.
     assert values(rig, "sluiceway_kafka_up") == {}
     assert rig.http.get("/readyz").status_code == 503
     assert values(rig, "sluiceway_kafka_up") == {(): 0}

@@ -26,7 +26,7 @@ DAYS = 30
 
 
 class Past:
-    """A channel, and a clock that goes by days."""
+    """A channel, and a clock that advances by days."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -45,14 +45,14 @@ class Past:
         place = {"group": group} if dynamic else {"group": group, "index": 0, "size": 1}
         if not group:
             place = {}
-        asked = AttachSpec(
+        spec = AttachSpec(
             id=uuid.uuid4().hex,
             session=session or uuid.uuid4().hex,
             client="",
             role=role,
             **place,  # type: ignore[arg-type]
         )
-        attached = self.services.attach(self.name, asked, uid=self.uid)
+        attached = self.services.attach(self.name, spec, uid=self.uid)
         return attached.endpoint
 
     def detach(
@@ -140,7 +140,7 @@ def test_a_superseded_writer_is_kept_until_a_later_one_closed(past: Past) -> Non
     past.later(DAYS + 1)
     past.prune()
     assert past.knows(crashed)
-    # So a third one still learns that a predecessor did not finish.
+    # A third endpoint still learns that a predecessor did not finish.
     past.detach(successor, State.ERROR)
     third = past.attach(Role.WRITER)
     past.detach(third, ends={0: 7})

@@ -12,7 +12,7 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin
 
 
 class Monotonic:
-    """A clock that goes only when it is turned."""
+    """A clock that only tests advance."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -41,7 +41,7 @@ class Watch:
         return counts
 
     def on(self, seconds: float) -> None:
-        """Run all passes of this time."""
+        """Run all passes within a period."""
         until_s = self.time.now_s + seconds
         while self.time.now_s + self.pause_s <= until_s:
             self.look()

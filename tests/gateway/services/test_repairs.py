@@ -1,4 +1,4 @@
-"""Repairs of halted channels: what they give up, and what goes on after them."""
+"""Repairs of halted channels: lost records, and reads and writes afterwards."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

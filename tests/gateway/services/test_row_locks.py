@@ -1,4 +1,4 @@
-"""Transactions on PostgreSQL that wait for each other's locks of rows."""
+"""Transactions on PostgreSQL that wait for each other's row locks."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -22,7 +22,7 @@ EVERY_S = 5.0
 
 
 class Sampling:
-    """A sampler of a channel, with a clock that the test moves."""
+    """A sampler of a channel, with a manual clock."""
 
     def __init__(self, flights: Site, kafka: SharedKafka) -> None:
         self.flights = flights
@@ -31,7 +31,7 @@ class Sampling:
         create_topic(admin, NewTopic(self.topic, 4, 1))
         self.producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         self.kafka = KafkaAdmin(kafka.bootstrap_servers)
-        # A broker that is asked at once may not know all partitions of its new topic yet.
+        # A broker may not know all partitions of a new topic yet.
         until(lambda: None not in self.kafka.watermarks(self.topic, range(4)).values())
         self.now_s = 0.0
         self.sampler = self.another()
@@ -193,7 +193,7 @@ def test_the_etag_of_a_status_changes_only_with_its_content(
     rest = sampling.etag()
     assert sampling.sample(3) == SampleCounts(sampled=1, changed=0, pause_s=EVERY_S)
     assert sampling.etag() == rest
-    # The time of the last sample is updated all the same.
+    # The time of the last sample is still updated.
     assert sampling.status()["sampled_at"] == "2030-01-01T00:01:05.000Z"
     flights.beat(report(reader, "started", counters={"records": 1}))
     assert sampling.sample().changed == 1

@@ -1,4 +1,4 @@
-"""Status of exactly-once channels: lag against `stable`, and what holds readers back."""
+"""Status of exactly-once channels: lag up to `stable`, and batches that hold readers back."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,10 +20,10 @@ Status = Callable[[], Any]
 def session(ledger: LedgerSite) -> str:
     """The session of a reader of the group g, whose positions are 100 in each partition."""
     session = fresh_id()
-    asked = {"uid": ledger.uid, "id": fresh_id(), "session": session, "role": "reader"}
+    request_body = {"uid": ledger.uid, "id": fresh_id(), "session": session, "role": "reader"}
     attached = ledger.rig.http.post(
         f"{ledger.path}/endpoints",
-        json=asked | {"group": "g", "index": 0, "size": 1},
+        json=request_body | {"group": "g", "index": 0, "size": 1},
         headers=FEATURES,
     )
     assert attached.status_code == 201, attached.text

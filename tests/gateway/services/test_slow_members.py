@@ -95,7 +95,7 @@ class Team:
         return self.services.endpoints.get(self.name, member.id).endpoint
 
     def behind(self) -> list[str]:
-        """Return the endpoints that the reaper finds to wait for."""
+        """Return the endpoints that the reaper waits for."""
         with self.services.database.read() as tx:
             return [each.endpoint for each in stale_shares(tx)]
 
@@ -136,7 +136,7 @@ def test_a_lost_member_returns_by_a_heartbeat_and_commits_only_with_a_new_share(
     team.beats += 1
     reply = team.beat(paused)
     assert (reply.status, reply.health) == ("ok", Health.HEALTHY)
-    # It is back without partitions: its former assignment is void.
+    # The member is back without partitions: its former assignment is void.
     assert (team.known(paused).lives, team.known(paused).share) == (True, None)
     with pytest.raises(StaleGeneration):
         team.commit(paused, has)
@@ -226,7 +226,7 @@ def test_a_member_that_does_not_sync_loses_its_share_after_the_timeout(
     assert [each.position.offset for each in given.positions] == [5]
     with pytest.raises(StaleGeneration, match="not released in time"):
         team.commit(slow, has)
-    # It lives, and takes the share that is its own now.
+    # The member is live, and takes its current share.
     assert team.known(slow).lives
     asked = team.sync(slow)
     assert (asked.taken, asked.held) == (False, ())

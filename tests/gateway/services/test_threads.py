@@ -1,4 +1,4 @@
-"""Bounded threads: what runs, what waits and what is refused."""
+"""Bounded thread pools: running, waiting and refused calls."""
 
 import asyncio
 import threading

@@ -142,7 +142,7 @@ def test_sqlites_writer_uses_no_reader_connection_and_reopens_after_close(
             tx.execute(text("INSERT INTO t VALUES (1)"))
             with database.read() as other:
                 assert other.execute(text("SELECT 1")).scalar_one() == 1
-            # One that is in use stays open.
+            # A connection in use stays open.
             database.close()
         database.close()
     with database.read() as tx:
@@ -162,7 +162,7 @@ def test_connections_in_use_at_close_are_closed_when_returned(
         database.close()
         assert len(opened) == 1
     assert opened == []
-    # A late caller finds the same state, and leaves nothing open either.
+    # A late caller gets the same error, and leaves no connection open.
     with database.read() as tx:
         assert tx.execute(text("SELECT 1")).scalar_one() == 1
     assert opened == []

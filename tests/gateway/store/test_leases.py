@@ -100,7 +100,7 @@ def test_one_of_two_concurrent_acquires_succeeds(database: Database) -> None:
 def test_a_process_paused_within_a_transaction_blocks_others_only_briefly(
     postgres: Postgres,
 ) -> None:
-    """As a process does that is paused, of which PostgreSQL sees nothing else."""
+    """Hold the lock as a paused process does: PostgreSQL sees no difference."""
     url = postgres.migrated()
     # A longer wait fails because the lease is locked.
     paused, other = Database(url), Database(url, wait_ms=10_000)

@@ -1,4 +1,4 @@
-"""The database refuses what the rules of the ledger forbid."""
+"""Constraints of the database enforce the rules of the ledger."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

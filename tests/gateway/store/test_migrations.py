@@ -69,10 +69,10 @@ def writing(database: Database) -> Iterator[Connection]:
 
 
 def definitions(database: Database) -> set[tuple[object, ...]]:
-    """Return every table, column, constraint and index as the database describes it."""
+    """Return the database's description of all tables, columns, constraints and indexes."""
     with database.engine.connect() as connection:
         found = connection.execute(text(DEFINITIONS[database.dialect]))
-        # A column that was added is in SQLite's text without the line breaks of the others.
+        # SQLite's text has no line break before an added column.
         return {
             tuple(" ".join(each.split()) if isinstance(each, str) else each for each in row)
             for row in found
@@ -154,7 +154,7 @@ def test_a_migration_has_no_statement_timeout(postgres: Postgres) -> None:
 def old(
     databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Database]:
-    """A database at the newest revision with a schema that a channel keeps; the code is later."""
+    """A database at the newest revision, with a schema kept by a channel, used by later code."""
     with opened(databases.migrated()) as database:
         with writing(database) as connection:
             fill(connection)

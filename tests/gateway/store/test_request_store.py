@@ -16,7 +16,7 @@ RESPONSE = StoredResponse(status=201, headers={"ETag": '"x"'}, body='{"a":"é"}'
 def give(
     database: Database, request: Request = REQUEST, now: datetime = NOW
 ) -> StoredResponse | None:
-    """Answer the request, unless it was answered."""
+    """Store a response to the request, unless there is one."""
     with database.write() as tx:
         kept = idempotency.claim(tx, request, now)
         if kept is None:

@@ -1,4 +1,4 @@
-"""A database that does not answer: requests fail fast, and it is used again at once."""
+"""A database that does not answer: requests fail fast, and it is used again immediately."""
 
 import socket
 import sqlite3
@@ -40,7 +40,7 @@ def opened(url: str, **options: int) -> Iterator[Database]:
 
 @pytest.fixture
 def silent(postgres: Postgres) -> Iterator[Database]:
-    """A database of a server that a test stops, with connections that were in use before."""
+    """A database on a server that the test stops, with connections in use."""
     with opened(postgres.migrated()) as database:
         look(database)
         yield database
@@ -98,7 +98,7 @@ def holder(database: Database) -> str | None:
 def test_a_silent_server_fails_queued_requests_fast_and_is_used_when_it_answers(
     postgres: Postgres, silent: Database
 ) -> None:
-    """With few threads, each of which waited for itself, the last would wait for minutes."""
+    """With few threads that each wait, the last call would wait for minutes."""
     with postgres.stopped(), ThreadPoolExecutor(4) as pool:
         begun_s = time.monotonic()
         calls = [pool.submit(seconds_to_refuse, call, silent) for call in (look, change) * 50]
@@ -133,7 +133,7 @@ def test_loops_resume_when_the_server_answers_again(postgres: Postgres, silent: 
 
 
 def waiting_threads() -> int:
-    """Count the threads that a database has for itself."""
+    """Return the number of a database's own threads."""
     return sum(each.name in {"connect", "database-probe"} for each in threading.enumerate())
 
 
@@ -164,7 +164,7 @@ def test_an_unresolvable_host_name_fails_fast(
                 for each in calls:
                     each.result()
                 assert time.monotonic() - begun_s < ANSWERED_S
-            # The connecting ones, and one that tries when there is room.
+            # The connecting threads, and one that waits for a free one.
             assert waiting_threads() <= 2 + 1
         finally:
             released.set()
@@ -186,7 +186,7 @@ def test_a_locked_file_fails_queued_requests_fast(sqlite: SQLite) -> None:
             calls = [pool.submit(seconds_to_refuse, change, database) for _ in range(100)]
             for each in calls:
                 each.result()
-            # One after the other, four at a time, they would take more than twice as long.
+            # Four at a time, the calls would take more than twice as long.
             assert time.monotonic() - begun_s < ANSWERED_S / 2
         look(database)
         other.execute("ROLLBACK")
