@@ -99,9 +99,9 @@ def test_a_reader_of_a_closed_channel_without_records_ends(
 
 def test_a_lost_writer_does_not_block_closing(new_channel: NewChannel, gateway_url: str) -> None:
     channel = new_channel(heartbeat=Heartbeat(interval_ms=100, timeout_ms=400))
-    asked = {"uid": channel.uid, "id": uuid.uuid4().hex, "session": uuid.uuid4().hex}
+    request = {"uid": channel.uid, "id": uuid.uuid4().hex, "session": uuid.uuid4().hex}
     path = f"{gateway_url}/v1/channels/{channel.name}/endpoints"
-    assert httpx.post(path, json=asked | {"role": "writer"}).status_code == 201
+    assert httpx.post(path, json=request | {"role": "writer"}).status_code == 201
     channel.close()
     assert drained(channel) == "WritersOpen"
     channel.wait_until_closed(20)

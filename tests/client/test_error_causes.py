@@ -153,7 +153,7 @@ def test_the_exception_in_the_job_shows_the_values() -> None:
         with pytest.raises(InvalidRecord) as raised:
             to_batches(records, Schema.of(SCHEMA))
         shown += [name] if shows(str(raised.value)) else []
-    # Floats and datetimes have another text there.
+    # Floats and datetimes have a different text there.
     assert set(UNFIT) - set(shown) == {"no time zone", "float", "arrow float"}
 
 

@@ -150,7 +150,7 @@ def test_gateway_and_client_retry_the_same_codes() -> None:
     }
     # Its admin client is replaced during requests, and it changes topics.
     assert retried - RETRIABLE == {"_DESTROY", "REASSIGNMENT_IN_PROGRESS"}
-    # It fetches no records, and asks no log for a topic's id.
+    # It fetches no records, and requests no topic ids of logs.
     assert RETRIABLE - retried == {
         "FETCH_SESSION_ID_NOT_FOUND",
         "INCONSISTENT_TOPIC_ID",

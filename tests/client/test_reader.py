@@ -170,7 +170,7 @@ def test_lag_waits_for_no_fetch(written: Written) -> None:
     connection = written("avro", 3, partition=0)
     with ChannelReader(connection, until=None, config={"fetch.wait.max.ms": 20_000}) as reader:
         assert len(reader.read(3, timeout=None)) == 3
-        # From here on the broker delays one response, and all others after it.
+        # From here on the broker delays one response and all later ones.
         assert reader.read(1, timeout=0.5) == []
         asked_s = time.monotonic()
         assert sum(reader.lag().values()) == 0

@@ -428,16 +428,16 @@ def test_a_lost_answer_to_a_commit_without_membership_is_resolved_by_the_next(
 ) -> None:
     channel = new_channel()
     with (
-        closing(Relay(int(gateway_url.rpartition(":")[2]))) as way,
-        broker_at(way.url, offsets_channel_socket_timeout_ms=500) as cut_off,
+        closing(Relay(int(gateway_url.rpartition(":")[2]))) as relay,
+        broker_at(relay.url, offsets_channel_socket_timeout_ms=500) as cut_off,
     ):
         produce_values(broker, channel, encode(channel, 10))
         fetch(broker, channel)
         assert commit(cut_off, channel, b"d", 2).err == 0
-        way.closes_at_response = True
+        relay.closes_at_response = True
         with pytest.raises(SocketDisconnectedError):
             commit(cut_off, channel, b"d", 5)
-        way.closes_at_response = False
+        relay.closes_at_response = False
         assert commit(cut_off, channel, b"d", 9).err == 0
         assert fetch_committed(broker, channel, b"d").offset == 9
 

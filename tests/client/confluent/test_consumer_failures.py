@@ -41,7 +41,7 @@ New = Callable[..., Consumer]
 
 
 @pytest.fixture
-def way(gateway_url: str) -> Iterator[Relay]:
+def relay(gateway_url: str) -> Iterator[Relay]:
     with closing(Relay(int(gateway_url.rpartition(":")[2]))) as made:
         yield made
 
@@ -65,19 +65,19 @@ def beats_again(reader: ChannelMember) -> bool:
 
 
 def test_reading_continues_while_the_gateway_is_unavailable(
-    site: Facade, name: str, way: Relay
+    site: Facade, name: str, relay: Relay
 ) -> None:
     config = {"enable.auto.commit": True, "auto.commit.interval.ms": 100}
-    with site.consumer(**EARLIEST, **config, **{"bootstrap.servers": way.url}) as reader:
+    with site.consumer(**EARLIEST, **config, **{"bootstrap.servers": relay.url}) as reader:
         # A name that is retried, and a regex.
         reader.subscribe([name, f"{name}-later", f"^{name}$"])
         while not offsets([m for m in poll_messages(reader, 1) if m.error() is None]):
             pass
-        way.cut()
+        relay.cut()
         began_s = time.monotonic()
         until(lambda: reader.poll(0.1) is None and time.monotonic() > began_s + 3, seconds=12)
         assert sum(at.offset for at in reader.position(reader.assignment())) == 20
-        way.restore()
+        relay.restore()
         until(lambda: reader.poll(0.05) is None and beats_again(reader._assignment.members[name]))
     assert sum(at.offset for at in site.gateway.channel(name).committed("g").values()) == 20
 
@@ -117,7 +117,7 @@ def test_consume_returns_early_when_its_partitions_are_revoked(consumer: New, na
     first.seek(at(name, 0, 0))
     first.seek(at(name, 1, 0))
     held: list[Any] = []
-    # Longer than anything here waits: position() goes before it, and a rebalance ends it.
+    # Longer than all other timeouts: position() has precedence, and a rebalance ends the poll.
     holding = threading.Thread(target=lambda: held.extend(first.consume(1000, 300)), daemon=True)
     holding.start()
     both = [at(name, 0), at(name, 1)]
@@ -227,17 +227,17 @@ def test_assigning_again_starts_at_the_committed_offset(consumer: New, name: str
 
 
 def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
-    site: Facade, name: str, way: Relay
+    site: Facade, name: str, relay: Relay
 ) -> None:
-    control = Control(Transport(way.url, timeout_s=5), grace_s=5)
+    control = Control(Transport(relay.url, timeout_s=5), grace_s=5)
     manual = ManualConsumer(control, name, "doubtful")
     manual.track_consumed({0: 8})
-    way.closes_at_response = True
+    relay.closes_at_response = True
     with pytest.raises(GatewayUnavailable):
         manual.commit({0: Position(offset=3)})
     channel = site.gateway.channel(name)
     until(lambda: channel.committed("doubtful"))
-    way.closes_at_response = False
+    relay.closes_at_response = False
     manual.commit({0: Position(offset=8)})
     assert channel.committed("doubtful")[0].offset == 8
     until(lambda: beats_again(manual))
@@ -246,9 +246,9 @@ def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
 
 
 def test_an_interrupted_commit_is_resolved_by_the_next_one(
-    site: Facade, name: str, way: Relay, monkeypatch: pytest.MonkeyPatch
+    site: Facade, name: str, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    control = Control(Transport(way.url, timeout_s=5), grace_s=5)
+    control = Control(Transport(relay.url, timeout_s=5), grace_s=5)
     manual = ManualConsumer(control, name, "interrupted")
     manual.track_consumed({0: 8})
     advance = EndpointCalls.advance

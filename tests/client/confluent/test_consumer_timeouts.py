@@ -19,7 +19,7 @@ SLACK_S = 0.5
 
 
 @pytest.fixture
-def way(gateway_url: str) -> Iterator[Relay]:
+def relay(gateway_url: str) -> Iterator[Relay]:
     with closing(Relay(int(gateway_url.rpartition(":")[2]))) as made:
         yield made
 
@@ -36,10 +36,10 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def test_polls_keep_their_timeout_and_join_when_the_gateway_answers(
-    site: Facade, name: str, way: Relay
+    site: Facade, name: str, relay: Relay
 ) -> None:
-    with site.consumer(**EARLIEST, **{"bootstrap.servers": way.url}) as reader:
-        with way.stalled():
+    with site.consumer(**EARLIEST, **{"bootstrap.servers": relay.url}) as reader:
+        with relay.stalled():
             reader.subscribe([name])
             assert seconds(lambda: reader.poll(0)) < SLACK_S
             assert seconds(lambda: reader.poll(0.3)) < 0.3 + SLACK_S
@@ -50,11 +50,11 @@ def test_polls_keep_their_timeout_and_join_when_the_gateway_answers(
 
 
 def test_assign_gives_up_on_a_silent_gateway(
-    site: Facade, name: str, way: Relay, monkeypatch: pytest.MonkeyPatch
+    site: Facade, name: str, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(members, "_ASSIGN_TIMEOUT_S", 0.5)
-    with site.consumer(**EARLIEST, **{"bootstrap.servers": way.url}) as reader:
-        with way.stalled():
+    with site.consumer(**EARLIEST, **{"bootstrap.servers": relay.url}) as reader:
+        with relay.stalled():
             began_s = time.monotonic()
             assert error_code_of(reader.assign, [at(name)]) == KafkaError._TRANSPORT
             assert time.monotonic() - began_s < 0.5 + SLACK_S
@@ -62,8 +62,8 @@ def test_assign_gives_up_on_a_silent_gateway(
         assert len(poll_messages(reader, 10)) == 10
 
 
-def test_requests_keep_their_timeout(site: Facade, name: str, way: Relay) -> None:
-    with site.consumer(**{"bootstrap.servers": way.url}) as reader, way.stalled():
+def test_requests_keep_their_timeout(site: Facade, name: str, relay: Relay) -> None:
+    with site.consumer(**{"bootstrap.servers": relay.url}) as reader, relay.stalled():
         calls: list[Callable[[], Any]] = [
             lambda: reader.committed([at(name)], timeout=0.5),
             lambda: reader.committed([at(name), at(f"{name}-other")], timeout=0.5),
@@ -78,12 +78,12 @@ def check(call: Callable[[], Any]) -> None:
     assert error_code_of(call) == KafkaError._TRANSPORT
 
 
-def test_an_outage_is_reported_once_to_error_cb(site: Facade, name: str, way: Relay) -> None:
+def test_an_outage_is_reported_once_to_error_cb(site: Facade, name: str, relay: Relay) -> None:
     errors: list[KafkaError] = []
-    config = {"bootstrap.servers": way.url, "error_cb": errors.append}
+    config = {"bootstrap.servers": relay.url, "error_cb": errors.append}
     with site.consumer(**EARLIEST, **config) as reader:
         for _ in range(2):
-            way.cut()
+            relay.cut()
             # First while joining, later by the heartbeats.
             reader.subscribe([name])
             poll_until(lambda: errors, reader)
@@ -92,20 +92,20 @@ def test_an_outage_is_reported_once_to_error_cb(site: Facade, name: str, way: Re
                 reader.poll(0.1)
             assert [each.code() for each in errors] == [KafkaError._TRANSPORT]
             assert "does not answer" in errors[0].str()
-            way.restore()
+            relay.restore()
             poll_until(lambda: len(reader.assignment()) == 2, reader)
             poll_until(lambda: not reader._coordinator._outage, reader)
             errors.clear()
 
 
 def test_close_is_bounded_and_the_gateway_gets_the_rest_later(
-    site: Facade, name: str, way: Relay, monkeypatch: pytest.MonkeyPatch
+    site: Facade, name: str, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.confluent.coordinator._LEAVE_TIMEOUT_S", 1.0)
     revoked: list[Any] = []
     reports: list[Any] = []
     config = {
-        "bootstrap.servers": way.url,
+        "bootstrap.servers": relay.url,
         "enable.auto.commit": True,
         "auto.commit.interval.ms": 0,
         "on_commit": lambda *report: reports.append(report),
@@ -113,7 +113,7 @@ def test_close_is_bounded_and_the_gateway_gets_the_rest_later(
     reader = site.consumer(**EARLIEST, **config)
     reader.subscribe([name], on_revoke=lambda _, parts: revoked.extend(parts))
     poll_messages(reader, 20)
-    with way.stalled():
+    with relay.stalled():
         assert seconds(reader.close) < 1.0 + SLACK_S
         assert len(revoked) == 2
     channel = site.gateway.channel(name)
@@ -123,11 +123,11 @@ def test_close_is_bounded_and_the_gateway_gets_the_rest_later(
 
 
 def test_closing_a_consumer_that_joins_does_not_wait_for_it(
-    site: Facade, name: str, way: Relay, monkeypatch: pytest.MonkeyPatch
+    site: Facade, name: str, relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluiceway.confluent.coordinator._LEAVE_TIMEOUT_S", 0.5)
-    reader = site.consumer(**{"bootstrap.servers": way.url})
-    with way.stalled():
+    reader = site.consumer(**{"bootstrap.servers": relay.url})
+    with relay.stalled():
         reader.subscribe([name])
         reader.poll(0.1)
         assert seconds(reader.close) < 0.5 + SLACK_S
@@ -135,11 +135,11 @@ def test_closing_a_consumer_that_joins_does_not_wait_for_it(
     until(lambda: not [each for each in channel.endpoints() if each.lives])
 
 
-def test_other_threads_poll_while_a_commit_waits(site: Facade, name: str, way: Relay) -> None:
-    with site.consumer(**EARLIEST, **{"bootstrap.servers": way.url}) as reader:
+def test_other_threads_poll_while_a_commit_waits(site: Facade, name: str, relay: Relay) -> None:
+    with site.consumer(**EARLIEST, **{"bootstrap.servers": relay.url}) as reader:
         reader.subscribe([name])
         poll_messages(reader, 5)
-        with way.stalled():
+        with relay.stalled():
             committing = threading.Thread(target=lambda: reader.commit(asynchronous=False))
             committing.start()
             assert len(poll_messages(reader, 15)) == 15

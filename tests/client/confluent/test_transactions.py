@@ -374,7 +374,7 @@ def test_closing_within_a_transaction_aborts_it(
 
 
 @pytest.fixture
-def way(gateway_url: str) -> Iterator[Relay]:
+def relay(gateway_url: str) -> Iterator[Relay]:
     """A connection to the gateway that loses responses to commits."""
     with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
         yield relay
@@ -382,12 +382,12 @@ def way(gateway_url: str) -> Iterator[Relay]:
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_flush_without_an_answer_is_repeated_by_the_next(
-    site: Facade, name: str, way: Relay, *, arrives: bool
+    site: Facade, name: str, relay: Relay, *, arrives: bool
 ) -> None:
-    with site.producer(**{"bootstrap.servers": way.url}) as producer:
+    with site.producer(**{"bootstrap.servers": relay.url}) as producer:
         producer.produce(name, b"1")
         until(lambda: producer.poll(0.05) >= 0 and len(producer) == 0)
-        way.drop_at(COMMIT, forward=arrives)
+        relay.drop_at(COMMIT, forward=arrives)
         error = abort_error(producer.flush, 1)
         assert error.retriable()
         assert len(values(site, name)) == arrives
@@ -424,14 +424,14 @@ def test_an_interrupted_flush_is_repeated_by_the_next(
 def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
     site: Facade,
     name: str,
-    way: Relay,
+    relay: Relay,
     transactional: Callable[..., Producer],
     consumer: MakeConsumer,
     *,
     arrives: bool,
 ) -> None:
     source = site.channel(filled=3, partitions=1)
-    address = {"bootstrap.servers": way.url}
+    address = {"bootstrap.servers": relay.url}
     reader = consumer(**{"auto.offset.reset": "earliest", **address})
     reader.subscribe([source])
     poll_messages(reader, 3)
@@ -440,7 +440,7 @@ def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
     producer.produce(name, b"1")
     producer.send_offsets_to_transaction([at(source, 0, 3)], reader.consumer_group_metadata())
     producer.flush(30)
-    way.drop_at(COMMIT, forward=arrives)
+    relay.drop_at(COMMIT, forward=arrives)
     assert abort_error(producer.commit_transaction, 1).retriable()
     producer.commit_transaction(30)
     assert values(site, name) == [b"1"]
@@ -451,16 +451,16 @@ def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
 def test_aborting_an_unanswered_commit_reports_whether_it_was_applied(
     site: Facade,
     name: str,
-    way: Relay,
+    relay: Relay,
     transactional: Callable[..., Producer],
     *,
     arrives: bool,
 ) -> None:
-    producer = transactional(**{"bootstrap.servers": way.url})
+    producer = transactional(**{"bootstrap.servers": relay.url})
     producer.begin_transaction()
     producer.produce(name, b"1")
     producer.flush(30)
-    way.drop_at(COMMIT, forward=arrives)
+    relay.drop_at(COMMIT, forward=arrives)
     assert abort_error(producer.commit_transaction, 1).retriable()
     if arrives:
         assert "was committed" in abort_error(producer.abort_transaction, 30).str()

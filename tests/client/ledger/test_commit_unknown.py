@@ -20,26 +20,31 @@ COMMIT = b'"digest"'
 
 
 @pytest.fixture
-def way(gateway_url: str) -> Iterator[Relay]:
+def relay(gateway_url: str) -> Iterator[Relay]:
     with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
         yield relay
 
 
 @pytest.fixture
-def distant(way: Relay) -> Iterator[Gateway]:
+def relayed_gateway(relay: Relay) -> Iterator[Gateway]:
     """The gateway through a connection that loses requests or responses."""
-    with Gateway(way.url, timeout_s=1) as gateway:
+    with Gateway(relay.url, timeout_s=1) as gateway:
         yield gateway
 
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_flush_without_an_answer_is_resolved(
-    distant: Gateway, way: Relay, new_ledgered: NewChannel, ledger: LedgerView, *, arrives: bool
+    relayed_gateway: Gateway,
+    relay: Relay,
+    new_ledgered: NewChannel,
+    ledger: LedgerView,
+    *,
+    arrives: bool,
 ) -> None:
     channel = new_ledgered()
-    with distant.channel(channel.name).writer() as writer:
+    with relayed_gateway.channel(channel.name).writer() as writer:
         writer.write(readings(10))
-        way.drop_at(COMMIT, forward=arrives)
+        relay.drop_at(COMMIT, forward=arrives)
         with pytest.raises(CommitUnknown) as raised:
             writer.flush()
         assert ledger.ids(channel) == list(range(10 if arrives else 0))
@@ -57,17 +62,22 @@ def test_a_flush_without_an_answer_is_resolved(
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_batch_without_an_answer_is_written_once_by_its_key(
-    distant: Gateway, way: Relay, new_ledgered: NewChannel, ledger: LedgerView, *, arrives: bool
+    relayed_gateway: Gateway,
+    relay: Relay,
+    new_ledgered: NewChannel,
+    ledger: LedgerView,
+    *,
+    arrives: bool,
 ) -> None:
     channel = new_ledgered()
 
     def write() -> bool:
-        remote = distant.channel(channel.name)
+        remote = relayed_gateway.channel(channel.name)
         with remote.writer(group="job") as writer, writer.batch("day-1") as batch:
             writer.write(readings(10))
         return batch.replayed
 
-    way.drop_at(COMMIT, forward=arrives)
+    relay.drop_at(COMMIT, forward=arrives)
     with pytest.raises(CommitUnknown) as raised:
         write()
     assert raised.value.key == "day-1"
@@ -77,8 +87,8 @@ def test_a_batch_without_an_answer_is_written_once_by_its_key(
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
-    distant: Gateway,
-    way: Relay,
+    relayed_gateway: Gateway,
+    relay: Relay,
     new_channel: NewChannel,
     new_ledgered: NewChannel,
     ledger: LedgerView,
@@ -89,18 +99,18 @@ def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
     with source.writer() as writer:
         writer.write(readings(100))
     with (
-        distant.channel(source.name).reader(group="copy") as reader,
-        distant.channel(sink.name).writer() as writer,
+        relayed_gateway.channel(source.name).reader(group="copy") as reader,
+        relayed_gateway.channel(sink.name).writer() as writer,
     ):
 
         def copy() -> int:
-            with distant.transaction(reader, writer):
+            with relayed_gateway.transaction(reader, writer):
                 records = reader.read(30, timeout=None)
                 writer.write(records)
             return len(records)
 
         copy()
-        way.drop_at(COMMIT, forward=arrives)
+        relay.drop_at(COMMIT, forward=arrives)
         with pytest.raises(CommitUnknown):
             copy()
         for refused in (
@@ -120,16 +130,16 @@ def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
 
 
 def test_a_commit_that_never_arrived_holds_readers_back_no_longer_than_its_lease(
-    distant: Gateway, way: Relay, new_ledgered: NewChannel, ledger: LedgerView
+    relayed_gateway: Gateway, relay: Relay, new_ledgered: NewChannel, ledger: LedgerView
 ) -> None:
     channel = new_ledgered()
 
     def lose() -> None:
-        with distant.channel(channel.name).writer() as writer:
+        with relayed_gateway.channel(channel.name).writer() as writer:
             writer.write(readings(10))
             writer.flush()
             writer.write(readings(10, 10))
-            way.drop_at(COMMIT, forward=False)
+            relay.drop_at(COMMIT, forward=False)
             writer.flush()
 
     with pytest.raises(CommitUnknown):
@@ -169,19 +179,19 @@ def test_an_interrupted_flush_is_completed_before_later_records_are_written(
 
 
 def test_records_after_an_interrupted_flush_without_an_answer_are_not_lost_silently(
-    distant: Gateway,
-    way: Relay,
+    relayed_gateway: Gateway,
+    relay: Relay,
     new_ledgered: NewChannel,
     ledger: LedgerView,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channel = new_ledgered()
-    writer = distant.channel(channel.name).writer()
+    writer = relayed_gateway.channel(channel.name).writer()
     writer.write(readings(10))
     interrupt_commit(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         writer.flush()
-    way.drop_at(COMMIT, forward=False)
+    relay.drop_at(COMMIT, forward=False)
     with pytest.raises(EndpointClosed, match="later records were not written"):
         writer.write(readings(20, 10))
     writer.resolve()

@@ -61,11 +61,11 @@ def attempt(channel: Channel, batch: WriteBatch, first: int, count: int = 10) ->
 def test_attempts_of_several_processes_write_one_batch_and_the_losers_stay_invisible(
     channel: Channel, ledger: LedgerView
 ) -> None:
-    asked = request(channel)
-    tasks = [WriteBatch(ledger.calls, pickle.loads(pickle.dumps(asked))) for _ in range(4)]  # noqa: S301
+    request_ = request(channel)
+    tasks = [WriteBatch(ledger.calls, pickle.loads(pickle.dumps(request_))) for _ in range(4)]  # noqa: S301
     winner, loser, other, _ = (attempt(channel, each, 10 * n) for n, each in enumerate(tasks))
     assert len({task.opened.id for task in tasks}) == 1
-    driver = WriteBatch(ledger.calls, asked)
+    driver = WriteBatch(ledger.calls, request_)
     driver.open()
     result = driver.commit(WrittenRecords.merged([other, winner]))
     assert result.number == 1
@@ -157,15 +157,15 @@ def test_a_batch_of_another_topic_is_refused(channel: Channel, ledger: LedgerVie
 
 def test_leases_are_renewed_until_the_batch_ends(channel: Channel, ledger: LedgerView) -> None:
     leases = LeaseKeeper(ledger.calls, channel.name, channel.uid, lease_ms=60_000)
-    asked = request(channel)
-    batch = WriteBatch(ledger.calls, asked, leases=leases)
+    request_ = request(channel)
+    batch = WriteBatch(ledger.calls, request_, leases=leases)
     opened = batch.open()
     other = WriteBatch(ledger.calls, request(channel, "q-2"), leases=leases)
     other.open()
     assert leases.run_once() == 2
     batch.check()
     ledger.calls.abort(
-        channel.name, opened.id, uid=channel.uid, instance=asked.instance, cause="a test"
+        channel.name, opened.id, uid=channel.uid, instance=request_.instance, cause="a test"
     )
     assert leases.run_once() == 1
     with pytest.raises(Conflict, match="aborted"):

@@ -85,7 +85,7 @@ def test_closing_raises_the_failure_of_a_timed_commit(channel: Channel, ledger: 
         writer.sender.send_accumulated()
         batch = writer.batches._sequence.current
         assert batch is not None
-        # As an operator does; the writer is not told.
+        # An operator aborts the batch; the writer does not know.
         batch._abort("by an operator", None)
     until(lambda: writer.sender.failure is not None)
     with pytest.raises(Conflict) as raised:

@@ -162,7 +162,7 @@ def test_a_null_below_a_null_is_accepted():
     schema = schema_of(["null", {"type": "array", "items": POINT}])
     lat = pa.array([None, 1.0], pa.float64())
     points = pa.StructArray.from_arrays([lat, pa.array(["a", "b"])], names=["lat", "tag"])
-    offsets = pa.array([0, None, 2], pa.int32())  # the first list is not there
+    offsets = pa.array([0, None, 2], pa.int32())  # the first list is null
     array = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), points)
     hidden = pa.Array.from_buffers(
         array.type, 2, [pa.py_buffer(b"\x02"), *array.buffers()[1:2]], children=[points]

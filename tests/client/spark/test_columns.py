@@ -31,11 +31,11 @@ def struct(*, nullable: bool) -> spark.StructType:
 
 @pytest.mark.parametrize("nullable", [False, True])
 def test_selected_columns_are_as_nullable_as_requested(nullable: bool) -> None:
-    given = ColumnSelection(struct(nullable=nullable)).apply(BATCH)
+    selected = ColumnSelection(struct(nullable=nullable)).apply(BATCH)
 
-    assert given.to_pylist() == [{"row": {"n": 4}, "map": [("a", 3)], "list": [2], "n": 1}]
-    assert given.schema.field("n").nullable is nullable
-    assert given.schema.field("row").nullable is nullable
-    assert given.schema.field("row").type.field("n").nullable is nullable
-    assert given.schema.field("list").type.value_field.nullable is nullable
-    assert given.schema.field("map").type.item_field.nullable is nullable
+    assert selected.to_pylist() == [{"row": {"n": 4}, "map": [("a", 3)], "list": [2], "n": 1}]
+    assert selected.schema.field("n").nullable is nullable
+    assert selected.schema.field("row").nullable is nullable
+    assert selected.schema.field("row").type.field("n").nullable is nullable
+    assert selected.schema.field("list").type.value_field.nullable is nullable
+    assert selected.schema.field("map").type.item_field.nullable is nullable

@@ -119,7 +119,7 @@ SCHEMA = {
 
 
 def records() -> list[dict[str, Any]]:
-    """Return extremes, a row of nulls, and each column alone null and alone present."""
+    """Return extremes, a row of nulls, and each column as the only null and as the only value."""
     names = list(TYPES)
 
     def record(number: int, absent: set[str]) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def test_each_micro_batch_is_a_batch_and_a_replayed_one_writes_nothing(
     for note in (tmp_path / "checkpoint" / "commits").glob("*0*"):
         note.unlink()
     fill(source, range(10, 12))
-    drain()  # before Spark 4.2 the replay alone
+    drain()  # before Spark 4.2 only the replay
     drain()
 
     assert ledger.ids(sink) == [*range(12)]
