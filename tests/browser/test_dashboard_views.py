@@ -77,6 +77,9 @@ def test_links_lead_to_any_part_of_a_channel(browser: Browser, rig: Rig) -> None
     rig.put("flights", schema=wider).raise_for_status()
     browser.open(f"{rig.url}/#/channels/flights?tab=schema")
     browser.shows('+       "default": 7', "pre")
+    lines = browser.one("pre").text.splitlines()
+    assert '+       "default": 7' in lines
+    assert len(lines) == 15
     browser.open(f"{rig.url}/#/channels/flights?tab=configuration")
     browser.shows("compatibility")
     browser.shows("at_least_once")

@@ -25,7 +25,7 @@ function Versions({ name, items, current }) {
   return html`<nav class="versions" aria-label="Versions">${items.toReversed().map((each) => html`<a key=${each.version} href=${href(["channels", name], { tab: "schema", version: each.version })} aria-current=${each === shown ? "true" : undefined}>Version ${each.version}${each.version === current && ", in use"}<small>${dateTime(each.created_at)}, id ${each.id}</small></a>`)}</nav>
     ${wanted && !found && html`<p class="notice" role="alert">The channel has no version <${Text} value=${wanted} />. Below is the one in use.</p>`}
     <h2>Version ${shown.version}${before ? `, compared with ${before.version}` : ""}</h2>
-    <pre class="diff" tabindex="0">${lines.map(({ sign, line }) => html`<span class=${{ "+": "added", "-": "removed" }[sign]}>${sign} ${line}\n</span>`)}</pre>`;
+    <pre class="diff" tabindex="0">${lines.map(({ sign, line }) => html`<span class=${{ "+": "added", "-": "removed" }[sign]}>${`${sign} ${line}\n`}</span>`)}</pre>`;
 }
 
 const text = ({ definition }) => JSON.stringify(definition, null, 2).split("\n");
