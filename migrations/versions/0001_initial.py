@@ -11,6 +11,10 @@ WORD = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 DOCUMENT = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 TIME = sa.DateTime(timezone=True)
+ACTIONS = (
+    *("create", "update", "close", "delete", "reset_offsets", "resize_group"),
+    *("dismiss_endpoint", "abort_batch", "repair_ledger", "write_messages"),
+)
 
 
 def upgrade() -> None:
@@ -49,6 +53,7 @@ def upgrade() -> None:
         sa.Column("started_at", TIME, nullable=False),
         sa.Column("client", sa.Text(), nullable=False),
         sa.Column("owner", sa.Text()),
+        sa.Column("beat_at", TIME),
         sa.CheckConstraint("beat >= 0", name="beat"),
     )
     op.create_table(
@@ -228,6 +233,7 @@ def upgrade() -> None:
         sa.Column("own_interval_ms", sa.Integer()),
         sa.Column("own_timeout_ms", sa.Integer()),
         sa.Column("static_id", WORD),
+        sa.Column("spark", DOCUMENT),
         sa.CheckConstraint("role IN ('reader', 'writer')", name="role"),
         sa.CheckConstraint("mode IN ('shared', 'broadcast')", name="mode"),
         sa.CheckConstraint(
@@ -462,6 +468,33 @@ def _create_ledger() -> None:
         sa.Column("lost", DOCUMENT, nullable=False),
         sa.CheckConstraint("number >= 1", name="number"),
     )
+    op.create_table(
+        "lag_history",
+        _channel(primary_key=True),
+        sa.Column("step_s", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("slot", sa.Integer(), primary_key=True, autoincrement=False),
+        sa.Column("at_s", sa.BigInteger(), nullable=False),
+        sa.Column("document", DOCUMENT, nullable=False),
+        sa.CheckConstraint("step_s >= 1 AND slot >= 0", name="step_and_slot"),
+    )
+    actions = ", ".join(f"'{each}'" for each in ACTIONS)
+    op.create_table(
+        "audit_entries",
+        sa.Column("seq", SERIAL, primary_key=True, autoincrement=True),
+        sa.Column("channel", WORD, nullable=False),
+        sa.Column("channel_uid", WORD, nullable=False),
+        sa.Column("at", TIME, nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("token_id", WORD),
+        sa.Column("action", WORD, nullable=False),
+        sa.Column("target", sa.Text()),
+        sa.Column("reason", sa.Text()),
+        sa.Column("fields", DOCUMENT, nullable=False),
+        sa.Column("omitted", sa.Integer(), nullable=False),
+        sa.CheckConstraint(f"action IN ({actions})", name="action"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_audit_entries_channel", "audit_entries", ["channel", "seq"])
 
 
 def _channel(*, primary_key: bool = False) -> sa.Column[str]:
