@@ -124,9 +124,10 @@ class CompletedFetch:
         self._extend()
         return True
 
-    def advance(self, positions: dict[int, Position]) -> None:
-        """Move `positions` past the returned records."""
-        returned_records = self.returned_records
+    def advance(self, positions: dict[int, Position], returned_records: int | None = None) -> None:
+        """Move `positions` past the returned records, or past the first of them."""
+        if returned_records is None:
+            returned_records = self.returned_records
         messages, counts = self._messages, self._counts
         start = index = self._advanced_messages
         rows = self._advanced_rows

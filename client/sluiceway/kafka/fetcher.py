@@ -75,7 +75,9 @@ class Fetcher:
         self._failure: SluicewayError | None = None
         # Whether the failure that the current fetch stops before was raised.
         self._failure_raised = False
-        # The positions before the records of a `read` that has not returned yet.
+        # For a `read` that has not returned yet: the records of the current fetch returned before
+        # it, or, once something else needs them, the positions before it.
+        self._read_from: int | None = None
         self._unreturned_from: dict[int, Position] | None = None
         # Whether the stream continues at `_next`. It does not after an interrupt of a poll, which
         # loses the polled messages, or between `_reset` and `assign`.
@@ -127,25 +129,25 @@ class Fetcher:
         They count as returned once `end_read` is called.
         """
         with self._state:
-            if self._unreturned_from is None:
-                self._unreturned_from = self._position()
+            if not self.reading:
+                self._read_from = self._current.returned_records
             return list(itertools.islice(self._current.records(), count))
 
     @property
     def reading(self) -> bool:
         """Whether a `read` that waits for more has taken records."""
-        return self._unreturned_from is not None
+        return self._read_from is not None or self._unreturned_from is not None
 
     def end_read(self) -> None:
         """Count the records taken by a `read` as returned."""
-        if self._unreturned_from is not None:
+        if self.reading:
             with self._state:
-                self._unreturned_from = None
+                self._read_from = self._unreturned_from = None
 
     def cancel_read(self) -> None:
         """Return the records taken by a `read` again, because its caller does not get them."""
         with self._state:
-            if self._unreturned_from is not None:
+            if self.reading:
                 self._reset(self.position())
                 self._unreturned_from = None
 
@@ -267,6 +269,9 @@ class Fetcher:
             raise failure
 
     def _position(self) -> dict[int, Position]:
+        if self._read_from is not None:
+            self._current.advance(self._positions, self._read_from)
+            self._unreturned_from, self._read_from = dict(self._positions), None
         if not self._current.exhausted or self._stopped:
             self._current.advance(self._positions)
             return dict(self._positions)
