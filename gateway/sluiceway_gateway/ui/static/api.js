@@ -93,10 +93,13 @@ export async function send(path, { method = "GET", headers = {}, body, signal: a
   throw new ApiError(response.status, problem);
 }
 
+// The most by which serverNow() may differ from the gateway's clock.
+const CLOCK_ERROR_MS = 2000;
+
 function refusal(used) {
   if (!used) return "This gateway requires a token.";
   const known = account.value;
-  if (known?.expires_at && Date.parse(known.expires_at) <= serverNow()) {
+  if (known?.expires_at && Date.parse(known.expires_at) <= serverNow() + CLOCK_ERROR_MS) {
     return `The token ${known.name} has expired. Sign in with another one.`;
   }
   return "The token is not valid any more: it has expired or was revoked. Sign in again.";
