@@ -54,7 +54,7 @@ class Line:
         self._http = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
         self._token = service.token
 
-    def post_attach(
+    def request(
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[float, http.client.HTTPResponse, bytes]:
         """Send a request; return the time until the end of the response, in milliseconds."""
@@ -119,7 +119,7 @@ class Process:
         """Attach another endpoint."""
         id_ = uuid.uuid4().hex
         body = {"uid": uid, "id": id_, "session": self.session, "role": role, **place}
-        _, _, text = self.line.post_attach("POST", f"/v1/channels/{channel}/endpoints", body)
+        _, _, text = self.line.request("POST", f"/v1/channels/{channel}/endpoints", body)
         endpoint = json.loads(text)["endpoint"]
         reads = role == "reader"
         partition = endpoint["partitions"][0] if reads else None
@@ -133,7 +133,7 @@ class Process:
             "beat": self.beats,
             "endpoints": [each.report() for each in self.endpoints],
         }
-        took_ms, _, text = self.line.post_attach("POST", "/v1/heartbeats", body)
+        took_ms, _, text = self.line.request("POST", "/v1/heartbeats", body)
         assert {each["status"] for each in json.loads(text)["endpoints"]} == {"ok"}
         return took_ms
 
@@ -239,12 +239,12 @@ def status_times(service: Service) -> tuple[list[float], list[float], int]:
         sender.beats += 1
         report = sender.endpoints[0].report() | {"payload": {"number": number}}
         body = {"session": sender.session, "beat": sender.beats, "endpoints": [report]}
-        sender.line.post_attach("POST", "/v1/heartbeats", body)
-        took_ms, response, text = line.post_attach("GET", path)
+        sender.line.request("POST", "/v1/heartbeats", body)
+        took_ms, response, text = line.request("GET", path)
         new.append(took_ms)
         assert response.headers["ETag"] != tag
         tag, size = response.headers["ETag"], len(text)
-        took_ms, response, _ = line.post_attach("GET", path, **{"If-None-Match": tag})
+        took_ms, response, _ = line.request("GET", path, **{"If-None-Match": tag})
         if response.status == 304:
             same.append(took_ms)
     assert len(same) > STATUSES / 2

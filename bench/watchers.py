@@ -137,7 +137,7 @@ class Reader:
             "number": self.commits,
             "positions": [{"partition": 0, "offset": 37 * self.commits, "record": 0}],
         }
-        line.post_attach("PUT", f"/v1/channels/{self.channel}/groups/{GROUP}/offsets", body)
+        line.request("PUT", f"/v1/channels/{self.channel}/groups/{GROUP}/offsets", body)
 
 
 @dataclass
@@ -160,7 +160,7 @@ class Job:
             "size": 1,
         }
         path = f"/v1/channels/{channel}/endpoints"
-        response = json.loads(self.committing.post_attach("POST", path, body)[2])
+        response = json.loads(self.committing.request("POST", path, body)[2])
         endpoint, epoch = response["endpoint"], response["endpoint"]["epoch"]
         self.process.endpoints.append(Instance(body["id"], epoch, 0))
         self.readers.append(

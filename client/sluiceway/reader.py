@@ -260,7 +260,7 @@ class ChannelReader(ChannelEndpoint):
 
     @property
     def revoked_uncommitted(self) -> bool:
-        """Whether partitions were revoked whose returned records were not committed."""
+        """True after the loss of a partition with returned records that were not committed."""
         return self._committer.revoked_uncommitted
 
     def mark_committed(self, positions: Mapping[int, Position]) -> None:

@@ -1,9 +1,6 @@
 """Unmodified clients of schema registries on the messages of a channel."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +11,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from environments import spark_environment
+from environments import run_job
 from sluiceway import Channel
 from topics import readings
 
@@ -81,20 +78,11 @@ def test_spark_decodes_messages_with_from_avro(
     with channel.writer() as writer:
         writer.write(records)
     connection = channel.connection("read")
-    done = subprocess.run(
-        [
-            *(sys.executable, str(FROM_AVRO), ",".join(map(str, connector_jars()))),
-            *(connection.kafka["bootstrap.servers"], connection.topic_name),
-            f"{gateway_url}/registry/subjects/{connection.topic_name}-value/versions/latest/schema",
-        ],
-        cwd=tmp_path,
-        env=os.environ | spark_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=480,
-        check=False,
+    job = run_job(
+        *(tmp_path, FROM_AVRO, ",".join(map(str, connector_jars()))),
+        *(connection.kafka["bootstrap.servers"], connection.topic_name),
+        f"{gateway_url}/registry/subjects/{connection.topic_name}-value/versions/latest/schema",
     )
-    assert done.returncode == 0, done.stderr
     # Spark leaves null fields out of JSON.
-    found = [{"station": None} | json.loads(line) for line in done.stdout.splitlines()]
+    found = [{"station": None} | json.loads(line) for line in job.stdout.splitlines()]
     assert found == records

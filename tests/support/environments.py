@@ -4,6 +4,7 @@ Creating an environment takes less than a second: it links the requirements to t
 tests. An environment to be packed gets copies.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -118,6 +119,21 @@ def _put(package: Distribution, packages: Path, *, links: bool) -> None:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(source, target)
+
+
+def run_job(directory: Path, script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that starts a local Spark, and return its output; fails if it does."""
+    result = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        cwd=directory,
+        env=os.environ | spark_environment(directory),
+        capture_output=True,
+        text=True,
+        timeout=480,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result
 
 
 def spark_environment(directory: Path) -> dict[str, str]:

@@ -30,8 +30,10 @@ class OffsetCommitter:
         self._topic_id = topic_id
         self._sequence = 0
         self.revoked_uncommitted = False
-        """Whether a partition was removed after records of it were returned, and before these were
-        committed. Each commit, and a return to the last one, clears it."""
+        """True after the removal of a partition with returned records that were not committed.
+
+        Each commit clears it, and so does `rewind`.
+        """
         self._committed = {} if handle is None else dict(handle.attached.positions)
         self._consumed: dict[int, Position] = {}
         # By partition, the position of the first record returned since the last commit.

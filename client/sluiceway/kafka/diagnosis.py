@@ -27,7 +27,7 @@ _MAX_CONNECTIONS = 2
 # mechanism and a correlation id.
 _CORRELATION_ID = 0x534C5557
 _REQUEST = struct.pack(">ihhihh", 12, 17, 1, _CORRELATION_ID, -1, 0)
-_ANSWER = struct.Struct(">iih")
+_RESPONSE = struct.Struct(">iih")
 _UNKNOWN_MECHANISM = 33
 _CERTIFICATES = ("ssl.certificate.pem", "ssl.certificate.location", "ssl.keystore.location")
 
@@ -156,7 +156,7 @@ class _BrokerProbe:
         """Return the finding from a broker's response; None without a response."""
         if response and not _is_kafka(response):
             return _protocol(f"the server at {self._where} is not Kafka; correct the address")
-        if response and _ANSWER.unpack(response)[2] == _UNKNOWN_MECHANISM and not self._uses_sasl:
+        if response and _RESPONSE.unpack(response)[2] == _UNKNOWN_MECHANISM and not self._uses_sasl:
             return _protocol(
                 f"{self._where} requires a user and a password, but {self._setting}; set it to "
                 f"SASL_{self._protocol_name(tls=self._uses_tls)}, with sasl.mechanism, "
@@ -203,8 +203,8 @@ def _response(connection: socket.socket) -> bytes:
     """Send the request and return the first bytes of the response that arrive."""
     connection.sendall(_REQUEST)
     response = b""
-    while len(response) < _ANSWER.size:
-        more = connection.recv(_ANSWER.size - len(response))
+    while len(response) < _RESPONSE.size:
+        more = connection.recv(_RESPONSE.size - len(response))
         if not more:
             break
         response += more
@@ -212,9 +212,9 @@ def _response(connection: socket.socket) -> bytes:
 
 
 def _is_kafka(response: bytes | None) -> bool:
-    if response is None or len(response) != _ANSWER.size:
+    if response is None or len(response) != _RESPONSE.size:
         return False
-    return bool(_ANSWER.unpack(response)[1] == _CORRELATION_ID)
+    return bool(_RESPONSE.unpack(response)[1] == _CORRELATION_ID)
 
 
 _REFUSED = frozenset(

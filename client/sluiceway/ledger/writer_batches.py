@@ -260,7 +260,7 @@ class TransactionalReader(Protocol):
 
     @property
     def revoked_uncommitted(self) -> bool:
-        """Whether partitions were revoked whose returned records were not committed."""
+        """True after the loss of a partition with returned records that were not committed."""
 
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
         """Commit the positions by the caller's `send`, which gets None if they did not move."""

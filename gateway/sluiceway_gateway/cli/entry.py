@@ -176,7 +176,7 @@ def format_time(time: datetime | None, default: str = "") -> str:
 
 
 def confirm(question: str, verb: str, done: str) -> None:
-    """Raise ClickException unless the response is yes."""
+    """Raise ClickException unless the answer is yes."""
     try:
         if click.confirm(question, err=True):
             return

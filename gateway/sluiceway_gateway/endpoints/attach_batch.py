@@ -128,7 +128,7 @@ class AttachBatch:
     _changed_groups: dict[RoleGroup, Group] = field(default_factory=dict)
     _joined: Counter[RoleGroup] = field(default_factory=Counter)
     _added: Counter[RoleGroup] = field(default_factory=Counter)
-    """Those of `_joined` that replaced no live member."""
+    """The number of joined members that replaced no live member."""
     _members: dict[RoleGroup, list[Endpoint]] = field(default_factory=dict)
     """Members of groups that a request wants to change."""
     _occupants: dict[tuple[str, Place], Endpoint] = field(default_factory=dict)

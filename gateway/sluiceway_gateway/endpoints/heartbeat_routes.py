@@ -169,7 +169,7 @@ class KeptEndpoint(BaseModel):
     reported_at: datetime | None = Field(description="The time of its tasks' last report")
 
 
-class HeartbeatAnswer(BaseModel):
+class HeartbeatResponse(BaseModel):
     """The response to a heartbeat."""
 
     next_ms: int
@@ -185,7 +185,7 @@ class HeartbeatAnswer(BaseModel):
     "/heartbeats",
     operation_id="send_heartbeat",
     summary="Report the state of a session's endpoints",
-    response_model=HeartbeatAnswer,
+    response_model=HeartbeatResponse,
     response_description="Taken",
     responses=problems(413),
 )

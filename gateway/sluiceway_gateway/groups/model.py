@@ -106,14 +106,14 @@ class Group:
         return group.next_generation(now)
 
     def has_positions(self, member: int) -> bool:
-        """Whether a member, -1 for the whole group, has positions.
+        """Return whether the group has positions for a member; -1 stands for the whole group.
 
-        Those of former members stay stored after a change of mode or size.
+        Positions of former members stay stored after a change of mode or size.
         """
         return member < 0 if self.mode is Mode.SHARED else 0 <= member < (self.size or 0)
 
     def has_place(self, index: int, mode: Mode) -> bool:
-        """Whether readers of this mode read from this place, after a change of mode or size."""
+        """Return whether the group has this place, after a change of mode or size."""
         return mode is self.mode and (mode is Mode.SHARED or self.has_positions(index))
 
     def next_generation(self, now: datetime, *, size: int | None = None) -> "Group":

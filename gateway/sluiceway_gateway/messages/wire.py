@@ -27,7 +27,7 @@ from sluiceway_gateway.messages.writing import WriteRequest, WrittenMessages
 
 MAX_WRITTEN = 100
 """Records in a request."""
-_ANSWER_CHARACTERS = 4 * 1024 * 1024
+_RESPONSE_CHARACTERS = 4 * 1024 * 1024
 _MESSAGE_CHARACTERS = 1024 * 1024
 _KEY_SHARE, _HEADER_SHARE = 16, 64
 MAX_HEADERS, _HEADER_NAME = 100, 200
@@ -242,7 +242,7 @@ class WrittenBody(BaseModel):
 def page_json(page: MessagePage) -> dict[str, Any]:
     """Return the JSON of a response with messages."""
     count = max(1, len(page.messages))
-    characters = min(_MESSAGE_CHARACTERS, _ANSWER_CHARACTERS // count)
+    characters = min(_MESSAGE_CHARACTERS, _RESPONSE_CHARACTERS // count)
     return {
         "order": "newest_first" if page.newest_first else "oldest_first",
         "items": [

@@ -122,7 +122,7 @@ class GroupOffsets(GroupBody):
     resets: list[ResetBody]
 
 
-class CommitAnswer(GroupBody):
+class CommitResponse(GroupBody):
     """The committed positions of a commit's partitions."""
 
     number: int = Field(description="The number of the endpoint's last accepted commit")
@@ -150,7 +150,7 @@ def get_offsets(
     "",
     operation_id="commit_offsets",
     summary="Commit positions",
-    response_model=CommitAnswer,
+    response_model=CommitResponse,
     response_description="Committed",
     responses=problems(404, 409, 413),
 )

@@ -14,6 +14,7 @@ from sluiceway import __version__
 from sluiceway.rest.parsing import BY_CODE
 from sluiceway_gateway.http import openapi
 from sluiceway_gateway.http.openapi import ADVICE, EXAMPLES, error_codes
+from sluiceway_gateway.http.openapi_examples import LINKS
 
 DIRECTORY = openapi._DIRECTORY
 (SUMS,) = DIRECTORY.glob("swagger-ui-dist-*.sha256")
@@ -170,6 +171,28 @@ def bodies(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
         for method, operation in operations.items()
         if "requestBody" in operation
     }
+
+
+def test_links_name_operations_and_their_parameters(rig: Rig) -> None:
+    document = rig.http.get("/openapi.json").json()
+    operations = {
+        operation["operationId"]: operation
+        for path in document["paths"].values()
+        for operation in path.values()
+    }
+    linked = {
+        name: link
+        for name, operation in operations.items()
+        for status, response in operation["responses"].items()
+        if (link := response.get("links"))
+    }
+    assert linked.keys() == LINKS.keys()
+    for links in linked.values():
+        for link in links.values():
+            target = operations[link["operationId"]]
+            parameters = {each["name"] for each in target.get("parameters", ())}
+            assert link.get("parameters", {}).keys() <= parameters
+            assert "requestBody" in target or "requestBody" not in link
 
 
 def test_every_body_has_an_example_that_the_gateway_accepts(rig: Rig) -> None:

@@ -36,9 +36,9 @@ function received(source) {
   failure.value = null;
 }
 
-// Keep a view up to date until the returned function is called. `source` has
-// `stream`, a path; `onEvent`, for each event; `poll`, which reads the same without a stream; and
-// `onGone`, for errors that will not pass. Its `receivedAt` is kept for the next time it is followed. While the page is hidden or paused nothing is read: a
+// Keep a view up to date until the returned function is called. `source` has `stream`, a path; `onEvent`, for
+// each event; `poll`, which reads the same without a stream; and `onGone`, for errors that will not pass. Its
+// `receivedAt` is kept for the next time it is followed. While the page is hidden or paused nothing is read: a
 // browser has six connections to a gateway for all of its tabs.
 export function follow(source) {
   mode.value = "connecting";
