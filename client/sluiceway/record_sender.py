@@ -304,6 +304,17 @@ class RecordSender:
         # The interrupt does not say that earlier writes are affected.
         self.failed_unnoticed = True
 
+    def _with_unsent(self, failure: SluicewayError) -> SluicewayError:
+        """Return a background thread's failure that also counts the records that wait here."""
+        if self.batches is not None or not isinstance(failure, DeliveryFailed):
+            return failure
+        return DeliveryFailed(
+            partition=failure.partition,
+            reason=failure.reason,
+            written_records=failure.written_records,
+            failed_records=self.accepted_records - failure.written_records,
+        )
+
     def discard_accumulated(self) -> None:
         """Discard records that are not produced yet."""
         self._rows.drain()
@@ -314,7 +325,7 @@ class RecordSender:
         if self.failure is not None:
             if self.failed_unnoticed or isinstance(self.failure, CommitUnknown):
                 self.failed_unnoticed = False
-                raise self.failure
+                raise self._with_unsent(self.failure)
             raise EndpointClosed(
                 f"this writer failed, so it cannot be used any more: {self.failure}"
             ) from self.failure

@@ -52,7 +52,10 @@ def test_a_waiting_command_prints_the_reason_and_gives_up_with_advice(
     assert "--url or SLUICEWAY_URL" in failure
 
 
+# SIGINT is ignored below a shell that runs the tests in the background.
 PATIENT = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from sluiceway_gateway.cli import entry, main
 entry.TIMEOUT_S = 600.0
 raise SystemExit(main())
