@@ -1,5 +1,6 @@
 """Brokers, PostgreSQL, gateways, and the proxies between them and the jobs."""
 
+import errno
 import os
 import random
 import secrets
@@ -118,14 +119,21 @@ class Broker:
     @contextmanager
     def disk_full(self) -> Iterator[None]:
         """Fill the broker's disk while the block runs."""
-        filler = self._log.parent / "log" / "filler"
-        free = shutil.disk_usage(self._log).free
-        with filler.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, free - _RESERVE_BYTES))
+        filler = self._log / "filler"
+        block = bytes(_RESERVE_BYTES)
         try:
+            # The broker writes meanwhile, so the free space is measured before each block.
+            with filler.open("wb", buffering=0) as file:
+                while shutil.disk_usage(self._log).free > _RESERVE_BYTES:
+                    try:
+                        file.write(block)
+                    except OSError as error:
+                        if error.errno != errno.ENOSPC:
+                            raise
+                        break
             yield
         finally:
-            filler.unlink()
+            filler.unlink(missing_ok=True)
 
     def _send(self, number: int) -> None:
         assert self._server is not None
