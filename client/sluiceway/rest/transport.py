@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 import httpx
@@ -73,6 +73,10 @@ class Transport:
         self._sleep = sleep
         self._monotonic = monotonic
         self._open()
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError, before httpx does so without advice."""
+        self._fork_guard.__reduce__()
 
     @property
     def identity(self) -> Hashable:
