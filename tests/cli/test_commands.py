@@ -1,4 +1,7 @@
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -99,6 +102,16 @@ def test_migrate_can_be_repeated(sluiceway: Sluiceway, empty_database_url: str) 
 
 def test_serve_needs_a_migrated_database(sluiceway: Sluiceway, empty_database_url: str) -> None:
     sluiceway("serve", database_url=empty_database_url).failed("run `sluiceway migrate`")
+
+
+def test_a_closed_pipe_is_no_failure() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = "import sys; from sluiceway_gateway.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "apply", "--schema"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_missing_database_is_named_and_not_created(

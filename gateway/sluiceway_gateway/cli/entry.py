@@ -62,6 +62,15 @@ class _Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader, such as `head`, has enough. click would make this exit status 1. Keep the
+            # interpreter from flushing into the pipe again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sluiceway", message="%(prog)s %(version)s")
@@ -97,10 +106,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(_FLAG.sub(_flag, str(error)), FAILED)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
-        # The pipe is closed; keep the interpreter from flushing into it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return outcome if isinstance(outcome, int) else 0
 
 
