@@ -125,6 +125,21 @@ def test_a_missing_database_is_named_and_not_created(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        ("postgresql://me:hush@127.0.0.1:1/flights", "Connection refused"),
+        ("sqlite:////nowhere/flights.db", "unable to open database file"),
+    ],
+)
+def test_a_database_that_cannot_be_opened_is_reported_with_the_cause(
+    sluiceway: Sluiceway, url: str, cause: str
+) -> None:
+    run = sluiceway("migrate", database_url=url)
+    run.failed(cause, "Check SLUICEWAY_DATABASE_URL")
+    assert "hush" not in run.err
+
+
 @pytest.fixture
 def used_port() -> Iterator[int]:
     with socket.socket() as listener:
