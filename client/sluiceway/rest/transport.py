@@ -298,8 +298,9 @@ def _checked_url(url: str) -> str:
     except (httpx.InvalidURL, TypeError) as error:
         raise OptionError(f"the gateway's URL {url!r} is not valid: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
+        shown = parsed.copy_with(username=None, password=None)
         raise OptionError(
-            f"the gateway's URL is {parsed!r}; it must be http://HOST:PORT or https://HOST:PORT, "
+            f"the gateway's URL is '{shown}'; it must be http://HOST:PORT or https://HOST:PORT, "
             "without a user"
         )
     # Request paths already begin with /v1.
