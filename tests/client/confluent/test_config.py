@@ -206,6 +206,17 @@ def test_wrong_values_have_librdkafkas_text_or_a_reason(wrong: dict[str, Any], t
         Producer({**NOBODY, **wrong})
 
 
+def test_values_that_exclude_others_are_refused_at_once() -> None:
+    for config, text in (
+        ({"max.in.flight.requests.per.connection": 10}, "must be set <= 5"),
+        ({"linger.ms": 5000, "delivery.timeout.ms": 1000}, "must be greater than `linger.ms`"),
+    ):
+        with pytest.raises(KafkaException, match=text):
+            Producer({**NOBODY, **config})
+    with pytest.raises(KafkaException, match="must be >="):
+        Consumer({**GROUP, "fetch.max.bytes": 1000})
+
+
 def test_a_message_timeout_shorter_than_the_usual_linger_is_accepted() -> None:
     Producer({**NOBODY, "message.timeout.ms": 10}).close()
     Producer({**NOBODY, "message.timeout.ms": 0}).close()
