@@ -147,6 +147,11 @@ class InvalidRequest(
     """The request is malformed."""
 
     @classmethod
+    def at(cls, pointer: str, message: str) -> Self:
+        """Return an error with one violation."""
+        return cls.malformed([Violation(pointer=pointer, message=message)])
+
+    @classmethod
     def malformed(cls, violations: Sequence[Violation], *, count: int = 0) -> Self:
         """Return an error that lists the first 20 violations and counts the rest of `count`."""
         listed = tuple(violations[:MOST_VIOLATIONS])

@@ -11,9 +11,8 @@ from sluiceway_gateway.audit.model import AuditedAction, audited
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
-from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.channels.service import require_channel
+from sluiceway_gateway.channels.service import find_channel, hold_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.endpoints import session_store
@@ -44,7 +43,6 @@ from sluiceway_gateway.errors import (
     InvalidRequest,
     MembersOpen,
     SluicewayGatewayError,
-    Violation,
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import endpoint_partitions
@@ -115,13 +113,13 @@ class Endpoints:
         """
         with self._database.write() as tx:
             now = self._clock()
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             reads = endpoint.place.role is Role.READER
             principal.require(Action.READ if reads else Action.WRITE, name)
             if reads and spec.ends is not None:
                 message = "readers have no end offsets; leave it out"
-                raise InvalidRequest.malformed([Violation(pointer="/ends", message=message)])
+                raise InvalidRequest.at("/ends", message)
             session_store.require_own(tx, endpoint.session, principal)
             detached = detach_endpoint(tx, endpoint, spec, by=principal.id, now=now)
         if detached is not endpoint:
@@ -140,7 +138,7 @@ class Endpoints:
         topic_ends = self._topic_ends(name, endpoint_id, uid)
         with self._database.write() as tx:
             now = self._clock()
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             if endpoint.superseded and not endpoint.may_return:
                 return channel, endpoint
@@ -166,7 +164,7 @@ class Endpoints:
     def _topic_ends(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
         """Return the topic's ends if the writer's are unknown. Call outside of transactions."""
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), uid)
+            channel = find_channel(tx, name, uid)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
         reads = endpoint.place.role is Role.READER
         if reads or endpoint.superseded or reported_ends(endpoint) is not None:
@@ -185,7 +183,7 @@ class Endpoints:
     def state(self, name: str) -> tuple[Channel, int]:
         """Return the channel and the revision of its endpoints; raises ChannelNotFound."""
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), None)
+            channel = find_channel(tx, name)
             return channel, endpoints_store.revision(tx, channel.uid)
 
     def page(
@@ -199,7 +197,7 @@ class Endpoints:
     ) -> EndpointPage:
         """Return endpoints in the order of their places, after `after`; raises ChannelNotFound."""
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), None)
+            channel = find_channel(tx, name)
             revision = endpoints_store.revision(tx, channel.uid)
             found = endpoints_store.page(
                 tx, channel.uid, role=role, group=group, after=after, limit=limit + 1
@@ -217,7 +215,7 @@ class Endpoints:
         Raises ChannelNotFound and EndpointNotFound.
         """
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), None)
+            channel = find_channel(tx, name)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
             events = events_of_endpoint(tx, endpoint_id, limit=_EVENTS_SHOWN)
         return EndpointDetails(

@@ -42,7 +42,7 @@ from sluiceway_gateway.endpoints.model import (
     reached_of,
 )
 from sluiceway_gateway.endpoints.store import INTERVAL_MS, MAY_RETURN, TIMEOUT_MS, endpoint_of
-from sluiceway_gateway.errors import InvalidRequest, Violation
+from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.groups.store import of_its_group
 
 MAX_BEATS_AHEAD = 1_000_000_000
@@ -146,7 +146,7 @@ def beat(
     principal.require_own(found.owner, f"The session {session}")
     if number > found.beat + MAX_BEATS_AHEAD:
         message = f"too far ahead; the newest heartbeat of the session is {found.beat}"
-        raise InvalidRequest.malformed([Violation(pointer="/beat", message=message)])
+        raise InvalidRequest.at("/beat", message)
     return False, found.beat
 
 

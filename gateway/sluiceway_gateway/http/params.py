@@ -14,7 +14,7 @@ from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, Selector, check_name
 from sluiceway_gateway.db.idempotency import Request
 from sluiceway_gateway.endpoints.model import Place, Role
-from sluiceway_gateway.errors import InvalidRequest, Violation
+from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.groups.model import check_group
 
 Name = Annotated[
@@ -125,7 +125,7 @@ def name_before(cursor: str | None) -> str:
     except ValueError:
         name = ""
     if not name or cursor != cursor_after(name):
-        raise _malformed("cursor", _NO_CURSOR)
+        raise InvalidRequest.at("query:cursor", _NO_CURSOR)
     return name
 
 
@@ -145,7 +145,7 @@ def place_before(cursor: str | None) -> Place | None:
     except ValueError:
         place = None
     if place is None or cursor != cursor_after_place(place) or place.index > INT64_MAX:
-        raise _malformed("cursor", _NO_CURSOR)
+        raise InvalidRequest.at("query:cursor", _NO_CURSOR)
     return place
 
 
@@ -166,8 +166,4 @@ def selector_of(text: str | None) -> Selector | None:
     try:
         return Selector.parse(text)
     except ValueError as error:
-        raise _malformed("selector", str(error)) from None
-
-
-def _malformed(parameter: str, message: str) -> Any:
-    return InvalidRequest.malformed([Violation(pointer=f"query:{parameter}", message=message)])
+        raise InvalidRequest.at("query:selector", str(error)) from None

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction, audited
 from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import require_usable
 from sluiceway_gateway.clock import Clock, system_clock
@@ -54,7 +53,7 @@ class Repairs:
         Raises ChannelNotFound, UidMismatch, NoLedger, LedgerIntact and KafkaUnavailable.
         """
         with self._database.read() as tx:
-            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            channel = require_ledger(tx, name, uid)
             ledger = known_losses(_found(tx, channel), {})
         ends = self._ends(channel, ledger)
         with self._database.read() as tx:
@@ -69,7 +68,7 @@ class Repairs:
         repaired. Raises the errors of `plan`, RepairChanged and BeyondWatermark.
         """
         with self._database.read() as tx:
-            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            channel = require_ledger(tx, name, uid)
             ledger = _found(tx, channel)
             done = store.repairs(tx, uid, before=_AFTER_ALL, limit=1)
         if ledger.halted is None and done and done[0].lost_from == dict(request.lost_from):
@@ -122,7 +121,7 @@ class Repairs:
 
     def _hold(self, tx: WriteTransaction, channel: Channel) -> Ledger:
         store.share_channels(tx, [channel.uid])
-        found = require_ledger(channel.name, channels_store.find(tx, channel.name), channel.uid)
+        found = require_ledger(tx, channel.name, channel.uid)
         require_usable(found, writes=False)
         was = store.hold(tx, found)
         require_topic(found.topic.id, was.topic_id)

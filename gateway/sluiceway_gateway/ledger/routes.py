@@ -11,6 +11,7 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, PartitionText
+from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.http.auth import Viewer, access, authenticate
 from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.middleware import unless_disconnected
@@ -43,7 +44,6 @@ from sluiceway_gateway.ledger.wire import (
     committed_json,
     lease_json,
     lease_of,
-    malformed,
     open_json,
     position_change,
     repair_json,
@@ -71,9 +71,9 @@ def _starts_of(text: str | None) -> dict[int, int] | None:
     for each in text.split(","):
         found = _START.fullmatch(each)
         if found is None or int(found[2]) > INT64_MAX - 1 or int(found[1]) >= MAX_PARTITIONS:
-            raise malformed("query:from", "expected PARTITION:OFFSET, joined by commas")
+            raise InvalidRequest.at("query:from", "expected PARTITION:OFFSET, joined by commas")
         if int(found[1]) in starts:
-            raise malformed("query:from", f"partition {found[1]} is given twice")
+            raise InvalidRequest.at("query:from", f"partition {found[1]} is given twice")
         starts[int(found[1])] = int(found[2])
     return starts
 

@@ -308,9 +308,9 @@ def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> 
     """Return the change of positions; by default of the batch's own channel and topic."""
     partitions = [each.partition for each in body.positions]
     if len(set(partitions)) != len(partitions):
-        raise malformed("/positions/positions", "each partition may be given once")
+        raise InvalidRequest.at("/positions/positions", "each partition may be given once")
     if body.channel is not None and (body.uid is None or body.topic_id is None):
-        raise malformed("/positions", "a channel is given with its uid and topic_id")
+        raise InvalidRequest.at("/positions", "a channel is given with its uid and topic_id")
     moved = tuple(_position(each.partition, each.to) for each in body.positions)
     return PositionChange(
         commit=Commit(
@@ -335,11 +335,6 @@ def _position(partition: int, place: PlacePut) -> Position:
     return Position(
         partition=partition, offset=place.offset, record=place.record, metadata=place.metadata
     )
-
-
-def malformed(pointer: str, message: str) -> InvalidRequest:
-    """Return the error for a value at `pointer`."""
-    return InvalidRequest.malformed([Violation(pointer=pointer, message=message)])
 
 
 def batch_json(batch: Batch, topic_id: str) -> dict[str, Any]:

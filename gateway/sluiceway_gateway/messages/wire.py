@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import MAX_PARTITIONS, Format
 from sluiceway_gateway.channels.wire import RequestModel, Uid
+from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.params import INT64_MAX, Time
 from sluiceway_gateway.ledger.wire import BatchText
@@ -18,7 +19,6 @@ from sluiceway_gateway.messages.model import (
     PartitionView,
     StartPoint,
     cursor_of,
-    malformed,
     shortened,
     start_of_cursor,
 )
@@ -78,14 +78,18 @@ def start_point(
     named += ["start"] if start == "earliest" else []
     if len(named) > 1 or (cursor is not None and partition is not None):
         second = named[1] if len(named) > 1 else "partition"
-        raise malformed(f"query:{second}", f"not together with {named[0]}; give one of them")
+        raise InvalidRequest.at(
+            f"query:{second}", f"not together with {named[0]}; give one of them"
+        )
     if offset is not None and partition is None:
-        raise malformed("query:offset", "an offset is one of a partition; give partition too")
+        raise InvalidRequest.at(
+            "query:offset", "an offset is one of a partition; give partition too"
+        )
     if cursor is None:
         return StartPoint(newest_first=not named, partition=partition, offset=offset, since=since)
     found = start_of_cursor(cursor)
     if found is None:
-        raise malformed(
+        raise InvalidRequest.at(
             "query:cursor", "not a cursor of messages; use next_cursor of the previous response"
         )
     return found
@@ -211,7 +215,7 @@ def _key_bytes(key: str | int | None) -> bytes | None:
     if key is None or isinstance(key, str):
         return None if key is None else key.encode()
     if not -(2**63) <= key < 2**63:
-        raise malformed("/key", "a number of at most 64 bits, or a text")
+        raise InvalidRequest.at("/key", "a number of at most 64 bits, or a text")
     return key.to_bytes(8, "big", signed=True)
 
 

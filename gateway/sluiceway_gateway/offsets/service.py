@@ -13,9 +13,8 @@ from sluiceway_gateway.audit.model import AuditedAction, Scalar, audited
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
-from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.service import require_channel
+from sluiceway_gateway.channels.service import find_channel, hold_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
@@ -32,7 +31,6 @@ from sluiceway_gateway.errors import (
     NotAssigned,
     PositionMoved,
     SluicewayGatewayError,
-    Violation,
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
@@ -124,7 +122,7 @@ class Offsets:
     def fetch(self, name: str, group: str, *, index: int | None) -> GroupReport:
         """Return a group's positions; raises ChannelNotFound, GroupNotFound, InvalidRequest."""
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), None)
+            channel = find_channel(tx, name)
             found = require_group(tx, channel, group)
             return _report(tx, found, member=_member(found, index))
 
@@ -165,9 +163,7 @@ class Offsets:
         with self._database.write() as tx:
             (result,) = self._commit(tx, [pending], wait=True)
             if isinstance(result, EndpointNotFound):
-                require_channel(
-                    commit.channel, channels_store.find(tx, commit.channel), commit.channel_uid
-                )
+                find_channel(tx, commit.channel, commit.channel_uid)
         if isinstance(result, SluicewayGatewayError):
             raise result
         return result
@@ -203,7 +199,7 @@ class Offsets:
                 kept = idempotency.claim(tx, request, now)
                 if kept is not None:
                     return kept
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            channel = hold_channel(tx, name, uid)
             found = require_group(tx, channel, group)
             if reset.generation is not None:
                 require_generation(found, reset.generation)
@@ -265,7 +261,7 @@ class Offsets:
         """
         principal.require(Action.READ, name)
         with self._database.write() as tx:
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            channel = hold_channel(tx, name, uid)
             require_topic(channel.topic.id, advance.topic_id)
             _require_partitions(channel, advance.positions)
             found = _group_of_advance(tx, channel, group)
@@ -316,9 +312,13 @@ def _member(group: Group, index: int | None) -> int | None:
     if index is None:
         return None if group.mode is Mode.BROADCAST else -1
     if group.mode is Mode.SHARED:
-        raise _malformed("index", f"the members of the group {group.name!r} share; leave it out")
+        raise InvalidRequest.at(
+            "/index", f"the members of the group {group.name!r} share; leave it out"
+        )
     if group.size is not None and index >= group.size:
-        raise _malformed("index", f"the group {group.name!r} has {group.size} members, from 0")
+        raise InvalidRequest.at(
+            "/index", f"the group {group.name!r} has {group.size} members, from 0"
+        )
     return index
 
 
@@ -326,9 +326,11 @@ def _check(reset: Reset, channel: Channel, group: Group) -> None:
     if reset.positions is None:
         return
     if group.mode is Mode.BROADCAST and reset.index is None:
-        raise _malformed("index", "required: members of a broadcast group have their own positions")
+        raise InvalidRequest.at(
+            "/index", "required: members of a broadcast group have their own positions"
+        )
     if reset.topic_id is None:
-        raise _malformed("topic_id", "required: positions belong to a topic")
+        raise InvalidRequest.at("/topic_id", "required: positions belong to a topic")
     require_topic(channel.topic.id, reset.topic_id)
     _require_partitions(channel, reset.positions)
 
@@ -344,12 +346,6 @@ def _put(
 ) -> None:
     updates = [Committed(position=each, topic_id=topic_id, committed_at=now) for each in positions]
     offsets_store.put(tx, [(whose, each) for each in updates])
-
-
-def _malformed(field: str, message: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Malformed: {field}: {message}.", (Violation(pointer=f"/{field}", message=message),)
-    )
 
 
 def _group_of_advance(tx: WriteTransaction, channel: Channel, name: str) -> Group:
@@ -425,7 +421,7 @@ class Acknowledgements:
 
     def _result(self, name: str, key: GroupKey, bounds: Bounds) -> AckResult:
         with self._database.read() as tx:
-            require_channel(name, channels_store.find(tx, name), key[0])
+            find_channel(tx, name, key[0])
             return ack_result(committed_offsets(tx, [key]).get(key), bounds)
 
     def _committed(self, keys: tuple[GroupKey, ...]) -> dict[GroupKey, CommittedOffsets]:
