@@ -9,6 +9,7 @@ from sqlalchemy import Row, delete, insert, select
 from sluiceway_gateway.audit.model import AuditedAction, AuditEntry, FieldChange
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import audit_entries
+from sluiceway_gateway.db.statements import columns_of
 
 MAX_ENTRIES = 1_000
 """Entries of channels of one name that are kept, the last ones."""
@@ -32,7 +33,7 @@ def add(tx: WriteTransaction, entry: AuditEntry) -> None:
 
 def page(tx: ReadTransaction, channel: str, *, before: int | None, limit: int) -> list[AuditEntry]:
     """Return up to `limit` entries of channels of this name, the last first."""
-    statement = select(audit_entries).where(_table.channel == channel)
+    statement = select(audit_entries, _table.seq.label("number")).where(_table.channel == channel)
     if before is not None:
         statement = statement.where(_table.seq < before)
     return [
@@ -49,16 +50,6 @@ def delete_old(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
 
 
 def _entry_of(row: Row[Any]) -> AuditEntry:
-    return AuditEntry(
-        number=row.seq,
-        channel=row.channel,
-        channel_uid=row.channel_uid,
-        at=row.at,
-        by=row.by,
-        token_id=row.token_id,
-        action=AuditedAction(row.action),
-        target=row.target,
-        reason=row.reason,
-        fields=tuple(FieldChange(**each) for each in row.fields),
-        omitted=row.omitted,
-    )
+    fields = tuple(FieldChange(**each) for each in row.fields)
+    action = AuditedAction(row.action)
+    return AuditEntry(**columns_of(row, AuditEntry) | {"action": action, "fields": fields})

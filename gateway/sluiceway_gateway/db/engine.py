@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any, Self
 
 import psycopg
-from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, event
+from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -24,7 +24,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from sluiceway_gateway.db.postgresql import CircuitBreaker, Connector, connect_arguments
-from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect
+from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings
 from sluiceway_gateway.tracing import child_span, statement
 
@@ -109,6 +109,20 @@ class ReadTransaction:
     ) -> CursorResult[Any]:
         """Execute a statement with one set of parameters, or once per set of a sequence."""
         return self._connection.execute(statement, values)
+
+    def in_parts(
+        self,
+        statement: Executable,
+        values: Mapping[str, Any] | None = None,
+        **keys: Sequence[Any],
+    ) -> Iterator[Row[Any]]:
+        """Yield the rows of a SELECT by `column IN keys`, executed for some hundred keys at a time.
+
+        The keyword is the name of the expanding parameter.
+        """
+        ((name, every),) = keys.items()
+        for part in chunks(every):
+            yield from self.execute(statement, {**(values or {}), name: part})
 
     def look_up(self, statement: PreparedSelect, keys: Sequence[Any]) -> list[Any]:
         """Return the rows of these keys, which may be empty or contain duplicates."""

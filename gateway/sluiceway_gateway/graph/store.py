@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import or_, select
+from sqlalchemy import bindparam, or_, select
 
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.db.engine import ReadTransaction
@@ -83,13 +83,11 @@ def _channels(
 ) -> dict[str, str]:
     """Return the names of the channels with endpoints of these sessions, by uid."""
     visible = or_(False, *(starts_with(channels.c.name, each) for each in prefixes))
-    found: dict[str, str] = {}
-    for part in chunks(sessions):
-        statement = (
-            select(channels.c.uid, channels.c.name)
-            .join(endpoints, endpoints.c.channel_uid == channels.c.uid)
-            .where(_SHOWN, visible, endpoints.c.session_id.in_(part))
-            .distinct()
-        )
-        found |= {row.uid: row.name for row in tx.execute(statement)}
-    return found
+    in_sessions = endpoints.c.session_id.in_(bindparam("sessions", expanding=True))
+    statement = (
+        select(channels.c.uid, channels.c.name)
+        .join(endpoints, endpoints.c.channel_uid == channels.c.uid)
+        .where(_SHOWN, visible, in_sessions)
+        .distinct()
+    )
+    return {row.uid: row.name for row in tx.in_parts(statement, sessions=sessions)}

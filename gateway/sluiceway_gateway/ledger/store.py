@@ -21,7 +21,7 @@ from sluiceway_gateway.db.schema import (
     ledgers,
     visible_runs,
 )
-from sluiceway_gateway.db.statements import PreparedDml, by_dialect, chunks
+from sluiceway_gateway.db.statements import PreparedDml, by_dialect, columns_of, upsert
 from sluiceway_gateway.errors import ConcurrentChange
 from sluiceway_gateway.ledger.model import Interval, Ledger, Runs
 from sluiceway_gateway.ledger.repairing import LostRecords, Repair
@@ -54,25 +54,19 @@ _SAVE = (
 )
 
 
-def _raise_ends(insert: Any) -> PreparedDml:
-    statement = insert(ledger_partitions)
-    new = statement.excluded
-    upsert = statement.on_conflict_do_update(
-        index_elements=["channel_uid", "partition"],
-        set_={each: new[each] for each in ("visible_end", "stable", "lost_from")},
-        where=(ledger_partitions.c.visible_end <= new.visible_end)
+_RAISE_ENDS = upsert(
+    ledger_partitions,
+    ("channel_uid", "partition"),
+    where=lambda new: (
+        (ledger_partitions.c.visible_end <= new.visible_end)
         & (ledger_partitions.c.stable <= new.stable)
         # Only a repair forgets that records are lost.
         & (
             ledger_partitions.c.lost_from.is_(None)
             | (new.lost_from <= ledger_partitions.c.lost_from)
-        ),
-    )
-    columns = ["channel_uid", "partition", "visible_end", "stable", "lost_from"]
-    return PreparedDml(upsert, columns=columns)
-
-
-_RAISE_ENDS = by_dialect(_raise_ends)
+        )
+    ),
+)
 
 
 def share_channels(tx: WriteTransaction, uids: Iterable[str]) -> set[str]:
@@ -162,7 +156,7 @@ def save(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) ->
             was.lost_from.get(partition),
         )
     ]
-    raised = tx.run_each(_RAISE_ENDS[tx.dialect], rows)
+    raised = tx.run_each(_RAISE_ENDS, rows)
     require_held(saved == 1 and raised == len(rows), "ledger")
     keep_snapshots(tx, ledger, was=was, now=now)
 
@@ -334,14 +328,15 @@ def number_at(tx: ReadTransaction, uid: str, at: datetime) -> int:
     return tx.execute(statement).scalar_one() or 0
 
 
+_TAGS = select(ledgers.c.channel_uid, ledgers.c.number, ledgers.c.halted).where(
+    ledgers.c.channel_uid.in_(bindparam("uids", expanding=True))
+)
+
+
 def tags(tx: ReadTransaction, uids: Sequence[str]) -> dict[str, tuple[int, bool]]:
     """Return, by channel, the ledger's number and whether it is halted."""
-    found: dict[str, tuple[int, bool]] = {}
-    for part in chunks(uids):
-        statement = select(ledgers.c.channel_uid, ledgers.c.number, ledgers.c.halted)
-        for row in tx.execute(statement.where(ledgers.c.channel_uid.in_(part))):
-            found[row.channel_uid] = (row.number, row.halted is not None)
-    return found
+    rows = tx.in_parts(_TAGS, uids=uids)
+    return {row.channel_uid: (row.number, row.halted is not None) for row in rows}
 
 
 _TOPICS = (
@@ -396,15 +391,8 @@ def save_repair(
     keep_snapshots(tx, repaired, was=was, now=now)
     tx.execute(
         ledger_repairs.insert(),
-        {
-            "channel_uid": was.channel_uid,
-            "number": repair.number,
-            "at": repair.at,
-            "by": repair.by,
-            "reason": repair.reason,
-            "cause": repair.cause,
-            "lost": [vars(each) for each in repair.lost],
-        },
+        vars(repair)
+        | {"channel_uid": was.channel_uid, "lost": [vars(each) for each in repair.lost]},
     )
 
 
@@ -425,11 +413,5 @@ def given_up(tx: ReadTransaction, uid: str) -> dict[int, list[Interval]]:
 
 
 def _repair_of(row: Row[Any]) -> Repair:
-    return Repair(
-        number=row.number,
-        at=row.at,
-        by=row.by,
-        reason=row.reason,
-        cause=row.cause,
-        lost=tuple(LostRecords(**each) for each in row.lost),
-    )
+    lost = tuple(LostRecords(**each) for each in row.lost)
+    return Repair(**columns_of(row, Repair) | {"lost": lost})
