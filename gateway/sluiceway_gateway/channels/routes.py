@@ -18,13 +18,14 @@ from sluiceway_gateway.channels.wire import (
     ChannelPut,
     ClosePost,
     Connection,
+    ConnectionChannel,
     Uid,
     channel_json,
 )
 from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.errors import ConfigNotAllowed, Violation
 from sluiceway_gateway.http.auth import Anybody, Manager, Viewer, authenticate
-from sluiceway_gateway.http.json import json_response, text_of
+from sluiceway_gateway.http.json import body_of, json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import (
     Conditions,
@@ -342,7 +343,7 @@ def _connection_json(
     channel: Channel, versions: Sequence[SchemaVersion], kafka: Mapping[str, str]
 ) -> dict[str, Any]:
     return {
-        "channel": {"name": channel.name, "uid": channel.uid, "generation": channel.generation},
+        "channel": body_of(ConnectionChannel, channel),
         "format": channel.spec.format,
         "delivery": channel.spec.delivery,
         "schema": {
@@ -354,11 +355,6 @@ def _connection_json(
             {"id": each.id, "version": each.version, "definition": json.loads(each.definition)}
             for each in versions
         ],
-        "topic": {
-            "name": channel.topic.name,
-            "id": channel.topic.id,
-            "partitions": channel.topic.partitions,
-            "max_message_bytes": channel.max_message_bytes,
-        },
+        "topic": vars(channel.topic) | {"max_message_bytes": channel.max_message_bytes},
         "kafka": dict(kafka),
     }

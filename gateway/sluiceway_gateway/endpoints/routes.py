@@ -32,13 +32,13 @@ from sluiceway_gateway.endpoints.wire import (
     EndpointBody,
     EndpointDetailsBody,
     EndpointList,
+    EventBody,
     GroupName,
     RoleWord,
     endpoint_json,
-    event_json,
 )
 from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
-from sluiceway_gateway.http.json import json_response, text_of
+from sluiceway_gateway.http.json import body_of, json_response, text_of
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import (
     Conditions,
@@ -171,7 +171,7 @@ def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) 
     found = gateway.endpoints.get(name, id)
     body = endpoint_json(found.channel, found.endpoint) | {
         "partitions": list(found.partitions),
-        "events": [event_json(each) for each in found.events],
+        "events": [body_of(EventBody, each) for each in found.events],
     }
     return json_response(body)
 

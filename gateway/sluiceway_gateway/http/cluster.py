@@ -1,15 +1,14 @@
 """Brokers and topics of the Kafka cluster, read without a cache."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.errors import NotFound
 from sluiceway_gateway.http.auth import Administrator, Anybody
+from sluiceway_gateway.http.json import body_of, json_response
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
@@ -65,7 +64,7 @@ class ClusterTopicBody(BaseModel):
 )
 def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
     """Return the cluster's id, its controller and its live brokers."""
-    return JSONResponse(asdict(gateway.kafka.describe_cluster()))
+    return json_response(gateway.kafka.describe_cluster())
 
 
 @router.get(
@@ -79,7 +78,7 @@ def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gate
     brokers = gateway.kafka.describe_cluster().brokers
     for broker in brokers:
         if broker.id == broker_id:
-            return JSONResponse(asdict(broker))
+            return json_response(broker)
     alive = ", ".join(str(each.id) for each in brokers)
     raise NotFound(f"There is no broker {broker_id}; live brokers: {alive or 'none'}.")
 
@@ -103,9 +102,9 @@ def get_topic(topic: TopicName, principal: Anybody, gateway: Gateway) -> Respons
         raise NotFound(f"There is no topic {topic!r} in Kafka.")
     with_leader = [each.partition for each in found.partitions if each.leader is not None]
     watermarks = gateway.kafka.watermarks(topic, with_leader)
-    body = asdict(found)
-    for each in body["partitions"]:
-        marks = watermarks.get(each["partition"])
-        each["begin_offset"] = None if marks is None else marks.begin_offset
-        each["end_offset"] = None if marks is None else marks.end_offset
-    return JSONResponse(body)
+    partitions = []
+    for each in found.partitions:
+        marks = watermarks.get(each.partition)
+        offsets = {"begin_offset": None, "end_offset": None} if marks is None else vars(marks)
+        partitions.append(vars(each) | offsets)
+    return json_response(body_of(ClusterTopicBody, found, partitions=partitions))

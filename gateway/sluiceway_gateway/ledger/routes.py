@@ -13,7 +13,7 @@ from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, PartitionText
 from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.http.auth import Viewer, access, authenticate
-from sluiceway_gateway.http.json import json_response
+from sluiceway_gateway.http.json import body_of, json_response
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Time, Wait
 from sluiceway_gateway.http.problems import problems
@@ -30,6 +30,7 @@ from sluiceway_gateway.ledger.wire import (
     CommitBody,
     CommitPost,
     CommitsBody,
+    LeaseBody,
     LeasesBody,
     LostBody,
     OpenBatchBody,
@@ -42,11 +43,9 @@ from sluiceway_gateway.ledger.wire import (
     commit_json,
     commits_json,
     committed_json,
-    lease_json,
     lease_of,
     open_json,
     position_change,
-    repair_json,
 )
 
 #: Maximum characters of `from`, because URLs are limited.
@@ -92,7 +91,7 @@ def open_batch(name: Name, body: BatchPost, _writer: Writer, gateway: Gateway) -
     partitions in `begin`.
     """
     found = gateway.ledgers.open(name, body.request(), uid=body.uid)
-    return json_response(batch_json(found.batch, found.topic_id))
+    return json_response(batch_json(found))
 
 
 @router.put(
@@ -113,7 +112,7 @@ def upload_slice(
     """Store a part of an open batch's manifest, until the commit with the digest of the whole."""
     manifest = checked_manifest(body.manifest)
     found = gateway.ledgers.upload(name, id, slice, manifest, uid=body.uid, instance=body.instance)
-    return json_response(batch_json(found.batch, found.topic_id))
+    return json_response(batch_json(found))
 
 
 @router.post(
@@ -172,7 +171,7 @@ def abort_batch(
     found = gateway.ledgers.abort(
         name, id, uid=body.uid, instance=body.instance, cause=body.cause, by=writer
     )
-    return json_response(batch_json(found.batch, found.topic_id))
+    return json_response(batch_json(found))
 
 
 @router.post(
@@ -186,7 +185,7 @@ def renew_batches(name: Name, body: RenewPost, _writer: Writer, gateway: Gateway
     """Renew the leases of open batches. The response has the state of batches that have ended."""
     instances = {each.id: each.instance for each in body.batches}
     found = gateway.ledgers.renew(name, instances, uid=body.uid, lease=lease_of(body.lease_ms))
-    return json_response({"batches": [lease_json(each) for each in found]})
+    return json_response({"batches": [body_of(LeaseBody, each) for each in found]})
 
 
 @router.get(
@@ -312,13 +311,7 @@ def plan_repair(name: Name, uid: OfChannel, _viewer: Viewer, gateway: Gateway) -
     409 `ledger_intact` for a channel that is not halted.
     """
     plan = gateway.repairs.plan(name, uid=uid)
-    return json_response(
-        {
-            "cause": plan.cause,
-            "lost": [vars(each) for each in plan.lost],
-            "open": open_json(plan.aborted),
-        }
-    )
+    return json_response(body_of(RepairPlanBody, plan, open=open_json(plan.aborted)))
 
 
 @router.post(
@@ -340,6 +333,5 @@ def repair_ledger(name: Name, body: RepairPost, principal: Manager, gateway: Gat
         reason=body.reason,
         by=principal.id,
     )
-    return json_response(
-        repair_json(gateway.repairs.repair(name, request, uid=body.uid, by=principal))
-    )
+    found = gateway.repairs.repair(name, request, uid=body.uid, by=principal)
+    return json_response(body_of(RepairBody, found))

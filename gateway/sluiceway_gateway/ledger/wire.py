@@ -10,13 +10,12 @@ from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, GroupName, PartitionText
 from sluiceway_gateway.errors import InvalidManifest, InvalidRequest, Violation
-from sluiceway_gateway.http.json import time_json
+from sluiceway_gateway.http.json import body_of
 from sluiceway_gateway.http.params import INT64_MAX
 from sluiceway_gateway.ledger.model import LEASE, Batch, Manifest, manifest_of
 from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets
-from sluiceway_gateway.ledger.repairing import Repair
-from sluiceway_gateway.ledger.service import CommittedBatch, PositionChange
+from sluiceway_gateway.ledger.service import BatchInTopic, CommittedBatch, PositionChange
 from sluiceway_gateway.offsets.model import Commit, Position
 
 MAX_INTERVALS = 10_000
@@ -337,109 +336,40 @@ def _position(partition: int, place: PlacePut) -> Position:
     )
 
 
-def batch_json(batch: Batch, topic_id: str) -> dict[str, Any]:
+def batch_json(found: BatchInTopic) -> dict[str, Any]:
     """Return the JSON of a batch."""
-    return {
-        "id": batch.id,
-        "key": batch.key,
-        "owner": batch.owner,
-        "epoch": batch.epoch,
-        "state": batch.state,
-        "begin": _numbers_json(batch.begin),
-        "number": batch.number,
-        "records": batch.records,
-        "counts": None if batch.counts is None else _numbers_json(batch.counts),
-        "lease_until": time_json(batch.lease_until),
-        "cause": batch.cause,
-        "topic_id": topic_id,
-    }
+    return body_of(BatchBody, found.batch, topic_id=found.topic_id)
 
 
 def commit_json(committed: CommittedBatch) -> dict[str, Any]:
     """Return the JSON of a commit."""
     batch = committed.batch
-    return {
-        "id": batch.id,
-        "state": batch.state,
-        "number": batch.number,
-        "stable": _numbers_json(committed.stable),
-        "committed_at": _time_json(batch.ended_at),
-    }
-
-
-def lease_json(batch: Batch) -> dict[str, Any]:
-    """Return the JSON of a batch's lease."""
-    return {
-        "id": batch.id,
-        "state": batch.state,
-        "lease_until": time_json(batch.lease_until),
-    }
+    return body_of(CommitBody, batch, stable=committed.stable, committed_at=batch.ended_at)
 
 
 def committed_json(found: VisibleOffsets) -> dict[str, Any]:
     """Return the JSON of visible runs, with each partition of the channel."""
     nothing = dict.fromkeys(range(found.partitions), 0)
-    return {
-        "uid": found.uid,
-        "topic_id": found.topic_id,
-        "number": found.number,
-        "stable": _numbers_json({**nothing, **found.stable}),
-        "visible_end": _numbers_json({**nothing, **found.visible_end}),
-        "runs": {str(each): runs for each, runs in sorted(found.runs.items())},
-        "truncated": _numbers_json(found.truncated),
-        "open": open_json(found.open),
-        "halted": found.halted,
-        "repaired": found.repaired,
-        "given_up": {str(each): lost for each, lost in sorted(found.given_up.items())},
-    }
+    return body_of(
+        VisibleOffsetsBody,
+        found,
+        stable={**nothing, **found.stable},
+        visible_end={**nothing, **found.visible_end},
+        open=open_json(found.open),
+    )
 
 
 def commits_json(found: CommitList) -> dict[str, Any]:
     """Return the JSON of ended and open batches."""
     return {
         "commits": [
-            {
-                "number": each.number,
-                "kind": each.ending,
-                "id": each.id,
-                "key": each.key,
-                "owner": each.owner,
-                "state": each.state,
-                "records": each.records,
-                "cause": each.cause,
-                "at": _time_json(each.ended_at),
-                "opened_at": time_json(each.opened_at),
-            }
-            for each in found.ended
+            body_of(EndBody, each, kind=each.ending, at=each.ended_at) for each in found.ended
         ],
-        "repairs": [repair_json(each) for each in found.repairs],
+        "repairs": [body_of(RepairBody, each) for each in found.repairs],
         "open": open_json(found.open),
     }
 
 
-def repair_json(repair: Repair) -> dict[str, Any]:
-    """Return the JSON of a repair."""
-    lost = [vars(each) for each in repair.lost]
-    return {**vars(repair), "at": time_json(repair.at), "lost": lost}
-
-
 def open_json(batches: Iterable[Batch]) -> list[dict[str, Any]]:
     """Return the JSON of open batches."""
-    return [
-        {
-            "id": each.id,
-            "key": each.key,
-            "owner": each.owner,
-            "since": time_json(each.opened_at),
-            "begin": _numbers_json(each.begin),
-        }
-        for each in batches
-    ]
-
-
-def _numbers_json(numbers: Mapping[int, int]) -> dict[str, int]:
-    return {str(each): numbers[each] for each in sorted(numbers)}
-
-
-def _time_json(moment: datetime | None) -> str | None:
-    return None if moment is None else time_json(moment)
+    return [body_of(OpenBatchBody, each, since=each.opened_at) for each in batches]

@@ -1,7 +1,6 @@
 """JSON of messages: parameters, request bodies and responses."""
 
 import base64
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -11,12 +10,11 @@ from pydantic import BaseModel, Field
 from sluiceway_gateway.channels.model import MAX_PARTITIONS, Format
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.errors import InvalidRequest
-from sluiceway_gateway.http.json import time_json
+from sluiceway_gateway.http.json import body_of, time_json
 from sluiceway_gateway.http.params import INT64_MAX, Time
 from sluiceway_gateway.ledger.wire import BatchText
 from sluiceway_gateway.messages.model import (
     MAX_MESSAGES,
-    PartitionView,
     StartPoint,
     cursor_of,
     shortened,
@@ -252,7 +250,7 @@ def page_json(page: MessagePage) -> dict[str, Any]:
         "items": [
             _message_json(each, page.channel.spec.format, characters) for each in page.messages
         ],
-        "partitions": [_partition_json(each) for each in page.partitions],
+        "partitions": [body_of(MessagePartitionBody, each) for each in page.partitions],
         "partitions_left_out": page.left_out,
         "partitions_unavailable": page.unavailable,
         "incomplete": None
@@ -270,23 +268,7 @@ def written_json(written: WrittenMessages) -> dict[str, Any]:
             {"partition": partition, "offset": offset, "records": records}
             for partition, offset, records in written.messages
         ],
-        "batch": None
-        if batch is None
-        else {
-            "id": batch.id,
-            "key": batch.key,
-            "number": batch.number,
-            "replayed": written.replayed,
-        },
-    }
-
-
-def _partition_json(view: PartitionView) -> Mapping[str, Any]:
-    return {
-        "partition": view.partition,
-        "begin_offset": view.begin_offset,
-        "end_offset": view.end_offset,
-        "stable_offset": view.stable_offset,
+        "batch": batch and body_of(WrittenBatchBody, batch, replayed=written.replayed),
     }
 
 

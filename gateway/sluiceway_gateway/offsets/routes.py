@@ -17,7 +17,7 @@ from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, PositionBody
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
-from sluiceway_gateway.http.json import json_response, text_of, time_json
+from sluiceway_gateway.http.json import body_of, json_response, text_of, time_json
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, Wait, request_of
 from sluiceway_gateway.http.problems import problems
@@ -240,9 +240,7 @@ def _positions_of(given: Iterable[PositionPut]) -> tuple[Position, ...]:
 
 
 def _report_json(report: GroupReport) -> dict[str, Any]:
-    resets = [
-        {"at": time_json(each.at), "by": each.by, "reason": each.cause} for each in report.resets
-    ]
+    resets = [body_of(ResetBody, each, reason=each.cause) for each in report.resets]
     return _group_json(report.group, report.positions) | {"resets": resets}
 
 
@@ -369,11 +367,7 @@ async def passed(
         await authenticate(request, gateway.tokens)
     # None if the client has disconnected.
     result = found or AckResult(known=False, missing=())
+    missing = result.missing
     return json_response(
-        {
-            "passed": result.passed,
-            "known": result.known,
-            "lacking": len(result.missing),
-            "missing": result.missing[:_SHOWN],
-        }
+        body_of(PassedBody, result, lacking=len(missing), missing=missing[:_SHOWN])
     )

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel
 
 from sluiceway_gateway.http.auth import Anybody, Viewer
-from sluiceway_gateway.http.json import json_response, time_json
+from sluiceway_gateway.http.json import body_of, json_response
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
@@ -47,8 +47,7 @@ class VersionList(BaseModel):
 def list_schemas(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
     """Return all schemas of the channel's records; `status.schema` is the current one."""
     items = [
-        vars(each)
-        | {"definition": json.loads(each.definition), "created_at": time_json(each.created_at)}
+        body_of(VersionBody, each, definition=json.loads(each.definition))
         for each in gateway.channels.versions(name)
     ]
     return json_response({"items": items})

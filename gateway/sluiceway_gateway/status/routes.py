@@ -21,7 +21,13 @@ from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.status.service import StatusPage
 from sluiceway_gateway.status.store import StatusVersion
-from sluiceway_gateway.status.wire import StatusBody, StatusList, status_text, summary_json
+from sluiceway_gateway.status.wire import (
+    StatusBody,
+    StatusList,
+    status_body,
+    status_rest,
+    summary_json,
+)
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
 
@@ -66,14 +72,12 @@ class ChannelView:
         """
         found = self._gateway.rendered.get(self._version.channel.uid, _tag(self._version))
         rest = await run_in_threadpool(self._rendered) if found is None else found
-        sampled_at = self._version.sampled_at and time_json(self._version.sampled_at)
-        # A later sample alone makes no new state, so its time is inserted here.
-        return _tag(self._version), b'{"sampled_at":' + to_json(sampled_at) + b"," + rest
+        return _tag(self._version), status_body(self._version.sampled_at, rest)
 
     def _rendered(self) -> bytes:
         status = self._gateway.statuses.status(self._name)
         self._version = status.version
-        text = status_text(status, self._gateway.fragments)[1:].encode()
+        text = status_rest(status, self._gateway.fragments)
         self._gateway.rendered.put(status.version.channel.uid, _tag(status.version), text)
         return text
 

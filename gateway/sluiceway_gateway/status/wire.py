@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, Field
+from pydantic_core import to_json
 
 from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
-from sluiceway_gateway.http.json import JsonCache, list_of, text_of, time_json
+from sluiceway_gateway.http.json import JsonCache, body_of, list_of, text_of, time_json
 from sluiceway_gateway.status.lag import GroupLag
 from sluiceway_gateway.status.model import CurrentProblem, Severity
 from sluiceway_gateway.status.progress import ProgressState, offset_at, track_key, worst
@@ -25,8 +26,16 @@ from sluiceway_gateway.status.store import (
 )
 
 
-def status_text(status: StatusReport, fragments: JsonCache) -> str:
-    """Return the JSON of a channel's status, without `sampled_at`.
+def status_body(sampled_at: datetime | None, rest: bytes) -> bytes:
+    """Return the JSON of a status, from `status_rest`.
+
+    A later sample alone makes no new state, so its time is inserted here.
+    """
+    return b'{"sampled_at":' + to_json(sampled_at and time_json(sampled_at)) + b"," + rest
+
+
+def status_rest(status: StatusReport, fragments: JsonCache) -> bytes:
+    """Return the JSON of a channel's status after `sampled_at`.
 
     Between two requests few of a thousand endpoints change: `fragments` caches the JSON of each.
     """
@@ -62,7 +71,7 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
         "write_rate": text_of(None if last is None else _rounded(last.write_rate)),
         "problems": text_of([_problem_json(each) for each in status.problems]),
     }
-    return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
+    return (",".join(f'"{name}":{text}' for name, text in parts.items()) + "}").encode()
 
 
 def _with_heartbeat(status: StatusReport, endpoint: Endpoint, text: str) -> str:
@@ -130,21 +139,15 @@ def _ledger_json(last: StoredSample | None) -> dict[str, Any] | None:
     if last is None or last.sample.ledger is None:
         return None
     sample, ledger = last.sample, last.sample.ledger
-    return {
-        "number": ledger.number,
-        "halted": ledger.halted,
-        "uncommitted_messages": ledger.uncommitted_messages(sample.starts, sample.log_ends),
-        "open_batches": ledger.open_batches,
-        "batches": [
-            {
-                "key": each.key,
-                "owner": each.owner,
-                "since": time_json(datetime.fromtimestamp(each.since, UTC)),
-                "held_messages": each.held_messages,
-            }
+    return body_of(
+        StatusLedger,
+        ledger,
+        uncommitted_messages=ledger.uncommitted_messages(sample.starts, sample.log_ends),
+        batches=[
+            body_of(StatusBatch, each, since=datetime.fromtimestamp(each.since, UTC))
             for each in ledger.batches
         ],
-    }
+    )
 
 
 def _reader_text(
