@@ -52,7 +52,6 @@ from sluiceway_gateway.registry import routes as registry_routes
 from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.status import event_routes
 from sluiceway_gateway.status import routes as status_routes
 from sluiceway_gateway.status.feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
@@ -213,7 +212,6 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         ledger_routes,
         messages_routes,
         status_routes,
-        event_routes,
         history_routes,
         graph_routes,
         groups_routes,

@@ -77,7 +77,8 @@ class AuditBody(BaseModel):
     operation_id="list_channel_changes",
     summary="List changes of a channel",
     response_model=AuditBody,
-    responses=problems(404, also={200: {"description": "A page", "model": AuditBody}}),
+    response_description="A page",
+    responses=problems(404),
 )
 def list_changes(
     name: Name,

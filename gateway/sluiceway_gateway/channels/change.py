@@ -400,9 +400,9 @@ class Precondition:
         return self.names(etag(channel))
 
     def names(self, tag: str) -> bool:
-        """Return whether `If-None-Match` names this tag."""
+        """Return whether `If-None-Match` names this tag, which may be weak."""
         named = self.if_none_match
-        return named is not None and ("*" in named or tag in named)
+        return named is not None and ("*" in named or tag.removeprefix("W/") in named)
 
     def check(self, channel: Channel | None) -> None:
         """Raise PreconditionFailed unless `channel` (None: creation) may be changed."""

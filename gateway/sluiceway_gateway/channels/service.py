@@ -347,13 +347,7 @@ class Channels:
             with self._database.rehearse() as tx:
                 return render(*act(tx))
         with self._database.write() as tx:
-            if request is not None:
-                kept = idempotency.claim(tx, request, self._clock())
-                if kept is not None:
-                    return kept
-            response = render(*act(tx))
-            if request is not None:
-                idempotency.settle(tx, request, response)
+            response = idempotency.once(tx, request, self._clock(), lambda: render(*act(tx)))
         self._wake()
         return response
 

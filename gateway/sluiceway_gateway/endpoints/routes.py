@@ -37,9 +37,9 @@ from sluiceway_gateway.endpoints.wire import (
     RoleWord,
     endpoint_json,
 )
-from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
+from sluiceway_gateway.http.auth import Manager, Viewer, access
 from sluiceway_gateway.http.json import body_of, json_response, text_of
-from sluiceway_gateway.http.middleware import unless_disconnected
+from sluiceway_gateway.http.middleware import long_poll
 from sluiceway_gateway.http.params import (
     Conditions,
     Features,
@@ -139,15 +139,14 @@ async def list_endpoints(
     """
     after = place_before(cursor)
     service = gateway.endpoints
-    channel, revision = await run_in_threadpool(service.state, name)
-    if wait and precondition.names(endpoints_etag(channel, revision)):
-        changed = gateway.watch.endpoints_changed(channel, revision, timeout_s=wait)
-        if await unless_disconnected(request, changed):
-            await authenticate(request, gateway.tokens)
-            channel, revision = await run_in_threadpool(service.state, name)
-    tag = {"ETag": endpoints_etag(channel, revision)}
-    if precondition.names(tag["ETag"]):
-        return Response(status_code=304, headers=tag)
+    _, unchanged = await long_poll(
+        *(request, precondition, wait),
+        read=lambda: service.state(name),
+        tag=lambda state: endpoints_etag(*state),
+        changed=gateway.watch.endpoints_changed,
+    )
+    if unchanged:
+        return unchanged
     wanted = role and Role(role)
     page = await run_in_threadpool(
         service.page, name, role=wanted, group=group, after=after, limit=limit

@@ -60,7 +60,8 @@ class ClusterTopicBody(BaseModel):
     "",
     summary="Describe the cluster",
     response_model=ClusterBody,
-    responses=problems(also={200: {"description": "The cluster", "model": ClusterBody}}),
+    response_description="The cluster",
+    responses=problems(),
 )
 def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
     """Return the cluster's id, its controller and its live brokers."""
@@ -71,7 +72,8 @@ def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
     "/brokers/{broker_id}",
     summary="Describe a broker",
     response_model=BrokerBody,
-    responses=problems(404, also={200: {"description": "The broker", "model": BrokerBody}}),
+    response_description="The broker",
+    responses=problems(404),
 )
 def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gateway) -> Response:
     """Return a live broker."""
@@ -87,7 +89,8 @@ def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gate
     "/topics/{topic}",
     summary="Describe a topic",
     response_model=ClusterTopicBody,
-    responses=problems(404, also={200: {"description": "The topic", "model": ClusterTopicBody}}),
+    response_description="The topic",
+    responses=problems(404),
 )
 def get_topic(topic: TopicName, principal: Anybody, gateway: Gateway) -> Response:
     """Return a topic's partitions with their watermarks.

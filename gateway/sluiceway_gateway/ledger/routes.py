@@ -1,25 +1,26 @@
 """Routes of batches, visible runs, commits, and the repair of a halted channel."""
 
 import re
+from operator import attrgetter
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
-from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, PartitionText
 from sluiceway_gateway.errors import InvalidRequest
-from sluiceway_gateway.http.auth import Viewer, access, authenticate
+from sluiceway_gateway.http.auth import Viewer, access
 from sluiceway_gateway.http.json import body_of, json_response
-from sluiceway_gateway.http.middleware import unless_disconnected
+from sluiceway_gateway.http.middleware import long_poll
 from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Time, Wait
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.ledger.committing import CommitRequest
-from sluiceway_gateway.ledger.reading import CommittedQuery, VisibleOffsets
+from sluiceway_gateway.ledger.reading import CommittedQuery
 from sluiceway_gateway.ledger.repairing import RepairRequest
 from sluiceway_gateway.ledger.wire import (
     MAX_INTERVALS,
@@ -231,21 +232,18 @@ async def get_committed(
         number=snapshot if number is None else number,
         at=snapshot_at,
     )
-
-    async def read() -> VisibleOffsets:
-        return await run_in_threadpool(gateway.ledger_reads.committed, name, query, uid=uid)
-
-    found = await read()
-    if query.is_past:
-        return _sent(found)
-    if wait and precondition.names(found.etag):
-        changed = gateway.ledger_reads.changed(found, timeout_s=wait)
-        if await unless_disconnected(request, changed):
-            await authenticate(request, gateway.tokens)
-            found = await read()
-    if precondition.names(found.etag):
-        return Response(status_code=304, headers={"ETag": found.etag})
-    return _sent(found)
+    reads = gateway.ledger_reads
+    found, unchanged = await long_poll(
+        *(request, Precondition() if query.is_past else precondition, wait),
+        read=lambda: reads.committed(name, query, uid=uid),
+        tag=attrgetter("etag"),
+        changed=reads.changed,
+    )
+    if unchanged:
+        return unchanged
+    response = json_response(committed_json(found))
+    response.headers["ETag"] = found.etag
+    return response
 
 
 @router.get(
@@ -266,12 +264,6 @@ def list_commits(
     """Return ended batches (commits, aborts, reaped batches), repairs, and open batches."""
     found = gateway.ledger_reads.commits(name, uid=uid, before=before, limit=limit)
     return json_response(commits_json(found))
-
-
-def _sent(found: VisibleOffsets) -> Response:
-    response = json_response(committed_json(found))
-    response.headers["ETag"] = found.etag
-    return response
 
 
 Manager = Annotated[Principal, access(Action.MANAGE)]

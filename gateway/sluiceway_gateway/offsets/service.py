@@ -194,61 +194,69 @@ class Offsets:
         GroupNotFound, MembersOpen, StaleGeneration, TopicChanged, NotAssigned, InvalidRequest.
         """
         with self._database.write() as tx:
-            now = self._clock()
-            if request is not None:
-                kept = idempotency.claim(tx, request, now)
-                if kept is not None:
-                    return kept
-            channel = hold_channel(tx, name, uid)
-            found = require_group(tx, channel, group)
-            if reset.generation is not None:
-                require_generation(found, reset.generation)
-            member = _member(found, reset.index)
-            _check(reset, channel, found)
-            held = _hold_members(tx, found)
-            live = sorted(each.place.index for each in held if each.lives)
-            if live and not reset.force:
-                raise MembersOpen(
-                    f"Members of the group {group!r} are reading: "
-                    f"{', '.join(map(str, live[:20]))}. Reset after they have closed, or with "
-                    "force, after which they cannot commit."
-                )
-            before = offsets_store.of(tx, channel.uid, group, member=member)
-            if reset.positions is None:
-                offsets_store.delete_positions(tx, channel.uid, group, member=member)
-            else:
-                whose = (channel.uid, group, -1 if member is None else member)
-                _put(tx, whose, reset.positions, str(channel.topic.id), now)
-            if found.dynamic:
-                # Their commits depend on their shares, not on the generation.
-                groups_store.release_shares(tx, [each.id for each in held])
-            following = found.next_generation(now)
-            groups_store.save(tx, following)
-            # The status has the group's generation.
-            endpoints_store.revise(tx, [channel.uid])
-            line = Event(
-                channel_uid=channel.uid,
-                at=now,
-                group_name=group,
-                cause=reset.reason,
-                by=principal.id,
+            return idempotency.once(
+                *(tx, request, self._clock()),
+                lambda: render(self._reset(tx, name, group, reset, uid=uid, principal=principal)),
             )
-            add_events(tx, [line])
-            report = _report(tx, following, member=member)
-            entry = audited(
-                *(channel, AuditedAction.RESET_OFFSETS),
-                by=principal,
-                at=now,
-                target=group,
-                reason=reset.reason,
-                old=_position_fields(before),
-                new=_position_fields(report.positions),
+
+    def _reset(
+        self,
+        tx: WriteTransaction,
+        name: str,
+        group: str,
+        reset: Reset,
+        *,
+        uid: str,
+        principal: Principal,
+    ) -> GroupReport:
+        now = self._clock()
+        channel = hold_channel(tx, name, uid)
+        found = require_group(tx, channel, group)
+        if reset.generation is not None:
+            require_generation(found, reset.generation)
+        member = _member(found, reset.index)
+        _check(reset, channel, found)
+        held = _hold_members(tx, found)
+        live = sorted(each.place.index for each in held if each.lives)
+        if live and not reset.force:
+            raise MembersOpen(
+                f"Members of the group {group!r} are reading: "
+                f"{', '.join(map(str, live[:20]))}. Reset after they have closed, or with "
+                "force, after which they cannot commit."
             )
-            audit_store.add(tx, entry)
-            response = render(report)
-            if request is not None:
-                idempotency.settle(tx, request, response)
-        return response
+        before = offsets_store.of(tx, channel.uid, group, member=member)
+        if reset.positions is None:
+            offsets_store.delete_positions(tx, channel.uid, group, member=member)
+        else:
+            whose = (channel.uid, group, -1 if member is None else member)
+            _put(tx, whose, reset.positions, str(channel.topic.id), now)
+        if found.dynamic:
+            # Their commits depend on their shares, not on the generation.
+            groups_store.release_shares(tx, [each.id for each in held])
+        following = found.next_generation(now)
+        groups_store.save(tx, following)
+        # The status has the group's generation.
+        endpoints_store.revise(tx, [channel.uid])
+        line = Event(
+            channel_uid=channel.uid,
+            at=now,
+            group_name=group,
+            cause=reset.reason,
+            by=principal.id,
+        )
+        add_events(tx, [line])
+        report = _report(tx, following, member=member)
+        entry = audited(
+            *(channel, AuditedAction.RESET_OFFSETS),
+            by=principal,
+            at=now,
+            target=group,
+            reason=reset.reason,
+            old=_position_fields(before),
+            new=_position_fields(report.positions),
+        )
+        audit_store.add(tx, entry)
+        return report
 
     def advance(
         self, name: str, group: str, advance: Advance, *, uid: str, principal: Principal

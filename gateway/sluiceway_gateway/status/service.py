@@ -1,8 +1,10 @@
 """Status of channels: one read transaction per request."""
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import TypeVar
 
 from sluiceway_gateway.auth.model import Action, Principal
@@ -36,6 +38,13 @@ class StatusPage:
     """The last name of the page; None on the last page."""
     overall: Tag
     """Differs between two states of all channels."""
+
+    @cached_property
+    def etag(self) -> str:
+        """The weak tag."""
+        tags = "".join(each.version.etag for each in self.channels)
+        digest = hashlib.sha256(f"{tags}/{self.next_after}".encode()).hexdigest()
+        return f'W/"s{digest[:24]}"'
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import BindParameter, Row, bindparam, case, exists, func, null, or_, select
 
+from sluiceway_gateway.channels.change import status_etag
 from sluiceway_gateway.channels.model import READABLE, Channel
 from sluiceway_gateway.channels.store import (
     Tag,
@@ -81,6 +82,11 @@ class StatusVersion:
     channel: Channel
     tag: Tag
     sampled_at: datetime | None
+
+    @property
+    def etag(self) -> str:
+        """The weak tag, which a later sample alone does not change."""
+        return f"W/{status_etag(**vars(self.tag))}"
 
 
 @dataclass(frozen=True, kw_only=True)
