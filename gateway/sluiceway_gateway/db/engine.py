@@ -259,7 +259,8 @@ class Database:
         )
         self._writer: SqliteWriter | None = None
         if self.dialect == "sqlite":
-            _set_up_sqlite(self._engine)
+            event.listen(self._engine, "connect", _prepare)
+            event.listen(self._engine, "begin", _begin)
             self._writer = SqliteWriter(self._engine)
             # For writes; reads need no lock.
             self._breaker = CircuitBreaker(self._writer.try_lock)
@@ -406,12 +407,6 @@ def _parsed(text: str) -> URL:
 
 
 _PAUSE_S = 0.01
-
-
-def _set_up_sqlite(engine: Engine) -> None:
-    """Install the setup of connections and transactions on an engine."""
-    event.listen(engine, "connect", _prepare)
-    event.listen(engine, "begin", _begin)
 
 
 def _prepare(connection: Any, _record: object) -> None:

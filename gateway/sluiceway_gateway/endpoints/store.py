@@ -12,6 +12,7 @@ from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.db.types import Document, OptionalDocument
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
+    OPEN,
     Endpoint,
     Health,
     Mode,
@@ -42,6 +43,13 @@ MAY_RETURN = and_(
     endpoints.c.fenced_by.is_(None),
 )
 
+
+#: `Endpoint.lives` in SQL.
+LIVES = and_(
+    ~endpoints.c.superseded,
+    endpoints.c.state.in_(sorted(map(str, OPEN))),
+    endpoints.c.health != str(Health.LOST),
+)
 
 # `Endpoint.heartbeat_in` in SQL; the comparison with NULL is not true.
 _HAS_OWN = endpoints.c.own_timeout_ms <= channels.c.heartbeat_timeout_ms

@@ -8,8 +8,8 @@ from sqlalchemy import ColumnElement, Row, and_, bindparam, select, tuple_, upda
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import endpoint_groups, endpoints
 from sluiceway_gateway.db.statements import PreparedSelect, chunks, columns_of, upsert
-from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
-from sluiceway_gateway.endpoints.store import share_of
+from sluiceway_gateway.endpoints.model import Mode, Role
+from sluiceway_gateway.endpoints.store import LIVES, share_of
 from sluiceway_gateway.groups.model import Group, Member
 
 RoleGroup = tuple[str, Role, str]
@@ -88,9 +88,7 @@ _MEMBERS = (
     .where(
         endpoints.c.role == str(Role.READER),
         tuple_(*_ASSIGNMENT_KEY).in_(bindparam("keys", expanding=True)),
-        ~endpoints.c.superseded,
-        endpoints.c.state.in_(sorted(map(str, OPEN))),
-        endpoints.c.health != str(Health.LOST),
+        LIVES,
     )
     .order_by(endpoints.c.member_index)
 )

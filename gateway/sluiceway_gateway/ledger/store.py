@@ -199,7 +199,8 @@ _RUNS = (
     )
     .order_by(visible_runs.c.end_offset)
 )
-_SOME_RUNS = _RUNS.where(visible_runs.c.first_offset < bindparam("stable")).limit(bindparam("most"))
+_RUNS_BETWEEN = _RUNS.where(visible_runs.c.first_offset < bindparam("end")).limit(bindparam("most"))
+_LAST_RUNS_BETWEEN = _RUNS_BETWEEN.order_by(None).order_by(visible_runs.c.end_offset.desc())
 _REMOVE_RUN = PreparedDml(
     delete(visible_runs).where(
         *(visible_runs.c[name] == bindparam(f"the_{name}") for name in visible_runs.c.keys())  # noqa: SIM118
@@ -249,11 +250,30 @@ def runs_slice(
     """
     found: dict[int, Sequence[Interval]] = {}
     for partition, start in sorted(starts.items()):
-        end = stable.get(partition, 0)
-        values = {"uid": uid, "partition": partition, "least": start + 1, "most": limit + 1}
-        rows = tx.execute(_SOME_RUNS, {**values, "stable": end}) if start < end else ()
-        found[partition] = _intervals(rows)
+        bounds = {partition: Interval(start, stable.get(partition, 0))}
+        found |= runs_between(tx, uid, bounds, limit=limit + 1)
         limit = max(0, limit - len(found[partition]))
+    return found
+
+
+def runs_between(
+    tx: ReadTransaction,
+    uid: str,
+    bounds: Mapping[int, Interval],
+    *,
+    limit: int,
+    newest: bool = False,
+) -> dict[int, list[Interval]]:
+    """Return the runs that have offsets within the bounds, by partition, the lowest first.
+
+    Of each partition, at most `limit`: the first ones, or the last if `newest`.
+    """
+    found: dict[int, list[Interval]] = {}
+    for partition, (first, end) in bounds.items():
+        values = {"uid": uid, "partition": partition, "least": first + 1, "end": end, "most": limit}
+        statement = _LAST_RUNS_BETWEEN if newest else _RUNS_BETWEEN
+        runs = _intervals(tx.execute(statement, values)) if first < end else []
+        found[partition] = runs[::-1] if newest else runs
     return found
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
-from sluiceway_gateway.channels.wire import RequestModel, Uid
+from sluiceway_gateway.channels.wire import RequestModel, Uid, each_once
 from sluiceway_gateway.endpoints.wire import Count, GroupName, PartitionText
 from sluiceway_gateway.errors import InvalidManifest, InvalidRequest, Violation
 from sluiceway_gateway.http.json import body_of
@@ -57,10 +58,7 @@ Numbers = dict[PartitionText, Count]
 StateName = Literal["open", "committed", "aborted"]
 
 
-def _each_once(partitions: list[int] | None) -> list[int] | None:
-    if partitions is not None and len(set(partitions)) != len(partitions):
-        raise ValueError("each partition may be given once")
-    return partitions
+_ONCE = "each partition may be given once"
 
 
 class BatchPost(RequestModel):
@@ -72,24 +70,22 @@ class BatchPost(RequestModel):
     instance: BatchText = Field(description="Of the owner: one run, or one writer")
     takeover: bool = Field(default=False, description="Abort batches of other instances")
     ordinal: Count | None = Field(default=None, description="Position in a stream of batches")
-    partitions: Annotated[
-        list[Annotated[int, Field(ge=0, lt=MAX_PARTITIONS)]] | None,
-        Field(min_length=1, max_length=MAX_PARTITIONS),
-        AfterValidator(_each_once),
-    ] = Field(default=None, description="The partitions that are written to; null: any")
+    partitions: (
+        Annotated[
+            list[Annotated[int, Field(ge=0, lt=MAX_PARTITIONS)]],
+            Field(min_length=1, max_length=MAX_PARTITIONS),
+            each_once(int, _ONCE),
+        ]
+        | None
+    ) = Field(default=None, description="The partitions that are written to; null: any")
     own_key: bool = Field(default=False, description="Only this instance uses the key")
     lease_ms: LeaseMs = None
 
     def request(self) -> OpenRequest:
         """Return the request."""
         return OpenRequest(
-            key=self.key,
-            owner=self.owner,
-            instance=self.instance,
-            takeover=self.takeover,
-            ordinal=self.ordinal,
+            **self.model_dump(exclude={"uid", "partitions", "lease_ms"}),
             partitions=None if self.partitions is None else tuple(sorted(self.partitions)),
-            own_key=self.own_key,
             lease=lease_of(self.lease_ms),
         )
 
@@ -131,7 +127,11 @@ class PositionsPost(RequestModel):
     epoch: int = Field(ge=1, le=INT64_MAX)
     generation: int = Field(ge=1, le=INT64_MAX)
     number: int = Field(ge=1, le=INT64_MAX, description="Counts the endpoint's commits, from 1")
-    positions: list[PositionMove] = Field(min_length=1, max_length=MAX_PARTITIONS)
+    positions: Annotated[
+        list[PositionMove],
+        Field(min_length=1, max_length=MAX_PARTITIONS),
+        each_once(attrgetter("partition"), _ONCE),
+    ]
 
 
 class CommitPost(RequestModel):
@@ -305,9 +305,6 @@ def checked_manifest(intervals: Mapping[str, list[list[int]]]) -> Manifest:
 
 def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> PositionChange:
     """Return the change of positions; by default of the batch's own channel and topic."""
-    partitions = [each.partition for each in body.positions]
-    if len(set(partitions)) != len(partitions):
-        raise InvalidRequest.at("/positions/positions", "each partition may be given once")
     if body.channel is not None and (body.uid is None or body.topic_id is None):
         raise InvalidRequest.at("/positions", "a channel is given with its uid and topic_id")
     moved = tuple(_position(each.partition, each.to) for each in body.positions)
@@ -331,9 +328,7 @@ def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> 
 
 
 def _position(partition: int, place: PlacePut) -> Position:
-    return Position(
-        partition=partition, offset=place.offset, record=place.record, metadata=place.metadata
-    )
+    return Position(partition=partition, **vars(place))
 
 
 def batch_json(found: BatchInTopic) -> dict[str, Any]:

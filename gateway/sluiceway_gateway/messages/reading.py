@@ -17,7 +17,6 @@ from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.kafka.reading import window_reader
 from sluiceway_gateway.ledger import store as ledger_store
 from sluiceway_gateway.ledger.model import Interval
-from sluiceway_gateway.messages import store
 from sluiceway_gateway.messages.model import (
     MAX_PARTITIONS,
     READ_S,
@@ -176,7 +175,7 @@ class MessageReads:
                         else Interval(max(first, at[each]), end)
                         for each, (first, end) in parts.items()
                     }
-                    runs = store.runs_between(
+                    runs = ledger_store.runs_between(
                         tx, channel.uid, ahead, limit=_MAX_RUNS, newest=newest
                     )
         return {
@@ -223,7 +222,7 @@ class MessageReads:
             offsets[each.partition].append(each.offset)
         bounds = {each: Interval(min(found), max(found) + 1) for each, found in offsets.items()}
         with self._database.read() as tx:
-            runs = store.runs_between(tx, channel.uid, bounds, limit=_MAX_RUNS)
+            runs = ledger_store.runs_between(tx, channel.uid, bounds, limit=_MAX_RUNS)
 
         def listed(message: ReadMessage) -> bool | None:
             found = runs[message.partition]

@@ -200,13 +200,7 @@ class MessagesPost(RequestModel):
 
     def request(self) -> WriteRequest:
         """Return the request. Raises InvalidRequest for a number of more than 64 bits."""
-        return WriteRequest(
-            records=self.records,
-            uid=self.uid,
-            partition=self.partition,
-            key=_key_bytes(self.key),
-            batch_key=self.batch_key,
-        )
+        return WriteRequest(**vars(self) | {"key": _key_bytes(self.key)})
 
 
 def _key_bytes(key: str | int | None) -> bytes | None:

@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import Iterable
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
-from sluiceway_gateway.channels.wire import RequestModel, Uid
+from sluiceway_gateway.channels.wire import RequestModel, Uid, each_once
 from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, PositionBody
@@ -52,15 +53,8 @@ class PositionPut(RequestModel):
     )
 
 
-def _each_once(positions: list[PositionPut]) -> list[PositionPut]:
-    if len({each.partition for each in positions}) != len(positions):
-        raise ValueError("each partition may be given once")
-    return positions
-
-
-Positions = Annotated[
-    list[PositionPut], Field(min_length=1, max_length=MAX_PARTITIONS), AfterValidator(_each_once)
-]
+_EACH_ONCE = each_once(attrgetter("partition"), "each partition may be given once")
+Positions = Annotated[list[PositionPut], Field(min_length=1, max_length=MAX_PARTITIONS), _EACH_ONCE]
 
 
 class CommitPut(RequestModel):
@@ -208,12 +202,8 @@ def reset(
         name,
         group,
         Reset(
+            **body.model_dump(exclude={"uid", "positions"}),
             positions=None if body.positions is None else _positions_of(body.positions),
-            topic_id=body.topic_id,
-            index=body.index,
-            generation=body.generation,
-            reason=body.reason,
-            force=body.force,
         ),
         uid=body.uid,
         principal=principal,
@@ -228,15 +218,7 @@ def reset(
 
 
 def _positions_of(given: Iterable[PositionPut]) -> tuple[Position, ...]:
-    return tuple(
-        Position(
-            partition=each.partition,
-            offset=each.offset,
-            record=each.record,
-            metadata=each.metadata,
-        )
-        for each in given
-    )
+    return tuple(Position(**vars(each)) for each in given)
 
 
 def _report_json(report: GroupReport) -> dict[str, Any]:
@@ -265,7 +247,7 @@ def _committed_json(member: int, committed: Committed) -> dict[str, Any]:
     }
 
 
-Before = Annotated[list[PositionPut], Field(max_length=MAX_PARTITIONS), AfterValidator(_each_once)]
+Before = Annotated[list[PositionPut], Field(max_length=MAX_PARTITIONS), _EACH_ONCE]
 
 
 class AdvancePost(RequestModel):

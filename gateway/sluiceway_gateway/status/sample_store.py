@@ -30,6 +30,7 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, columns_of
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
+from sluiceway_gateway.endpoints.store import LIVES
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.history import store as history_store
 from sluiceway_gateway.history.model import point_of
@@ -53,11 +54,6 @@ from sluiceway_gateway.status.progress import (
 )
 
 _CURRENT = ~endpoints.c.superseded
-_LIVING = (
-    _CURRENT
-    & endpoints.c.state.in_([str(each) for each in sorted(OPEN)])
-    & (endpoints.c.health != str(Health.LOST))
-)
 # Built once, because the leading replica executes them all the time.
 _CHANNELS = select(
     channels.c.uid,
@@ -69,7 +65,7 @@ _CHANNELS = select(
     in_phases(READABLE),
     channels.c.topic_partitions.is_not(None),
 )
-_IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(_LIVING)))
+_IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(LIVES)))
 _BY_UID = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
 # EXISTS uses an index per channel. With IN, PostgreSQL scans the list of all uids for each channel
 # if it lacks the memory to hash the list.

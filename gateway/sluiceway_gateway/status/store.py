@@ -29,7 +29,15 @@ from sluiceway_gateway.db.schema import (
     visible_runs,
 )
 from sluiceway_gateway.db.statements import CachedSelect, starts_with
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Health, Place, Role, State
+from sluiceway_gateway.endpoints.model import (
+    ANONYMOUS,
+    Endpoint,
+    Health,
+    Place,
+    Role,
+    State,
+    outcome,
+)
 from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
@@ -301,7 +309,7 @@ def _endpoint_counts(
     statement = counted.where(table.channel_uid.in_(_UIDS), ~table.superseded)
     numbers: Counter[tuple[str, str, str]] = Counter()
     for row in tx.in_parts(statement, uids=uids):
-        numbers[row.channel_uid, row.role, _kind(row.state, row.health)] += row.number
+        numbers[row.channel_uid, row.role, outcome(row.state, row.health)] += row.number
     return {
         uid: {
             role: EndpointCounts(
@@ -311,14 +319,6 @@ def _endpoint_counts(
         }
         for uid in uids
     }
-
-
-def _kind(state: str, health: str) -> str:
-    if state == State.CLOSED:
-        return "finished"
-    if state == State.ERROR:
-        return "failed"
-    return "lost" if health == Health.LOST else "live"
 
 
 def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int) -> Overview:
