@@ -1,7 +1,6 @@
 """JSON of channels: request models and responses."""
 
 import json
-from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -43,17 +42,6 @@ class RequestModel(BaseModel):
     def given(self, field: str) -> Any:
         """Return the field's value if the request has it, else UNSET."""
         return getattr(self, field) if field in self.model_fields_set else UNSET
-
-
-def each_once(key: Callable[[Any], Hashable], message: str) -> AfterValidator:
-    """Return the validator of a list whose items have different keys."""
-
-    def check(items: Sequence[Any]) -> Sequence[Any]:
-        if len({key(each) for each in items}) != len(items):
-            raise ValueError(message)
-        return items
-
-    return AfterValidator(check)
 
 
 class Metadata(BaseModel):

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Response
 from pydantic import AfterValidator, BaseModel, Field
 
 from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.channels.wire import RequestModel, Uid, each_once
+from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.heartbeats import (
     EndpointReport,
     HeartbeatResult,
@@ -31,7 +31,7 @@ from sluiceway_gateway.endpoints.wire import (
 )
 from sluiceway_gateway.http.auth import access
 from sluiceway_gateway.http.json import json_response, time_json
-from sluiceway_gateway.http.params import INT64_MAX
+from sluiceway_gateway.http.params import INT64_MAX, each_once
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.ledger.model import LEASE

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -108,6 +109,17 @@ def request_of(
     text = repr((content, precondition.if_match, precondition.if_none_match))
     digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
     return Request(key=key, principal=principal.id, digest=digest)
+
+
+def each_once(key: Callable[[Any], Hashable], message: str) -> AfterValidator:
+    """Return the validator of a list whose items have different keys."""
+
+    def check(items: Sequence[Any]) -> Sequence[Any]:
+        if len({key(each) for each in items}) != len(items):
+            raise ValueError(message)
+        return items
+
+    return AfterValidator(check)
 
 
 def cursor_after(name: str) -> str:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
-from sluiceway_gateway.channels.wire import RequestModel, Uid, each_once
+from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, PositionBody
@@ -20,7 +20,14 @@ from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
 from sluiceway_gateway.http.json import body_of, json_response, text_of, time_json
 from sluiceway_gateway.http.middleware import unless_disconnected
-from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, Wait, request_of
+from sluiceway_gateway.http.params import (
+    INT64_MAX,
+    IdempotencyKey,
+    Name,
+    Wait,
+    each_once,
+    request_of,
+)
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit, Committed, Position
