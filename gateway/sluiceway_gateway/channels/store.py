@@ -22,7 +22,13 @@ from sluiceway_gateway.channels.model import (
 )
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, schemas
-from sluiceway_gateway.db.statements import PreparedSelect, by_dialect, matches, starts_with
+from sluiceway_gateway.db.statements import (
+    PreparedSelect,
+    by_dialect,
+    columns_of,
+    matches,
+    starts_with,
+)
 
 #: Columns of a channel that was created or changed: the reconciler checks it first.
 DUE_AT_ONCE: Mapping[str, Any] = {"due_at": datetime(1970, 1, 1, tzinfo=UTC), "refusals": 0}
@@ -244,7 +250,7 @@ def all_tags(tx: ReadTransaction, *, known: Mapping[str, Tag]) -> dict[str, Tag]
 
 def tag_of(row: Row[Any]) -> Tag:
     """Return the tag of a channel's row."""
-    return Tag(**{each: getattr(row, each) for each in ("uid", *_REVISIONS)})
+    return Tag(**columns_of(row, Tag))
 
 
 def overall(tx: ReadTransaction) -> Tag:

@@ -14,7 +14,7 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import batch_owners, batches, channels, manifest_slices
 from sluiceway_gateway.db.statements import columns_of, upsert
 from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Manifest, Owner, manifest_of
-from sluiceway_gateway.ledger.store import document_of, numbers_of, require_held
+from sluiceway_gateway.ledger.store import numbers_of, require_held
 
 _IS_OPEN = batches.c.state == str(BatchState.OPEN)
 _OWNER = select(batch_owners).where(
@@ -165,7 +165,7 @@ def insert(tx: WriteTransaction, uid: str, batch: Batch) -> None:
         | {
             "channel_uid": uid,
             "state": str(batch.state),
-            "begin": document_of(batch.begin),
+            "begin": batch.begin,
             "partitions": None if batch.partitions is None else list(batch.partitions),
             "brief": False,
         },
@@ -181,7 +181,7 @@ def end(tx: WriteTransaction, uid: str, batch: Batch) -> None:
         "new_ending": None if batch.ending is None else str(batch.ending),
         "new_number": batch.number,
         "new_records": batch.records,
-        "new_counts": None if batch.counts is None else document_of(batch.counts),
+        "new_counts": batch.counts,
         "new_digest": batch.digest,
         "new_cause": batch.cause,
         "new_ended_at": batch.ended_at,
@@ -212,8 +212,7 @@ _PUT_SLICE = upsert(manifest_slices, ("batch_id", "slice"))
 
 def put_slice(tx: WriteTransaction, batch_id: str, number: int, manifest: Manifest) -> None:
     """Store a part of an open batch's manifest."""
-    document = {str(partition): each for partition, each in sorted(manifest.items())}
-    tx.run_each(_PUT_SLICE, [{"batch_id": batch_id, "slice": number, "manifest": document}])
+    tx.run_each(_PUT_SLICE, [{"batch_id": batch_id, "slice": number, "manifest": manifest}])
 
 
 def slices(tx: ReadTransaction, batch_id: str) -> dict[int, Manifest]:

@@ -140,41 +140,32 @@ def save(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) ->
             "new_partitions": ledger.partitions,
         },
     ).rowcount
-    rows = [
-        {
-            "channel_uid": was.channel_uid,
-            "partition": partition,
-            "visible_end": end,
-            "stable": ledger.stable.get(partition, 0),
-            "lost_from": ledger.lost_from.get(partition),
-        }
-        for partition, end in ledger.visible_end.items()
-        if (end, ledger.stable.get(partition, 0), ledger.lost_from.get(partition))
-        != (
-            was.visible_end.get(partition),
-            was.stable.get(partition, 0),
-            was.lost_from.get(partition),
-        )
-    ]
+    ends = [_ends(ledger, each) for each in ledger.visible_end]
+    rows = [each for each in ends if each != _ends(was, each["partition"])]
     raised = tx.run_each(_RAISE_ENDS, rows)
     require_held(saved == 1 and raised == len(rows), "ledger")
     keep_snapshots(tx, ledger, was=was, now=now)
 
 
+def _ends(ledger: Ledger, partition: int) -> dict[str, Any]:
+    """Return the row of a partition's ends."""
+    return {
+        "channel_uid": ledger.channel_uid,
+        "partition": partition,
+        "visible_end": ledger.visible_end.get(partition),
+        "stable": ledger.stable.get(partition, 0),
+        "lost_from": ledger.lost_from.get(partition),
+    }
+
+
 def keep_snapshots(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) -> None:
     """Store `stable` under each number since `was`."""
-    stable = document_of(ledger.stable)
     snapshots = [
-        {"channel_uid": was.channel_uid, "number": number, "at": now, "stable": stable}
+        {"channel_uid": was.channel_uid, "number": number, "at": now, "stable": ledger.stable}
         for number in range(was.number + 1, ledger.number + 1)
     ]
     if snapshots:
         tx.execute(ledger_snapshots.insert(), snapshots)
-
-
-def document_of(values: Mapping[int, int]) -> dict[str, int]:
-    """Return numbers by partition as JSON."""
-    return {str(each): value for each, value in sorted(values.items())}
 
 
 def numbers_of(document: Mapping[str, int]) -> dict[int, int]:
