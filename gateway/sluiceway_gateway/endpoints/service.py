@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -38,7 +38,6 @@ from sluiceway_gateway.endpoints.model import (
 )
 from sluiceway_gateway.errors import (
     ConcurrentChange,
-    DatabaseUnavailable,
     EndpointNotFound,
     InvalidRequest,
     MembersOpen,
@@ -367,14 +366,17 @@ class AttachService:
         self._notify = notify
         self._clock = clock
         self._batcher = Batcher(
-            self._attach_all, name="attach", key=lambda each: each.key, most=_BATCH_SIZE
+            self._attach_all,
+            self._attach_one,
+            name="attach",
+            threads=_WAITING_THREADS,
+            key=lambda each: each.key,
+            most=_BATCH_SIZE,
         )
-        self._waiting = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="attach")
 
     def close(self) -> None:
         """Stop after all requests are answered."""
         self._batcher.close()
-        self._waiting.shutdown()
 
     def submit(self, request: AttachRequest) -> "Future[Attached]":
         """Attach an endpoint, with an epoch above all others of its group.
@@ -386,21 +388,8 @@ class AttachService:
         """
         return self._batcher.submit(request)
 
-    def _attach_all(
-        self, requests: Sequence[AttachRequest]
-    ) -> "list[Attached | Future[Attached] | Exception]":
-        outcomes: Sequence[Outcome]
-        try:
-            outcomes = self._attach(requests, wait=False)
-        except DatabaseUnavailable:
-            raise
-        except Exception:
-            # A value that the database refuses fails the transaction: retry each request alone.
-            outcomes = [None] * len(requests)
-        return [
-            outcome or self._waiting.submit(self._attach_one, request)
-            for request, outcome in zip(requests, outcomes, strict=True)
-        ]
+    def _attach_all(self, requests: Sequence[AttachRequest]) -> "list[Outcome]":
+        return self._attach(requests, wait=False)
 
     def _attach_one(self, request: AttachRequest) -> Attached:
         (outcome,) = self._attach([request], wait=True)

@@ -1,8 +1,7 @@
 """Positions of groups: read, commit, reset, advance, wait for acknowledgement."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -23,7 +22,6 @@ from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role
 from sluiceway_gateway.errors import (
-    DatabaseUnavailable,
     EndpointNotFound,
     GroupMode,
     InvalidRequest,
@@ -106,18 +104,18 @@ class Offsets:
         self._clock = clock
         self._batcher = Batcher(
             self._commit_together,
+            self._commit_alone,
             name="commit",
+            threads=_RETRIES,
             # One commit per endpoint and batch: the next is validated by the result of the first.
             key=lambda pending: pending[0].endpoint,
             weight=lambda pending: len(pending[0].positions),
             most=_MOST_POSITIONS,
         )
-        self._retries = ThreadPoolExecutor(_RETRIES, thread_name_prefix="commit-retry")
 
     def close(self) -> None:
         """End when all commits are answered."""
         self._batcher.close()
-        self._retries.shutdown()
 
     def fetch(self, name: str, group: str, *, index: int | None) -> GroupReport:
         """Return a group's positions; raises ChannelNotFound, GroupNotFound, InvalidRequest."""
@@ -139,24 +137,11 @@ class Offsets:
 
     def _commit_together(
         self, pending: Sequence[PendingCommit]
-    ) -> "list[CommitResult | Future[CommitResult] | Exception]":
-        try:
-            with self._database.write() as tx:
-                results = self._commit(tx, pending, wait=False)
-        except DatabaseUnavailable:
-            raise
-        except Exception:
-            # Retried alone, only the invalid commit fails.
-            return [self._retry(each) for each in pending]
-        return [
-            # The endpoint is missing, or locked by another transaction.
-            self._retry(each) if isinstance(result, EndpointNotFound) else result
-            for each, result in zip(pending, results, strict=True)
-        ]
-
-    def _retry(self, pending: PendingCommit) -> "Future[CommitResult]":
-        """Commit alone, on another thread, in the same trace."""
-        return self._retries.submit(copy_context().run, self._commit_alone, pending)
+    ) -> list[CommitResult | Exception | None]:
+        with self._database.write() as tx:
+            results = self._commit(tx, pending, wait=False)
+        # Not found: the endpoint is missing, or locked by another transaction.
+        return [None if isinstance(each, EndpointNotFound) else each for each in results]
 
     def _commit_alone(self, pending: PendingCommit) -> CommitResult:
         commit, _ = pending
