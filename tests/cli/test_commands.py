@@ -1,6 +1,7 @@
 import socket
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +99,17 @@ def test_migrate_can_be_repeated(sluiceway: Sluiceway, empty_database_url: str) 
 
 def test_serve_needs_a_migrated_database(sluiceway: Sluiceway, empty_database_url: str) -> None:
     sluiceway("serve", database_url=empty_database_url).failed("run `sluiceway migrate`")
+
+
+def test_a_missing_database_is_named_and_not_created(
+    sluiceway: Sluiceway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (("serve",), ("token", "list")):
+        sluiceway(*arguments, token_key=TOKEN_KEY).failed(
+            f"there is no database {tmp_path / 'sluiceway.db'}", "run `sluiceway migrate`"
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

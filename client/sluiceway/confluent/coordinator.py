@@ -17,7 +17,14 @@ from sluiceway.confluent.assignment import Assignment, leave_all
 from sluiceway.confluent.background import StepRunner, Steps
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.config import ConsumerSettings
-from sluiceway.confluent.errors import CONFLICT, STATE, kafka_error, kafka_exceptions, refused
+from sluiceway.confluent.errors import (
+    CONFLICT,
+    STATE,
+    error_event,
+    kafka_error,
+    kafka_exceptions,
+    refused,
+)
 from sluiceway.confluent.fetcher import Partition, topic_partitions
 from sluiceway.confluent.members import ChannelMember, ManualConsumer, SubscribedConsumer
 from sluiceway.errors import GatewayUnavailable, SluicewayError
@@ -235,7 +242,7 @@ class ConsumerCoordinator:
             if not assignment.subscription.includes(each.channel):
                 yield from self._leave(each)
         for name, error in (yield from assignment.join()):
-            self.events.append(Message(topic=name, error=kafka_error(error)))
+            self.events.append(error_event(name, kafka_error(error)))
         for member in assignment.group_members:
             try:
                 member.handle.check()
@@ -298,7 +305,7 @@ class ConsumerCoordinator:
     def _lose(self, member: SubscribedConsumer, error: SluicewayError) -> Steps[None]:
         """Close a membership that the gateway has ended, and do not join its channel again."""
         static = self._settings.instance is not None
-        event = Message(topic=member.channel, error=kafka_error(error, fatal=True, static=static))
+        event = error_event(member.channel, kafka_error(error, fatal=True, static=static))
         failure = yield from self._revoke(member, member.held, "lost")
         self.events.append(event)
         self.assignment.subscription.exclude(member.channel)

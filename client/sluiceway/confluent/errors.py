@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from sluiceway.errors import (
     ChannelClosed,
@@ -88,6 +88,15 @@ def kafka_error(error: SluicewayError, *, fatal: bool = False, static: bool = Fa
 def refused(code: int, reason: str) -> KafkaException:
     """Return the exception for an error found by this client."""
     return KafkaException(KafkaError(code, reason))
+
+
+def error_event(topic: str, error: KafkaError, **place: int) -> Message:
+    """Return an event for a poll to return; `place` is its partition and offset.
+
+    Its value is the error's text, as librdkafka's: `if not message` is true for a message without
+    one.
+    """
+    return Message(topic=topic, value=error.str().encode(), error=error, **place)
 
 
 @contextmanager

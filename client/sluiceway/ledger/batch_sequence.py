@@ -10,7 +10,7 @@ from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
 
-__all__ = ["BatchSequence"]
+__all__ = ["BatchSequence", "check_name"]
 
 _MAX_NAME_CHARACTERS = 200
 
@@ -196,9 +196,9 @@ class BatchSequence:
         if key is None:
             key, owner = f"{self._writer}-{self._count}", self._writer
         else:
-            _check_name("a batch's key", key)
+            check_name("a batch's key", key)
             owner = owner or self._place or key
-            _check_name("a batch's owner", owner)
+            check_name("a batch's owner", owner)
             # A random part, because another writer object may have the same endpoint id.
             instance = f"{self._writer}-{secrets.token_hex(8)}"
             takeover = self._superseding
@@ -219,6 +219,7 @@ class BatchSequence:
         )
 
 
-def _check_name(what: str, name: object) -> None:
+def check_name(what: str, name: object) -> None:
+    """Raise OptionError unless a name is a text of 1 to 200 characters."""
     if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME_CHARACTERS:
         raise OptionError(f"{what} is {name!r}; it takes a text of 1 to 200 characters")

@@ -19,7 +19,7 @@ from sluiceway.errors import (
     SluicewayError,
     StaleGeneration,
 )
-from sluiceway.ledger.batch_sequence import BatchSequence
+from sluiceway.ledger.batch_sequence import BatchSequence, check_name
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.rest.endpoint_models import Position
 from sluiceway.rest.ledger_models import PositionAdvance
@@ -110,6 +110,7 @@ class WriterBatches:
     @contextmanager
     def block(self, key: str, *, owner: str | None = None) -> Iterator[WriteBatch]:
         """Commit the block's records, or abort them after an exception."""
+        check_name("a batch's key", key)
         batch = self.begin(key, owner=owner)
         assert batch is not None  # noqa: S101 - a batch with a key is open
         try:
@@ -168,7 +169,7 @@ class WriterBatches:
                 try:
                     # The reports of messages in flight belong to this batch.
                     writer.deliver()
-                except KafkaFailure as failure:
+                except (KafkaFailure, EndpointClosed) as failure:
                     LOGGER.warning("a writer failed while its batch was aborted: %s", failure)
                 except BaseException as interrupt:
                     # Late reports would be taken for those of the next batch.

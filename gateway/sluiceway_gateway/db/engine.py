@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any, Self
 
 import psycopg
@@ -272,6 +273,12 @@ class Database:
     def dialect(self) -> str:
         """`sqlite` or `postgresql`."""
         return self._url.get_backend_name()
+
+    @property
+    def file(self) -> Path | None:
+        """The path of an SQLite database."""
+        name = self._url.database
+        return None if self.dialect != "sqlite" or name is None else Path(name)
 
     @property
     def engine(self) -> Engine:
