@@ -245,19 +245,7 @@ class Database:
             pool_use_lifo=True,
             hide_parameters=True,
         )
-        # One snapshot per read transaction, as SQLite has by default.
-        self._reading = (
-            self._engine.execution_options(
-                isolation_level="REPEATABLE READ", postgresql_readonly=True
-            )
-            if self.dialect == "postgresql"
-            else self._engine
-        )
-        self._scanning = (
-            self._engine.execution_options(isolation_level="AUTOCOMMIT")
-            if self.dialect == "postgresql"
-            else self._engine
-        )
+        self._reading = self._scanning = self._engine
         self._writer: SqliteWriter | None = None
         if self.dialect == "sqlite":
             event.listen(self._engine, "connect", _prepare)
@@ -268,6 +256,11 @@ class Database:
         else:
             connector = Connector(self._engine, wait_ms=wait_ms, max_concurrent=pool_size)
             self._breaker = connector.breaker
+            # One snapshot per read transaction, as SQLite has by default.
+            self._reading = self._engine.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+            self._scanning = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @property
     def dialect(self) -> str:
