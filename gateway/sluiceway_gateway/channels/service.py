@@ -9,7 +9,6 @@ from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import (
     AuditedAction,
     AuditEntry,
-    audited,
     fields_of,
     given_fields,
 )
@@ -175,13 +174,12 @@ class Channels:
                     now=self._clock(),
                 )
                 if channel is not None:
-                    entry = audited(
-                        *(channel, AuditedAction.CREATE),
+                    audit_store.add(
+                        *(tx, channel, AuditedAction.CREATE),
                         by=by,
                         at=channel.created_at,
                         new=given_fields(channel),
                     )
-                    audit_store.add(tx, entry)
                     return channel, True
                 # The name or the topic was taken concurrently.
                 channel = channels_store.hold(tx, name)
@@ -383,12 +381,11 @@ class Channels:
             raise ConcurrentChange(
                 f"The channel {was.name!r} was changed at the same time; send the request again."
             )
-        entry = audited(
-            *(channel, action),
+        audit_store.add(
+            *(tx, channel, action),
             by=by,
             at=self._clock(),
             old=fields_of(was),
             new=fields_of(channel),
         )
-        audit_store.add(tx, entry)
         return channel

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
@@ -148,15 +148,14 @@ class Endpoints:
             if endpoint.place.role is Role.WRITER:
                 _insert_stand_in(tx, endpoint, topic_ends, by=principal.id, now=now)
             place = f"{endpoint.place.role} {endpoint.place.group}[{endpoint.place.index}]"
-            entry = audited(
-                *(channel, AuditedAction.DISMISS_ENDPOINT),
+            audit_store.add(
+                *(tx, channel, AuditedAction.DISMISS_ENDPOINT),
                 by=principal,
                 at=now,
                 target=endpoint.id,
                 old={place: f"{endpoint.state}, {endpoint.health}"},
                 new={place: "dismissed"},
             )
-            audit_store.add(tx, entry)
         self._notify()
         return channel, removed
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import find_channel, hold_channel
@@ -168,15 +168,14 @@ class GroupService:
             save_changes(tx, changes, by=principal.id, now=now, cause=cause)
             if not changes:
                 endpoints_store.revise(tx, [channel.uid])
-            entry = audited(
-                *(channel, AuditedAction.RESIZE_GROUP),
+            audit_store.add(
+                *(tx, channel, AuditedAction.RESIZE_GROUP),
                 by=principal,
                 at=now,
                 target=group,
                 old={"size": found.size},
                 new={"size": size},
             )
-            audit_store.add(tx, entry)
         self._notify()
         return resized
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import require_usable
@@ -106,8 +106,8 @@ class Repairs:
                 batch_store.put_owner(tx, uid, owner)
             store.replace_runs(tx, uid, removed=decision.runs_removed, added=decision.runs_added)
             store.save_repair(tx, decision.ledger, decision.repair, was=was, now=now)
-            entry = audited(
-                *(channel, AuditedAction.REPAIR_LEDGER),
+            audit_store.add(
+                *(tx, channel, AuditedAction.REPAIR_LEDGER),
                 by=by,
                 at=now,
                 reason=request.reason,
@@ -115,7 +115,6 @@ class Repairs:
                 old={f"partition {p}": was.visible_end.get(p) for p in sorted(request.lost_from)},
                 new={f"partition {p}": at for p, at in sorted(request.lost_from.items())},
             )
-            audit_store.add(tx, entry)
         self._notify()
         return decision.repair
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase
 from sluiceway_gateway.channels.service import find_channel, require_usable
@@ -250,8 +250,8 @@ class Ledgers:
             )
             save_aborted(tx, decision, was=was, now=self._clock())
             if instance is None and decision.aborted:
-                entry = audited(
-                    *(channel, AuditedAction.ABORT_BATCH),
+                audit_store.add(
+                    *(tx, channel, AuditedAction.ABORT_BATCH),
                     by=by,
                     at=self._clock(),
                     target=batch.key,
@@ -259,7 +259,6 @@ class Ledgers:
                     old={f"batch of {batch.owner}": str(BatchState.OPEN)},
                     new={f"batch of {batch.owner}": str(BatchState.ABORTED)},
                 )
-                audit_store.add(tx, entry)
         self._publish(decision.ledger)
         batch = decision.aborted[0] if decision.aborted else batch
         return BatchInTopic(batch=batch, topic_id=was.topic_id)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited, fields_of
+from sluiceway_gateway.audit.model import AuditedAction, fields_of
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, sources
 from sluiceway_gateway.clock import Clock, clocks_apart
@@ -172,15 +172,14 @@ class TtlReaper:
             cause = f"{what}: not used since {since}"
             add_events(tx, [Event(channel_uid=held.uid, at=now, cause=cause, by="gateway")])
             closes = updated.phase is Phase.CLOSED
-            entry = audited(
-                *(updated, AuditedAction.CLOSE if closes else AuditedAction.DELETE),
+            audit_store.add(
+                *(tx, updated, AuditedAction.CLOSE if closes else AuditedAction.DELETE),
                 by=None,
                 at=now,
                 reason=cause,
                 old=fields_of(present.channel),
                 new=fields_of(updated),
             )
-            audit_store.add(tx, entry)
             endpoints_store.revise(tx, [held.uid])
             channels_store.save(
                 tx, updated, was=present.channel, from_phases=sources(updated.phase)

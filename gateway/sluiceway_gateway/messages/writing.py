@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
 from sluiceway_gateway.channels.service import Channels, require_channel
@@ -105,21 +105,20 @@ class MessageWrites:
         offsets: defaultdict[int, list[int]] = defaultdict(list)
         for partition, offset, _ in written.messages:
             offsets[partition].append(offset)
-        entry = audited(
-            *(channel, AuditedAction.WRITE_MESSAGES),
-            by=principal,
-            at=self._clock(),
-            target=None if written.batch is None else written.batch.key,
-            new={
-                f"partition {each}": f"offset {found[0]}"
-                if len(found) == 1
-                else f"offsets {found[0]} to {found[-1]}"
-                for each, found in sorted(offsets.items())
-            },
-        )
         try:
             with self._database.write() as tx:
-                audit_store.add(tx, entry)
+                audit_store.add(
+                    *(tx, channel, AuditedAction.WRITE_MESSAGES),
+                    by=principal,
+                    at=self._clock(),
+                    target=None if written.batch is None else written.batch.key,
+                    new={
+                        f"partition {each}": f"offset {found[0]}"
+                        if len(found) == 1
+                        else f"offsets {found[0]} to {found[-1]}"
+                        for each, found in sorted(offsets.items())
+                    },
+                )
         except DatabaseUnavailable as error:
             # The messages are in Kafka: a repeat would write them again.
             _log.warning(

@@ -8,7 +8,7 @@ from datetime import datetime
 from anyio import to_thread
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, Scalar, audited
+from sluiceway_gateway.audit.model import AuditedAction, Scalar
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
@@ -231,8 +231,8 @@ class Offsets:
         )
         add_events(tx, [line])
         report = _report(tx, following, member=member)
-        entry = audited(
-            *(channel, AuditedAction.RESET_OFFSETS),
+        audit_store.add(
+            *(tx, channel, AuditedAction.RESET_OFFSETS),
             by=principal,
             at=now,
             target=group,
@@ -240,7 +240,6 @@ class Offsets:
             old=_position_fields(before),
             new=_position_fields(report.positions),
         )
-        audit_store.add(tx, entry)
         return report
 
     def advance(
