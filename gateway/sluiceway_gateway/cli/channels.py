@@ -183,7 +183,9 @@ def create(
             **spec,
         )
     for each in differences:
-        click.echo(f"sluiceway: {each.message}", err=True)
+        # The client's advice is for Python.
+        text = str(each.message).replace("channel.update()", f"`sluiceway channels update {name}`")
+        click.echo(f"sluiceway: {text}", err=True)
     click.echo(f"channel {channel.name} is ready, its topic is {channel.status.topic.name}")
 
 
