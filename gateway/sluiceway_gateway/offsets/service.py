@@ -389,6 +389,11 @@ class Acknowledgements:
         self._poller = Poller(self._committed, limit=limit, poll_s=poll_s, immediate=False)
         self.close = self._poller.close
 
+    @property
+    def waiting(self) -> int:
+        """The number of waits at present."""
+        return self._poller.waiting
+
     async def wait(
         self, name: str, group: str, bounds: Bounds, *, uid: str, timeout_s: float
     ) -> AckResult:

@@ -74,7 +74,7 @@ async def get_status(
     )
     if unchanged:
         return unchanged
-    # Rendered once for all requests, and, if it is not, as a later state.
+    # Rendered once for all requests, from the present state, which may be a later one.
     cached = gateway.rendered.get(version.channel.uid, version.etag)
     if cached is None:
         version, rest = await run_in_threadpool(_rendered, gateway, name)
