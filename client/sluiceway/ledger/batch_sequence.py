@@ -68,6 +68,11 @@ class BatchSequence:
         """By partition, the offset after the last committed record."""
         return self._ends
 
+    @property
+    def unknown_key(self) -> str | None:
+        """The key of the batch whose state is unknown."""
+        return None if self._unknown is None else self._unknown[1].key
+
     def require_resolved(self) -> None:
         """Raise CommitUnknown while the state of the last batch is unknown."""
         if self._unknown is not None:

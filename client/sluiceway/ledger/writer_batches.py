@@ -130,9 +130,11 @@ class WriterBatches:
         """Begin a block, which `commit` or `abort` ends.
 
         Earlier records are committed first. Without a key, the batch is opened with its first
-        message.
+        message. The key of the last CommitUnknown resolves it.
         """
         with self._turn:
+            if key is not None and key == self._sequence.unknown_key:
+                self.resolve()
             self._writer.require_open()
             if not self._sequence.in_block:
                 self._writer.send_accumulated()
