@@ -25,7 +25,7 @@ COMMANDS = {
     "token": "sluiceway_gateway.cli.token:token",
     "channels": "sluiceway_gateway.cli.channels:channels",
     "apply": "sluiceway_gateway.cli.apply:apply",
-    "export": "sluiceway_gateway.cli.export:export",
+    "export": "sluiceway_gateway.cli.apply:export",
     "tail": "sluiceway_gateway.cli.tail:tail",
     "demo": "sluiceway_gateway.demo.command:demo",
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import psycopg
-from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, event
+from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -25,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from sluiceway_gateway.db.postgresql import CircuitBreaker, Connector, connect_arguments
-from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect
+from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings
 from sluiceway_gateway.tracing import child_span, statement
 
@@ -110,6 +110,20 @@ class ReadTransaction:
     ) -> CursorResult[Any]:
         """Execute a statement with one set of parameters, or once per set of a sequence."""
         return self._connection.execute(statement, values)
+
+    def in_parts(
+        self,
+        statement: Executable,
+        values: Mapping[str, Any] | None = None,
+        **keys: Sequence[Any],
+    ) -> Iterator[Row[Any]]:
+        """Yield the rows of a SELECT by `column IN keys`, executed for some hundred keys at a time.
+
+        The keyword is the name of the expanding parameter.
+        """
+        ((name, every),) = keys.items()
+        for part in chunks(every):
+            yield from self.execute(statement, {**(values or {}), name: part})
 
     def look_up(self, statement: PreparedSelect, keys: Sequence[Any]) -> list[Any]:
         """Return the rows of these keys, which may be empty or contain duplicates."""
@@ -231,28 +245,22 @@ class Database:
             pool_use_lifo=True,
             hide_parameters=True,
         )
-        # One snapshot per read transaction, as SQLite has by default.
-        self._reading = (
-            self._engine.execution_options(
-                isolation_level="REPEATABLE READ", postgresql_readonly=True
-            )
-            if self.dialect == "postgresql"
-            else self._engine
-        )
-        self._scanning = (
-            self._engine.execution_options(isolation_level="AUTOCOMMIT")
-            if self.dialect == "postgresql"
-            else self._engine
-        )
+        self._reading = self._scanning = self._engine
         self._writer: SqliteWriter | None = None
         if self.dialect == "sqlite":
-            _set_up_sqlite(self._engine)
+            event.listen(self._engine, "connect", _prepare)
+            event.listen(self._engine, "begin", _begin)
             self._writer = SqliteWriter(self._engine)
             # For writes; reads need no lock.
             self._breaker = CircuitBreaker(self._writer.try_lock)
         else:
             connector = Connector(self._engine, wait_ms=wait_ms, max_concurrent=pool_size)
             self._breaker = connector.breaker
+            # One snapshot per read transaction, as SQLite has by default.
+            self._reading = self._engine.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+            self._scanning = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @property
     def dialect(self) -> str:
@@ -399,12 +407,6 @@ def _parsed(text: str) -> URL:
 
 
 _PAUSE_S = 0.01
-
-
-def _set_up_sqlite(engine: Engine) -> None:
-    """Install the setup of connections and transactions on an engine."""
-    event.listen(engine, "connect", _prepare)
-    event.listen(engine, "begin", _begin)
 
 
 def _prepare(connection: Any, _record: object) -> None:
