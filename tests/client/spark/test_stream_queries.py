@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import Row
 
@@ -93,6 +94,29 @@ def test_a_restarted_query_resumes_and_reads_new_partitions(
     drain(frame, sink)
 
     assert all_ids(sink) == [*range(20)]
+
+
+@pytest.mark.long
+def test_windows_are_written_by_the_run_that_completes_them_with_sparks_wrapper(
+    spark: SparkSession, source: Channel, sink: Channel, drain: Run
+) -> None:
+    """Without the setting, Spark 4.1 ends with the first micro-batch, before any window."""
+    fill(source, range(120))
+    minutes = stream(spark, source).selectExpr("timestamp_seconds(id * 60) at")
+    windows = minutes.withWatermark("at", "10 minutes").groupBy(sql.window("at", "15 minutes"))
+    start_s = sql.unix_seconds("window.start")
+    frame = windows.count().select(
+        (start_s / 900).cast("bigint").alias("id"), sql.col("count").cast("string").alias("s")
+    )
+
+    setting = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+    spark.conf.set(setting, "true")
+    try:
+        drain(frame, sink)
+    finally:
+        spark.conf.unset(setting)
+
+    assert all_ids(sink) == [*range(7)]
 
 
 @pytest.mark.long
