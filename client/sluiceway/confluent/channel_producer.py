@@ -120,6 +120,19 @@ class ChannelProducer(WriterEndpoint):
         else:
             self.batches.add_delivered(message.partition(), message.offset())
 
+    def optional(
+        self, on_delivery: OnDelivery | None, timestamp: int, headers: Any
+    ) -> dict[str, Any]:
+        """Return the optional arguments of `produce` that are given."""
+        named: dict[str, Any] = {}
+        if on_delivery is not None:
+            named["on_delivery"] = self.wrapped(on_delivery)
+        if timestamp:
+            named["timestamp"] = timestamp
+        if headers is not None:
+            named["headers"] = headers
+        return named
+
     def connect(self, produce: Callable[..., None]) -> None:
         """Pass messages to this function of librdkafka's producer from now on."""
         self.produce = self._send = produce
@@ -129,13 +142,7 @@ class ChannelProducer(WriterEndpoint):
         partition = message.partition
         if message.key is not None and partition == -1:
             partition = partition_of_key(message.key, self.partitions)
-        named: dict[str, Any] = {}
-        if message.on_delivery is not None:
-            named["on_delivery"] = self.wrapped(message.on_delivery)
-        if message.timestamp:
-            named["timestamp"] = message.timestamp
-        if message.headers is not None:
-            named["headers"] = message.headers
+        named = self.optional(message.on_delivery, message.timestamp, message.headers)
         self.handle.pristine = False
         self._send(self.topic, message.value, message.key, partition, **named)
         if self.batches is not None:

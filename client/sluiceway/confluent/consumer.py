@@ -4,7 +4,6 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartition
@@ -354,12 +353,7 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @_exclusive

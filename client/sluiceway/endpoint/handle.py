@@ -6,7 +6,6 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from sluiceway.concurrency import ForkGuard
@@ -366,12 +365,7 @@ class ClosesOnExit(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         else:

@@ -5,7 +5,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Protocol, Self
 
 from sluiceway.concurrency import FairLock, ForkGuard
@@ -71,11 +70,6 @@ class WriterBatches:
         self._turn = turn
         self._commit_every_s = commit_every_s
         self._fork_guard = ForkGuard()
-
-    @property
-    def in_block(self) -> bool:
-        """Whether a block ends the current batch."""
-        return self._sequence.in_block
 
     @property
     def ends(self) -> Mapping[int, int]:
@@ -334,12 +328,7 @@ class Transaction:
         self._reader.in_transaction = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self._end(error)
         finally:

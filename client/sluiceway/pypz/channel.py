@@ -389,7 +389,7 @@ class ChannelBase(ABC, Generic[E]):
     def _close_endpoint(self) -> bool:
         if self._endpoint is not None and self._failed:
             error = OperatorFailed(f"{self._context.get_full_name()} sent the status Error")
-            self._endpoint.__exit__(OperatorFailed, error, None)
+            self._endpoint.abort(error)
         elif self._endpoint is not None:
             self._endpoint.close()
         return True
