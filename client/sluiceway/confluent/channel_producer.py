@@ -118,7 +118,7 @@ class ChannelProducer(WriterEndpoint):
         elif error is not None:
             self.batches.add_failure(reason_of(error))
         else:
-            self.batches.add_delivered(message.partition(), message.offset())
+            self.batches.offsets.add(message.partition(), message.offset())
 
     def optional(
         self, on_delivery: OnDelivery | None, timestamp: int, headers: Any
@@ -251,7 +251,7 @@ class BatchCommits:
         batches = channel.batches
         assert batches is not None  # noqa: S101 - the channel is exactly_once
         with self._holding(channel, _TIMEOUT_S):
-            if batches.has_batch:
+            if batches.current is not None:
                 # The state of the batch is unknown; `flush` resolves it.
                 return batches.is_open
             batches.open()
@@ -351,7 +351,7 @@ class BatchCommits:
         self, channel: ChannelProducer, failure: KafkaError | None
     ) -> SluicewayError | None:
         """Return the reason to abort a batch that is open at the end, or None."""
-        if channel.batches is None or not channel.batches.has_batch:
+        if channel.batches is None or channel.batches.current is None:
             return None
         if failure is not None:
             return DeliveryLost(failure.str())

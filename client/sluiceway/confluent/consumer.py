@@ -317,7 +317,7 @@ class Consumer:
                 "and its messages lost if it is aborted. Set it to false",
             )
         return GroupMetadata(
-            self._settings.control.ledger.identity,
+            gateway=self._settings.control.ledger.identity,
             commit_with=self._commit_with,
             removals=lambda: self._assignment.removals,
         )

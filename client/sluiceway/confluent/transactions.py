@@ -4,6 +4,7 @@ import enum
 import math
 import time
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -28,18 +29,16 @@ CommitWith = Callable[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
 class GroupMetadata:
     """The part of a consumer in this process that a transaction needs to commit its offsets.
 
     `removals` returns the number of partitions that the consumer lost with uncommitted messages.
     """
 
-    def __init__(
-        self, gateway: Hashable, *, commit_with: CommitWith, removals: Callable[[], int]
-    ) -> None:
-        self.gateway = gateway
-        self.commit_with = commit_with
-        self.removals = removals
+    gateway: Hashable
+    commit_with: CommitWith
+    removals: Callable[[], int]
 
 
 class _State(enum.Enum):

@@ -68,11 +68,6 @@ class BatchSequence:
         """By partition, the offset after the last committed record."""
         return self._ends
 
-    def require_resolved(self) -> None:
-        """Raise CommitUnknown while the state of the last batch is unknown."""
-        if self._unknown is not None:
-            raise self._unknown[0]
-
     def begin(self, key: str | None, owner: str | None) -> WriteBatch | None:
         """Begin a block with the batch of a key, or without a key with the writer's next batch."""
         if self._in_block:
@@ -90,9 +85,10 @@ class BatchSequence:
 
         The records of a replayed batch are only counted. Raises the errors of `WriteBatch.open`,
         Conflict for a batch that was lost, and CommitUnknown if an interrupted commit, which is
-        repeated first, gets no response.
+        repeated first, gets no response, or while the state of the last batch is unknown.
         """
-        self.require_resolved()
+        if self._unknown is not None:
+            raise self._unknown[0]
         if self._interrupted:
             self.commit()
         batch = self._batch or self._open(self._new(None, None))
@@ -143,7 +139,7 @@ class BatchSequence:
             batch.release()
             self._end()
             raise
-        self._ends |= {p: each[-1].end for p, each in self._written.manifest.items()}
+        self._ends |= self._written.ends
         self._end()
 
     def resolve(self, *, timeout_s: float | None = None) -> bool | None:

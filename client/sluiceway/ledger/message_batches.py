@@ -75,8 +75,8 @@ class MessageBatches:
     """Batches of one writer, one after the other; each message is one record.
 
     The writer's messages are `admitted` while a batch `is_open`, then Kafka's delivery reports are
-    added. A batch with a failed message is never committed. With an `owner`, the first batch
-    aborts those of the owner's other instances.
+    added to `offsets`, or as failures. A batch with a failed message is never committed. With an
+    `owner`, the first batch aborts those of the owner's other instances.
 
     Not thread-safe, except for the reports.
     """
@@ -108,13 +108,8 @@ class MessageBatches:
         return self._batch is not None and self._unknown is None
 
     @property
-    def has_batch(self) -> bool:
-        """Whether there is a batch to commit or to abort."""
-        return self._batch is not None
-
-    @property
     def current(self) -> object:
-        """The batch, for comparisons by identity."""
+        """The batch to commit or to abort, for comparisons by identity; None without one."""
         return self._batch
 
     @property
@@ -152,10 +147,6 @@ class MessageBatches:
             batch.abort(error)
             raise error
         self._batch = batch
-
-    def add_delivered(self, partition: int, offset: int) -> None:
-        """Record a message that Kafka has acknowledged."""
-        self.offsets.add(partition, offset)
 
     def add_failure(self, reason: str) -> None:
         """Record a message that was not delivered."""

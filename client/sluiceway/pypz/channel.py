@@ -281,8 +281,7 @@ class ChannelBase(ABC, Generic[E]):
         number of records.
         """
         if self._metrics_enabled:
-            kind = "Read" if self._role == "reader" else "Output"
-            self._health_check_payload |= cycle_figures(self._metrics, kind)
+            self._health_check_payload |= cycle_figures(self._metrics.cycles)
 
     def retrieve_all_connected_channel_count(self) -> int:
         """Return the number of channels seen so far."""
