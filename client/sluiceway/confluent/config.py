@@ -284,8 +284,8 @@ def partition_of_key(key: str | bytes, partitions: int) -> int:
 def _refuse(given: _Properties) -> None:
     """Raise KafkaException for a property that is refused, unknown, or has a refused value."""
     for name in given:
-        if name in properties.REFUSED:
-            raise refused(INVALID_ARG, f"{name} cannot be set: {properties.REFUSED[name]}")
+        if reason := properties.refusal_of(str(name)):
+            raise refused(INVALID_ARG, f"{name} cannot be set: {reason}")
         if name not in properties.KNOWN:
             close = difflib.get_close_matches(str(name), properties.KNOWN, n=1)
             raise refused(

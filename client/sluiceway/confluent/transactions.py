@@ -147,8 +147,7 @@ class Transactions:
             ) from error
         except SluicewayError as error:
             raise KafkaException(_failure(error)) from error
-        self._clear()
-        self._state = _State.READY
+        self._end()
 
     def abort(self, timeout_s: float) -> None:
         """Drop messages and offsets."""
@@ -163,8 +162,7 @@ class Transactions:
                     committed = not self._channels.commits.abort(channel, _left_s(deadline_s))
                 except SluicewayError as error:
                     raise KafkaException(_failure(error)) from error
-        self._clear()
-        self._state = _State.READY
+        self._end()
         if committed:
             raise refused(
                 STATE,
@@ -206,7 +204,8 @@ class Transactions:
         if self._state is not state:
             raise refused(STATE, f"wrong state for this call: call {self._state.value} first")
 
-    def _clear(self) -> None:
+    def _end(self) -> None:
+        self._state = _State.READY
         self._topic, self._produced = None, 0
         self._offsets, self._group = {}, None
         if self._last_group is not None:
