@@ -240,19 +240,15 @@ class ChannelProducers:
     def _attached_once(self, name: str, probe_s: float) -> ChannelProducer:
         """Return an attached channel with a librdkafka producer."""
         channel = ChannelProducer(self._settings, name, probe_s=probe_s, calls=self._queue.calls)
-        try:
-            with self.lock:
-                if self._connection is not None:
-                    require_same_kafka(self._connection.kafka, channel.connection, "producer")
-                if not self.deliveries.producers:
-                    self._connection = channel.connection
-                    reports_all = self._queue.has_callback(name)
-                    reports_all = reports_all and not self._settings.only_errors
-                    self._create(reports_all=reports_all or channel.batches is not None)
-                self._connect(channel)
-        except BaseException as error:
-            channel.handle.fail(error)
-            raise
+        with channel.handle.reporting_failure(), self.lock:
+            if self._connection is not None:
+                require_same_kafka(self._connection.kafka, channel.connection, "producer")
+            if not self.deliveries.producers:
+                self._connection = channel.connection
+                reports_all = self._queue.has_callback(name)
+                reports_all = reports_all and not self._settings.only_errors
+                self._create(reports_all=reports_all or channel.batches is not None)
+            self._connect(channel)
         return channel
 
     def _send_queued(self, name: str, channel: ChannelProducer) -> bool:

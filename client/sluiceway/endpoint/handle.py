@@ -5,7 +5,8 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 from sluiceway.concurrency import ForkGuard
@@ -288,6 +289,15 @@ class EndpointHandle:
         """Report that an exception ended it; an unreachable gateway is only logged."""
         if self._open and not self._fork_guard.forked:
             self._fail(cause_of(error), None)
+
+    @contextmanager
+    def reporting_failure(self) -> Iterator[None]:
+        """Report that an exception in the block ended it."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(error)
+            raise
 
     def _attach(self, timeout_s: float) -> AttachResult:
         backoff = Backoff(timeout_s)

@@ -10,7 +10,6 @@ from typing import Protocol
 
 from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.errors import (
-    ChannelNotReady,
     CommitUnknown,
     DeliveryFailed,
     EndpointClosed,
@@ -20,7 +19,7 @@ from sluiceway.errors import (
     SluicewayError,
 )
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.ledger.write_batch import BatchRequest, LeaseKeeper, WriteBatch
+from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch, open_batch
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
@@ -165,7 +164,7 @@ class WriterBatches:
             self._writer.send_accumulated()
             self.flush()
             if key is not None:
-                self._open(self._new(key, owner))
+                self._open(key, owner)
                 self._superseding = False
             self._in_block = True
             return self._batch
@@ -256,7 +255,7 @@ class WriterBatches:
             raise self._unknown[0]
         if self._interrupted:
             self._commit_batch(None, None)
-        batch = self._batch or self._open(self._new(None, None))
+        batch = self._batch or self._open()
         self._admitted += records
         if not batch.replayed:
             batch.check()
@@ -285,7 +284,7 @@ class WriterBatches:
             if positions is None:
                 self._in_block = False
                 return
-            batch = self._open(self._new(None, None))
+            batch = self._open()
         if batch.replayed:
             admitted = self._admitted
             self._end()
@@ -354,23 +353,10 @@ class WriterBatches:
                 writer.failed_unnoticed = writer.failure is not None
                 LOGGER.warning("the timed commit of a writer failed: %s", error)
 
-    def _open(self, batch: WriteBatch) -> WriteBatch:
-        opened = batch.open()
-        missing = set(range(self._connection.partitions)) - opened.begin.keys()
-        if missing and not batch.replayed:
-            error = ChannelNotReady(
-                f"the ledger of the channel {self._connection.channel_name!r} does not have the "
-                f"partition {min(missing)} yet; open a new writer in a few seconds"
-            )
-            batch.abort(error)
-            raise error
-        self._batch = batch
-        return batch
-
-    def _new(self, key: str | None, owner: str | None) -> WriteBatch:
+    def _open(self, key: str | None = None, owner: str | None = None) -> WriteBatch:
+        """Open the batch of a key, or without a key the writer's next one."""
         self._count += 1
-        instance, takeover = self._writer_id, False
-        own_key = key is None
+        instance, takeover, own_key = self._writer_id, False, key is None
         if key is None:
             key, owner = f"{self._writer_id}-{self._count}", self._writer_id
         else:
@@ -380,21 +366,17 @@ class WriterBatches:
             # A random part, because another writer object may have the same endpoint id.
             instance = f"{self._writer_id}-{secrets.token_hex(8)}"
             takeover = self._superseding
-        return WriteBatch(
+        self._batch = open_batch(
             self._calls,
-            BatchRequest(
-                channel=self._connection.channel_name,
-                uid=self._connection.channel_uid,
-                key=key,
-                owner=owner,
-                instance=instance,
-                takeover=takeover,
-                own_key=own_key,
-                lease_ms=self._leases.lease_ms,
-                topic_id=self._connection.topic_id,
-            ),
-            leases=self._leases,
+            self._connection,
+            self._leases,
+            key=key,
+            owner=owner,
+            instance=instance,
+            takeover=takeover,
+            own_key=own_key,
         )
+        return self._batch
 
 
 def _check_name(what: str, name: object) -> None:
