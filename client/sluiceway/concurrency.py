@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from sluiceway.errors import EndpointClosed
 
@@ -50,6 +50,15 @@ class ForkGuard:
                 f"{name} was opened by the process {self.pid} and cannot be used in a process "
                 "forked from it: open a new one in this process"
             )
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: connections belong to this process, as Spark's closures may not know."""
+        raise TypeError(
+            "objects of sluiceway that hold connections cannot be pickled, so a function that runs "
+            "in another process, such as those of foreachPartition and mapInPandas in Spark, "
+            "cannot use a Gateway, channel, writer or reader from outside: open them inside of "
+            "the function"
+        )
 
     def finalize(
         self, owner: object, callback: Callable[..., object], *args: Any

@@ -215,7 +215,7 @@ class Gateway(ClosesOnExit):
             if present != value:
                 warnings.warn(
                     f"the channel {resource.name!r} has {field}={present!r}, not {value!r} as "
-                    "given, and keeps it; use channel.update() to change it",
+                    "given, and keeps it; an update changes it",
                     stacklevel=3,
                 )
 

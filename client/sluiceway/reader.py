@@ -424,8 +424,7 @@ class ChannelReader(ChannelEndpoint):
         if self._handle is not None:
             self._handle.record_cycle(self._fetcher.returned_records)
         while not self._fetcher.fetch(deadline_s, holding=holding):
-            if self._fetcher.finished:
-                self._stop_condition.verify_complete()
+            if self._fetcher.finished and self._stop_condition.verify_complete():
                 if self.finished and self._handle is not None:
                     self._handle.mark_complete()
                 return False

@@ -16,6 +16,7 @@ from sluiceway.errors import (
     CommitUnknown,
     DeliveryFailed,
     EndpointClosed,
+    Fenced,
     KafkaFailure,
     KafkaUnavailable,
     SluicewayError,
@@ -270,11 +271,26 @@ class RecordSender:
         """Wait until everything is acknowledged, in the channel's topic."""
         try:
             with self.turn:
-                self.producer.flush()
+                self.producer.flush(self._require_endpoint)
             # Everything is acknowledged, so an unavailable broker makes no difference here.
             with contextlib.suppress(KafkaUnavailable):
                 self.identity.verify(timeout_s=self._timeout_s, max_age_s=_IDENTITY_MAX_AGE_S)
         except KafkaFailure as error:
+            self._fail(error)
+            raise
+
+    def _require_endpoint(self) -> None:
+        """Fail once the gateway has no record of the endpoint, as of a deleted channel.
+
+        Kafka's client reports a deleted topic much later. A fenced writer's records stay.
+        """
+        if self.handle is None:
+            return
+        try:
+            self.handle.check()
+        except Fenced:
+            return
+        except SluicewayError as error:
             self._fail(error)
             raise
 

@@ -1,10 +1,13 @@
 """ChannelWriter: writes records into a channel."""
 
 import contextlib
+import logging
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
 from sluiceway.endpoint.waiting import wait_for_commits
 from sluiceway.errors import (
@@ -24,6 +27,8 @@ from sluiceway.schema import Schema
 from sluiceway.tracing import ActiveSpan, channel_span
 
 __all__ = ["ChannelWriter"]
+
+LOGGER = logging.getLogger("sluiceway.writer")
 
 
 class ChannelWriter(ChannelEndpoint):
@@ -122,6 +127,7 @@ class ChannelWriter(ChannelEndpoint):
         self.sender.handle = self._handle
         if exactly_once:
             self.sender.batches = self._create_batches(ledger, commit_every_s)
+        ForkGuard().finalize(self, _warn_if_open, weakref.ref(self))
 
     def write(self, records: Any) -> int:
         """Write one or many records and return their number.
@@ -336,4 +342,15 @@ class ChannelWriter(ChannelEndpoint):
             writer_id=uuid.uuid4().hex if handle is None else handle.id,
             place=None if member is None else f"{member.group}[{member.index}]",
             commit_every_s=commit_every_s,
+        )
+
+
+def _warn_if_open(writer: weakref.ref[ChannelWriter]) -> None:
+    """Log a writer that is open when the process ends; one that is collected is gone by now."""
+    found = writer()
+    if found is not None and not found.sender.closed and found.sender.failure is None:
+        LOGGER.warning(
+            "a writer of the channel %r was not closed before the process ended: records since its "
+            "last flush may be missing, and readers wait until it is lost. Use `with`, or close it",
+            found.connection.channel_name,
         )

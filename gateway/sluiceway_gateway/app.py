@@ -32,7 +32,7 @@ from sluiceway_gateway.http.auth import HEALTH
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.openapi import DESCRIPTION, document
-from sluiceway_gateway.http.route import GatewayRoute, Services
+from sluiceway_gateway.http.route import BoundedThreads, GatewayRoute, Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
 from sluiceway_gateway.ledger import routes as ledger_routes
@@ -52,11 +52,9 @@ from sluiceway_gateway.registry import routes as registry_routes
 from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.status import event_routes
 from sluiceway_gateway.status import routes as status_routes
 from sluiceway_gateway.status.feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
-from sluiceway_gateway.threads import BoundedThreads
 from sluiceway_gateway.ui import routes as ui_routes
 
 __all__ = ["create_app"]
@@ -88,13 +86,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     for properties in settings.listeners.properties.values():
         check_client_properties(properties)
     metrics = Metrics()
-    watch = Watch(database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000)
-    acknowledgements = Acknowledgements(
-        database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000
-    )
-    ledger_reads = LedgerReads(
-        database, limit=settings.max_waiters, poll_s=settings.watch_poll_ms / 1000
-    )
+    limit, poll_s = settings.max_waiters, settings.watch_poll_ms / 1000
+    watch = Watch(database, limit=limit, poll_s=poll_s)
+    acknowledgements = Acknowledgements(database, limit=limit, poll_s=poll_s)
+    ledger_reads = LedgerReads(database, limit=limit, poll_s=poll_s)
     watch.at_close(acknowledgements.close)
     watch.at_close(ledger_reads.close)
     tokens = Tokens(database, settings.token_key, clock=clock)
@@ -213,7 +208,6 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         ledger_routes,
         messages_routes,
         status_routes,
-        event_routes,
         history_routes,
         graph_routes,
         groups_routes,

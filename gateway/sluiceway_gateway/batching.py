@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 from opentelemetry.trace import Span
 
+from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.tracing import current, joined
 
 Request = TypeVar("Request")
@@ -20,21 +21,26 @@ class Batcher(Generic[Request, Response]):
     """Passes all waiting requests to one call of `work`, on its own thread.
 
     There is no delay to collect requests. `work` gets requests in order of arrival and returns
-    their responses in the same order. An exception among them is raised for its request only, and a
-    future delays its request only. If `work` raises, all requests of the batch fail.
+    their responses in the same order. An exception among them is raised for its request only. A
+    request without a response, because it waits for a lock, is passed to `alone` on one of a few
+    other threads, and so are all requests of a batch whose `work` raises an error: then only the
+    one at fault fails. DatabaseUnavailable fails all of them.
     """
 
     def __init__(
         self,
-        work: Callable[[Sequence[Request]], "Sequence[Response | Future[Response] | Exception]"],
+        work: Callable[[Sequence[Request]], Sequence[Response | Exception | None]],
+        alone: Callable[[Request], Response],
         *,
         name: str,
+        threads: int,
         key: Callable[[Request], Hashable] | None = None,
         weight: Callable[[Request], int] = lambda _request: 1,
         most: int = 1_000,
     ) -> None:
         """Limit a batch to the weight `most` (or one request), without two of the same `key`."""
         self._work = work
+        self._alone = alone
         self._key = key
         self._weight = weight
         self._most = most
@@ -42,6 +48,7 @@ class Batcher(Generic[Request, Response]):
         self._waiting: list[_Waiting[Request, Response]] = []
         self._starting = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"{name}-alone")
         self._closed = False
 
     def submit(self, request: Request) -> "Future[Response]":
@@ -57,6 +64,7 @@ class Batcher(Generic[Request, Response]):
         self._start()
         self._arriving.put(None)
         self._thread.join()
+        self._threads.shutdown()
 
     def _start(self) -> None:
         with self._starting:
@@ -68,14 +76,30 @@ class Batcher(Generic[Request, Response]):
             batch = self._next_batch()
             if not batch:
                 continue
-            responses: Sequence[Response | Future[Response] | Exception]
+            responses: Sequence[Response | Exception | None]
             try:
                 with joined(f"{self._thread.name} batch", [span for *_, span in batch]):
                     responses = self._work([request for request, *_ in batch])
-            except Exception as error:
+            except DatabaseUnavailable as error:
                 responses = [error] * len(batch)
-            for (_, future, _), response in zip(batch, responses, strict=True):
-                _settle(future, response)
+            except Exception:
+                responses = [None] * len(batch)
+            for (request, future, span), response in zip(batch, responses, strict=True):
+                if response is None:
+                    self._threads.submit(self._run_alone, request, future, span)
+                elif isinstance(response, Exception):
+                    future.set_exception(response)
+                else:
+                    future.set_result(response)
+
+    def _run_alone(self, request: Request, future: "Future[Response]", span: Span) -> None:
+        try:
+            with joined(f"{self._thread.name} alone", [span]):
+                response = self._alone(request)
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(response)
 
     def _next_batch(self) -> "list[_Waiting[Request, Response]]":
         """Wait for a request, and return the next batch."""
@@ -112,21 +136,3 @@ class Batcher(Generic[Request, Response]):
                 self._closed = True
             else:
                 self._waiting.append(arrived)
-
-
-def _settle(
-    future: "Future[Response]", response: "Response | Future[Response] | Exception"
-) -> None:
-    def forward(done: "Future[Response]") -> None:
-        error = done.exception()
-        if error is None:
-            future.set_result(done.result())
-        else:
-            future.set_exception(error)
-
-    if isinstance(response, Future):
-        response.add_done_callback(forward)
-    elif isinstance(response, Exception):
-        future.set_exception(response)
-    else:
-        future.set_result(response)

@@ -89,14 +89,11 @@ class WrongEncoding(StartupRefused, code="wrong_encoding"):
 
 
 class AccessProblem(StrEnum):
-    """The kind of an access failure."""
+    """What is wrong; PROTOCOL: TLS or a login on one side only, or the server is not Kafka."""
 
     CREDENTIALS = "credentials"
-    """User, password or mechanism."""
     CERTIFICATE = "certificate"
-    """The broker's, to the gateway, or the gateway's, to the broker."""
     PROTOCOL = "protocol"
-    """TLS or a login on one side only; or the server is not Kafka."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +144,17 @@ class InvalidRequest(
     """The request is malformed."""
 
     @classmethod
+    def at(cls, pointer: str, message: str) -> Self:
+        """Return an error with one violation."""
+        return cls.malformed([Violation(pointer=pointer, message=message)])
+
+    @classmethod
     def malformed(cls, violations: Sequence[Violation], *, count: int = 0) -> Self:
         """Return an error that lists the first 20 violations and counts the rest of `count`."""
         listed = tuple(violations[:MOST_VIOLATIONS])
-        texts = [f"{each.pointer or 'the body'}: {each.message}" for each in listed]
+        text = "; ".join(f"{each.pointer or 'the body'}: {each.message}" for each in listed)
         more = max(count, len(violations)) - len(listed)
-        if more:
-            texts.append(f"and {more:,} more")
-        return cls(f"Malformed: {'; '.join(texts)}.", listed)
+        return cls(f"Malformed: {text}{f'; and {more:,} more' if more else ''}.", listed)
 
 
 class InvalidSchema(InvalidRequest, code="invalid_schema", title="The schema cannot be used"):

@@ -205,8 +205,9 @@ class Watch(Poller[str, Tag]):
 
         return await self.wait(channel.name, differs, timeout_s=timeout_s)
 
-    async def endpoints_changed(self, channel: Channel, revision: int, *, timeout_s: float) -> bool:
-        """Wait until the channel's endpoints have another revision."""
+    async def endpoints_changed(self, state: tuple[Channel, int], *, timeout_s: float) -> bool:
+        """Wait until the channel's endpoints have another revision than this one."""
+        channel, revision = state
         seen = (channel.uid, revision)
 
         def differs(tag: Tag | None) -> bool:

@@ -25,6 +25,7 @@ from sluiceway_gateway.status.lag import (
     GroupOverview,
     GroupSummary,
     Overview,
+    lag_seconds,
 )
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_1_0_0
@@ -235,11 +236,9 @@ def _group_metrics(groups: Sequence[tuple[ChannelOverview, GroupOverview]]) -> I
 
 
 def _lag_seconds(channel: ChannelOverview, lag: GroupSummary) -> float | None:
-    if lag.lag_messages == 0:
-        return 0.0
-    if lag.behind_since is None or channel.sampled_at is None:
+    if channel.sampled_at is None:
         return None
-    return round(max(0.0, channel.sampled_at.timestamp() - lag.behind_since), 3)
+    return lag_seconds(channel.sampled_at, lag.behind_since, lag.lag_messages)
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

@@ -1,16 +1,18 @@
 """Tokens on the page: the name, hidden actions, the warning before expiry, and expiry."""
 
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import httpx
 from selenium.webdriver.common.keys import Keys
+from sqlalchemy import update
 
 from browsers import Browser
 from databases import SQLite
 from endpoints import site
 from gateways import SCHEMA, TOKEN_KEY, UNREACHABLE, Rig, serving
 from sluiceway_gateway.app import create_app
+from sluiceway_gateway.db.schema import tokens as stored
 from sluiceway_gateway.settings import Settings
 from waiting import until
 
@@ -109,12 +111,17 @@ def test_the_expiry_of_a_token_is_announced_and_explained(browser: Browser, sqli
         browser.shows("next", "header .account")
         browser.shows("flights", "h1")
         assert browser.all("dialog, .expiring") == []
-        # A paused page notices the expiry, too.
+        # A paused page notices the expiry, too, even if the gateway's clock is behind its own.
         browser.button("Sign out").click()
         browser.one("#token")
         sign_in(browser, token("ops", timedelta(seconds=8)))
         browser.shows("expires in", ".expiring")
         browser.button("Pause").click()
+        with app.state.parts.database.write() as tx:
+            later = datetime.now(UTC) + timedelta(seconds=10)
+            tx.execute(
+                update(stored).where(stored.c.expires_at.is_not(None)).values(expires_at=later)
+            )
         browser.shows("The token ops has expired", ".signin")
         channel = http.get("/v1/channels/flights", headers=lasting).json()
         assert channel["status"]["phase"] == "provisioning"

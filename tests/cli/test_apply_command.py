@@ -20,9 +20,8 @@ from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.wire import SpecPut
 from sluiceway_gateway.cli import entry
-from sluiceway_gateway.cli.apply import WOULD_CHANGE
+from sluiceway_gateway.cli.apply import WOULD_CHANGE, dump_document
 from sluiceway_gateway.cli.documents import document_schema, read_documents
-from sluiceway_gateway.cli.export import dump_document
 
 SCHEMA = {
     "type": "record",

@@ -1,6 +1,10 @@
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +102,42 @@ def test_migrate_can_be_repeated(sluiceway: Sluiceway, empty_database_url: str) 
 
 def test_serve_needs_a_migrated_database(sluiceway: Sluiceway, empty_database_url: str) -> None:
     sluiceway("serve", database_url=empty_database_url).failed("run `sluiceway migrate`")
+
+
+def test_a_closed_pipe_is_no_failure() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    program = "import sys; from sluiceway_gateway.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "apply", "--schema"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_missing_database_is_named_and_not_created(
+    sluiceway: Sluiceway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (("serve",), ("token", "list")):
+        sluiceway(*arguments, token_key=TOKEN_KEY).failed(
+            f"there is no database {tmp_path / 'sluiceway.db'}", "run `sluiceway migrate`"
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "cause"),
+    [
+        ("postgresql://me:hush@127.0.0.1:1/flights", "Connection refused"),
+        ("sqlite:////nowhere/flights.db", "unable to open database file"),
+    ],
+)
+def test_a_database_that_cannot_be_opened_is_reported_with_the_cause(
+    sluiceway: Sluiceway, url: str, cause: str
+) -> None:
+    run = sluiceway("migrate", database_url=url)
+    run.failed(cause, "Check SLUICEWAY_DATABASE_URL")
+    assert "hush" not in run.err
 
 
 @pytest.fixture

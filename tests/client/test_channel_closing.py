@@ -142,6 +142,22 @@ def test_deleting_a_channel_in_use_needs_force_and_its_reader_raises(
     reader.close()
 
 
+def test_a_flush_into_a_deleted_channel_ends_with_the_next_heartbeat(channel: Channel) -> None:
+    writer = channel.writer()
+    writer.write(readings(1))
+    writer.flush()
+    channel.delete(force=True)
+    writer.write(readings(1))
+    begun_s = time.monotonic()
+    with pytest.raises(EndpointClosed, match="its channel was deleted"):
+        writer.flush()
+    # Kafka's client reports a deleted topic after 30 s.
+    assert time.monotonic() - begun_s < 15
+    with pytest.raises(EndpointClosed):
+        writer.write(readings(1))
+    writer.close()
+
+
 @pytest.mark.parametrize("settled", ["committed", "reset", "kept", "forced"])
 def test_a_channel_with_unread_records_is_not_deleted(channel: Channel, settled: str) -> None:
     write(channel, 10)

@@ -1,5 +1,6 @@
 """The client against a real gateway and a real broker."""
 
+import pickle
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,6 +42,19 @@ def test_a_channel_is_created_written_and_read(
         writer.write(Reading(**row) for row in readings(100))  # type: ignore[arg-type]
     with gateway.channel(name).reader(until="now") as reader:
         assert sorted(reader, key=lambda record: record["id"]) == readings(100)
+
+
+def test_pickling_an_open_object_says_where_to_open_it(gateway: Gateway, name: str) -> None:
+    """Spark pickles what a function for its executors uses, and shows the error to the user."""
+    channel = gateway.channel(name, schema=Reading)
+    with (
+        channel.writer() as writer,
+        channel.reader(group="a") as member,
+        channel.reader(until="now") as reader,
+    ):
+        for each in (gateway, channel, writer, member, reader):
+            with pytest.raises(TypeError, match="open them inside of the function"):
+                pickle.dumps(each)
 
 
 def test_opening_again_returns_the_same_channel_and_keeps_its_settings(

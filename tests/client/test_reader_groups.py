@@ -267,6 +267,7 @@ def test_the_principal_closes_last(channel: Channel) -> None:
         ({"group": "g", "partitions": [0]}, "exclude each other"),
         ({"group": "g", "writers": 0}, "writers is 0"),
         ({"group": "g", "close_timeout_s": -1}, "close_timeout_s is -1"),
+        ({"group": "g", "timeout_s": None}, "timeout_s is None"),
         ({"on_lost_writer": "shrug"}, "on_lost_writer is 'shrug'"),
     ],
 )

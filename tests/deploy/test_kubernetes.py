@@ -20,8 +20,8 @@ from sluiceway_gateway.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DIRECTORY = ROOT / "deploy" / "kubernetes"
-FILES = sorted(DIRECTORY.glob("*.yaml"))
-KINDS = {"ConfigMap", "Deployment", "Job", "PodDisruptionBudget", "Service"}
+FILES = sorted(DIRECTORY.rglob("*.yaml"))
+KINDS = {"ConfigMap", "Deployment", "Job", "Pod", "PodDisruptionBudget", "Service"}
 
 
 def model(document: dict[str, Any]) -> type:
@@ -79,11 +79,15 @@ def documents() -> dict[str, dict[str, Any]]:
 
 
 DOCUMENTS = documents()
-PODS = [DOCUMENTS[kind]["spec"]["template"] for kind in ("Deployment", "Job")]
+PODS = {
+    "Deployment": DOCUMENTS["Deployment"]["spec"]["template"],
+    "Job": DOCUMENTS["Job"]["spec"]["template"],
+    "Pod": DOCUMENTS["Pod"],
+}
 
 
 def container(kind: str) -> dict[str, Any]:
-    (only,) = DOCUMENTS[kind]["spec"]["template"]["spec"]["containers"]
+    (only,) = PODS[kind]["spec"]["containers"]
     container_: dict[str, Any] = only
     return container_
 
@@ -121,7 +125,7 @@ def test_the_type_check_detects_errors() -> None:
 
 
 def test_pods_run_unprivileged_with_a_read_only_root() -> None:
-    for pod in (each["spec"] for each in PODS):
+    for pod in (each["spec"] for each in PODS.values()):
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["automountServiceAccountToken"] is False
@@ -143,6 +147,13 @@ def test_images_and_commands_are_sluiceways() -> None:
         assert container(kind)["image"] == f"sluiceway-gateway:{__version__}"
         assert container(kind)["args"] == [command]
         assert command in COMMANDS
+    assert container("Pod")["image"] == f"sluiceway-gateway:{__version__}"
+
+
+def test_only_the_pod_for_commands_is_applied_by_itself() -> None:
+    """`kubectl apply -f` with a directory does not read its subdirectories."""
+    apart = {path for path in FILES if path.parent != DIRECTORY}
+    assert [yaml.safe_load(path.read_text())["kind"] for path in apart] == ["Pod"]
 
 
 def test_probes_use_the_gateways_health_paths() -> None:
@@ -160,15 +171,16 @@ def test_probes_use_the_gateways_health_paths() -> None:
 
 
 def test_selectors_match_only_the_gateways_pods() -> None:
-    gateway, migration = (each["metadata"]["labels"].items() for each in PODS)
+    labels = {kind: pod["metadata"]["labels"].items() for kind, pod in PODS.items()}
     selectors = [
         DOCUMENTS["Deployment"]["spec"]["selector"]["matchLabels"],
         DOCUMENTS["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
         DOCUMENTS["Service"]["spec"]["selector"],
     ]
     for each in selectors:
-        assert each.items() <= gateway
-        assert not each.items() <= migration, "a migration must get no requests"
+        assert each.items() <= labels["Deployment"]
+        for other in ("Job", "Pod"):
+            assert not each.items() <= labels[other], f"a {other} must get no requests"
     (port,) = DOCUMENTS["Service"]["spec"]["ports"]
     assert port["targetPort"] == container("Deployment")["ports"][0]["name"]
     budget = DOCUMENTS["PodDisruptionBudget"]["spec"]["minAvailable"]
@@ -182,7 +194,7 @@ def test_variables_are_valid_settings(monkeypatch: pytest.MonkeyPatch, tmp_path:
     (tmp_path / "token-key").write_text("k" * 64)
     assert {each.name for each in tmp_path.iterdir()} == template["stringData"].keys()
     variables = dict(DOCUMENTS["ConfigMap"]["data"])
-    for kind in ("Deployment", "Job"):
+    for kind in PODS:
         (mount,) = container(kind)["volumeMounts"]
         environment = {each["name"]: each["value"] for each in container(kind)["env"]}
         for value in environment.values():
@@ -202,7 +214,7 @@ def test_variables_are_valid_settings(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_references_between_manifests_resolve() -> None:
     template = yaml.safe_load((DIRECTORY / "secret.yaml.template").read_text())
-    for pod in PODS:
+    for pod in PODS.values():
         (volume,) = pod["spec"]["volumes"]
         assert volume["secret"]["secretName"] == template["metadata"]["name"]
     (source,) = container("Deployment")["envFrom"]
@@ -210,6 +222,6 @@ def test_references_between_manifests_resolve() -> None:
 
 
 def test_service_variables_of_kubernetes_are_not_settings() -> None:
-    assert [each["spec"]["enableServiceLinks"] for each in PODS] == [False, False]
+    assert {each["spec"]["enableServiceLinks"] for each in PODS.values()} == {False}
     prefix = re.sub(r"\W", "_", DOCUMENTS["Service"]["metadata"]["name"]).upper()
     assert not {f"{prefix}_PORT", f"{prefix}_SERVICE_HOST", f"{prefix}_SERVICE_PORT"} & GATEWAY

@@ -66,7 +66,7 @@ def run_batch() -> None:
             assert released.wait(60)
         return requests
 
-    batcher = Batcher[str, str](work, name="test")
+    batcher = Batcher[str, str](work, str, name="test", threads=1)
     spans, responses = [], []
     for name in ("first", "second", "third"):
         span = TRACER.start_span(name)

@@ -18,7 +18,13 @@ from confluent_kafka import (
 
 from sluiceway.confluent.background import Steps
 from sluiceway.confluent.config import ConsumerSettings
-from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, refused
+from sluiceway.confluent.errors import (
+    AUTO_OFFSET_RESET,
+    INVALID_ARG,
+    STATE,
+    error_event,
+    refused,
+)
 from sluiceway.confluent.fetcher import MessageFetcher, Partition
 from sluiceway.confluent.members import (
     ChannelMember,
@@ -136,7 +142,7 @@ class Assignment:
             else:
                 reason = "the group has no committed offset, and auto.offset.reset is error"
                 error = KafkaError(AUTO_OFFSET_RESET, reason)
-                events.append(Message(topic=channel, partition=number, error=error))
+                events.append(error_event(channel, error, partition=number))
         return starts, events
 
     def assign_manually(

@@ -7,7 +7,12 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, Message
 
 from sluiceway.concurrency import FairLock
-from sluiceway.confluent.errors import AUTO_OFFSET_RESET, PARTITION_EOF, kafka_error
+from sluiceway.confluent.errors import (
+    AUTO_OFFSET_RESET,
+    PARTITION_EOF,
+    error_event,
+    kafka_error,
+)
 from sluiceway.errors import SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import FetchedMessages
@@ -174,7 +179,7 @@ class CommittedMessages:
             self._take(self._stream.poll(_MAX_MESSAGES, timeout_s))
             self._in_step = True
         except SluicewayError as error:
-            self._buffer.append(Message(topic=self._name, error=kafka_error(error)))
+            self._buffer.append(error_event(self._name, kafka_error(error)))
 
     def _take(self, polled: FetchedMessages) -> None:
         self._buffer.extend(polled.messages)
@@ -185,7 +190,7 @@ class CommittedMessages:
         if self._reset == "error":
             reason = f"the offset {self._next[partition]} is out of range, and auto.offset.reset is"
             error = KafkaError(AUTO_OFFSET_RESET, f"{reason} error")
-            self._buffer.append(Message(topic=self._name, partition=partition, error=error))
+            self._buffer.append(error_event(self._name, error, partition=partition))
             return
         place = OFFSET_BEGINNING if self._reset == "earliest" else OFFSET_END
         start = self.resolve({partition: place})
@@ -200,11 +205,7 @@ class CommittedMessages:
             end = self._visibility.runs.stable_of(partition)
             if offset >= end and self._reported.get(partition) != offset:
                 self._reported[partition] = offset
+                error = KafkaError(PARTITION_EOF)
                 self._buffer.append(
-                    Message(
-                        topic=self._name,
-                        partition=partition,
-                        offset=offset,
-                        error=KafkaError(PARTITION_EOF),
-                    )
+                    error_event(self._name, error, partition=partition, offset=offset)
                 )

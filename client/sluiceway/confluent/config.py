@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from sluiceway.confluent import properties
 from sluiceway.confluent.errors import INVALID_ARG, refused
@@ -236,7 +236,8 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
         "interval_ms": given.optional_number("heartbeat.interval.ms"),
         "instance": given.text("group.instance.id", _MAX_ID_CHARACTERS),
     }
-    return ConsumerSettings(**own, **_common(given, CONSUMER, properties.PASSED, ignored))
+    common = _common(given, CONSUMER, properties.PASSED, ignored, Consumer, {"group.id": group})
+    return ConsumerSettings(**own, **common)
 
 
 def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSettings:
@@ -266,8 +267,9 @@ def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSetti
         "only_errors": given.flag("delivery.report.only.error", default=False),
         "transactional_id": given.text("transactional.id", _MAX_OWNER_CHARACTERS),
     }
+    fixed = {"enable.idempotence": True, "message.timeout.ms": timeout_ms}
     passed = properties.PASSED_BY_PRODUCERS
-    return ProducerSettings(**own, **_common(given, PRODUCER, passed, ignored))
+    return ProducerSettings(**own, **_common(given, PRODUCER, passed, ignored, Producer, fixed))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -303,7 +305,12 @@ def _refuse(given: _Properties) -> None:
 
 
 def _common(
-    given: _Properties, listed: frozenset[str], passed: frozenset[str], ignored: list[str]
+    given: _Properties,
+    listed: frozenset[str],
+    passed: frozenset[str],
+    ignored: list[str],
+    client: Callable[[dict[str, Any]], object],
+    fixed: Mapping[str, Any],
 ) -> dict[str, Any]:
     for name, reason in properties.IGNORED.items():
         ignored += given.ignore((name,), reason)
@@ -318,7 +325,7 @@ def _common(
         raise refused(INVALID_ARG, str(error)) from error
     local = MaskedProperties(given.take(passed))
     kafka = MaskedProperties({name: given[name] for name in given if name in CONNECTION | listed})
-    _require_valid(kafka.over(local))
+    _require_valid(kafka.over(local), client, fixed)
     if ignored:
         LOGGER.warning("these properties have no effect: %s", ", ".join(ignored))
     return {
@@ -329,8 +336,13 @@ def _common(
     }
 
 
-def _require_valid(given: MaskedProperties) -> None:
-    """Raise KafkaException with librdkafka's own text for a value that it refuses."""
+def _require_valid(
+    given: MaskedProperties, client: Callable[[dict[str, Any]], object], fixed: Mapping[str, Any]
+) -> None:
+    """Raise KafkaException with librdkafka's own text for values that it refuses.
+
+    With `fixed`, which a channel's `client` has as well: some values exclude others.
+    """
     # Credentials are complete only together with the gateway's properties.
     checked = {
         name: given[name]
@@ -339,7 +351,7 @@ def _require_valid(given: MaskedProperties) -> None:
     }
     if checked:
         try:
-            Producer({**checked, "log_level": 0})
+            client({**fixed, **checked, "log_level": 0})
         except KafkaException as error:
             clear_tracebacks(error)
             fault: KafkaError = error.args[0]

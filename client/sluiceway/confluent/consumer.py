@@ -86,6 +86,8 @@ class Consumer:
         """
         if not isinstance(topics, list | tuple) or not all(isinstance(t, str) for t in topics):
             raise TypeError("expected list of topic unicode strings")
+        if not topics:
+            raise refused(INVALID_ARG, "the list of topics is empty: to leave, call unsubscribe()")
         callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         if not all(each is None or callable(each) for each in callbacks.values()):
             raise TypeError("callbacks must be callable")

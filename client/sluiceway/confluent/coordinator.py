@@ -20,6 +20,7 @@ from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import (
     CONFLICT,
     STATE,
+    error_event,
     kafka_error,
     kafka_exceptions,
     refused,
@@ -237,7 +238,7 @@ class ConsumerCoordinator:
             if not assignment.subscription.includes(each.channel):
                 yield from self._leave(each)
         for name, error in (yield from assignment.join()):
-            self.events.append(Message(topic=name, error=kafka_error(error)))
+            self.events.append(error_event(name, kafka_error(error)))
         for member in assignment.group_members:
             try:
                 member.handle.check()
@@ -300,7 +301,7 @@ class ConsumerCoordinator:
     def _lose(self, member: SubscribedConsumer, error: SluicewayError) -> Steps[None]:
         """Close a membership that the gateway has ended, and do not join its channel again."""
         static = self._settings.instance is not None
-        event = Message(topic=member.channel, error=kafka_error(error, fatal=True, static=static))
+        event = error_event(member.channel, kafka_error(error, fatal=True, static=static))
         failure = yield from self._revoke(member, member.held, "lost")
         self.events.append(event)
         self.assignment.subscription.exclude(member.channel)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
@@ -110,6 +110,15 @@ def require_same_kafka(kafka: Mapping[str, str], connection: Connection, client:
             f"the channel {connection.channel_name!r} has other Kafka connection properties than "
             f"the channels of this {client}: use another {client} for it",
         )
+
+
+def error_event(topic: str, error: KafkaError, **place: int) -> Message:
+    """Return an event for a poll to return; `place` is its partition and offset.
+
+    Its value is the error's text, as librdkafka's: `if not message` is true for a message without
+    one.
+    """
+    return Message(topic=topic, value=error.str().encode(), error=error, **place)
 
 
 @contextmanager

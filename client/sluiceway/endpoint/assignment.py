@@ -172,7 +172,6 @@ class StopAtAssignmentEnd(StopCondition):
         """Raise if the end offsets are unavailable."""
         self._whole.on_idle()
 
-    def verify_complete(self) -> None:
+    def verify_complete(self) -> bool:
         """Raise if records are missing, unless further partitions may be assigned."""
-        if self._assignment.stable:
-            self._whole.verify_complete()
+        return not self._assignment.stable or self._whole.verify_complete()

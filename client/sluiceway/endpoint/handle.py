@@ -81,6 +81,7 @@ class EndpointHandle:
         channel's. Raises OptionError, Conflict, ChannelClosed, ChannelNotFound, and
         ChannelNotReady after `timeout_s`.
         """
+        check_seconds("timeout_s", timeout_s)
         check_seconds("close_timeout_s", close_timeout_s)
         self._heartbeat: dict[str, int] = {}
         if patience_s is not None:

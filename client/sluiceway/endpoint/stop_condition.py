@@ -172,8 +172,12 @@ class StopCondition:
     def on_idle(self) -> None:
         """Raise if the end offsets are unavailable; called while no messages arrive."""
 
-    def verify_complete(self) -> None:
-        """Raise if records are missing; called when all records up to the ends were returned."""
+    def verify_complete(self) -> bool:
+        """Raise if records are missing; called when all records up to the ends were returned.
+
+        False if the end offsets may have changed, so that reading has to continue.
+        """
+        return True
 
 
 class WhenFinished(StopCondition):
@@ -209,6 +213,7 @@ class WhenFinished(StopCondition):
         self._writers = writers
         self._evaluated: tuple[Sequence[Endpoint] | None, bool] = (None, False)
         self._outcome: WritersOutcome | None = None
+        self._raised: CounterpartError | None = None
         # Watermarks in place of unknown end offsets, and the writers that they are for.
         self._substitute: tuple[object, Mapping[int, int]] = ((frozenset(), False), {})
         self._idle_since_s: float | None = None
@@ -246,10 +251,21 @@ class WhenFinished(StopCondition):
             self._idle_since_s = math.inf
             LOGGER.warning("%s", self._explanation())
 
-    def verify_complete(self) -> None:
-        """Raise WriterFailed or WriterLost."""
-        if self._outcome is not None and self._outcome.error is not None:
-            raise self._outcome.error
+    def verify_complete(self) -> bool:
+        """Raise WriterFailed or WriterLost.
+
+        A call after the same error returns False after a heartbeat, which reports a successor that
+        has attached since.
+        """
+        error = None if self._outcome is None else self._outcome.error
+        if error is None:
+            return True
+        if error is self._raised:
+            self._raised = None
+            self._reader.heartbeat_now()
+            return False
+        self._raised = error
+        raise error
 
     def _own_ends(self, found: WritersOutcome) -> Mapping[int, int]:
         if self._committed:

@@ -182,7 +182,8 @@ class _ByField(Partitioning):
         else:
             raise OptionError(
                 f"key is {field!r}, a field of type {kind}; a key is a string, bytes, an int or a "
-                "long. For other types give a function that returns one of these for a record"
+                "long. For other types give a function that returns one of these for a record; "
+                "Spark needs a column of one of these types"
             )
 
     def assign(self, batch: pa.RecordBatch, first: int) -> KeysAndPartitions:

@@ -127,14 +127,18 @@ class IdempotentProducer:
         """Wait a moment for acknowledgements, also while another thread sends."""
         self._producer.flush(_POLL_S)
 
-    def flush(self) -> None:
-        """Return when Kafka has acknowledged everything. Raises DeliveryFailed, EndpointClosed."""
+    def flush(self, check: Callable[[], None] = lambda: None) -> None:
+        """Return when Kafka has acknowledged everything. Raises DeliveryFailed, EndpointClosed.
+
+        `check` is called from time to time; the wait ends with its exception.
+        """
         self._fork_guard.check("this writer")
         deadline_s = time.monotonic() + self._timeout_s
         # In short waits, between which an interrupt of the process is handled.
         while self._producer.flush(_POLL_S) and self._first_failure is None:
             if time.monotonic() > deadline_s:
                 self._first_failure = (None, KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
+            check()
         if self._first_failure is not None:
             raise self._failed(())
 

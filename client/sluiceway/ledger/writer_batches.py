@@ -133,6 +133,7 @@ class WriterBatches:
     @contextmanager
     def block(self, key: str, *, owner: str | None = None) -> Iterator[WriteBatch]:
         """Commit the block's records, or abort them after an exception."""
+        _check_name("a batch's key", key)
         batch = self.begin(key, owner=owner)
         assert batch is not None  # noqa: S101 - a batch with a key is open
         try:
@@ -152,9 +153,11 @@ class WriterBatches:
         """Begin a block, which `commit` or `abort` ends.
 
         Earlier records are committed first. Without a key, the batch is opened with its first
-        message.
+        message. The key of the last CommitUnknown resolves it.
         """
         with self._turn:
+            if self._unknown is not None and key == self._unknown[1].key:
+                self.resolve()
             self._writer.require_open()
             if self._in_block:
                 raise OptionError(
@@ -201,7 +204,7 @@ class WriterBatches:
                 try:
                     # The reports of messages in flight belong to this batch.
                     writer.deliver()
-                except KafkaFailure as failure:
+                except (KafkaFailure, EndpointClosed) as failure:
                     LOGGER.warning("a writer failed while its batch was aborted: %s", failure)
                 except BaseException as interrupt:
                     # Late reports would be taken for those of the next batch.

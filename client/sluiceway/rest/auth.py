@@ -27,8 +27,12 @@ class Token:
 
     @classmethod
     def of(cls, given: "str | Token | None") -> "Token | None":
-        """Return the argument as a token, unchecked."""
-        return Token(given) if isinstance(given, str) else given
+        """Return the argument as a token, unchecked. Raises OptionError for another type."""
+        if given is None or isinstance(given, Token):
+            return given
+        if not isinstance(given, str):
+            raise OptionError(f"token is of the type {type(given).__name__}; it takes a str")
+        return Token(given)
 
     def checked(self, name: str) -> "Token":
         """Return the token without surrounding space. Raises OptionError if it cannot be one."""

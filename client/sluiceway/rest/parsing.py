@@ -282,10 +282,12 @@ def problem(response: httpx.Response) -> GatewayError:
         for each in content.get("errors") or ()
         if isinstance(each, dict)
     ]
-    fields = "".join(f"; {each['pointer']}: {each['message']}" for each in errors)
+    detail = str(content.get("detail") or content.get("title") or code)
+    additional = [each for each in errors if each["message"] not in detail]
+    fields = "".join(f"; {each['pointer']}: {each['message']}" for each in additional)
     advice = _how_to_create(response) if kind is ChannelNotFound else ""
     return kind(
-        f"{content.get('detail') or content.get('title') or code}{fields}{advice}",
+        f"{detail}{fields}{advice}",
         status=status,
         code=code,
         retriable=content.get("retriable") is True,

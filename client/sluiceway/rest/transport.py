@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 import httpx
@@ -73,6 +73,10 @@ class Transport:
         self._sleep = sleep
         self._monotonic = monotonic
         self._open()
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError, before httpx does so without advice."""
+        self._fork_guard.__reduce__()
 
     @property
     def identity(self) -> Hashable:
@@ -294,8 +298,9 @@ def _checked_url(url: str) -> str:
     except (httpx.InvalidURL, TypeError) as error:
         raise OptionError(f"the gateway's URL {url!r} is not valid: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
+        shown = parsed.copy_with(username=None, password=None)
         raise OptionError(
-            f"the gateway's URL is {parsed!r}; it must be http://HOST:PORT or https://HOST:PORT, "
+            f"the gateway's URL is '{shown}'; it must be http://HOST:PORT or https://HOST:PORT, "
             "without a user"
         )
     # Request paths already begin with /v1.

@@ -26,7 +26,7 @@ from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.rest.ledger_models import Interval
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
-from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice
+from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice, reporting
 from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.offsets import (
     DEFAULT_MAX_MESSAGES,
@@ -38,7 +38,6 @@ from sluiceway.spark.offsets import (
 )
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.readable_offsets import ReadableOffsets, ShippedRuns, consumer_properties
-from sluiceway.spark.task_heartbeats import reporting
 from sluiceway.spark.types import ColumnSelection, selected_schema, spark_transform
 from sluiceway.spark.worker import (
     ClientPool,

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructField, StructType
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.gateway import Gateway
+from sluiceway.kafka.partitioner import partitioning
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader
 from sluiceway.spark.driver import Application
@@ -180,11 +181,7 @@ class ChannelDataSource(Shipped, DataSource):
         if connection.delivery != "exactly_once":
             if key is None:
                 return None
-            raise OptionError(
-                f"the channel {options.channel!r} has the delivery {connection.delivery}, which "
-                "has no batches, so a second run with this batchKey would write again: remove it, "
-                "or write to a channel with the delivery exactly_once"
-            )
+            raise _no_batches(options.channel, connection.delivery)
         if key is None and self.job is not None and self.job.remote:
             raise OptionError(
                 f"this write to the exactly-once channel {options.channel!r} needs a batch key: "
@@ -231,7 +228,9 @@ class ChannelDataSource(Shipped, DataSource):
                         'create it with .option("create", "true")',
                         status=error.status,
                     ) from error
-                channel = gateway.channel(options.channel, Schema.of(struct), **creation)
+                schema = Schema.of(struct)
+                _require_creatable(schema, options)
+                channel = gateway.channel(options.channel, schema, **creation)
             connection = channel.connection("write")
             return RefreshableConnection(connection, "write", gateway_url=gateway.url)
 
@@ -255,6 +254,25 @@ class ChannelDataSource(Shipped, DataSource):
 
 def _schema(channel: RefreshableConnection) -> Schema:
     return Schema.parse(channel.connection.schema_definition)
+
+
+def _require_creatable(schema: Schema, options: WriteOptions) -> None:
+    """Raise OptionError for options that the created channel would refuse.
+
+    The delivery of a channel cannot be changed, so it must not exist after this error.
+    """
+    partitioning(schema, 1, key=options.key, partitioner=None, partition=None)
+    delivery = (options.creation or {}).get("delivery", "at_least_once")
+    if options.batch_key is not None and delivery != "exactly_once":
+        raise _no_batches(options.channel, delivery)
+
+
+def _no_batches(channel: str, delivery: str) -> OptionError:
+    return OptionError(
+        f"the channel {channel!r} has the delivery {delivery}, which has no batches, so a second "
+        "run with this batchKey would write again: remove it, or write to a channel with the "
+        'delivery exactly_once, which .option("delivery", "exactly_once") creates'
+    )
 
 
 def _task_writer(

@@ -40,12 +40,29 @@ _REASONS: Final = {
     "token": "tokens are never options, because plans and logs show options: set SLUICEWAY_TOKEN "
     "or SLUICEWAY_TOKEN_FILE in the driver's environment",
     "paths": "a read takes one channel: load each and unite the dataframes",
-    "subscribe": 'the channel is named by load("name") and save("name")',
-    "topic": 'the channel is named by load("name") and save("name")',
+    **dict.fromkeys(
+        ("subscribe", "subscribepattern", "assign", "topic"),
+        'the channel is named by load("name") and save("name")',
+    ),
     "gateway": "the gateway's URL goes to sluiceway.spark.register(spark, gateway=...) or "
     "SLUICEWAY_URL",
     "kafka.bootstrap.servers": "the gateway provides the brokers' addresses",
     "kafka.delivery.timeout.ms": "use deliveryTimeoutMs",
+    **dict.fromkeys(
+        ("kafka.group.id", "groupidprefix"),
+        "Spark's tasks are in no Kafka consumer group; the option group of a streaming read is the "
+        "query's group at the gateway",
+    ),
+    **dict.fromkeys(
+        ("minoffsetspertrigger", "maxtriggerdelay"),
+        "a micro-batch has no minimum: set the time between micro-batches by "
+        '.trigger(processingTime="1 minute")',
+    ),
+    **dict.fromkeys(
+        _ADDED_BY_SPARK,
+        "it is an option of a streaming query's write, which ends with .start(...) or "
+        ".toTable(...)",
+    ),
     **dict.fromkeys(
         ("kafka.sasl.password", "kafka.ssl.key.pem"),
         "plans and event logs show options: set SLUICEWAY_KAFKA_CREDENTIALS_FILE in the driver's "

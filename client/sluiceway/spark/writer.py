@@ -23,10 +23,9 @@ from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.records import to_batches
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
-from sluiceway.spark.endpoints import JobEndpoint, TaskSlice
+from sluiceway.spark.endpoints import JobEndpoint, TaskSlice, reporting
 from sluiceway.spark.ledger_batches import CommitMessages, JobBatch, TaskBatch, TaskResult
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.task_heartbeats import reporting
 from sluiceway.spark.worker import ClientPool, Shipped, prepare_worker, traced
 from sluiceway.tracing import carrier
 

@@ -1,19 +1,11 @@
 """Entries of the audit trail, with changed fields. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel, ChannelSpec
-
-MAX_FIELDS = 20
-"""Maximum listed fields of an entry; the others are counted."""
-MAX_TEXT = 200
-"""Maximum characters of a value; the rest is cut off."""
-GATEWAY = "gateway"
-"""Principal of changes of idle channels."""
 
 Scalar = str | int | bool | None
 
@@ -56,51 +48,15 @@ class AuditEntry:
     """Label of the token; `loopback` without tokens, `gateway` for idle channels."""
     token_id: str | None
     action: AuditedAction
-    target: str | None = None
+    target: str | None
     """Name of the group, id of the endpoint, or key of the batch."""
-    reason: str | None = None
+    reason: str | None
     """As given with the request."""
-    fields: tuple[FieldChange, ...] = ()
-    omitted: int = 0
+    fields: tuple[FieldChange, ...]
+    omitted: int
     """Changed fields beyond `MAX_FIELDS`."""
-    number: int = 0
-    """Increases with each entry of any channel; 0 before it is stored."""
-
-
-def audited(
-    channel: Channel,
-    action: AuditedAction,
-    *,
-    by: Principal | None,
-    at: datetime,
-    target: str | None = None,
-    reason: str | None = None,
-    old: Mapping[str, Scalar] | None = None,
-    new: Mapping[str, Scalar] | None = None,
-) -> AuditEntry:
-    """Return an entry with the fields that differ between `old` and `new`.
-
-    Without `by`, the gateway itself acted.
-    """
-    old, new = old or {}, new or {}
-    changed = [
-        FieldChange(field=_short(each), old=_cut(old.get(each)), new=_cut(new.get(each)))
-        for each in dict.fromkeys((*old, *new))
-        if old.get(each) != new.get(each)
-    ]
-    owner = GATEWAY if by is None else by.subject or by.id
-    return AuditEntry(
-        channel=channel.name,
-        channel_uid=channel.uid,
-        at=at,
-        by=owner,
-        token_id=None if by is None or by.subject is None else by.id,
-        action=action,
-        target=target,
-        reason=reason,
-        fields=tuple(changed[:MAX_FIELDS]),
-        omitted=max(0, len(changed) - MAX_FIELDS),
-    )
+    number: int
+    """Increases with each entry of any channel."""
 
 
 def fields_of(channel: Channel) -> dict[str, Scalar]:
@@ -143,11 +99,3 @@ def given_fields(channel: Channel) -> dict[str, Scalar]:
         if name in _ALWAYS or (value not in (None, False) and value != _DEFAULTS.get(name))
         if name != "phase"
     }
-
-
-def _cut(value: Scalar) -> Scalar:
-    return _short(value) if isinstance(value, str) else value
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"

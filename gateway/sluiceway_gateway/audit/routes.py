@@ -1,15 +1,14 @@
 """Route of the audit trail, with its JSON."""
 
-from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from sluiceway_gateway.audit.model import AuditedAction, AuditEntry
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.http.auth import Viewer
-from sluiceway_gateway.http.json import json_response, time_json
+from sluiceway_gateway.http.json import body_of, json_response
 from sluiceway_gateway.http.params import INT64_MAX, Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
@@ -78,7 +77,8 @@ class AuditBody(BaseModel):
     operation_id="list_channel_changes",
     summary="List changes of a channel",
     response_model=AuditBody,
-    responses=problems(404, also={200: {"description": "A page", "model": AuditBody}}),
+    response_description="A page",
+    responses=problems(404),
 )
 def list_changes(
     name: Name,
@@ -94,22 +94,7 @@ def list_changes(
     found, more = gateway.channels.changes(name, before=before, limit=limit)
     return json_response(
         {
-            "items": [_entry_json(each) for each in found],
+            "items": [body_of(AuditEntryBody, each, uid=each.channel_uid) for each in found],
             "next_before": found[-1].number if more else None,
         }
     )
-
-
-def _entry_json(entry: AuditEntry) -> dict[str, Any]:
-    return {
-        "number": entry.number,
-        "uid": entry.channel_uid,
-        "at": time_json(entry.at),
-        "by": entry.by,
-        "token_id": entry.token_id,
-        "action": entry.action,
-        "target": entry.target,
-        "reason": entry.reason,
-        "fields": [asdict(each) for each in entry.fields],
-        "omitted": entry.omitted,
-    }

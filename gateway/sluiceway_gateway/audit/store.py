@@ -1,38 +1,78 @@
 """SQL of the audit trail. Entries outlive their channels."""
 
-from dataclasses import asdict
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, delete, insert, select
 
-from sluiceway_gateway.audit.model import AuditedAction, AuditEntry, FieldChange
+from sluiceway_gateway.audit.model import AuditedAction, AuditEntry, FieldChange, Scalar
+from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import audit_entries
+from sluiceway_gateway.db.statements import columns_of
 
 MAX_ENTRIES = 1_000
 """Entries of channels of one name that are kept, the last ones."""
+MAX_FIELDS = 20
+"""Maximum listed fields of an entry; the others are counted."""
+# Characters of a value; the rest is cut off.
+_MAX_TEXT = 200
+# Principal of changes of idle channels.
+_GATEWAY = "gateway"
 
 _table = audit_entries.c
 
 
-def add(tx: WriteTransaction, entry: AuditEntry) -> None:
-    """Store an entry, and delete those of the channel's name beyond `MAX_ENTRIES`."""
-    values = asdict(entry) | {"action": str(entry.action)}
-    del values["number"]
+def add(
+    tx: WriteTransaction,
+    channel: Channel,
+    action: AuditedAction,
+    *,
+    by: Principal | None,
+    at: datetime,
+    target: str | None = None,
+    reason: str | None = None,
+    old: Mapping[str, Scalar] | None = None,
+    new: Mapping[str, Scalar] | None = None,
+) -> None:
+    """Store an entry with the fields that differ between `old` and `new`.
+
+    Without `by`, the gateway itself acted. The oldest entries of the channel's name are deleted
+    beyond `MAX_ENTRIES`.
+    """
+    old, new = old or {}, new or {}
+    changed = [
+        {"field": _short(each), "old": _cut(old.get(each)), "new": _cut(new.get(each))}
+        for each in dict.fromkeys((*old, *new))
+        if old.get(each) != new.get(each)
+    ]
+    values = {
+        "channel": channel.name,
+        "channel_uid": channel.uid,
+        "at": at,
+        "by": _GATEWAY if by is None else by.subject or by.id,
+        "token_id": None if by is None or by.subject is None else by.id,
+        "action": str(action),
+        "target": target,
+        "reason": reason,
+        "fields": changed[:MAX_FIELDS],
+        "omitted": max(0, len(changed) - MAX_FIELDS),
+    }
     tx.execute(insert(audit_entries), values)
-    of_name = select(_table.seq).where(_table.channel == entry.channel)
+    of_name = select(_table.seq).where(_table.channel == channel.name)
     oldest_kept = of_name.order_by(_table.seq.desc()).offset(MAX_ENTRIES - 1).limit(1)
     tx.execute(
         delete(audit_entries).where(
-            _table.channel == entry.channel, _table.seq < oldest_kept.scalar_subquery()
+            _table.channel == channel.name, _table.seq < oldest_kept.scalar_subquery()
         )
     )
 
 
 def page(tx: ReadTransaction, channel: str, *, before: int | None, limit: int) -> list[AuditEntry]:
     """Return up to `limit` entries of channels of this name, the last first."""
-    statement = select(audit_entries).where(_table.channel == channel)
+    statement = select(audit_entries, _table.seq.label("number")).where(_table.channel == channel)
     if before is not None:
         statement = statement.where(_table.seq < before)
     return [
@@ -49,16 +89,14 @@ def delete_old(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
 
 
 def _entry_of(row: Row[Any]) -> AuditEntry:
-    return AuditEntry(
-        number=row.seq,
-        channel=row.channel,
-        channel_uid=row.channel_uid,
-        at=row.at,
-        by=row.by,
-        token_id=row.token_id,
-        action=AuditedAction(row.action),
-        target=row.target,
-        reason=row.reason,
-        fields=tuple(FieldChange(**each) for each in row.fields),
-        omitted=row.omitted,
-    )
+    fields = tuple(FieldChange(**each) for each in row.fields)
+    action = AuditedAction(row.action)
+    return AuditEntry(**columns_of(row, AuditEntry) | {"action": action, "fields": fields})
+
+
+def _cut(value: Scalar) -> Scalar:
+    return _short(value) if isinstance(value, str) else value
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"

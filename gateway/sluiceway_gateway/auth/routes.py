@@ -26,7 +26,8 @@ class TokenBody(BaseModel):
     "/token",
     summary="Get the token of the request",
     response_model=TokenBody,
-    responses=problems(also={200: {"description": "The token", "model": TokenBody}}),
+    response_description="The token",
+    responses=problems(),
 )
 def get_token(principal: Anybody, gateway: Gateway) -> Response:
     """Return name, scopes and expiry of the token in use."""

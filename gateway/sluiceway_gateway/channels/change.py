@@ -19,7 +19,6 @@ from sluiceway_gateway.channels.model import (
     Channel,
     ChannelSpec,
     Compatibility,
-    Condition,
     Delivery,
     Format,
     Phase,
@@ -28,7 +27,6 @@ from sluiceway_gateway.channels.model import (
     TopicRef,
     may_become,
     topic_name,
-    with_condition,
 )
 from sluiceway_gateway.errors import (
     ChannelAdopted,
@@ -90,8 +88,7 @@ def created(
     change: Change, *, name: str, uid: str, schema: SchemaVersion, prefix: str, now: datetime
 ) -> Channel:
     """Return a new channel with an owned topic."""
-    waiting = _not_ready("Provisioning", "The channel's topic is not created yet.", now)
-    return Channel(
+    channel = Channel(
         name=name,
         uid=uid,
         labels={} if change.labels is UNSET else change.labels,
@@ -103,9 +100,13 @@ def created(
         schema_version=schema.version,
         phase=Phase.PROVISIONING,
         observed_generation=0,
-        conditions=tuple(replace(waiting, type=each) for each in ("Ready", "Synced")),
+        conditions=(),
         topic=TopicRef(name=topic_name(prefix, name, uid)),
     )
+    message = "The channel's topic is not created yet."
+    for type_ in ("Ready", "Synced"):
+        channel = channel.with_condition(type_, "False", "Provisioning", message, now)
+    return channel
 
 
 def changed(channel: Channel, change: Change, schema: SchemaVersion | None = None) -> Channel:
@@ -150,13 +151,12 @@ def deleted(channel: Channel, *, keep_topic: bool, now: datetime) -> Channel:
         return channel
     assert may_become(channel.phase, Phase.DELETING)  # noqa: S101 - allowed from every phase
     way = "without its topic" if keep_topic else "with its topic"
-    condition = _not_ready("Deleting", f"The channel is being deleted, {way}.", now)
+    message = f"The channel is being deleted, {way}."
     return replace(
-        channel,
+        channel.with_condition("Ready", "False", "Deleting", message, now),
         phase=Phase.DELETING,
         keep_topic=keep_topic,
         revision=channel.revision + 1,
-        conditions=with_condition(channel.conditions, condition),
     )
 
 
@@ -186,12 +186,6 @@ def refuse_for_adopted(channel: Channel, change: Change) -> None:
                 f"the gateway does not change its {field} {now!r}: leave spec.{field} out, and "
                 "change the topic with Kafka's own tools. The channel follows it."
             )
-
-
-def _not_ready(reason: str, message: str, now: datetime) -> Condition:
-    return Condition(
-        type="Ready", status="False", reason=reason, message=message, last_transition_at=now
-    )
 
 
 def _refuse_replacement(channel: Channel, change: Change) -> None:
@@ -400,9 +394,9 @@ class Precondition:
         return self.names(etag(channel))
 
     def names(self, tag: str) -> bool:
-        """Return whether `If-None-Match` names this tag."""
+        """Return whether `If-None-Match` names this tag, which may be weak."""
         named = self.if_none_match
-        return named is not None and ("*" in named or tag in named)
+        return named is not None and ("*" in named or tag.removeprefix("W/") in named)
 
     def check(self, channel: Channel | None) -> None:
         """Raise PreconditionFailed unless `channel` (None: creation) may be changed."""

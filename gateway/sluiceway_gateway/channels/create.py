@@ -108,7 +108,7 @@ def _require_short(name: str, prefix: str) -> None:
             f"a channel's name has at most {most} characters here, this one has {len(name)}: with "
             f"the prefix {prefix!r} and the uid, its topic's name has {TOPIC_LENGTH} at most"
         )
-        raise InvalidRequest.malformed([Violation(pointer="path:name", message=message)])
+        raise InvalidRequest.at("path:name", message)
 
 
 def _require_free(tx: WriteTransaction, topic: str) -> None:

@@ -1,7 +1,7 @@
 """Channel: spec, status, phase; rules for names and labels; label selectors."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -205,6 +205,28 @@ class Channel:
         """Return the condition of this type."""
         return next((each for each in self.conditions if each.type == type_), None)
 
+    def with_condition(
+        self,
+        type_: str,
+        status: Literal["True", "False"],
+        reason: str,
+        message: str,
+        now: datetime,
+    ) -> "Channel":
+        """Return the channel with this condition instead of the previous one of the type.
+
+        `last_transition_at` is kept if the status is unchanged.
+        """
+        before = self.condition(type_)
+        if before is not None and before.status == status:
+            now = before.last_transition_at
+        condition = Condition(
+            type=type_, status=status, reason=str(reason), message=message, last_transition_at=now
+        )
+        others = [each for each in self.conditions if each.type != type_]
+        conditions = sorted((*others, condition), key=lambda each: each.type)
+        return replace(self, conditions=tuple(conditions))
+
     @property
     def max_message_bytes(self) -> int:
         """Maximum message size of the topic."""
@@ -219,20 +241,6 @@ def topic_name(prefix: str, name: str, uid: str) -> str:
 def longest_name(prefix: str) -> int:
     """Return the maximum length of the name of a channel with an owned topic."""
     return NAME_LENGTH - len(prefix)
-
-
-def with_condition(
-    conditions: Collection[Condition], condition: Condition
-) -> tuple[Condition, ...]:
-    """Replace the condition of the same type, and sort by type.
-
-    `last_transition_at` is kept if the status is unchanged.
-    """
-    previous = next((each for each in conditions if each.type == condition.type), None)
-    if previous is not None and previous.status == condition.status:
-        condition = replace(condition, last_transition_at=previous.last_transition_at)
-    others = tuple(each for each in conditions if each.type != condition.type)
-    return tuple(sorted((*others, condition), key=lambda each: each.type))
 
 
 NAME_PATTERN = r"^[a-zA-Z0-9._-]+$"

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic_core import to_json
-from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.change import UNSET, etag
@@ -18,14 +17,15 @@ from sluiceway_gateway.channels.wire import (
     ChannelPut,
     ClosePost,
     Connection,
+    ConnectionChannel,
     Uid,
     channel_json,
 )
 from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.errors import ConfigNotAllowed, Violation
-from sluiceway_gateway.http.auth import Anybody, Manager, Viewer, authenticate
-from sluiceway_gateway.http.json import json_response, text_of
-from sluiceway_gateway.http.middleware import unless_disconnected
+from sluiceway_gateway.http.auth import Anybody, Manager, Viewer
+from sluiceway_gateway.http.json import body_of, json_response, text_of
+from sluiceway_gateway.http.middleware import long_poll
 from sluiceway_gateway.http.params import (
     Conditions,
     Features,
@@ -129,22 +129,21 @@ async def get_channel(
     wait: Wait = 0,
 ) -> Response:
     """Return the channel. With `wait` and `If-None-Match`, wait for a change."""
-    channel = await run_in_threadpool(gateway.channels.get, name)
-    if wait and precondition.unchanged(channel):
-        changed = gateway.watch.changed(channel, timeout_s=wait)
-        if await unless_disconnected(request, changed):
-            await authenticate(request, gateway.tokens)
-            channel = await run_in_threadpool(gateway.channels.get, name)
-    if precondition.unchanged(channel):
-        return Response(status_code=304, headers={"ETag": etag(channel)})
-    return _sent(_response(channel, 200))
+    channel, unchanged = await long_poll(
+        *(request, precondition, wait),
+        read=lambda: gateway.channels.get(name),
+        tag=etag,
+        changed=gateway.watch.changed,
+    )
+    return unchanged or _sent(_response(channel, 200))
 
 
 @router.get(
     "",
     summary="List channels",
     response_model=ChannelList,
-    responses=problems(also={200: {"description": "A page", "model": ChannelList}}),
+    response_description="A page",
+    responses=problems(),
 )
 def list_channels(
     principal: Anybody,
@@ -292,7 +291,8 @@ Listener = Annotated[str | None, Query(description="The name of a Kafka listener
     "/{name}/connection",
     summary="Connect to a channel",
     response_model=Connection,
-    responses=problems(404, 409, also={200: {"description": "How", "model": Connection}}),
+    response_description="How",
+    responses=problems(404, 409),
 )
 def get_connection(
     name: Name,
@@ -342,7 +342,7 @@ def _connection_json(
     channel: Channel, versions: Sequence[SchemaVersion], kafka: Mapping[str, str]
 ) -> dict[str, Any]:
     return {
-        "channel": {"name": channel.name, "uid": channel.uid, "generation": channel.generation},
+        "channel": body_of(ConnectionChannel, channel),
         "format": channel.spec.format,
         "delivery": channel.spec.delivery,
         "schema": {
@@ -354,11 +354,6 @@ def _connection_json(
             {"id": each.id, "version": each.version, "definition": json.loads(each.definition)}
             for each in versions
         ],
-        "topic": {
-            "name": channel.topic.name,
-            "id": channel.topic.id,
-            "partitions": channel.topic.partitions,
-            "max_message_bytes": channel.max_message_bytes,
-        },
+        "topic": vars(channel.topic) | {"max_message_bytes": channel.max_message_bytes},
         "kafka": dict(kafka),
     }

@@ -9,7 +9,6 @@ from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import (
     AuditedAction,
     AuditEntry,
-    audited,
     fields_of,
     given_fields,
 )
@@ -34,7 +33,7 @@ from sluiceway_gateway.channels.model import (
 )
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
-from sluiceway_gateway.db.engine import Database, WriteTransaction
+from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.idempotency import Request, StoredResponse
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.errors import (
@@ -69,6 +68,16 @@ def require_channel(name: str, channel: Channel | None, uid: str | None) -> Chan
             "recreated. Open it again by its name."
         )
     return channel
+
+
+def find_channel(tx: ReadTransaction, name: str, uid: str | None = None) -> Channel:
+    """Return the channel; raises ChannelNotFound, and UidMismatch for another uid."""
+    return require_channel(name, channels_store.find(tx, name), uid)
+
+
+def hold_channel(tx: WriteTransaction, name: str, uid: str) -> Channel:
+    """Return the channel, locked until `tx` ends; raises ChannelNotFound and UidMismatch."""
+    return require_channel(name, channels_store.hold(tx, name), uid)
 
 
 def require_usable(channel: Channel, *, writes: bool) -> None:
@@ -165,13 +174,12 @@ class Channels:
                     now=self._clock(),
                 )
                 if channel is not None:
-                    entry = audited(
-                        *(channel, AuditedAction.CREATE),
+                    audit_store.add(
+                        *(tx, channel, AuditedAction.CREATE),
                         by=by,
                         at=channel.created_at,
                         new=given_fields(channel),
                     )
-                    audit_store.add(tx, entry)
                     return channel, True
                 # The name or the topic was taken concurrently.
                 channel = channels_store.hold(tx, name)
@@ -216,7 +224,7 @@ class Channels:
             bounds = self._deletion_guard.bounds(name, request, if_empty=if_empty)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            channel = hold_channel(tx, name, uid)
             precondition.check(channel)
             if not (force or channel.phase is Phase.DELETING):
                 require_unused(
@@ -244,7 +252,7 @@ class Channels:
         """
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            channel = hold_channel(tx, name, uid)
             precondition.check(channel)
             present = usage_of_channel(tx, channel)
             following = closing(channel, present, force=force, now=self._clock())
@@ -258,7 +266,7 @@ class Channels:
     def get(self, name: str) -> Channel:
         """Return the channel; raises ChannelNotFound."""
         with self._database.read() as tx:
-            return require_channel(name, channels_store.find(tx, name), None)
+            return find_channel(tx, name)
 
     def connected(self, name: str, *, writes: bool) -> tuple[Channel, tuple[SchemaVersion, ...]]:
         """Return a usable channel and all schemas of its records.
@@ -266,7 +274,7 @@ class Channels:
         Raises ChannelNotReady with the reason, or ChannelClosed for a writer.
         """
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), None)
+            channel = find_channel(tx, name)
             versions = schemas_store.versions(tx, channel.uid)
         require_usable(channel, writes=writes)
         self._usage.record(channel)
@@ -275,7 +283,7 @@ class Channels:
     def versions(self, name: str) -> tuple[SchemaVersion, ...]:
         """Return all kept schemas, the oldest first; raises ChannelNotFound."""
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), None)
+            channel = find_channel(tx, name)
             return schemas_store.versions(tx, channel.uid)
 
     def schema(self, schema_id: int, principal: Principal) -> str:
@@ -337,13 +345,7 @@ class Channels:
             with self._database.rehearse() as tx:
                 return render(*act(tx))
         with self._database.write() as tx:
-            if request is not None:
-                kept = idempotency.claim(tx, request, self._clock())
-                if kept is not None:
-                    return kept
-            response = render(*act(tx))
-            if request is not None:
-                idempotency.settle(tx, request, response)
+            response = idempotency.once(tx, request, self._clock(), lambda: render(*act(tx)))
         self._wake()
         return response
 
@@ -379,12 +381,11 @@ class Channels:
             raise ConcurrentChange(
                 f"The channel {was.name!r} was changed at the same time; send the request again."
             )
-        entry = audited(
-            *(channel, action),
+        audit_store.add(
+            *(tx, channel, action),
             by=by,
             at=self._clock(),
             old=fields_of(was),
             new=fields_of(channel),
         )
-        audit_store.add(tx, entry)
         return channel

@@ -22,7 +22,13 @@ from sluiceway_gateway.channels.model import (
 )
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, schemas
-from sluiceway_gateway.db.statements import PreparedSelect, by_dialect, chunks, matches, starts_with
+from sluiceway_gateway.db.statements import (
+    PreparedSelect,
+    by_dialect,
+    columns_of,
+    matches,
+    starts_with,
+)
 
 #: Columns of a channel that was created or changed: the reconciler checks it first.
 DUE_AT_ONCE: Mapping[str, Any] = {"due_at": datetime(1970, 1, 1, tzinfo=UTC), "refusals": 0}
@@ -181,10 +187,7 @@ def hold_named(tx: WriteTransaction, names: Collection[str], *, wait: bool) -> d
 
 def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> set[str]:
     """Lock channels against attaching, detaching and liveness changes; return the uids found."""
-    held: set[str] = set()
-    for part in chunks(sorted(uids)):
-        held.update(tx.execute(_HOLD_THESE, {"uids": part}).scalars())
-    return held
+    return {row.uid for row in tx.in_parts(_HOLD_THESE, uids=sorted(uids))}
 
 
 def insert(tx: WriteTransaction, channel: Channel) -> bool:
@@ -231,10 +234,7 @@ def page(
 
 def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
     """Return the tags of the existing channels of these names."""
-    found: dict[str, Tag] = {}
-    for part in chunks(names):
-        found |= {row.name: tag_of(row) for row in tx.execute(_TAGS, {"names": part})}
-    return found
+    return {row.name: tag_of(row) for row in tx.in_parts(_TAGS, names=names)}
 
 
 def all_tags(tx: ReadTransaction, *, known: Mapping[str, Tag]) -> dict[str, Tag]:
@@ -250,7 +250,7 @@ def all_tags(tx: ReadTransaction, *, known: Mapping[str, Tag]) -> dict[str, Tag]
 
 def tag_of(row: Row[Any]) -> Tag:
     """Return the tag of a channel's row."""
-    return Tag(**{each: getattr(row, each) for each in ("uid", *_REVISIONS)})
+    return Tag(**columns_of(row, Tag))
 
 
 def overall(tx: ReadTransaction) -> Tag:

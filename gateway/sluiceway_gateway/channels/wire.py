@@ -1,7 +1,6 @@
 """JSON of channels: request models and responses."""
 
 import json
-from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -29,7 +28,7 @@ from sluiceway_gateway.channels.model import (
     check_labels,
     check_topic,
 )
-from sluiceway_gateway.http.json import time_json
+from sluiceway_gateway.http.json import body_of, time_json
 from sluiceway_gateway.http.params import INT64_MAX
 
 Uid = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])]
@@ -118,15 +117,9 @@ class ChannelList(BaseModel):
 def channel_json(channel: Channel) -> dict[str, Any]:
     """Return the JSON of a channel."""
     return {
-        "metadata": {
-            "name": channel.name,
-            "uid": channel.uid,
-            "labels": dict(channel.labels),
-            "generation": channel.generation,
-            "created_at": time_json(channel.created_at),
-        },
+        "metadata": body_of(Metadata, channel),
         "spec": {
-            **asdict(channel.spec),
+            **vars(channel.spec),
             "schema": json.loads(channel.spec.schema),
             "topic": {"name": channel.topic.name} if channel.adopted else None,
         },
@@ -134,10 +127,10 @@ def channel_json(channel: Channel) -> dict[str, Any]:
             "phase": channel.phase,
             "observed_generation": channel.observed_generation,
             "conditions": [
-                asdict(each) | {"last_transition_at": time_json(each.last_transition_at)}
+                vars(each) | {"last_transition_at": time_json(each.last_transition_at)}
                 for each in channel.conditions
             ],
-            "topic": asdict(channel.topic),
+            "topic": channel.topic,
             "schema": {"id": channel.schema_id, "version": channel.schema_version},
         },
     }

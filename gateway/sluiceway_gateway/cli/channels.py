@@ -183,7 +183,7 @@ def create(
             **spec,
         )
     for each in differences:
-        click.echo(f"sluiceway: {each.message}", err=True)
+        click.echo(f"sluiceway: {each.message}: `sluiceway channels update {name}`", err=True)
     click.echo(f"channel {channel.name} is ready, its topic is {channel.status.topic.name}")
 
 

@@ -15,7 +15,7 @@ import click
 from sluiceway import __version__
 from sluiceway.errors import SluicewayError
 from sluiceway_gateway.embedded import EmbeddedError
-from sluiceway_gateway.errors import SluicewayGatewayError
+from sluiceway_gateway.errors import DatabaseUnavailable, SluicewayGatewayError
 
 #: The modules of commands, imported on use so that no command waits for the imports of another.
 COMMANDS = {
@@ -25,7 +25,7 @@ COMMANDS = {
     "token": "sluiceway_gateway.cli.token:token",
     "channels": "sluiceway_gateway.cli.channels:channels",
     "apply": "sluiceway_gateway.cli.apply:apply",
-    "export": "sluiceway_gateway.cli.export:export",
+    "export": "sluiceway_gateway.cli.apply:export",
     "tail": "sluiceway_gateway.cli.tail:tail",
     "demo": "sluiceway_gateway.demo.command:demo",
 }
@@ -62,6 +62,15 @@ class _Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader, such as `head`, has enough. click would make this exit status 1. Keep the
+            # interpreter from flushing into the pipe again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sluiceway", message="%(prog)s %(version)s")
@@ -92,16 +101,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.format_message().rstrip('.')}. See `{path} --help`.", MISUSED)
     except click.ClickException as error:
         return _fail(error.format_message(), FAILED)
+    except DatabaseUnavailable as error:
+        return _fail(_database_failure(error), FAILED)
     except (SluicewayError, SluicewayGatewayError, EmbeddedError) as error:
         # The client's messages use the names of its parameters.
         return _fail(_FLAG.sub(_flag, str(error)), FAILED)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
-        # The pipe is closed; keep the interpreter from flushing into it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     return outcome if isinstance(outcome, int) else 0
+
+
+def _database_failure(error: DatabaseUnavailable) -> str:
+    """Return the message with the cause, which responses to requests leave out."""
+    cause = getattr(error.__cause__, "orig", None)
+    if cause is None:
+        return str(error)
+    return f"{error} Check SLUICEWAY_DATABASE_URL. The cause: {' '.join(str(cause).split())}"
 
 
 def _flag(option: re.Match[str]) -> str:

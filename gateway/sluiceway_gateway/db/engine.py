@@ -5,10 +5,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any, Self
 
 import psycopg
-from sqlalchemy import Connection, CursorResult, Engine, Executable, create_engine, event
+from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -24,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from sluiceway_gateway.db.postgresql import CircuitBreaker, Connector, connect_arguments
-from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect
+from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings
 from sluiceway_gateway.tracing import child_span, statement
 
@@ -45,10 +46,7 @@ _DRIVER_BUGS = tuple(
 _UNDEFINED_TABLE = "42P01"
 _LOCK_TIMEOUT = "55P03"
 _BUSY = "SQLITE_BUSY"
-_DETAIL = (
-    "The database does not answer, is locked, or is not migrated; "
-    "send the request again in a moment."
-)
+_DETAIL = "The database does not answer, is locked, or is not migrated; try again in a moment."
 UNCONFIRMED = (
     "The database did not confirm the change, which may or may not have been made; send the same "
     "request again, with the same Idempotency-Key if it had one."
@@ -63,7 +61,7 @@ def translated(detail: str = _DETAIL) -> Iterator[None]:
         yield
     except PoolTimeout as error:
         raise DatabaseUnavailable(
-            "All connections to the database are in use; send the request again in a moment."
+            "All connections to the database are in use; try again in a moment."
         ) from error
     except (DBAPIError, *_DRIVER_ERRORS) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
@@ -109,6 +107,20 @@ class ReadTransaction:
     ) -> CursorResult[Any]:
         """Execute a statement with one set of parameters, or once per set of a sequence."""
         return self._connection.execute(statement, values)
+
+    def in_parts(
+        self,
+        statement: Executable,
+        values: Mapping[str, Any] | None = None,
+        **keys: Sequence[Any],
+    ) -> Iterator[Row[Any]]:
+        """Yield the rows of a SELECT by `column IN keys`, executed for some hundred keys at a time.
+
+        The keyword is the name of the expanding parameter.
+        """
+        ((name, every),) = keys.items()
+        for part in chunks(every):
+            yield from self.execute(statement, {**(values or {}), name: part})
 
     def look_up(self, statement: PreparedSelect, keys: Sequence[Any]) -> list[Any]:
         """Return the rows of these keys, which may be empty or contain duplicates."""
@@ -230,33 +242,33 @@ class Database:
             pool_use_lifo=True,
             hide_parameters=True,
         )
-        # One snapshot per read transaction, as SQLite has by default.
-        self._reading = (
-            self._engine.execution_options(
-                isolation_level="REPEATABLE READ", postgresql_readonly=True
-            )
-            if self.dialect == "postgresql"
-            else self._engine
-        )
-        self._scanning = (
-            self._engine.execution_options(isolation_level="AUTOCOMMIT")
-            if self.dialect == "postgresql"
-            else self._engine
-        )
+        self._reading = self._scanning = self._engine
         self._writer: SqliteWriter | None = None
         if self.dialect == "sqlite":
-            _set_up_sqlite(self._engine)
+            event.listen(self._engine, "connect", _prepare)
+            event.listen(self._engine, "begin", _begin)
             self._writer = SqliteWriter(self._engine)
             # For writes; reads need no lock.
             self._breaker = CircuitBreaker(self._writer.try_lock)
         else:
             connector = Connector(self._engine, wait_ms=wait_ms, max_concurrent=pool_size)
             self._breaker = connector.breaker
+            # One snapshot per read transaction, as SQLite has by default.
+            self._reading = self._engine.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+            self._scanning = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @property
     def dialect(self) -> str:
         """`sqlite` or `postgresql`."""
         return self._url.get_backend_name()
+
+    @property
+    def file(self) -> Path | None:
+        """The path of an SQLite database."""
+        name = self._url.database
+        return None if self.dialect != "sqlite" or name is None else Path(name)
 
     @property
     def engine(self) -> Engine:
@@ -342,9 +354,7 @@ class Database:
         """Begin a write transaction on SQLite once no other writer is active."""
         self._breaker.check()
         if not self._writers.acquire(timeout=self._wait_s):
-            raise DatabaseUnavailable(
-                "The database is busy with other changes; send the request again."
-            )
+            raise DatabaseUnavailable("The database is busy with other changes; try again.")
         try:
             # The previous writer may have tripped it.
             self._breaker.check()
@@ -392,12 +402,6 @@ def _parsed(text: str) -> URL:
 
 
 _PAUSE_S = 0.01
-
-
-def _set_up_sqlite(engine: Engine) -> None:
-    """Install the setup of connections and transactions on an engine."""
-    event.listen(engine, "connect", _prepare)
-    event.listen(engine, "begin", _begin)
 
 
 def _prepare(connection: Any, _record: object) -> None:

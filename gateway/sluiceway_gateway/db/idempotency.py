@@ -1,6 +1,6 @@
 """Idempotency keys: a repeated request gets the stored response."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -42,7 +42,30 @@ _CLAIM = by_dialect(
 )
 
 
-def claim(tx: WriteTransaction, request: Request, now: datetime) -> StoredResponse | None:
+def once(
+    tx: WriteTransaction,
+    request: Request | None,
+    now: datetime,
+    act: Callable[[], StoredResponse],
+) -> StoredResponse:
+    """Act and store the response, or return the stored response of a repeated request.
+
+    Raises IdempotencyKeyReused.
+    """
+    if request is None:
+        return act()
+    response = _claim(tx, request, now)
+    if response is None:
+        response = act()
+        tx.execute(
+            update(requests)
+            .where(*_is(request), requests.c.status.is_(None))
+            .values(status=response.status, headers=dict(response.headers), body=response.body)
+        )
+    return response
+
+
+def _claim(tx: WriteTransaction, request: Request, now: datetime) -> StoredResponse | None:
     """Return the stored response of a repeated request; None for a new one.
 
     A repeat waits for the first request's transaction. Raises IdempotencyKeyReused if the key was
@@ -74,15 +97,6 @@ def forget(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
     )
     is_old = tuple_(requests.c.principal, requests.c.key).in_(oldest)
     return tx.execute(delete(requests).where(is_old)).rowcount
-
-
-def settle(tx: WriteTransaction, request: Request, response: StoredResponse) -> None:
-    """Store the response of a request that was claimed in this transaction."""
-    tx.execute(
-        update(requests)
-        .where(*_is(request), requests.c.status.is_(None))
-        .values(status=response.status, headers=dict(response.headers), body=response.body)
-    )
 
 
 def _is(request: Request) -> tuple[Any, Any]:

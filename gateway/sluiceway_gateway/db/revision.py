@@ -101,6 +101,13 @@ def open_database(url: str) -> Iterator[Database]:
     Raises InvalidSettings, WrongRevision and DatabaseUnavailable.
     """
     with closing(Database(url)) as database:
+        file = database.file
+        if file is not None and not file.exists():
+            # Before the first connection, which would create it.
+            raise WrongRevision(
+                f"there is no database {file.absolute()}: correct SLUICEWAY_DATABASE_URL or the "
+                "working directory; to create it, run `sluiceway migrate`"
+            )
         require_current(database)
         yield database
 

@@ -6,12 +6,13 @@ order of its parameters and the converters of values.
 
 import threading
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import fields
 from itertools import chain
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Dialect, and_, not_, or_, true
+from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, not_, or_, true
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Delete, Insert, Select, Update
 
@@ -154,8 +155,13 @@ class CachedSelect(PreparedSelect):
 class PreparedDml:
     """An INSERT, UPDATE or DELETE that runs once per row of parameters."""
 
-    def __init__(self, statement: Insert | Update | Delete, *, columns: Sequence[str] = ()) -> None:
-        """`columns` are the columns that an INSERT sets."""
+    def __init__(
+        self,
+        statement: Insert | Update | Delete | Mapping[str, Insert],
+        *,
+        columns: Sequence[str] = (),
+    ) -> None:
+        """`statement` may be one per dialect; `columns` are the columns that an INSERT sets."""
         self._statement = statement
         self._columns = list(columns)
         self._compiled: dict[str, tuple[str, list[tuple[str, _Convert | None]]]] = {}
@@ -176,13 +182,46 @@ class PreparedDml:
 
     def _compile(self, dialect: Dialect) -> tuple[str, list[tuple[str, _Convert | None]]]:
         """Return the text, and its parameters in order with their converters."""
-        compiled: Any = self._statement.compile(
+        statement = self._statement
+        if isinstance(statement, Mapping):
+            statement = statement[dialect.name]
+        compiled: Any = statement.compile(
             dialect=_positional(dialect), column_keys=self._columns or None
         )
         return str(compiled), [
             (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect))
             for name in compiled.positiontup or ()
         ]
+
+
+def upsert(
+    table: Table,
+    keys: Collection[str],
+    *,
+    where: Callable[[Any], ColumnElement[bool]] | None = None,
+) -> PreparedDml:
+    """Return the INSERT of whole rows, which updates the row with the same `keys`, if there is one.
+
+    `where` gets the columns of the new row; where it is false, nothing changes.
+    """
+    columns = [each.name for each in table.columns]
+
+    def build(insert: Any) -> Insert:
+        statement = insert(table)
+        new = statement.excluded
+        updated: Insert = statement.on_conflict_do_update(
+            index_elements=keys,
+            set_={name: new[name] for name in columns if name not in keys},
+            where=None if where is None else where(new),
+        )
+        return updated
+
+    return PreparedDml(by_dialect(build), columns=columns)
+
+
+def columns_of(row: Any, kind: type) -> dict[str, Any]:
+    """Return the columns of a row that have the name of a field of a dataclass."""
+    return {each.name: getattr(row, each.name) for each in fields(kind)}
 
 
 def _positional(dialect: Dialect) -> Dialect:

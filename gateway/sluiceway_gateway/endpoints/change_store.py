@@ -8,6 +8,7 @@ from sqlalchemy import CursorResult, bindparam, insert, select
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import endpoint_events
+from sluiceway_gateway.db.statements import columns_of
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Health, Role, State, event
 from sluiceway_gateway.groups import store as groups_store
@@ -126,14 +127,8 @@ def events_of_group(
 def _events(latest_first: CursorResult[Any]) -> list[Event]:
     return [
         Event(
-            channel_uid=row.channel_uid,
-            at=row.at,
-            endpoint_id=row.endpoint_id,
-            group_name=row.group_name,
-            state=row.state and State(row.state),
-            health=row.health and Health(row.health),
-            cause=row.cause,
-            by=row.by,
+            **columns_of(row, Event)
+            | {"state": row.state and State(row.state), "health": row.health and Health(row.health)}
         )
         for row in reversed(latest_first.all())
     ]

@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Response
@@ -30,7 +31,7 @@ from sluiceway_gateway.endpoints.wire import (
 )
 from sluiceway_gateway.http.auth import access
 from sluiceway_gateway.http.json import json_response, time_json
-from sluiceway_gateway.http.params import INT64_MAX
+from sluiceway_gateway.http.params import INT64_MAX, each_once
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.ledger.model import LEASE
@@ -97,18 +98,6 @@ class EndpointReportBody(RequestModel):
     )
 
 
-def _unique_endpoints(reports: list[EndpointReportBody]) -> list[EndpointReportBody]:
-    if len({each.id for each in reports}) != len(reports):
-        raise ValueError("an endpoint is in a beat once")
-    return reports
-
-
-def _unique_attempts(tasks: list[TaskReportBody]) -> list[TaskReportBody]:
-    if len({(each.endpoint, each.task, each.attempt) for each in tasks}) != len(tasks):
-        raise ValueError("an attempt at a task is in a beat once")
-    return tasks
-
-
 class HeartbeatPost(RequestModel):
     """The body of `POST /v1/heartbeats`."""
 
@@ -117,12 +106,14 @@ class HeartbeatPost(RequestModel):
     endpoints: Annotated[
         list[EndpointReportBody],
         Field(max_length=MAX_ENDPOINTS),
-        AfterValidator(_unique_endpoints),
+        each_once(attrgetter("id"), "an endpoint is in a beat once"),
     ]
     tasks: Annotated[
         list[TaskReportBody],
         Field(max_length=MAX_TASKS, description="Tasks of endpoints of any session"),
-        AfterValidator(_unique_attempts),
+        each_once(
+            attrgetter("endpoint", "task", "attempt"), "an attempt at a task is in a beat once"
+        ),
     ] = Field(default_factory=list)
     keeps: bool = Field(
         default=False,

@@ -81,6 +81,15 @@ class Health(StrEnum):
     """No heartbeat for its heartbeat timeout; the next one makes it healthy again."""
 
 
+def outcome(state: str, health: str) -> str:
+    """Return `live`, `lost`, `failed` or `finished`: how statuses and graphs count endpoints."""
+    if state == State.CLOSED:
+        return "finished"
+    if state == State.ERROR:
+        return "failed"
+    return "lost" if health == Health.LOST else "live"
+
+
 class TaskState(StrEnum):
     """State of an attempt at a task of an endpoint."""
 

@@ -32,14 +32,14 @@ from sluiceway_gateway.endpoints.wire import (
     EndpointBody,
     EndpointDetailsBody,
     EndpointList,
+    EventBody,
     GroupName,
     RoleWord,
     endpoint_json,
-    event_json,
 )
-from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
-from sluiceway_gateway.http.json import json_response, text_of
-from sluiceway_gateway.http.middleware import unless_disconnected
+from sluiceway_gateway.http.auth import Manager, Viewer, access
+from sluiceway_gateway.http.json import body_of, json_response, text_of
+from sluiceway_gateway.http.middleware import long_poll
 from sluiceway_gateway.http.params import (
     Conditions,
     Features,
@@ -139,15 +139,14 @@ async def list_endpoints(
     """
     after = place_before(cursor)
     service = gateway.endpoints
-    channel, revision = await run_in_threadpool(service.state, name)
-    if wait and precondition.names(endpoints_etag(channel, revision)):
-        changed = gateway.watch.endpoints_changed(channel, revision, timeout_s=wait)
-        if await unless_disconnected(request, changed):
-            await authenticate(request, gateway.tokens)
-            channel, revision = await run_in_threadpool(service.state, name)
-    tag = {"ETag": endpoints_etag(channel, revision)}
-    if precondition.names(tag["ETag"]):
-        return Response(status_code=304, headers=tag)
+    _, unchanged = await long_poll(
+        *(request, precondition, wait),
+        read=lambda: service.state(name),
+        tag=lambda state: endpoints_etag(*state),
+        changed=gateway.watch.endpoints_changed,
+    )
+    if unchanged:
+        return unchanged
     wanted = role and Role(role)
     page = await run_in_threadpool(
         service.page, name, role=wanted, group=group, after=after, limit=limit
@@ -171,7 +170,7 @@ def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) 
     found = gateway.endpoints.get(name, id)
     body = endpoint_json(found.channel, found.endpoint) | {
         "partitions": list(found.partitions),
-        "events": [event_json(each) for each in found.events],
+        "events": [body_of(EventBody, each) for each in found.events],
     }
     return json_response(body)
 

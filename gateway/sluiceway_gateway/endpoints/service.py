@@ -2,18 +2,17 @@
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
-from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.channels.service import require_channel
+from sluiceway_gateway.channels.service import find_channel, hold_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.endpoints import session_store
@@ -39,12 +38,10 @@ from sluiceway_gateway.endpoints.model import (
 )
 from sluiceway_gateway.errors import (
     ConcurrentChange,
-    DatabaseUnavailable,
     EndpointNotFound,
     InvalidRequest,
     MembersOpen,
     SluicewayGatewayError,
-    Violation,
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import endpoint_partitions
@@ -115,13 +112,13 @@ class Endpoints:
         """
         with self._database.write() as tx:
             now = self._clock()
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             reads = endpoint.place.role is Role.READER
             principal.require(Action.READ if reads else Action.WRITE, name)
             if reads and spec.ends is not None:
                 message = "readers have no end offsets; leave it out"
-                raise InvalidRequest.malformed([Violation(pointer="/ends", message=message)])
+                raise InvalidRequest.at("/ends", message)
             session_store.require_own(tx, endpoint.session, principal)
             detached = detach_endpoint(tx, endpoint, spec, by=principal.id, now=now)
         if detached is not endpoint:
@@ -140,7 +137,7 @@ class Endpoints:
         topic_ends = self._topic_ends(name, endpoint_id, uid)
         with self._database.write() as tx:
             now = self._clock()
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             if endpoint.superseded and not endpoint.may_return:
                 return channel, endpoint
@@ -151,22 +148,21 @@ class Endpoints:
             if endpoint.place.role is Role.WRITER:
                 _insert_stand_in(tx, endpoint, topic_ends, by=principal.id, now=now)
             place = f"{endpoint.place.role} {endpoint.place.group}[{endpoint.place.index}]"
-            entry = audited(
-                *(channel, AuditedAction.DISMISS_ENDPOINT),
+            audit_store.add(
+                *(tx, channel, AuditedAction.DISMISS_ENDPOINT),
                 by=principal,
                 at=now,
                 target=endpoint.id,
                 old={place: f"{endpoint.state}, {endpoint.health}"},
                 new={place: "dismissed"},
             )
-            audit_store.add(tx, entry)
         self._notify()
         return channel, removed
 
     def _topic_ends(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
         """Return the topic's ends if the writer's are unknown. Call outside of transactions."""
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), uid)
+            channel = find_channel(tx, name, uid)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
         reads = endpoint.place.role is Role.READER
         if reads or endpoint.superseded or reported_ends(endpoint) is not None:
@@ -185,7 +181,7 @@ class Endpoints:
     def state(self, name: str) -> tuple[Channel, int]:
         """Return the channel and the revision of its endpoints; raises ChannelNotFound."""
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), None)
+            channel = find_channel(tx, name)
             return channel, endpoints_store.revision(tx, channel.uid)
 
     def page(
@@ -199,7 +195,7 @@ class Endpoints:
     ) -> EndpointPage:
         """Return endpoints in the order of their places, after `after`; raises ChannelNotFound."""
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), None)
+            channel = find_channel(tx, name)
             revision = endpoints_store.revision(tx, channel.uid)
             found = endpoints_store.page(
                 tx, channel.uid, role=role, group=group, after=after, limit=limit + 1
@@ -217,7 +213,7 @@ class Endpoints:
         Raises ChannelNotFound and EndpointNotFound.
         """
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), None)
+            channel = find_channel(tx, name)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
             events = events_of_endpoint(tx, endpoint_id, limit=_EVENTS_SHOWN)
         return EndpointDetails(
@@ -369,14 +365,17 @@ class AttachService:
         self._notify = notify
         self._clock = clock
         self._batcher = Batcher(
-            self._attach_all, name="attach", key=lambda each: each.key, most=_BATCH_SIZE
+            self._attach_all,
+            self._attach_one,
+            name="attach",
+            threads=_WAITING_THREADS,
+            key=lambda each: each.key,
+            most=_BATCH_SIZE,
         )
-        self._waiting = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="attach")
 
     def close(self) -> None:
         """Stop after all requests are answered."""
         self._batcher.close()
-        self._waiting.shutdown()
 
     def submit(self, request: AttachRequest) -> "Future[Attached]":
         """Attach an endpoint, with an epoch above all others of its group.
@@ -388,21 +387,8 @@ class AttachService:
         """
         return self._batcher.submit(request)
 
-    def _attach_all(
-        self, requests: Sequence[AttachRequest]
-    ) -> "list[Attached | Future[Attached] | Exception]":
-        outcomes: Sequence[Outcome]
-        try:
-            outcomes = self._attach(requests, wait=False)
-        except DatabaseUnavailable:
-            raise
-        except Exception:
-            # A value that the database refuses fails the transaction: retry each request alone.
-            outcomes = [None] * len(requests)
-        return [
-            outcome or self._waiting.submit(self._attach_one, request)
-            for request, outcome in zip(requests, outcomes, strict=True)
-        ]
+    def _attach_all(self, requests: Sequence[AttachRequest]) -> "list[Outcome]":
+        return self._attach(requests, wait=False)
 
     def _attach_one(self, request: AttachRequest) -> Attached:
         (outcome,) = self._attach([request], wait=True)

@@ -30,7 +30,7 @@ from sluiceway_gateway.db.schema import (
     endpoints,
     sessions,
 )
-from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, by_dialect, chunks
+from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, by_dialect, upsert
 from sluiceway_gateway.endpoints.model import (
     OPEN,
     Attempt,
@@ -42,7 +42,7 @@ from sluiceway_gateway.endpoints.model import (
     reached_of,
 )
 from sluiceway_gateway.endpoints.store import INTERVAL_MS, MAY_RETURN, TIMEOUT_MS, endpoint_of
-from sluiceway_gateway.errors import InvalidRequest, Violation
+from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.groups.store import of_its_group
 
 MAX_BEATS_AHEAD = 1_000_000_000
@@ -68,6 +68,12 @@ _FOUND = PreparedSelect(
     ),
     keys="ids",
 )
+_HOLD = (
+    select(sessions.c.id, sessions.c.beat)
+    .where(sessions.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(sessions.c.id)
+    .with_for_update(key_share=True)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,18 +85,17 @@ class Opening:
     owner: str | None
 
 
-def _begin(insert: Any) -> PreparedDml:
+def _begin(insert: Any) -> Any:
     statement = insert(sessions)
     new = statement.excluded
-    upsert = statement.on_conflict_do_update(
+    return statement.on_conflict_do_update(
         index_elements=["id"],
         set_={"client": new.client, "owner": func.coalesce(sessions.c.owner, new.owner)},
         where=or_(sessions.c.owner.is_(None), sessions.c.owner == new.owner),
     )
-    return PreparedDml(upsert, columns=[each.name for each in sessions.columns])
 
 
-_BEGIN = by_dialect(_begin)
+_BEGIN = PreparedDml(by_dialect(_begin), columns=[each.name for each in sessions.columns])
 
 
 def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -> None:
@@ -109,7 +114,7 @@ def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -
         }
         for each in openings
     }
-    tx.run_each(_BEGIN[tx.dialect], [rows[id_] for id_ in sorted(rows)])
+    tx.run_each(_BEGIN, [rows[id_] for id_ in sorted(rows)])
 
 
 def owners(tx: ReadTransaction, ids: Collection[str]) -> dict[str, str | None]:
@@ -146,18 +151,13 @@ def beat(
     principal.require_own(found.owner, f"The session {session}")
     if number > found.beat + MAX_BEATS_AHEAD:
         message = f"too far ahead; the newest heartbeat of the session is {found.beat}"
-        raise InvalidRequest.malformed([Violation(pointer="/beat", message=message)])
+        raise InvalidRequest.at("/beat", message)
     return False, found.beat
 
 
 def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, int]:
     """Lock sessions and return the numbers of their last heartbeats."""
-    found: dict[str, int] = {}
-    for part in chunks(sorted(ids)):
-        statement = select(sessions.c.id, sessions.c.beat).where(sessions.c.id.in_(part))
-        rows = tx.execute(statement.order_by(sessions.c.id).with_for_update(key_share=True))
-        found |= {row.id: row.beat for row in rows}
-    return found
+    return {row.id: row.beat for row in tx.in_parts(_HOLD, ids=sorted(ids))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,17 +242,15 @@ def _context_of(row: Any) -> EndpointContext:
     )
 
 
-def _save_attempt(insert: Any) -> PreparedDml:
-    statement = insert(endpoint_tasks)
-    changing = ("state", "counters", "reached", "changed_at")
-    upsert = statement.on_conflict_do_update(
-        index_elements=["endpoint_id", "task", "attempt"],
-        set_={name: statement.excluded[name] for name in changing},
-    )
-    return PreparedDml(upsert, columns=[each.name for each in endpoint_tasks.columns])
-
-
-_SAVE_ATTEMPT = by_dialect(_save_attempt)
+_ATTEMPTS = PreparedSelect(
+    select(endpoint_tasks).where(
+        tuple_(endpoint_tasks.c.endpoint_id, endpoint_tasks.c.task).in_(
+            bindparam("tasks", expanding=True)
+        )
+    ),
+    keys="tasks",
+)
+_SAVE_ATTEMPT = upsert(endpoint_tasks, ("endpoint_id", "task", "attempt"))
 
 
 def attempts(
@@ -260,18 +258,16 @@ def attempts(
 ) -> dict[tuple[str, str], list[Attempt]]:
     """Return the attempts at these tasks, each an endpoint's id and a task."""
     found: dict[tuple[str, str], list[Attempt]] = {task: [] for task in tasks}
-    key = tuple_(endpoint_tasks.c.endpoint_id, endpoint_tasks.c.task)
-    for part in chunks(list(found)):
-        for row in tx.execute(select(endpoint_tasks).where(key.in_(part))):
-            attempt = Attempt(
-                endpoint=row.endpoint_id,
-                task=row.task,
-                number=row.attempt,
-                state=TaskState(row.state),
-                counters=row.counters,
-                reached=reached_of(row.reached),
-            )
-            found[row.endpoint_id, row.task].append(attempt)
+    for row in tx.look_up(_ATTEMPTS, list(found)):
+        attempt = Attempt(
+            endpoint=row.endpoint_id,
+            task=row.task,
+            number=row.attempt,
+            state=TaskState(row.state),
+            counters=row.counters,
+            reached=reached_of(row.reached),
+        )
+        found[row.endpoint_id, row.task].append(attempt)
     return found
 
 
@@ -289,7 +285,7 @@ def save_attempts(tx: WriteTransaction, changed: Sequence[Attempt], *, now: date
         }
         for each in changed
     ]
-    tx.run_each(_SAVE_ATTEMPT[tx.dialect], rows)
+    tx.run_each(_SAVE_ATTEMPT, rows)
 
 
 def delete_attempts(tx: WriteTransaction, endpoint_id: str) -> None:
@@ -427,8 +423,7 @@ def endpoint_beats(tx: ReadTransaction, sessions: Sequence[str]) -> list[Endpoin
     """Return the endpoints of these sessions whose health may get worse."""
     return [
         EndpointBeat._make((*row[:-1], Health(row.health)))
-        for part in chunks(sessions)
-        for row in tx.execute(_ENDPOINT_BEATS, {"sessions": part})
+        for row in tx.in_parts(_ENDPOINT_BEATS, sessions=sessions)
     ]
 
 

@@ -12,6 +12,7 @@ from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.db.types import Document, OptionalDocument
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
+    OPEN,
     Endpoint,
     Health,
     Mode,
@@ -42,6 +43,13 @@ MAY_RETURN = and_(
     endpoints.c.fenced_by.is_(None),
 )
 
+
+#: `Endpoint.lives` in SQL.
+LIVES = and_(
+    ~endpoints.c.superseded,
+    endpoints.c.state.in_(sorted(map(str, OPEN))),
+    endpoints.c.health != str(Health.LOST),
+)
 
 # `Endpoint.heartbeat_in` in SQL; the comparison with NULL is not true.
 _HAS_OWN = endpoints.c.own_timeout_ms <= channels.c.heartbeat_timeout_ms
@@ -191,6 +199,27 @@ _AT_PLACES = PreparedSelect(
     ),
     keys="places",
 )
+_ON_SIDES = PreparedSelect(
+    select(endpoints)
+    .where(
+        _HERE,
+        tuple_(endpoints.c.channel_uid, endpoints.c.role).in_(bindparam("sides", expanding=True)),
+    )
+    .order_by(*_PLACE),
+    keys="sides",
+)
+# The latest one last, which stays.
+_OF_STATIC_IDS = (
+    select(endpoints)
+    .where(
+        endpoints.c.role == str(Role.READER),
+        endpoints.c.size.is_(None),
+        tuple_(endpoints.c.channel_uid, endpoints.c.group_name, endpoints.c.static_id).in_(
+            bindparam("keys", expanding=True)
+        ),
+    )
+    .order_by(endpoints.c.epoch)
+)
 _WITH_COUNTERS = (
     update(endpoints)
     .where(
@@ -241,15 +270,10 @@ def latest_of_static_ids(
     tx: ReadTransaction, keys: Collection[tuple[str, str, str]]
 ) -> dict[tuple[str, str, str], Endpoint]:
     """Return the latest members with these static ids; a key is a channel's uid, a group, an id."""
-    found: dict[tuple[str, str, str], Endpoint] = {}
-    for part in chunks(sorted(keys)):
-        wanted = tuple_(endpoints.c.channel_uid, endpoints.c.group_name, endpoints.c.static_id)
-        statement = select(endpoints).where(
-            endpoints.c.role == str(Role.READER), endpoints.c.size.is_(None), wanted.in_(part)
-        )
-        for row in tx.execute(statement.order_by(endpoints.c.epoch)):
-            found[row.channel_uid, row.group_name, row.static_id] = endpoint_of(row)
-    return found
+    return {
+        (row.channel_uid, row.group_name, row.static_id): endpoint_of(row)
+        for row in tx.in_parts(_OF_STATIC_IDS, keys=sorted(keys))
+    }
 
 
 def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:
@@ -299,11 +323,8 @@ def on_sides(
 ) -> dict[tuple[str, Role], list[Endpoint]]:
     """Return the endpoints of each pair of a channel's uid and a role, in the order of places."""
     found: dict[tuple[str, Role], list[Endpoint]] = {side: [] for side in sides}
-    for part in chunks([(uid, str(role)) for uid, role in found]):
-        wanted = tuple_(endpoints.c.channel_uid, endpoints.c.role).in_(part)
-        statement = select(endpoints).where(_HERE, wanted).order_by(*_PLACE)
-        for row in tx.execute(statement):
-            found[row.channel_uid, Role(row.role)].append(endpoint_of(row))
+    for row in tx.look_up(_ON_SIDES, [(uid, str(role)) for uid, role in found]):
+        found[row.channel_uid, Role(row.role)].append(endpoint_of(row))
     return found
 
 

@@ -14,7 +14,7 @@ from sluiceway_gateway.channels.model import (
     Heartbeat,
 )
 from sluiceway_gateway.channels.wire import Connection, RequestModel, Uid
-from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Endpoint, Event
+from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Endpoint
 from sluiceway_gateway.groups.model import GROUP_LENGTH, check_group, check_static_id
 from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.params import INT64_MAX
@@ -284,15 +284,4 @@ def counterpart_json(endpoint: Endpoint) -> dict[str, Any]:
         "payload": endpoint.payload,
         "ends": endpoint.ends,
         "lost_at": endpoint.lost_at,
-    }
-
-
-def event_json(event: Event) -> dict[str, Any]:
-    """Return a line of history as JSON."""
-    return {
-        "at": time_json(event.at),
-        "state": event.state,
-        "health": event.health,
-        "cause": event.cause,
-        "by": event.by,
     }

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, SparkJob, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, SparkJob, State, outcome
 
 MAX_CHANNELS = 40
 """Channels of a graph, at most; the nearest first."""
@@ -122,7 +122,7 @@ def _name(endpoints: Sequence[GraphEndpoint]) -> str | None:
 
 
 def _edge(channel: str, role: Role, endpoints: Sequence[GraphEndpoint]) -> JobEdge:
-    kinds = Counter(_kind(each) for each in endpoints)
+    kinds = Counter(outcome(each.state, each.health) for each in endpoints)
     return JobEdge(
         channel=channel,
         role=role,
@@ -132,11 +132,3 @@ def _edge(channel: str, role: Role, endpoints: Sequence[GraphEndpoint]) -> JobEd
         failed=kinds["failed"],
         finished=kinds["finished"],
     )
-
-
-def _kind(endpoint: GraphEndpoint) -> str:
-    if endpoint.state is State.CLOSED:
-        return "finished"
-    if endpoint.state is State.ERROR:
-        return "failed"
-    return "lost" if endpoint.health is Health.LOST else "live"

@@ -1,15 +1,13 @@
 """Route of the graph, with its JSON."""
 
-from typing import Any
-
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
-from pydantic_core import to_json
 
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.wire import SparkPost
-from sluiceway_gateway.graph.model import MAX_CHANNELS, GraphJob
+from sluiceway_gateway.graph.model import MAX_CHANNELS
 from sluiceway_gateway.http.auth import Viewer
+from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
@@ -67,14 +65,7 @@ def get_graph(name: Name, viewer: Viewer, gateway: Gateway) -> Response:
     body = {
         "channel": name,
         "channels": [summary_json(each) for each in found.channels],
-        "jobs": [_job_json(each) for each in found.jobs],
+        "jobs": found.jobs,
         "truncated": found.truncated,
     }
-    return Response(to_json(body), media_type="application/json")
-
-
-def _job_json(job: GraphJob) -> dict[str, Any]:
-    return vars(job) | {
-        "spark": job.spark and vars(job.spark),
-        "edges": [vars(each) for each in job.edges],
-    }
+    return json_response(body)

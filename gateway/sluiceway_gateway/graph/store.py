@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import or_, select
+from sqlalchemy import bindparam, or_, select
 
-from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import channels, endpoints
 from sluiceway_gateway.db.statements import chunks, starts_with
@@ -18,16 +18,13 @@ _SHOWN = ~endpoints.c.superseded & (
 
 
 def surroundings(
-    tx: ReadTransaction, name: str, *, prefixes: Collection[str]
-) -> tuple[list[GraphEndpoint], bool] | None:
+    tx: ReadTransaction, start: Channel, *, prefixes: Collection[str]
+) -> tuple[list[GraphEndpoint], bool]:
     """Return the endpoints of a channel and of channels that its jobs lead to, the nearest first.
 
     Channels without one of the prefixes are left out. The second value is whether there are more
-    than a graph has. None if the channel does not exist.
+    than a graph has.
     """
-    start = channels_store.find(tx, name)
-    if start is None:
-        return None
     names = {start.uid: start.name}
     found: list[GraphEndpoint] = []
     truncated = False
@@ -86,13 +83,11 @@ def _channels(
 ) -> dict[str, str]:
     """Return the names of the channels with endpoints of these sessions, by uid."""
     visible = or_(False, *(starts_with(channels.c.name, each) for each in prefixes))
-    found: dict[str, str] = {}
-    for part in chunks(sessions):
-        statement = (
-            select(channels.c.uid, channels.c.name)
-            .join(endpoints, endpoints.c.channel_uid == channels.c.uid)
-            .where(_SHOWN, visible, endpoints.c.session_id.in_(part))
-            .distinct()
-        )
-        found |= {row.uid: row.name for row in tx.execute(statement)}
-    return found
+    in_sessions = endpoints.c.session_id.in_(bindparam("sessions", expanding=True))
+    statement = (
+        select(channels.c.uid, channels.c.name)
+        .join(endpoints, endpoints.c.channel_uid == channels.c.uid)
+        .where(_SHOWN, visible, in_sessions)
+        .distinct()
+    )
+    return {row.uid: row.name for row in tx.in_parts(statement, sessions=sessions)}

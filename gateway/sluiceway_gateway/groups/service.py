@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.service import require_channel
+from sluiceway_gateway.channels.service import find_channel, hold_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.endpoints import session_store
@@ -104,13 +103,13 @@ class GroupService:
         principal.require(Action.READ, name)
         if request.take is None:
             with self._database.read() as tx:
-                channel = require_channel(name, channels_store.find(tx, name), uid)
+                channel = find_channel(tx, name, uid)
                 found = endpoints_store.find(tx, endpoint_id)
                 endpoint = require_endpoint(channel, endpoint_id, found)
                 _require_member(endpoint, request)
                 return _assignment(tx, channel, endpoint, _group(tx, endpoint))
         with self._database.write() as tx:
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            channel = hold_channel(tx, name, uid)
             # Waits for its commits in progress, so that the next holder sees them.
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             _require_member(endpoint, request)
@@ -146,7 +145,7 @@ class GroupService:
         principal.require(Action.READ, name)
         with self._database.write() as tx:
             now = self._clock()
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            channel = hold_channel(tx, name, uid)
             found = require_group(tx, channel, group)
             if found.dynamic:
                 raise GroupSize(
@@ -169,15 +168,14 @@ class GroupService:
             save_changes(tx, changes, by=principal.id, now=now, cause=cause)
             if not changes:
                 endpoints_store.revise(tx, [channel.uid])
-            entry = audited(
-                *(channel, AuditedAction.RESIZE_GROUP),
+            audit_store.add(
+                *(tx, channel, AuditedAction.RESIZE_GROUP),
                 by=principal,
                 at=now,
                 target=group,
                 old={"size": found.size},
                 new={"size": size},
             )
-            audit_store.add(tx, entry)
         self._notify()
         return resized
 

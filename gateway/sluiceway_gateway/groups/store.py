@@ -7,9 +7,9 @@ from sqlalchemy import ColumnElement, Row, and_, bindparam, select, tuple_, upda
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import endpoint_groups, endpoints
-from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, by_dialect, chunks
-from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
-from sluiceway_gateway.endpoints.store import share_of
+from sluiceway_gateway.db.statements import PreparedSelect, chunks, columns_of, upsert
+from sluiceway_gateway.endpoints.model import Mode, Role
+from sluiceway_gateway.endpoints.store import LIVES, share_of
 from sluiceway_gateway.groups.model import Group, Member
 
 RoleGroup = tuple[str, Role, str]
@@ -26,17 +26,7 @@ _FIND = PreparedSelect(
 )
 
 
-def _upsert(insert: Any) -> PreparedDml:
-    statement = insert(endpoint_groups)
-    columns = [each.name for each in endpoint_groups.columns]
-    upsert = statement.on_conflict_do_update(
-        index_elements=_KEY,
-        set_={name: statement.excluded[name] for name in columns if name not in _KEY},
-    )
-    return PreparedDml(upsert, columns=columns)
-
-
-_SAVE = by_dialect(_upsert)
+_SAVE = upsert(endpoint_groups, _KEY)
 
 
 def find(tx: ReadTransaction, channel_uid: str, role: Role, name: str) -> Group | None:
@@ -60,17 +50,14 @@ _OF_READERS = select(endpoint_groups).where(
 
 def of_readers(tx: ReadTransaction, channel_uids: Collection[str]) -> dict[GroupKey, Group]:
     """Return the groups of readers of these channels, also those without a name."""
-    found: dict[GroupKey, Group] = {}
-    for part in chunks(sorted(channel_uids)):
-        groups = map(group_of, tx.execute(_OF_READERS, {"uids": part}))
-        found |= {(each.channel_uid, each.name): each for each in groups}
-    return found
+    found = map(group_of, tx.in_parts(_OF_READERS, uids=sorted(channel_uids)))
+    return {(each.channel_uid, each.name): each for each in found}
 
 
 def save(tx: WriteTransaction, *groups: Group) -> None:
     """Insert groups, or update them."""
     rows = [vars(each) | {"role": str(each.role), "mode": str(each.mode)} for each in groups]
-    tx.run_each(_SAVE[tx.dialect], rows)
+    tx.run_each(_SAVE, rows)
 
 
 def of_its_group() -> ColumnElement[bool]:
@@ -84,18 +71,7 @@ def of_its_group() -> ColumnElement[bool]:
 
 def group_of(row: Row[Any]) -> Group:
     """Return the group of a row with all columns of `endpoint_groups`."""
-    return Group(
-        channel_uid=row.channel_uid,
-        role=Role(row.role),
-        name=row.name,
-        mode=Mode(row.mode),
-        size=row.size,
-        generation=row.generation,
-        epoch=row.epoch,
-        next_index=row.next_index,
-        dynamic=row.dynamic,
-        changed_at=row.changed_at,
-    )
+    return Group(**columns_of(row, Group) | {"role": Role(row.role), "mode": Mode(row.mode)})
 
 
 _ASSIGNMENT_KEY = (endpoints.c.channel_uid, endpoints.c.group_name)
@@ -112,9 +88,7 @@ _MEMBERS = (
     .where(
         endpoints.c.role == str(Role.READER),
         tuple_(*_ASSIGNMENT_KEY).in_(bindparam("keys", expanding=True)),
-        ~endpoints.c.superseded,
-        endpoints.c.state.in_(sorted(map(str, OPEN))),
-        endpoints.c.health != str(Health.LOST),
+        LIVES,
     )
     .order_by(endpoints.c.member_index)
 )
@@ -123,15 +97,14 @@ _MEMBERS = (
 def live_members(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, list[Member]]:
     """Return the live members of each of these groups, by index."""
     found: dict[GroupKey, list[Member]] = {key: [] for key in keys}
-    for part in chunks(list(found)):
-        for row in tx.execute(_MEMBERS, {"keys": part}):
-            member = Member(
-                endpoint=row.id,
-                index=row.member_index,
-                generation=row.generation,
-                share=share_of(row),
-            )
-            found[row.channel_uid, row.group_name].append(member)
+    for row in tx.in_parts(_MEMBERS, keys=list(found)):
+        member = Member(
+            endpoint=row.id,
+            index=row.member_index,
+            generation=row.generation,
+            share=share_of(row),
+        )
+        found[row.channel_uid, row.group_name].append(member)
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sluiceway_gateway.status.lag import GroupSummary
+from sluiceway_gateway.status.lag import GroupSummary, lag_seconds, rounded
 
 MAX_GROUPS = 50
 """Maximum groups of a point and of a response: those with the largest lag."""
@@ -74,22 +74,17 @@ def point_of(
     points = {name: _group_point(at, each) for name, each in groups.items()}
     return HistoryPoint(
         at_s=FINEST.start(at.timestamp()),
-        write_rate=_rounded(write_rate),
+        write_rate=rounded(write_rate),
         groups=_largest(points),
     )
 
 
 def _group_point(at: datetime, group: GroupSummary) -> GroupPoint:
-    since, lag_seconds = group.behind_since, None
-    if group.lag_messages == 0:
-        lag_seconds = 0.0
-    elif since is not None:
-        lag_seconds = _rounded(max(0.0, at.timestamp() - since))
     return GroupPoint(
         lag_messages=group.lag_messages,
-        lag_seconds=lag_seconds,
+        lag_seconds=lag_seconds(at, group.behind_since, group.lag_messages),
         lag_seconds_at_least=group.behind_or_before,
-        read_rate=_rounded(group.read_rate),
+        read_rate=rounded(group.read_rate),
     )
 
 
@@ -134,11 +129,7 @@ def _largest(groups: Mapping[str, GroupPoint]) -> Mapping[str, GroupPoint]:
 
 def _mean(numbers: Iterable[float | None]) -> float | None:
     known = [each for each in numbers if each is not None]
-    return _rounded(sum(known) / len(known)) if known else None
-
-
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else round(number, 3)
+    return rounded(sum(known) / len(known)) if known else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,14 +5,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import to_json
 
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.endpoints.model import ANONYMOUS
 from sluiceway_gateway.endpoints.wire import EndpointChannel, GroupName
 from sluiceway_gateway.history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
 from sluiceway_gateway.http.auth import Viewer
-from sluiceway_gateway.http.json import time_json
+from sluiceway_gateway.http.json import json_response, time_json
 from sluiceway_gateway.http.params import Name, Time
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
@@ -94,8 +93,7 @@ def get_history(
     The resolutions are 10 s for 20 minutes, 60 s for 2 hours and 300 s for 25 hours.
     """
     channel, found = gateway.statuses.history(name, since=since, until=until)
-    body = _history_json(channel, found, only=group)
-    return Response(to_json(body), media_type="application/json")
+    return json_response(_history_json(channel, found, only=group))
 
 
 def _history_json(channel: Channel, history: LagHistory, *, only: str | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, select
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import lag_history
-from sluiceway_gateway.db.statements import PreparedDml, by_dialect, chunks
+from sluiceway_gateway.db.statements import upsert
 from sluiceway_gateway.history.model import (
     FINEST,
     RESOLUTIONS,
@@ -35,19 +35,12 @@ class PointWrite:
     """The start of the last interval that the writer wrote; None if it is unknown."""
 
 
-def _put(insert: Any) -> PreparedDml:
-    statement = insert(lag_history)
-    new = statement.excluded
-    upsert = statement.on_conflict_do_update(
-        index_elements=["channel_uid", "step_s", "slot"],
-        set_={"at_s": new.at_s, "document": new.document},
-        # Of two replicas that both believe that they lead, the first one's point stays.
-        where=new.at_s != lag_history.c.at_s,
-    )
-    return PreparedDml(upsert, columns=[each.name for each in lag_history.columns])
-
-
-_PUT = by_dialect(_put)
+_PUT = upsert(
+    lag_history,
+    ("channel_uid", "step_s", "slot"),
+    # Of two replicas that both believe that they lead, the first one's point stays.
+    where=lambda new: new.at_s != lag_history.c.at_s,
+)
 _IN_SLOTS = select(lag_history).where(
     lag_history.c.channel_uid.in_(bindparam("uids", expanding=True)),
     lag_history.c.step_s == bindparam("step"),
@@ -114,9 +107,8 @@ def _in_slots(
         "until": until_s,
     }
     found: dict[str, list[HistoryPoint]] = defaultdict(list)
-    for part in chunks(uids):
-        for row in tx.execute(_IN_SLOTS, keys | {"uids": part}):
-            found[row.channel_uid].append(_point_of(row))
+    for row in tx.in_parts(_IN_SLOTS, keys, uids=uids):
+        found[row.channel_uid].append(_point_of(row))
     return found
 
 
@@ -133,8 +125,7 @@ def _write(
         }
         for uid, point in written
     ]
-    if rows:
-        tx.run_each(_PUT[tx.dialect], rows)
+    tx.run_each(_PUT, rows)
 
 
 def _document_of(point: HistoryPoint) -> dict[str, Any]:

@@ -1,15 +1,14 @@
 """Brokers and topics of the Kafka cluster, read without a cache."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.errors import NotFound
 from sluiceway_gateway.http.auth import Administrator, Anybody
+from sluiceway_gateway.http.json import body_of, json_response
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
@@ -61,25 +60,27 @@ class ClusterTopicBody(BaseModel):
     "",
     summary="Describe the cluster",
     response_model=ClusterBody,
-    responses=problems(also={200: {"description": "The cluster", "model": ClusterBody}}),
+    response_description="The cluster",
+    responses=problems(),
 )
 def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
     """Return the cluster's id, its controller and its live brokers."""
-    return JSONResponse(asdict(gateway.kafka.describe_cluster()))
+    return json_response(gateway.kafka.describe_cluster())
 
 
 @router.get(
     "/brokers/{broker_id}",
     summary="Describe a broker",
     response_model=BrokerBody,
-    responses=problems(404, also={200: {"description": "The broker", "model": BrokerBody}}),
+    response_description="The broker",
+    responses=problems(404),
 )
 def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gateway) -> Response:
     """Return a live broker."""
     brokers = gateway.kafka.describe_cluster().brokers
     for broker in brokers:
         if broker.id == broker_id:
-            return JSONResponse(asdict(broker))
+            return json_response(broker)
     alive = ", ".join(str(each.id) for each in brokers)
     raise NotFound(f"There is no broker {broker_id}; live brokers: {alive or 'none'}.")
 
@@ -88,7 +89,8 @@ def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gate
     "/topics/{topic}",
     summary="Describe a topic",
     response_model=ClusterTopicBody,
-    responses=problems(404, also={200: {"description": "The topic", "model": ClusterTopicBody}}),
+    response_description="The topic",
+    responses=problems(404),
 )
 def get_topic(topic: TopicName, principal: Anybody, gateway: Gateway) -> Response:
     """Return a topic's partitions with their watermarks.
@@ -103,9 +105,9 @@ def get_topic(topic: TopicName, principal: Anybody, gateway: Gateway) -> Respons
         raise NotFound(f"There is no topic {topic!r} in Kafka.")
     with_leader = [each.partition for each in found.partitions if each.leader is not None]
     watermarks = gateway.kafka.watermarks(topic, with_leader)
-    body = asdict(found)
-    for each in body["partitions"]:
-        marks = watermarks.get(each["partition"])
-        each["begin_offset"] = None if marks is None else marks.begin_offset
-        each["end_offset"] = None if marks is None else marks.end_offset
-    return JSONResponse(body)
+    partitions = []
+    for each in found.partitions:
+        marks = watermarks.get(each.partition)
+        offsets = {"begin_offset": None, "end_offset": None} if marks is None else vars(marks)
+        partitions.append(vars(each) | offsets)
+    return json_response(body_of(ClusterTopicBody, found, partitions=partitions))

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from fastapi import Response
+from pydantic import BaseModel
 from pydantic_core import to_json
 
 from sluiceway_gateway.errors import InvalidRequest, MalformedJson
@@ -180,6 +181,19 @@ def text_of(value: Any) -> str:
 def json_response(body: Any, status: int = 200) -> Response:
     """Return a response with compact JSON."""
     return Response(to_json(body), status, media_type="application/json")
+
+
+def body_of(model: type[BaseModel], source: object, **others: Any) -> dict[str, Any]:
+    """Return the body that a response model describes: each field from `others`, or `source`.
+
+    `source` has attributes of the same names. The body is for `to_json`: its times are text, and
+    other values may be dataclasses.
+    """
+    body = {
+        name: others[name] if name in others else getattr(source, name)
+        for name in model.model_fields
+    }
+    return {n: time_json(e) if isinstance(e, datetime) else e for n, e in body.items()}
 
 
 def list_of(items: Iterable[str]) -> str:

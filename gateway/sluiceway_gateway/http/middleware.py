@@ -1,20 +1,23 @@
-"""Access log, metrics and ids of requests; cancellation when the client disconnects."""
+"""Access log, metrics and ids of requests; long polls, and their end with the connection."""
 
 import asyncio
 import logging
 import re
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import structlog
-from fastapi import Request
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluiceway.rest.request_ids import request_ids
 from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.errors import SluicewayGatewayError
+from sluiceway_gateway.http.auth import authenticate
 from sluiceway_gateway.http.problems import error_response, problem_response
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.tracing import continued
@@ -126,6 +129,35 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) ->
         for each in (task, gone):
             each.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def long_poll(
+    request: Request,
+    precondition: Precondition,
+    wait_s: float,
+    *,
+    read: Callable[[], T],
+    tag: Callable[[T], str],
+    changed: Callable[..., Coroutine[Any, Any, bool]],
+    authenticates: bool = False,
+) -> tuple[T, Response | None]:
+    """Return the state and None, or, if it has the tag of `If-None-Match` for `wait_s`, a 304 too.
+
+    `read` runs on a worker thread; `changed` waits until the state may differ from its argument,
+    and gives False after its `timeout_s`. Unless `read` authenticates the request, it is
+    authenticated again after each wait.
+    """
+    deadline_s = time.monotonic() + wait_s
+    state = await run_in_threadpool(read)
+    # A change may concern another page, or channels that this token does not see.
+    while precondition.names(tag(state)):
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or not await unless_disconnected(request, changed(state, timeout_s=left_s)):
+            return state, Response(status_code=304, headers={"ETag": tag(state)})
+        if not authenticates:
+            await authenticate(request, request.app.state.parts.tokens)
+        state = await run_in_threadpool(read)
+    return state, None
 
 
 async def _departure(request: Request) -> None:

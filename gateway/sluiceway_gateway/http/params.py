@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, Selector, check_name
 from sluiceway_gateway.db.idempotency import Request
 from sluiceway_gateway.endpoints.model import Place, Role
-from sluiceway_gateway.errors import InvalidRequest, Violation
+from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.groups.model import check_group
 
 Name = Annotated[
@@ -110,6 +111,17 @@ def request_of(
     return Request(key=key, principal=principal.id, digest=digest)
 
 
+def each_once(key: Callable[[Any], Hashable], message: str) -> AfterValidator:
+    """Return the validator of a list whose items have different keys."""
+
+    def check(items: Sequence[Any]) -> Sequence[Any]:
+        if len({key(each) for each in items}) != len(items):
+            raise ValueError(message)
+        return items
+
+    return AfterValidator(check)
+
+
 def cursor_after(name: str) -> str:
     """Return the cursor after this name."""
     return _cursor(f"1:{name}")
@@ -125,7 +137,7 @@ def name_before(cursor: str | None) -> str:
     except ValueError:
         name = ""
     if not name or cursor != cursor_after(name):
-        raise _malformed("cursor", _NO_CURSOR)
+        raise InvalidRequest.at("query:cursor", _NO_CURSOR)
     return name
 
 
@@ -145,7 +157,7 @@ def place_before(cursor: str | None) -> Place | None:
     except ValueError:
         place = None
     if place is None or cursor != cursor_after_place(place) or place.index > INT64_MAX:
-        raise _malformed("cursor", _NO_CURSOR)
+        raise InvalidRequest.at("query:cursor", _NO_CURSOR)
     return place
 
 
@@ -166,8 +178,4 @@ def selector_of(text: str | None) -> Selector | None:
     try:
         return Selector.parse(text)
     except ValueError as error:
-        raise _malformed("selector", str(error)) from None
-
-
-def _malformed(parameter: str, message: str) -> Any:
-    return InvalidRequest.malformed([Violation(pointer=f"query:{parameter}", message=message)])
+        raise InvalidRequest.at("query:selector", str(error)) from None

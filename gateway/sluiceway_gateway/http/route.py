@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
@@ -26,6 +26,7 @@ from sluiceway_gateway.errors import (
     Forbidden,
     InvalidRequest,
     MalformedJson,
+    TooManyWaiters,
     UnsupportedMediaType,
     Violation,
 )
@@ -46,7 +47,35 @@ from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
-from sluiceway_gateway.threads import BoundedThreads
+
+_T = TypeVar("_T")
+
+
+class BoundedThreads:
+    """Separate threads, for few slow calls at a time; few wait for them, and others are refused."""
+
+    def __init__(self, what: str, *, running: int, waiting: int) -> None:
+        """Bound the calls of requests `what`, such as "for messages"."""
+        self._what = what
+        self._limiter = CapacityLimiter(running)
+        self._most = running + waiting
+        self._present = 0
+
+    async def run(self, call: Callable[[], _T]) -> _T:
+        """Return what the call returns, on the event loop. Raises TooManyWaiters.
+
+        A running call is not cancelled, even if nobody waits for it any more.
+        """
+        if self._present >= self._most:
+            raise TooManyWaiters(
+                f"Too many requests {self._what} run and wait at this gateway; send it again in "
+                "some seconds."
+            )
+        self._present += 1
+        try:
+            return await to_thread.run_sync(call, limiter=self._limiter)
+        finally:
+            self._present -= 1
 
 
 @dataclass(frozen=True, kw_only=True)

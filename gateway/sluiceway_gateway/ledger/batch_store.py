@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, literal_column, select, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import batch_owners, batches, channels, manifest_slices
-from sluiceway_gateway.db.statements import by_dialect
+from sluiceway_gateway.db.statements import columns_of, upsert
 from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Manifest, Owner, manifest_of
-from sluiceway_gateway.ledger.store import document_of, numbers_of, require_held
+from sluiceway_gateway.ledger.store import numbers_of, require_held
 
 _IS_OPEN = batches.c.state == str(BatchState.OPEN)
 _OWNER = select(batch_owners).where(
@@ -22,37 +22,29 @@ _OWNER = select(batch_owners).where(
 )
 
 
-def _put_owner(insert: Any) -> Any:
-    statement = insert(batch_owners)
-    new = statement.excluded
-    return statement.on_conflict_do_update(
-        index_elements=["channel_uid", "name"],
-        set_={each: new[each] for each in ("epoch", "fence", "instance", "ordinal")},
-        where=(batch_owners.c.epoch <= new.epoch)
+# A literal, because an upsert has the values of the row as its only parameters.
+_NONE: ColumnElement[int] = literal_column("-1")
+_PUT_OWNER = upsert(
+    batch_owners,
+    ("channel_uid", "name"),
+    where=lambda new: (
+        (batch_owners.c.epoch <= new.epoch)
         & (batch_owners.c.fence <= new.fence)
-        & (func.coalesce(batch_owners.c.ordinal, -1) <= func.coalesce(new.ordinal, -1)),
-    ).returning(batch_owners.c.name)
-
-
-_PUT_OWNER = by_dialect(_put_owner)
+        & (func.coalesce(batch_owners.c.ordinal, _NONE) <= func.coalesce(new.ordinal, _NONE))
+    ),
+)
 
 
 def owner(tx: ReadTransaction, uid: str, name: str) -> Owner | None:
     """Return an owner of batches."""
     row = tx.execute(_OWNER, {"uid": uid, "owner": name}).one_or_none()
-    if row is None:
-        return None
-    return Owner(
-        name=row.name, epoch=row.epoch, fence=row.fence, instance=row.instance, ordinal=row.ordinal
-    )
+    return None if row is None else Owner(**columns_of(row, Owner))
 
 
 def put_owner(tx: WriteTransaction, uid: str, owner: Owner) -> None:
     """Store an owner; its numbers never fall."""
-    values = {"channel_uid": uid, "name": owner.name, "epoch": owner.epoch, "fence": owner.fence}
-    values |= {"instance": owner.instance, "ordinal": owner.ordinal}
-    stored = tx.execute(_PUT_OWNER[tx.dialect], values).first()
-    require_held(stored is not None, "owner of batches")
+    stored = tx.run_each(_PUT_OWNER, [vars(owner) | {"channel_uid": uid}])
+    require_held(stored == 1, "owner of batches")
 
 
 _OF_CHANNEL = batches.c.channel_uid == bindparam("uid")
@@ -169,22 +161,13 @@ def insert(tx: WriteTransaction, uid: str, batch: Batch) -> None:
     """Store an open batch."""
     tx.execute(
         batches.insert(),
-        {
-            "id": batch.id,
+        vars(batch)
+        | {
             "channel_uid": uid,
-            "key": batch.key,
-            "owner": batch.owner,
-            "instance": batch.instance,
-            "epoch": batch.epoch,
-            "ordinal": batch.ordinal,
             "state": str(batch.state),
-            "begin": document_of(batch.begin),
+            "begin": batch.begin,
             "partitions": None if batch.partitions is None else list(batch.partitions),
-            "own_key": batch.own_key,
             "brief": False,
-            "opened_at": batch.opened_at,
-            "lease_until": batch.lease_until,
-            "max_until": batch.max_until,
         },
     )
 
@@ -198,7 +181,7 @@ def end(tx: WriteTransaction, uid: str, batch: Batch) -> None:
         "new_ending": None if batch.ending is None else str(batch.ending),
         "new_number": batch.number,
         "new_records": batch.records,
-        "new_counts": None if batch.counts is None else document_of(batch.counts),
+        "new_counts": batch.counts,
         "new_digest": batch.digest,
         "new_cause": batch.cause,
         "new_ended_at": batch.ended_at,
@@ -214,46 +197,22 @@ def renew(tx: WriteTransaction, uid: str, batch: Batch) -> None:
 
 
 def _batch_of(row: Row[Any]) -> Batch:
-    return Batch(
-        id=row.id,
-        key=row.key,
-        owner=row.owner,
-        instance=row.instance,
-        epoch=row.epoch,
-        ordinal=row.ordinal,
-        state=BatchState(row.state),
-        begin=numbers_of(row.begin),
-        partitions=None if row.partitions is None else tuple(row.partitions),
-        own_key=row.own_key,
-        opened_at=row.opened_at,
-        lease_until=row.lease_until,
-        max_until=row.max_until,
-        ending=None if row.ending is None else Ending(row.ending),
-        number=row.number,
-        records=row.records,
-        counts=None if row.counts is None else numbers_of(row.counts),
-        digest=row.digest,
-        cause=row.cause,
-        ended_at=row.ended_at,
-    )
+    converted = {
+        "state": BatchState(row.state),
+        "begin": numbers_of(row.begin),
+        "partitions": None if row.partitions is None else tuple(row.partitions),
+        "ending": None if row.ending is None else Ending(row.ending),
+        "counts": None if row.counts is None else numbers_of(row.counts),
+    }
+    return Batch(**columns_of(row, Batch) | converted)
 
 
-def _put_slice(insert: Any) -> Any:
-    statement = insert(manifest_slices)
-    return statement.on_conflict_do_update(
-        index_elements=["batch_id", "slice"], set_={"manifest": statement.excluded.manifest}
-    )
-
-
-_PUT_SLICE = by_dialect(_put_slice)
+_PUT_SLICE = upsert(manifest_slices, ("batch_id", "slice"))
 
 
 def put_slice(tx: WriteTransaction, batch_id: str, number: int, manifest: Manifest) -> None:
     """Store a part of an open batch's manifest."""
-    document = {str(partition): each for partition, each in sorted(manifest.items())}
-    tx.execute(
-        _PUT_SLICE[tx.dialect], {"batch_id": batch_id, "slice": number, "manifest": document}
-    )
+    tx.run_each(_PUT_SLICE, [{"batch_id": batch_id, "slice": number, "manifest": manifest}])
 
 
 def slices(tx: ReadTransaction, batch_id: str) -> dict[int, Manifest]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import SnapshotNotFound
 from sluiceway_gateway.ledger import batch_store, store
@@ -102,7 +101,7 @@ class LedgerReads:
         Raises ChannelNotFound, UidMismatch, NoLedger, and SnapshotNotFound.
         """
         with self._database.read() as tx:
-            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            channel = require_ledger(tx, name, uid)
             ledger = store.find(tx, uid) or store.new_ledger(channel)
             number, stable, ends = _as_of(tx, ledger, query)
             partitions = max(ledger.partitions, channel.topic.partitions or 0)
@@ -129,7 +128,7 @@ class LedgerReads:
     def commits(self, name: str, *, uid: str | None, before: int | None, limit: int) -> CommitList:
         """Return the last ends of batches and repairs, with numbers below `before` if given."""
         with self._database.read() as tx:
-            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            channel = require_ledger(tx, name, uid)
             last = _AFTER_ALL if before is None else before
             ended = batch_store.ended(tx, channel.uid, before=last, limit=limit)
             repairs = store.repairs(tx, channel.uid, before=last, limit=limit)

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
-from sluiceway_gateway.clock import Clock
+from sluiceway_gateway.clock import Clock, clocks_apart
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
@@ -49,12 +49,12 @@ class LeaseReaper:
         self._clock = clock
         self._monotonic = monotonic
         self._passed_s = -math.inf
-        self._apart = self._clocks_apart()
+        self._apart = clocks_apart(self._clock, self._monotonic)
         self._quiet_until_s = -math.inf
 
     def run_once(self) -> LeaseCounts:
         """Abort the batches whose leases have ended. Raises DatabaseUnavailable."""
-        now_s, apart = self._monotonic(), self._clocks_apart()
+        now_s, apart = self._monotonic(), clocks_apart(self._clock, self._monotonic)
         late = now_s - self._passed_s > _LATE_S
         if late or abs(apart - self._apart) > _CLOCK_JUMP:
             self._quiet_until_s = now_s + _GRACE_S
@@ -82,9 +82,6 @@ class LeaseReaper:
                 owner=each.owner,
             )
         return len(decision.aborted)
-
-    def _clocks_apart(self) -> timedelta:
-        return self._clock() - datetime.fromtimestamp(0, UTC) - timedelta(seconds=self._monotonic())
 
 
 _COMPARE_PAUSE_S = 10.0

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import require_usable
 from sluiceway_gateway.clock import Clock, system_clock
@@ -54,7 +53,7 @@ class Repairs:
         Raises ChannelNotFound, UidMismatch, NoLedger, LedgerIntact and KafkaUnavailable.
         """
         with self._database.read() as tx:
-            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            channel = require_ledger(tx, name, uid)
             ledger = known_losses(_found(tx, channel), {})
         ends = self._ends(channel, ledger)
         with self._database.read() as tx:
@@ -69,7 +68,7 @@ class Repairs:
         repaired. Raises the errors of `plan`, RepairChanged and BeyondWatermark.
         """
         with self._database.read() as tx:
-            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            channel = require_ledger(tx, name, uid)
             ledger = _found(tx, channel)
             done = store.repairs(tx, uid, before=_AFTER_ALL, limit=1)
         if ledger.halted is None and done and done[0].lost_from == dict(request.lost_from):
@@ -107,8 +106,8 @@ class Repairs:
                 batch_store.put_owner(tx, uid, owner)
             store.replace_runs(tx, uid, removed=decision.runs_removed, added=decision.runs_added)
             store.save_repair(tx, decision.ledger, decision.repair, was=was, now=now)
-            entry = audited(
-                *(channel, AuditedAction.REPAIR_LEDGER),
+            audit_store.add(
+                *(tx, channel, AuditedAction.REPAIR_LEDGER),
                 by=by,
                 at=now,
                 reason=request.reason,
@@ -116,13 +115,12 @@ class Repairs:
                 old={f"partition {p}": was.visible_end.get(p) for p in sorted(request.lost_from)},
                 new={f"partition {p}": at for p, at in sorted(request.lost_from.items())},
             )
-            audit_store.add(tx, entry)
         self._notify()
         return decision.repair
 
     def _hold(self, tx: WriteTransaction, channel: Channel) -> Ledger:
         store.share_channels(tx, [channel.uid])
-        found = require_ledger(channel.name, channels_store.find(tx, channel.name), channel.uid)
+        found = require_ledger(tx, channel.name, channel.uid)
         require_usable(found, writes=False)
         was = store.hold(tx, found)
         require_topic(found.topic.id, was.topic_id)

@@ -1,24 +1,26 @@
 """Routes of batches, visible runs, commits, and the repair of a halted channel."""
 
 import re
+from operator import attrgetter
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
-from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, PartitionText
-from sluiceway_gateway.http.auth import Viewer, access, authenticate
-from sluiceway_gateway.http.json import json_response
-from sluiceway_gateway.http.middleware import unless_disconnected
+from sluiceway_gateway.errors import InvalidRequest
+from sluiceway_gateway.http.auth import Viewer, access
+from sluiceway_gateway.http.json import body_of, json_response
+from sluiceway_gateway.http.middleware import long_poll
 from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Time, Wait
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.ledger.committing import CommitRequest
-from sluiceway_gateway.ledger.reading import CommittedQuery, VisibleOffsets
+from sluiceway_gateway.ledger.reading import CommittedQuery
 from sluiceway_gateway.ledger.repairing import RepairRequest
 from sluiceway_gateway.ledger.wire import (
     MAX_INTERVALS,
@@ -29,6 +31,7 @@ from sluiceway_gateway.ledger.wire import (
     CommitBody,
     CommitPost,
     CommitsBody,
+    LeaseBody,
     LeasesBody,
     LostBody,
     OpenBatchBody,
@@ -41,12 +44,9 @@ from sluiceway_gateway.ledger.wire import (
     commit_json,
     commits_json,
     committed_json,
-    lease_json,
     lease_of,
-    malformed,
     open_json,
     position_change,
-    repair_json,
 )
 
 #: Maximum characters of `from`, because URLs are limited.
@@ -71,9 +71,9 @@ def _starts_of(text: str | None) -> dict[int, int] | None:
     for each in text.split(","):
         found = _START.fullmatch(each)
         if found is None or int(found[2]) > INT64_MAX - 1 or int(found[1]) >= MAX_PARTITIONS:
-            raise malformed("query:from", "expected PARTITION:OFFSET, joined by commas")
+            raise InvalidRequest.at("query:from", "expected PARTITION:OFFSET, joined by commas")
         if int(found[1]) in starts:
-            raise malformed("query:from", f"partition {found[1]} is given twice")
+            raise InvalidRequest.at("query:from", f"partition {found[1]} is given twice")
         starts[int(found[1])] = int(found[2])
     return starts
 
@@ -92,7 +92,7 @@ def open_batch(name: Name, body: BatchPost, _writer: Writer, gateway: Gateway) -
     partitions in `begin`.
     """
     found = gateway.ledgers.open(name, body.request(), uid=body.uid)
-    return json_response(batch_json(found.batch, found.topic_id))
+    return json_response(batch_json(found))
 
 
 @router.put(
@@ -113,7 +113,7 @@ def upload_slice(
     """Store a part of an open batch's manifest, until the commit with the digest of the whole."""
     manifest = checked_manifest(body.manifest)
     found = gateway.ledgers.upload(name, id, slice, manifest, uid=body.uid, instance=body.instance)
-    return json_response(batch_json(found.batch, found.topic_id))
+    return json_response(batch_json(found))
 
 
 @router.post(
@@ -172,7 +172,7 @@ def abort_batch(
     found = gateway.ledgers.abort(
         name, id, uid=body.uid, instance=body.instance, cause=body.cause, by=writer
     )
-    return json_response(batch_json(found.batch, found.topic_id))
+    return json_response(batch_json(found))
 
 
 @router.post(
@@ -186,7 +186,7 @@ def renew_batches(name: Name, body: RenewPost, _writer: Writer, gateway: Gateway
     """Renew the leases of open batches. The response has the state of batches that have ended."""
     instances = {each.id: each.instance for each in body.batches}
     found = gateway.ledgers.renew(name, instances, uid=body.uid, lease=lease_of(body.lease_ms))
-    return json_response({"batches": [lease_json(each) for each in found]})
+    return json_response({"batches": [body_of(LeaseBody, each) for each in found]})
 
 
 @router.get(
@@ -232,21 +232,18 @@ async def get_committed(
         number=snapshot if number is None else number,
         at=snapshot_at,
     )
-
-    async def read() -> VisibleOffsets:
-        return await run_in_threadpool(gateway.ledger_reads.committed, name, query, uid=uid)
-
-    found = await read()
-    if query.is_past:
-        return _sent(found)
-    if wait and precondition.names(found.etag):
-        changed = gateway.ledger_reads.changed(found, timeout_s=wait)
-        if await unless_disconnected(request, changed):
-            await authenticate(request, gateway.tokens)
-            found = await read()
-    if precondition.names(found.etag):
-        return Response(status_code=304, headers={"ETag": found.etag})
-    return _sent(found)
+    reads = gateway.ledger_reads
+    found, unchanged = await long_poll(
+        *(request, Precondition() if query.is_past else precondition, wait),
+        read=lambda: reads.committed(name, query, uid=uid),
+        tag=attrgetter("etag"),
+        changed=reads.changed,
+    )
+    if unchanged:
+        return unchanged
+    response = json_response(committed_json(found))
+    response.headers["ETag"] = found.etag
+    return response
 
 
 @router.get(
@@ -267,12 +264,6 @@ def list_commits(
     """Return ended batches (commits, aborts, reaped batches), repairs, and open batches."""
     found = gateway.ledger_reads.commits(name, uid=uid, before=before, limit=limit)
     return json_response(commits_json(found))
-
-
-def _sent(found: VisibleOffsets) -> Response:
-    response = json_response(committed_json(found))
-    response.headers["ETag"] = found.etag
-    return response
 
 
 Manager = Annotated[Principal, access(Action.MANAGE)]
@@ -312,13 +303,7 @@ def plan_repair(name: Name, uid: OfChannel, _viewer: Viewer, gateway: Gateway) -
     409 `ledger_intact` for a channel that is not halted.
     """
     plan = gateway.repairs.plan(name, uid=uid)
-    return json_response(
-        {
-            "cause": plan.cause,
-            "lost": [vars(each) for each in plan.lost],
-            "open": open_json(plan.aborted),
-        }
-    )
+    return json_response(body_of(RepairPlanBody, plan, open=open_json(plan.aborted)))
 
 
 @router.post(
@@ -340,6 +325,5 @@ def repair_ledger(name: Name, body: RepairPost, principal: Manager, gateway: Gat
         reason=body.reason,
         by=principal.id,
     )
-    return json_response(
-        repair_json(gateway.repairs.repair(name, request, uid=body.uid, by=principal))
-    )
+    found = gateway.repairs.repair(name, request, uid=body.uid, by=principal)
+    return json_response(body_of(RepairBody, found))

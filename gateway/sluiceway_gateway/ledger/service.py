@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase
-from sluiceway_gateway.channels.service import require_channel, require_usable
+from sluiceway_gateway.channels.service import find_channel, require_usable
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.endpoints import store as endpoints_store
@@ -157,7 +156,7 @@ class Ledgers:
     def topic_id(self, name: str, *, uid: str) -> str:
         """Return the id of the channel's topic."""
         with self._database.read() as tx:
-            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            channel = require_ledger(tx, name, uid)
         return str(channel.topic.id)
 
     def commit(
@@ -179,7 +178,7 @@ class Ledgers:
         if positions is not None:
             principal.require(Action.READ, positions.commit.channel)
         with self._database.read() as tx:
-            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            channel = require_ledger(tx, name, uid)
             batch = _require_batch(tx, channel, request.batch)
             if slices and batch.state is BatchState.OPEN:
                 request = replace(request, manifest=_assembled(tx, batch, slices))
@@ -191,7 +190,7 @@ class Ledgers:
         with self._database.write() as tx:
             uids = {uid} if positions is None else {uid, positions.commit.channel_uid}
             store.share_channels(tx, uids)
-            channel = require_ledger(name, channels_store.find(tx, name), uid)
+            channel = require_ledger(tx, name, uid)
             require_usable(channel, writes=False)
             was = store.hold(tx, channel)
             require_topic(channel.topic.id, was.topic_id)
@@ -251,8 +250,8 @@ class Ledgers:
             )
             save_aborted(tx, decision, was=was, now=self._clock())
             if instance is None and decision.aborted:
-                entry = audited(
-                    *(channel, AuditedAction.ABORT_BATCH),
+                audit_store.add(
+                    *(tx, channel, AuditedAction.ABORT_BATCH),
                     by=by,
                     at=self._clock(),
                     target=batch.key,
@@ -260,7 +259,6 @@ class Ledgers:
                     old={f"batch of {batch.owner}": str(BatchState.OPEN)},
                     new={f"batch of {batch.owner}": str(BatchState.ABORTED)},
                 )
-                audit_store.add(tx, entry)
         self._publish(decision.ledger)
         batch = decision.aborted[0] if decision.aborted else batch
         return BatchInTopic(batch=batch, topic_id=was.topic_id)
@@ -307,7 +305,7 @@ class Ledgers:
     def _channel(self, tx: WriteTransaction, name: str, uid: str) -> Channel:
         """Return the channel, locked against deletion until `tx` ends."""
         store.share_channels(tx, [uid])
-        channel = require_ledger(name, channels_store.find(tx, name), uid)
+        channel = require_ledger(tx, name, uid)
         if channel.topic.id is None:
             require_usable(channel, writes=False)
         return channel
@@ -357,9 +355,9 @@ def save_aborted(
     store.save(tx, decision.ledger, was=was, now=now)
 
 
-def require_ledger(name: str, channel: Channel | None, uid: str | None) -> Channel:
+def require_ledger(tx: ReadTransaction, name: str, uid: str | None) -> Channel:
     """Return the channel; raises ChannelNotFound, UidMismatch, and NoLedger without batches."""
-    channel = require_channel(name, channel, uid)
+    channel = find_channel(tx, name, uid)
     if channel.spec.delivery is not Delivery.EXACTLY_ONCE:
         raise NoLedger(
             f"The channel {name!r} has the delivery at_least_once, so it has no batches: write "

@@ -21,7 +21,7 @@ from sluiceway_gateway.db.schema import (
     ledgers,
     visible_runs,
 )
-from sluiceway_gateway.db.statements import PreparedDml, by_dialect, chunks
+from sluiceway_gateway.db.statements import PreparedDml, by_dialect, columns_of, upsert
 from sluiceway_gateway.errors import ConcurrentChange
 from sluiceway_gateway.ledger.model import Interval, Ledger, Runs
 from sluiceway_gateway.ledger.repairing import LostRecords, Repair
@@ -54,25 +54,19 @@ _SAVE = (
 )
 
 
-def _raise_ends(insert: Any) -> PreparedDml:
-    statement = insert(ledger_partitions)
-    new = statement.excluded
-    upsert = statement.on_conflict_do_update(
-        index_elements=["channel_uid", "partition"],
-        set_={each: new[each] for each in ("visible_end", "stable", "lost_from")},
-        where=(ledger_partitions.c.visible_end <= new.visible_end)
+_RAISE_ENDS = upsert(
+    ledger_partitions,
+    ("channel_uid", "partition"),
+    where=lambda new: (
+        (ledger_partitions.c.visible_end <= new.visible_end)
         & (ledger_partitions.c.stable <= new.stable)
         # Only a repair forgets that records are lost.
         & (
             ledger_partitions.c.lost_from.is_(None)
             | (new.lost_from <= ledger_partitions.c.lost_from)
-        ),
-    )
-    columns = ["channel_uid", "partition", "visible_end", "stable", "lost_from"]
-    return PreparedDml(upsert, columns=columns)
-
-
-_RAISE_ENDS = by_dialect(_raise_ends)
+        )
+    ),
+)
 
 
 def share_channels(tx: WriteTransaction, uids: Iterable[str]) -> set[str]:
@@ -146,41 +140,32 @@ def save(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) ->
             "new_partitions": ledger.partitions,
         },
     ).rowcount
-    rows = [
-        {
-            "channel_uid": was.channel_uid,
-            "partition": partition,
-            "visible_end": end,
-            "stable": ledger.stable.get(partition, 0),
-            "lost_from": ledger.lost_from.get(partition),
-        }
-        for partition, end in ledger.visible_end.items()
-        if (end, ledger.stable.get(partition, 0), ledger.lost_from.get(partition))
-        != (
-            was.visible_end.get(partition),
-            was.stable.get(partition, 0),
-            was.lost_from.get(partition),
-        )
-    ]
-    raised = tx.run_each(_RAISE_ENDS[tx.dialect], rows)
+    ends = [_ends(ledger, each) for each in ledger.visible_end]
+    rows = [each for each in ends if each != _ends(was, each["partition"])]
+    raised = tx.run_each(_RAISE_ENDS, rows)
     require_held(saved == 1 and raised == len(rows), "ledger")
     keep_snapshots(tx, ledger, was=was, now=now)
 
 
+def _ends(ledger: Ledger, partition: int) -> dict[str, Any]:
+    """Return the row of a partition's ends."""
+    return {
+        "channel_uid": ledger.channel_uid,
+        "partition": partition,
+        "visible_end": ledger.visible_end.get(partition),
+        "stable": ledger.stable.get(partition, 0),
+        "lost_from": ledger.lost_from.get(partition),
+    }
+
+
 def keep_snapshots(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) -> None:
     """Store `stable` under each number since `was`."""
-    stable = document_of(ledger.stable)
     snapshots = [
-        {"channel_uid": was.channel_uid, "number": number, "at": now, "stable": stable}
+        {"channel_uid": was.channel_uid, "number": number, "at": now, "stable": ledger.stable}
         for number in range(was.number + 1, ledger.number + 1)
     ]
     if snapshots:
         tx.execute(ledger_snapshots.insert(), snapshots)
-
-
-def document_of(values: Mapping[int, int]) -> dict[str, int]:
-    """Return numbers by partition as JSON."""
-    return {str(each): value for each, value in sorted(values.items())}
 
 
 def numbers_of(document: Mapping[str, int]) -> dict[int, int]:
@@ -205,7 +190,8 @@ _RUNS = (
     )
     .order_by(visible_runs.c.end_offset)
 )
-_SOME_RUNS = _RUNS.where(visible_runs.c.first_offset < bindparam("stable")).limit(bindparam("most"))
+_RUNS_BETWEEN = _RUNS.where(visible_runs.c.first_offset < bindparam("end")).limit(bindparam("most"))
+_LAST_RUNS_BETWEEN = _RUNS_BETWEEN.order_by(None).order_by(visible_runs.c.end_offset.desc())
 _REMOVE_RUN = PreparedDml(
     delete(visible_runs).where(
         *(visible_runs.c[name] == bindparam(f"the_{name}") for name in visible_runs.c.keys())  # noqa: SIM118
@@ -255,11 +241,30 @@ def runs_slice(
     """
     found: dict[int, Sequence[Interval]] = {}
     for partition, start in sorted(starts.items()):
-        end = stable.get(partition, 0)
-        values = {"uid": uid, "partition": partition, "least": start + 1, "most": limit + 1}
-        rows = tx.execute(_SOME_RUNS, {**values, "stable": end}) if start < end else ()
-        found[partition] = _intervals(rows)
+        bounds = {partition: Interval(start, stable.get(partition, 0))}
+        found |= runs_between(tx, uid, bounds, limit=limit + 1)
         limit = max(0, limit - len(found[partition]))
+    return found
+
+
+def runs_between(
+    tx: ReadTransaction,
+    uid: str,
+    bounds: Mapping[int, Interval],
+    *,
+    limit: int,
+    newest: bool = False,
+) -> dict[int, list[Interval]]:
+    """Return the runs that have offsets within the bounds, by partition, the lowest first.
+
+    Of each partition, at most `limit`: the first ones, or the last if `newest`.
+    """
+    found: dict[int, list[Interval]] = {}
+    for partition, (first, end) in bounds.items():
+        values = {"uid": uid, "partition": partition, "least": first + 1, "end": end, "most": limit}
+        statement = _LAST_RUNS_BETWEEN if newest else _RUNS_BETWEEN
+        runs = _intervals(tx.execute(statement, values)) if first < end else []
+        found[partition] = runs[::-1] if newest else runs
     return found
 
 
@@ -334,14 +339,15 @@ def number_at(tx: ReadTransaction, uid: str, at: datetime) -> int:
     return tx.execute(statement).scalar_one() or 0
 
 
+_TAGS = select(ledgers.c.channel_uid, ledgers.c.number, ledgers.c.halted).where(
+    ledgers.c.channel_uid.in_(bindparam("uids", expanding=True))
+)
+
+
 def tags(tx: ReadTransaction, uids: Sequence[str]) -> dict[str, tuple[int, bool]]:
     """Return, by channel, the ledger's number and whether it is halted."""
-    found: dict[str, tuple[int, bool]] = {}
-    for part in chunks(uids):
-        statement = select(ledgers.c.channel_uid, ledgers.c.number, ledgers.c.halted)
-        for row in tx.execute(statement.where(ledgers.c.channel_uid.in_(part))):
-            found[row.channel_uid] = (row.number, row.halted is not None)
-    return found
+    rows = tx.in_parts(_TAGS, uids=uids)
+    return {row.channel_uid: (row.number, row.halted is not None) for row in rows}
 
 
 _TOPICS = (
@@ -396,15 +402,8 @@ def save_repair(
     keep_snapshots(tx, repaired, was=was, now=now)
     tx.execute(
         ledger_repairs.insert(),
-        {
-            "channel_uid": was.channel_uid,
-            "number": repair.number,
-            "at": repair.at,
-            "by": repair.by,
-            "reason": repair.reason,
-            "cause": repair.cause,
-            "lost": [vars(each) for each in repair.lost],
-        },
+        vars(repair)
+        | {"channel_uid": was.channel_uid, "lost": [vars(each) for each in repair.lost]},
     )
 
 
@@ -425,11 +424,5 @@ def given_up(tx: ReadTransaction, uid: str) -> dict[int, list[Interval]]:
 
 
 def _repair_of(row: Row[Any]) -> Repair:
-    return Repair(
-        number=row.number,
-        at=row.at,
-        by=row.by,
-        reason=row.reason,
-        cause=row.cause,
-        lost=tuple(LostRecords(**each) for each in row.lost),
-    )
+    lost = tuple(LostRecords(**each) for each in row.lost)
+    return Repair(**columns_of(row, Repair) | {"lost": lost})

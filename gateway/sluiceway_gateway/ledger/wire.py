@@ -2,21 +2,21 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, GroupName, PartitionText
 from sluiceway_gateway.errors import InvalidManifest, InvalidRequest, Violation
-from sluiceway_gateway.http.json import time_json
-from sluiceway_gateway.http.params import INT64_MAX
+from sluiceway_gateway.http.json import body_of
+from sluiceway_gateway.http.params import INT64_MAX, each_once
 from sluiceway_gateway.ledger.model import LEASE, Batch, Manifest, manifest_of
 from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets
-from sluiceway_gateway.ledger.repairing import Repair
-from sluiceway_gateway.ledger.service import CommittedBatch, PositionChange
+from sluiceway_gateway.ledger.service import BatchInTopic, CommittedBatch, PositionChange
 from sluiceway_gateway.offsets.model import Commit, Position
 
 MAX_INTERVALS = 10_000
@@ -58,10 +58,7 @@ Numbers = dict[PartitionText, Count]
 StateName = Literal["open", "committed", "aborted"]
 
 
-def _each_once(partitions: list[int] | None) -> list[int] | None:
-    if partitions is not None and len(set(partitions)) != len(partitions):
-        raise ValueError("each partition may be given once")
-    return partitions
+_ONCE = "each partition may be given once"
 
 
 class BatchPost(RequestModel):
@@ -73,24 +70,22 @@ class BatchPost(RequestModel):
     instance: BatchText = Field(description="Of the owner: one run, or one writer")
     takeover: bool = Field(default=False, description="Abort batches of other instances")
     ordinal: Count | None = Field(default=None, description="Position in a stream of batches")
-    partitions: Annotated[
-        list[Annotated[int, Field(ge=0, lt=MAX_PARTITIONS)]] | None,
-        Field(min_length=1, max_length=MAX_PARTITIONS),
-        AfterValidator(_each_once),
-    ] = Field(default=None, description="The partitions that are written to; null: any")
+    partitions: (
+        Annotated[
+            list[Annotated[int, Field(ge=0, lt=MAX_PARTITIONS)]],
+            Field(min_length=1, max_length=MAX_PARTITIONS),
+            each_once(int, _ONCE),
+        ]
+        | None
+    ) = Field(default=None, description="The partitions that are written to; null: any")
     own_key: bool = Field(default=False, description="Only this instance uses the key")
     lease_ms: LeaseMs = None
 
     def request(self) -> OpenRequest:
         """Return the request."""
         return OpenRequest(
-            key=self.key,
-            owner=self.owner,
-            instance=self.instance,
-            takeover=self.takeover,
-            ordinal=self.ordinal,
+            **self.model_dump(exclude={"uid", "partitions", "lease_ms"}),
             partitions=None if self.partitions is None else tuple(sorted(self.partitions)),
-            own_key=self.own_key,
             lease=lease_of(self.lease_ms),
         )
 
@@ -132,7 +127,11 @@ class PositionsPost(RequestModel):
     epoch: int = Field(ge=1, le=INT64_MAX)
     generation: int = Field(ge=1, le=INT64_MAX)
     number: int = Field(ge=1, le=INT64_MAX, description="Counts the endpoint's commits, from 1")
-    positions: list[PositionMove] = Field(min_length=1, max_length=MAX_PARTITIONS)
+    positions: Annotated[
+        list[PositionMove],
+        Field(min_length=1, max_length=MAX_PARTITIONS),
+        each_once(attrgetter("partition"), _ONCE),
+    ]
 
 
 class CommitPost(RequestModel):
@@ -306,11 +305,8 @@ def checked_manifest(intervals: Mapping[str, list[list[int]]]) -> Manifest:
 
 def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> PositionChange:
     """Return the change of positions; by default of the batch's own channel and topic."""
-    partitions = [each.partition for each in body.positions]
-    if len(set(partitions)) != len(partitions):
-        raise malformed("/positions/positions", "each partition may be given once")
     if body.channel is not None and (body.uid is None or body.topic_id is None):
-        raise malformed("/positions", "a channel is given with its uid and topic_id")
+        raise InvalidRequest.at("/positions", "a channel is given with its uid and topic_id")
     moved = tuple(_position(each.partition, each.to) for each in body.positions)
     return PositionChange(
         commit=Commit(
@@ -332,119 +328,43 @@ def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> 
 
 
 def _position(partition: int, place: PlacePut) -> Position:
-    return Position(
-        partition=partition, offset=place.offset, record=place.record, metadata=place.metadata
-    )
+    return Position(partition=partition, **vars(place))
 
 
-def malformed(pointer: str, message: str) -> InvalidRequest:
-    """Return the error for a value at `pointer`."""
-    return InvalidRequest.malformed([Violation(pointer=pointer, message=message)])
-
-
-def batch_json(batch: Batch, topic_id: str) -> dict[str, Any]:
+def batch_json(found: BatchInTopic) -> dict[str, Any]:
     """Return the JSON of a batch."""
-    return {
-        "id": batch.id,
-        "key": batch.key,
-        "owner": batch.owner,
-        "epoch": batch.epoch,
-        "state": batch.state,
-        "begin": _numbers_json(batch.begin),
-        "number": batch.number,
-        "records": batch.records,
-        "counts": None if batch.counts is None else _numbers_json(batch.counts),
-        "lease_until": time_json(batch.lease_until),
-        "cause": batch.cause,
-        "topic_id": topic_id,
-    }
+    return body_of(BatchBody, found.batch, topic_id=found.topic_id)
 
 
 def commit_json(committed: CommittedBatch) -> dict[str, Any]:
     """Return the JSON of a commit."""
     batch = committed.batch
-    return {
-        "id": batch.id,
-        "state": batch.state,
-        "number": batch.number,
-        "stable": _numbers_json(committed.stable),
-        "committed_at": _time_json(batch.ended_at),
-    }
-
-
-def lease_json(batch: Batch) -> dict[str, Any]:
-    """Return the JSON of a batch's lease."""
-    return {
-        "id": batch.id,
-        "state": batch.state,
-        "lease_until": time_json(batch.lease_until),
-    }
+    return body_of(CommitBody, batch, stable=committed.stable, committed_at=batch.ended_at)
 
 
 def committed_json(found: VisibleOffsets) -> dict[str, Any]:
     """Return the JSON of visible runs, with each partition of the channel."""
     nothing = dict.fromkeys(range(found.partitions), 0)
-    return {
-        "uid": found.uid,
-        "topic_id": found.topic_id,
-        "number": found.number,
-        "stable": _numbers_json({**nothing, **found.stable}),
-        "visible_end": _numbers_json({**nothing, **found.visible_end}),
-        "runs": {str(each): runs for each, runs in sorted(found.runs.items())},
-        "truncated": _numbers_json(found.truncated),
-        "open": open_json(found.open),
-        "halted": found.halted,
-        "repaired": found.repaired,
-        "given_up": {str(each): lost for each, lost in sorted(found.given_up.items())},
-    }
+    return body_of(
+        VisibleOffsetsBody,
+        found,
+        stable={**nothing, **found.stable},
+        visible_end={**nothing, **found.visible_end},
+        open=open_json(found.open),
+    )
 
 
 def commits_json(found: CommitList) -> dict[str, Any]:
     """Return the JSON of ended and open batches."""
     return {
         "commits": [
-            {
-                "number": each.number,
-                "kind": each.ending,
-                "id": each.id,
-                "key": each.key,
-                "owner": each.owner,
-                "state": each.state,
-                "records": each.records,
-                "cause": each.cause,
-                "at": _time_json(each.ended_at),
-                "opened_at": time_json(each.opened_at),
-            }
-            for each in found.ended
+            body_of(EndBody, each, kind=each.ending, at=each.ended_at) for each in found.ended
         ],
-        "repairs": [repair_json(each) for each in found.repairs],
+        "repairs": [body_of(RepairBody, each) for each in found.repairs],
         "open": open_json(found.open),
     }
 
 
-def repair_json(repair: Repair) -> dict[str, Any]:
-    """Return the JSON of a repair."""
-    lost = [vars(each) for each in repair.lost]
-    return {**vars(repair), "at": time_json(repair.at), "lost": lost}
-
-
 def open_json(batches: Iterable[Batch]) -> list[dict[str, Any]]:
     """Return the JSON of open batches."""
-    return [
-        {
-            "id": each.id,
-            "key": each.key,
-            "owner": each.owner,
-            "since": time_json(each.opened_at),
-            "begin": _numbers_json(each.begin),
-        }
-        for each in batches
-    ]
-
-
-def _numbers_json(numbers: Mapping[int, int]) -> dict[str, int]:
-    return {str(each): numbers[each] for each in sorted(numbers)}
-
-
-def _time_json(moment: datetime | None) -> str | None:
-    return None if moment is None else time_json(moment)
+    return [body_of(OpenBatchBody, each, since=each.opened_at) for each in batches]

@@ -6,15 +6,15 @@ during a call to Kafka, and no channel is closed while Kafka is unavailable.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited, fields_of
+from sluiceway_gateway.audit.model import AuditedAction, fields_of
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, sources
-from sluiceway_gateway.clock import Clock
+from sluiceway_gateway.clock import Clock, clocks_apart
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import store as endpoints_store
@@ -77,14 +77,14 @@ class TtlReaper:
         self._monotonic = monotonic
         self._seen: dict[str, _TopicEnds] = {}
         self._asked_s: dict[str, float] = {}
-        self._apart = self._clocks_apart()
+        self._apart = clocks_apart(self._clock, self._monotonic)
 
     def run_once(self) -> IdleCounts:
         """Check each channel with an idle limit once; raises DatabaseUnavailable."""
         now = self._clock()
         with self._database.scan() as tx:
             found = last_uses(tx)
-        apart = self._clocks_apart()
+        apart = clocks_apart(self._clock, self._monotonic)
         if apart - self._apart > _CLOCK_JUMP:
             found = self._postpone(found, apart - self._apart)
         self._apart = apart
@@ -117,10 +117,6 @@ class TtlReaper:
             with self._database.write() as tx:
                 for each in some:
                     record_use(tx, each.channel.uid, each.used_at, interval=interval)
-
-    def _clocks_apart(self) -> timedelta:
-        """Return the difference of the wall clock and the monotonic clock."""
-        return self._clock() - datetime.fromtimestamp(0, UTC) - timedelta(seconds=self._monotonic())
 
     def _postpone(self, found: list[LastUse], by: timedelta) -> list[LastUse]:
         """Move all last uses forward, and return them."""
@@ -176,15 +172,14 @@ class TtlReaper:
             cause = f"{what}: not used since {since}"
             add_events(tx, [Event(channel_uid=held.uid, at=now, cause=cause, by="gateway")])
             closes = updated.phase is Phase.CLOSED
-            entry = audited(
-                *(updated, AuditedAction.CLOSE if closes else AuditedAction.DELETE),
+            audit_store.add(
+                *(tx, updated, AuditedAction.CLOSE if closes else AuditedAction.DELETE),
                 by=None,
                 at=now,
                 reason=cause,
                 old=fields_of(present.channel),
                 new=fields_of(updated),
             )
-            audit_store.add(tx, entry)
             endpoints_store.revise(tx, [held.uid])
             channels_store.save(
                 tx, updated, was=present.channel, from_phases=sources(updated.phase)

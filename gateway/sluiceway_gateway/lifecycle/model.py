@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from sluiceway_gateway.channels.change import deleted, require_changeable
-from sluiceway_gateway.channels.model import Channel, Condition, Phase, may_become, with_condition
+from sluiceway_gateway.channels.model import Channel, Phase, may_become
 from sluiceway_gateway.errors import ChannelNotReady
 from sluiceway_gateway.kafka.model import Watermarks
 
@@ -140,7 +140,7 @@ def closing(channel: Channel, present: ChannelUsage, *, force: bool, now: dateti
     if present.is_finished:
         return _drained(channel, now=now)
     message = "The channel is closing."
-    waits = _with_condition(channel, "Ready", "True", "Closing", message, now)
+    waits = channel.with_condition("Ready", "True", "Closing", message, now)
     waits = replace(waits, phase=Phase.CLOSING, revision=channel.revision + 1)
     return _waiting(waits, present, None, now=now)
 
@@ -170,8 +170,8 @@ def drained(
 def closed(channel: Channel, *, reason: str, message: str, now: datetime) -> Channel:
     """Close the channel regardless of open endpoints."""
     readable = "The channel is closed: its records can be read, but new writers are refused."
-    ready = _with_condition(channel, "Ready", "True", "Closed", readable, now)
-    done = _with_condition(ready, "Drained", "True", reason, message, now)
+    ready = channel.with_condition("Ready", "True", "Closed", readable, now)
+    done = ready.with_condition("Drained", "True", reason, message, now)
     return replace(done, phase=Phase.CLOSED, revision=channel.revision + 1)
 
 
@@ -197,21 +197,7 @@ def _waiting(
         left = unread(present.groups, marks, idle_members=False)
         reason, what = "Unread", listed(left)
     message = f"{what}. It is closed after that, or at once with force."
-    return _with_condition(channel, "Drained", "False", reason, message, now)
-
-
-def _with_condition(
-    channel: Channel,
-    type_: str,
-    status: Literal["True", "False"],
-    reason: str,
-    message: str,
-    now: datetime,
-) -> Channel:
-    condition = Condition(
-        type=type_, status=status, reason=reason, message=message, last_transition_at=now
-    )
-    return replace(channel, conditions=with_condition(channel.conditions, condition))
+    return channel.with_condition("Drained", "False", reason, message, now)
 
 
 IDLE = "Idle"
@@ -262,7 +248,7 @@ def apply_idle_limit(
     shut = closed(
         channel, reason=IDLE, message="The channel was closed because it was not used.", now=now
     )
-    return _with_condition(shut, IDLE, "True", reason, message, now)
+    return shut.with_condition(IDLE, "True", reason, message, now)
 
 
 def _before(
@@ -301,7 +287,7 @@ def _remains(channel: Channel, used_at: datetime, removed_at: datetime) -> str:
 def _announced(
     channel: Channel, status: Literal["True", "False"], reason: str, message: str, *, now: datetime
 ) -> Channel:
-    updated = _with_condition(channel, IDLE, status, reason, message, now)
+    updated = channel.with_condition(IDLE, status, reason, message, now)
     return channel if updated == channel else replace(updated, revision=channel.revision + 1)
 
 

@@ -19,6 +19,7 @@ from sluiceway_gateway.db.schema import (
     visible_runs,
 )
 from sluiceway_gateway.endpoints.model import ANONYMOUS, OPEN, Health, Mode, Role
+from sluiceway_gateway.endpoints.store import LIVES
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.ledger.model import BatchState
@@ -152,12 +153,7 @@ def _place(row: Row[Any]) -> str:
 USE_INTERVAL = timedelta(minutes=1)
 
 _OWN = endpoints.c.channel_uid == channels.c.uid
-_LIVING = exists().where(
-    _OWN,
-    ~endpoints.c.superseded,
-    endpoints.c.state.in_([str(each) for each in sorted(OPEN)]),
-    endpoints.c.health != str(Health.LOST),
-)
+_LIVING = exists().where(_OWN, LIVES)
 _CHANGED = select(func.max(endpoints.c.changed_at)).where(_OWN).scalar_subquery()
 _LAST_COMMITTED = (
     select(func.max(positions.c.committed_at))

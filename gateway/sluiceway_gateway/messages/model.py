@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal
 
-from sluiceway_gateway.errors import InvalidRequest, Violation
+from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.ledger.model import Interval
 
 MAX_MESSAGES = 500
@@ -369,9 +369,4 @@ def shortened(value: Any, characters: int) -> tuple[Any, list[str]]:
 def no_partition(pointer: str, partition: int, partitions: int) -> InvalidRequest:
     """Return the error for a partition that the channel does not have."""
     message = f"there is no partition {partition}; the channel has {partitions}, from 0 on"
-    return malformed(pointer, message)
-
-
-def malformed(pointer: str, message: str) -> InvalidRequest:
-    """Return the error for one part of a request."""
-    return InvalidRequest.malformed([Violation(pointer=pointer, message=message)])
+    return InvalidRequest.at(pointer, message)

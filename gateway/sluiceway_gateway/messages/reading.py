@@ -8,17 +8,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
-from sluiceway_gateway.channels.service import require_channel, require_usable
+from sluiceway_gateway.channels.service import find_channel, require_usable
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import ChannelNotReady, KafkaUnavailable
+from sluiceway_gateway.errors import ChannelNotReady, InvalidRequest, KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.kafka.reading import window_reader
 from sluiceway_gateway.ledger import store as ledger_store
 from sluiceway_gateway.ledger.model import Interval
-from sluiceway_gateway.messages import store
 from sluiceway_gateway.messages.model import (
     MAX_PARTITIONS,
     READ_S,
@@ -28,7 +26,6 @@ from sluiceway_gateway.messages.model import (
     StartPoint,
     clipped,
     holds,
-    malformed,
     no_partition,
 )
 from sluiceway_gateway.schemas import store as schemas_store
@@ -84,7 +81,7 @@ class MessageReads:
         InvalidRequest for a partition or an offset out of range.
         """
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), None)
+            channel = find_channel(tx, name)
             versions = schemas_store.versions(tx, channel.uid)
         require_usable(channel, writes=False)
         partitions = require_same_topic(self._kafka, channel)
@@ -178,7 +175,7 @@ class MessageReads:
                         else Interval(max(first, at[each]), end)
                         for each, (first, end) in parts.items()
                     }
-                    runs = store.runs_between(
+                    runs = ledger_store.runs_between(
                         tx, channel.uid, ahead, limit=_MAX_RUNS, newest=newest
                     )
         return {
@@ -225,7 +222,7 @@ class MessageReads:
             offsets[each.partition].append(each.offset)
         bounds = {each: Interval(min(found), max(found) + 1) for each, found in offsets.items()}
         with self._database.read() as tx:
-            runs = store.runs_between(tx, channel.uid, bounds, limit=_MAX_RUNS)
+            runs = ledger_store.runs_between(tx, channel.uid, bounds, limit=_MAX_RUNS)
 
         def listed(message: ReadMessage) -> bool | None:
             found = runs[message.partition]
@@ -293,4 +290,4 @@ def _require_offset(partition: int, offset: int, marks: Watermarks) -> None:
         f"this offset of partition {partition} {which}: messages begin at {begin}, and the next "
         f"one will have {end}"
     )
-    raise malformed("query:offset", message)
+    raise InvalidRequest.at("query:offset", message)

@@ -16,7 +16,7 @@ from sluiceway.records import to_batches, to_records
 from sluiceway.records.json_values import json_value, records_from_json
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels.model import Format, SchemaVersion
-from sluiceway_gateway.errors import InvalidRequest, Violation
+from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.messages.model import MAX_RECORDS
 
 __all__ = ["EncodedMessage", "MessageContent", "MessageDecoder", "encode", "partition_of"]
@@ -108,10 +108,10 @@ def encode(
     except InvalidRecord as error:
         reason = error.public_reason or "it does not fit the schema"
         where = f"field {error.schema_path}: " if error.schema_path else ""
-        raise _refused(error.index, f"{where}{reason}") from None
+        raise InvalidRequest.at(f"/records/{error.index}", f"{where}{reason}") from None
     except RecordTooLarge as error:
-        raise _refused(
-            error.index,
+        raise InvalidRequest.at(
+            f"/records/{error.index}",
             f"its message takes {error.size_bytes:,} bytes, and the channel's messages have at "
             f"most {error.limit_bytes:,}; make it smaller, or raise max.message.bytes",
         ) from None
@@ -122,7 +122,3 @@ def _count(format_: Format, value: bytes | None) -> int:
     if format_ is not Format.ARROW or value is None:
         return 1
     return Envelope.unpack(value).records
-
-
-def _refused(index: int, message: str) -> InvalidRequest:
-    return InvalidRequest.malformed([Violation(pointer=f"/records/{index}", message=message)])

@@ -1,7 +1,6 @@
 """JSON of messages: parameters, request bodies and responses."""
 
 import base64
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -10,15 +9,14 @@ from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import MAX_PARTITIONS, Format
 from sluiceway_gateway.channels.wire import RequestModel, Uid
-from sluiceway_gateway.http.json import time_json
+from sluiceway_gateway.errors import InvalidRequest
+from sluiceway_gateway.http.json import body_of, time_json
 from sluiceway_gateway.http.params import INT64_MAX, Time
 from sluiceway_gateway.ledger.wire import BatchText
 from sluiceway_gateway.messages.model import (
     MAX_MESSAGES,
-    PartitionView,
     StartPoint,
     cursor_of,
-    malformed,
     shortened,
     start_of_cursor,
 )
@@ -78,14 +76,18 @@ def start_point(
     named += ["start"] if start == "earliest" else []
     if len(named) > 1 or (cursor is not None and partition is not None):
         second = named[1] if len(named) > 1 else "partition"
-        raise malformed(f"query:{second}", f"not together with {named[0]}; give one of them")
+        raise InvalidRequest.at(
+            f"query:{second}", f"not together with {named[0]}; give one of them"
+        )
     if offset is not None and partition is None:
-        raise malformed("query:offset", "an offset is one of a partition; give partition too")
+        raise InvalidRequest.at(
+            "query:offset", "an offset is one of a partition; give partition too"
+        )
     if cursor is None:
         return StartPoint(newest_first=not named, partition=partition, offset=offset, since=since)
     found = start_of_cursor(cursor)
     if found is None:
-        raise malformed(
+        raise InvalidRequest.at(
             "query:cursor", "not a cursor of messages; use next_cursor of the previous response"
         )
     return found
@@ -198,20 +200,14 @@ class MessagesPost(RequestModel):
 
     def request(self) -> WriteRequest:
         """Return the request. Raises InvalidRequest for a number of more than 64 bits."""
-        return WriteRequest(
-            records=self.records,
-            uid=self.uid,
-            partition=self.partition,
-            key=_key_bytes(self.key),
-            batch_key=self.batch_key,
-        )
+        return WriteRequest(**vars(self) | {"key": _key_bytes(self.key)})
 
 
 def _key_bytes(key: str | int | None) -> bytes | None:
     if key is None or isinstance(key, str):
         return None if key is None else key.encode()
     if not -(2**63) <= key < 2**63:
-        raise malformed("/key", "a number of at most 64 bits, or a text")
+        raise InvalidRequest.at("/key", "a number of at most 64 bits, or a text")
     return key.to_bytes(8, "big", signed=True)
 
 
@@ -248,7 +244,7 @@ def page_json(page: MessagePage) -> dict[str, Any]:
         "items": [
             _message_json(each, page.channel.spec.format, characters) for each in page.messages
         ],
-        "partitions": [_partition_json(each) for each in page.partitions],
+        "partitions": [body_of(MessagePartitionBody, each) for each in page.partitions],
         "partitions_left_out": page.left_out,
         "partitions_unavailable": page.unavailable,
         "incomplete": None
@@ -266,23 +262,7 @@ def written_json(written: WrittenMessages) -> dict[str, Any]:
             {"partition": partition, "offset": offset, "records": records}
             for partition, offset, records in written.messages
         ],
-        "batch": None
-        if batch is None
-        else {
-            "id": batch.id,
-            "key": batch.key,
-            "number": batch.number,
-            "replayed": written.replayed,
-        },
-    }
-
-
-def _partition_json(view: PartitionView) -> Mapping[str, Any]:
-    return {
-        "partition": view.partition,
-        "begin_offset": view.begin_offset,
-        "end_offset": view.end_offset,
-        "stable_offset": view.stable_offset,
+        "batch": batch and body_of(WrittenBatchBody, batch, replayed=written.replayed),
     }
 
 

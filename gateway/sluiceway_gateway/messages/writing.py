@@ -11,20 +11,20 @@ from typing import Any
 import structlog
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, audited
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
 from sluiceway_gateway.channels.service import Channels, require_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import DatabaseUnavailable, SluicewayGatewayError
+from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest, SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import NewMessage
 from sluiceway_gateway.ledger.committing import CommitRequest
 from sluiceway_gateway.ledger.model import LEASE, Batch, BatchState, Interval, digest_of
 from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.service import Ledgers
-from sluiceway_gateway.messages.model import malformed, no_partition
+from sluiceway_gateway.messages.model import no_partition
 from sluiceway_gateway.messages.reading import require_same_topic
 
 _log = structlog.get_logger(__name__)
@@ -88,7 +88,9 @@ class MessageWrites:
         require_channel(name, channel, request.uid)
         exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
         if request.batch_key is not None and not exact:
-            raise malformed("/batch_key", "only channels with the delivery exactly_once have it")
+            raise InvalidRequest.at(
+                "/batch_key", "only channels with the delivery exactly_once have it"
+            )
         messages = self._encoded(channel, versions, request)
         require_same_topic(self._kafka, channel)
         if exact:
@@ -103,21 +105,20 @@ class MessageWrites:
         offsets: defaultdict[int, list[int]] = defaultdict(list)
         for partition, offset, _ in written.messages:
             offsets[partition].append(offset)
-        entry = audited(
-            *(channel, AuditedAction.WRITE_MESSAGES),
-            by=principal,
-            at=self._clock(),
-            target=None if written.batch is None else written.batch.key,
-            new={
-                f"partition {each}": f"offset {found[0]}"
-                if len(found) == 1
-                else f"offsets {found[0]} to {found[-1]}"
-                for each, found in sorted(offsets.items())
-            },
-        )
         try:
             with self._database.write() as tx:
-                audit_store.add(tx, entry)
+                audit_store.add(
+                    *(tx, channel, AuditedAction.WRITE_MESSAGES),
+                    by=principal,
+                    at=self._clock(),
+                    target=None if written.batch is None else written.batch.key,
+                    new={
+                        f"partition {each}": f"offset {found[0]}"
+                        if len(found) == 1
+                        else f"offsets {found[0]} to {found[-1]}"
+                        for each, found in sorted(offsets.items())
+                    },
+                )
         except DatabaseUnavailable as error:
             # The messages are in Kafka: a repeat would write them again.
             _log.warning(

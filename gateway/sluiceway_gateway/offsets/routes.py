@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Iterable
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import Precondition
@@ -17,9 +18,16 @@ from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, PositionBody
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
-from sluiceway_gateway.http.json import json_response, text_of, time_json
+from sluiceway_gateway.http.json import body_of, json_response, text_of, time_json
 from sluiceway_gateway.http.middleware import unless_disconnected
-from sluiceway_gateway.http.params import INT64_MAX, IdempotencyKey, Name, Wait, request_of
+from sluiceway_gateway.http.params import (
+    INT64_MAX,
+    IdempotencyKey,
+    Name,
+    Wait,
+    each_once,
+    request_of,
+)
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit, Committed, Position
@@ -52,15 +60,8 @@ class PositionPut(RequestModel):
     )
 
 
-def _each_once(positions: list[PositionPut]) -> list[PositionPut]:
-    if len({each.partition for each in positions}) != len(positions):
-        raise ValueError("each partition may be given once")
-    return positions
-
-
-Positions = Annotated[
-    list[PositionPut], Field(min_length=1, max_length=MAX_PARTITIONS), AfterValidator(_each_once)
-]
+_EACH_ONCE = each_once(attrgetter("partition"), "each partition may be given once")
+Positions = Annotated[list[PositionPut], Field(min_length=1, max_length=MAX_PARTITIONS), _EACH_ONCE]
 
 
 class CommitPut(RequestModel):
@@ -208,12 +209,8 @@ def reset(
         name,
         group,
         Reset(
+            **body.model_dump(exclude={"uid", "positions"}),
             positions=None if body.positions is None else _positions_of(body.positions),
-            topic_id=body.topic_id,
-            index=body.index,
-            generation=body.generation,
-            reason=body.reason,
-            force=body.force,
         ),
         uid=body.uid,
         principal=principal,
@@ -228,21 +225,11 @@ def reset(
 
 
 def _positions_of(given: Iterable[PositionPut]) -> tuple[Position, ...]:
-    return tuple(
-        Position(
-            partition=each.partition,
-            offset=each.offset,
-            record=each.record,
-            metadata=each.metadata,
-        )
-        for each in given
-    )
+    return tuple(Position(**vars(each)) for each in given)
 
 
 def _report_json(report: GroupReport) -> dict[str, Any]:
-    resets = [
-        {"at": time_json(each.at), "by": each.by, "reason": each.cause} for each in report.resets
-    ]
+    resets = [body_of(ResetBody, each, reason=each.cause) for each in report.resets]
     return _group_json(report.group, report.positions) | {"resets": resets}
 
 
@@ -267,7 +254,7 @@ def _committed_json(member: int, committed: Committed) -> dict[str, Any]:
     }
 
 
-Before = Annotated[list[PositionPut], Field(max_length=MAX_PARTITIONS), AfterValidator(_each_once)]
+Before = Annotated[list[PositionPut], Field(max_length=MAX_PARTITIONS), _EACH_ONCE]
 
 
 class AdvancePost(RequestModel):
@@ -369,11 +356,7 @@ async def passed(
         await authenticate(request, gateway.tokens)
     # None if the client has disconnected.
     result = found or AckResult(known=False, missing=())
+    missing = result.missing
     return json_response(
-        {
-            "passed": result.passed,
-            "known": result.known,
-            "lacking": len(result.missing),
-            "missing": result.missing[:_SHOWN],
-        }
+        body_of(PassedBody, result, lacking=len(missing), missing=missing[:_SHOWN])
     )

@@ -1,21 +1,19 @@
 """Positions of groups: read, commit, reset, advance, wait for acknowledgement."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 
 from anyio import to_thread
 
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, Scalar, audited
+from sluiceway_gateway.audit.model import AuditedAction, Scalar
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.batching import Batcher
-from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.channels.service import require_channel
+from sluiceway_gateway.channels.service import find_channel, hold_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
@@ -24,7 +22,6 @@ from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role
 from sluiceway_gateway.errors import (
-    DatabaseUnavailable,
     EndpointNotFound,
     GroupMode,
     InvalidRequest,
@@ -32,7 +29,6 @@ from sluiceway_gateway.errors import (
     NotAssigned,
     PositionMoved,
     SluicewayGatewayError,
-    Violation,
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
@@ -108,23 +104,23 @@ class Offsets:
         self._clock = clock
         self._batcher = Batcher(
             self._commit_together,
+            self._commit_alone,
             name="commit",
+            threads=_RETRIES,
             # One commit per endpoint and batch: the next is validated by the result of the first.
             key=lambda pending: pending[0].endpoint,
             weight=lambda pending: len(pending[0].positions),
             most=_MOST_POSITIONS,
         )
-        self._retries = ThreadPoolExecutor(_RETRIES, thread_name_prefix="commit-retry")
 
     def close(self) -> None:
         """End when all commits are answered."""
         self._batcher.close()
-        self._retries.shutdown()
 
     def fetch(self, name: str, group: str, *, index: int | None) -> GroupReport:
         """Return a group's positions; raises ChannelNotFound, GroupNotFound, InvalidRequest."""
         with self._database.read() as tx:
-            channel = require_channel(name, channels_store.find(tx, name), None)
+            channel = find_channel(tx, name)
             found = require_group(tx, channel, group)
             return _report(tx, found, member=_member(found, index))
 
@@ -141,33 +137,18 @@ class Offsets:
 
     def _commit_together(
         self, pending: Sequence[PendingCommit]
-    ) -> "list[CommitResult | Future[CommitResult] | Exception]":
-        try:
-            with self._database.write() as tx:
-                results = self._commit(tx, pending, wait=False)
-        except DatabaseUnavailable:
-            raise
-        except Exception:
-            # Retried alone, only the invalid commit fails.
-            return [self._retry(each) for each in pending]
-        return [
-            # The endpoint is missing, or locked by another transaction.
-            self._retry(each) if isinstance(result, EndpointNotFound) else result
-            for each, result in zip(pending, results, strict=True)
-        ]
-
-    def _retry(self, pending: PendingCommit) -> "Future[CommitResult]":
-        """Commit alone, on another thread, in the same trace."""
-        return self._retries.submit(copy_context().run, self._commit_alone, pending)
+    ) -> list[CommitResult | Exception | None]:
+        with self._database.write() as tx:
+            results = self._commit(tx, pending, wait=False)
+        # Not found: the endpoint is missing, or locked by another transaction.
+        return [None if isinstance(each, EndpointNotFound) else each for each in results]
 
     def _commit_alone(self, pending: PendingCommit) -> CommitResult:
         commit, _ = pending
         with self._database.write() as tx:
             (result,) = self._commit(tx, [pending], wait=True)
             if isinstance(result, EndpointNotFound):
-                require_channel(
-                    commit.channel, channels_store.find(tx, commit.channel), commit.channel_uid
-                )
+                find_channel(tx, commit.channel, commit.channel_uid)
         if isinstance(result, SluicewayGatewayError):
             raise result
         return result
@@ -198,61 +179,68 @@ class Offsets:
         GroupNotFound, MembersOpen, StaleGeneration, TopicChanged, NotAssigned, InvalidRequest.
         """
         with self._database.write() as tx:
-            now = self._clock()
-            if request is not None:
-                kept = idempotency.claim(tx, request, now)
-                if kept is not None:
-                    return kept
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
-            found = require_group(tx, channel, group)
-            if reset.generation is not None:
-                require_generation(found, reset.generation)
-            member = _member(found, reset.index)
-            _check(reset, channel, found)
-            held = _hold_members(tx, found)
-            live = sorted(each.place.index for each in held if each.lives)
-            if live and not reset.force:
-                raise MembersOpen(
-                    f"Members of the group {group!r} are reading: "
-                    f"{', '.join(map(str, live[:20]))}. Reset after they have closed, or with "
-                    "force, after which they cannot commit."
-                )
-            before = offsets_store.of(tx, channel.uid, group, member=member)
-            if reset.positions is None:
-                offsets_store.delete_positions(tx, channel.uid, group, member=member)
-            else:
-                whose = (channel.uid, group, -1 if member is None else member)
-                _put(tx, whose, reset.positions, str(channel.topic.id), now)
-            if found.dynamic:
-                # Their commits depend on their shares, not on the generation.
-                groups_store.release_shares(tx, [each.id for each in held])
-            following = found.next_generation(now)
-            groups_store.save(tx, following)
-            # The status has the group's generation.
-            endpoints_store.revise(tx, [channel.uid])
-            line = Event(
-                channel_uid=channel.uid,
-                at=now,
-                group_name=group,
-                cause=reset.reason,
-                by=principal.id,
+            return idempotency.once(
+                *(tx, request, self._clock()),
+                lambda: render(self._reset(tx, name, group, reset, uid=uid, principal=principal)),
             )
-            add_events(tx, [line])
-            report = _report(tx, following, member=member)
-            entry = audited(
-                *(channel, AuditedAction.RESET_OFFSETS),
-                by=principal,
-                at=now,
-                target=group,
-                reason=reset.reason,
-                old=_position_fields(before),
-                new=_position_fields(report.positions),
+
+    def _reset(
+        self,
+        tx: WriteTransaction,
+        name: str,
+        group: str,
+        reset: Reset,
+        *,
+        uid: str,
+        principal: Principal,
+    ) -> GroupReport:
+        now = self._clock()
+        channel = hold_channel(tx, name, uid)
+        found = require_group(tx, channel, group)
+        if reset.generation is not None:
+            require_generation(found, reset.generation)
+        member = _member(found, reset.index)
+        _check(reset, channel, found)
+        held = _hold_members(tx, found)
+        live = sorted(each.place.index for each in held if each.lives)
+        if live and not reset.force:
+            raise MembersOpen(
+                f"Members of the group {group!r} are reading: "
+                f"{', '.join(map(str, live[:20]))}. Reset after they have closed, or with "
+                "force, after which they cannot commit."
             )
-            audit_store.add(tx, entry)
-            response = render(report)
-            if request is not None:
-                idempotency.settle(tx, request, response)
-        return response
+        before = offsets_store.of(tx, channel.uid, group, member=member)
+        if reset.positions is None:
+            offsets_store.delete_positions(tx, channel.uid, group, member=member)
+        else:
+            whose = (channel.uid, group, -1 if member is None else member)
+            _put(tx, whose, reset.positions, str(channel.topic.id), now)
+        if found.dynamic:
+            # Their commits depend on their shares, not on the generation.
+            groups_store.release_shares(tx, [each.id for each in held])
+        following = found.next_generation(now)
+        groups_store.save(tx, following)
+        # The status has the group's generation.
+        endpoints_store.revise(tx, [channel.uid])
+        line = Event(
+            channel_uid=channel.uid,
+            at=now,
+            group_name=group,
+            cause=reset.reason,
+            by=principal.id,
+        )
+        add_events(tx, [line])
+        report = _report(tx, following, member=member)
+        audit_store.add(
+            *(tx, channel, AuditedAction.RESET_OFFSETS),
+            by=principal,
+            at=now,
+            target=group,
+            reason=reset.reason,
+            old=_position_fields(before),
+            new=_position_fields(report.positions),
+        )
+        return report
 
     def advance(
         self, name: str, group: str, advance: Advance, *, uid: str, principal: Principal
@@ -265,7 +253,7 @@ class Offsets:
         """
         principal.require(Action.READ, name)
         with self._database.write() as tx:
-            channel = require_channel(name, channels_store.hold(tx, name), uid)
+            channel = hold_channel(tx, name, uid)
             require_topic(channel.topic.id, advance.topic_id)
             _require_partitions(channel, advance.positions)
             found = _group_of_advance(tx, channel, group)
@@ -316,9 +304,13 @@ def _member(group: Group, index: int | None) -> int | None:
     if index is None:
         return None if group.mode is Mode.BROADCAST else -1
     if group.mode is Mode.SHARED:
-        raise _malformed("index", f"the members of the group {group.name!r} share; leave it out")
+        raise InvalidRequest.at(
+            "/index", f"the members of the group {group.name!r} share; leave it out"
+        )
     if group.size is not None and index >= group.size:
-        raise _malformed("index", f"the group {group.name!r} has {group.size} members, from 0")
+        raise InvalidRequest.at(
+            "/index", f"the group {group.name!r} has {group.size} members, from 0"
+        )
     return index
 
 
@@ -326,9 +318,11 @@ def _check(reset: Reset, channel: Channel, group: Group) -> None:
     if reset.positions is None:
         return
     if group.mode is Mode.BROADCAST and reset.index is None:
-        raise _malformed("index", "required: members of a broadcast group have their own positions")
+        raise InvalidRequest.at(
+            "/index", "required: members of a broadcast group have their own positions"
+        )
     if reset.topic_id is None:
-        raise _malformed("topic_id", "required: positions belong to a topic")
+        raise InvalidRequest.at("/topic_id", "required: positions belong to a topic")
     require_topic(channel.topic.id, reset.topic_id)
     _require_partitions(channel, reset.positions)
 
@@ -344,12 +338,6 @@ def _put(
 ) -> None:
     updates = [Committed(position=each, topic_id=topic_id, committed_at=now) for each in positions]
     offsets_store.put(tx, [(whose, each) for each in updates])
-
-
-def _malformed(field: str, message: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Malformed: {field}: {message}.", (Violation(pointer=f"/{field}", message=message),)
-    )
 
 
 def _group_of_advance(tx: WriteTransaction, channel: Channel, name: str) -> Group:
@@ -425,7 +413,7 @@ class Acknowledgements:
 
     def _result(self, name: str, key: GroupKey, bounds: Bounds) -> AckResult:
         with self._database.read() as tx:
-            require_channel(name, channels_store.find(tx, name), key[0])
+            find_channel(tx, name, key[0])
             return ack_result(committed_offsets(tx, [key]).get(key), bounds)
 
     def _committed(self, keys: tuple[GroupKey, ...]) -> dict[GroupKey, CommittedOffsets]:

@@ -15,8 +15,7 @@ from sluiceway_gateway.db.statements import (
     CachedSelect,
     PreparedDml,
     PreparedSelect,
-    by_dialect,
-    chunks,
+    upsert,
 )
 from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
@@ -56,17 +55,7 @@ _STORED = PreparedSelect(
 )
 
 
-def _upsert(insert: Any) -> PreparedDml:
-    statement = insert(positions)
-    changing = ("next_offset", "record", "metadata", "topic_id", "epoch", "number", "committed_at")
-    upsert = statement.on_conflict_do_update(
-        index_elements=[*_WHOSE, "partition"],
-        set_={name: statement.excluded[name] for name in changing},
-    )
-    return PreparedDml(upsert, columns=[each.name for each in positions.columns])
-
-
-_PUT = by_dialect(_upsert)
+_PUT = upsert(positions, (*_WHOSE, "partition"))
 
 
 def whose(endpoint: Endpoint) -> Whose:
@@ -102,10 +91,9 @@ def stored_at(
 ) -> dict[Whose, dict[int, Committed]]:
     """Return committed positions by owner and partition; each key is both."""
     found: dict[Whose, dict[int, Committed]] = {}
-    for part in chunks(keys):
-        for row in tx.look_up(_STORED, part):
-            own = found.setdefault((row.channel_uid, row.group_name, row.member_index), {})
-            own[row.partition] = _committed_of(row)
+    for row in tx.look_up(_STORED, keys):
+        own = found.setdefault((row.channel_uid, row.group_name, row.member_index), {})
+        own[row.partition] = _committed_of(row)
     return found
 
 
@@ -125,7 +113,7 @@ def put(tx: WriteTransaction, updates: Iterable[tuple[Whose, Committed]]) -> Non
         }
         for owner, each in updates
     ]
-    tx.run_each(_PUT[tx.dialect], rows)
+    tx.run_each(_PUT, rows)
 
 
 def delete_positions(
@@ -303,34 +291,35 @@ def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tupl
     }
 
 
+_MODES = select(
+    *(endpoint_groups.c[name] for name in ("channel_uid", "name", "mode", "size"))
+).where(
+    tuple_(endpoint_groups.c.channel_uid, endpoint_groups.c.name).in_(
+        bindparam("keys", expanding=True)
+    ),
+    endpoint_groups.c.role == str(Role.READER),
+)
+_OFFSETS = select(
+    *(positions.c[name] for name in (*_WHOSE, "partition", "topic_id", "next_offset"))
+).where(
+    tuple_(positions.c.channel_uid, positions.c.group_name).in_(bindparam("keys", expanding=True))
+)
+
+
 def committed_offsets(
     tx: ReadTransaction, keys: Collection[GroupKey]
 ) -> dict[GroupKey, CommittedOffsets]:
     """Return the committed offsets of groups of readers, without groups that never had a member."""
     found: dict[GroupKey, CommittedOffsets] = {}
-    for part in chunks(sorted(keys)):
-        groups = endpoint_groups.c
-        statement = select(groups.channel_uid, groups.name, groups.mode, groups.size).where(
-            tuple_(groups.channel_uid, groups.name).in_(part), groups.role == str(Role.READER)
-        )
-        for row in tx.execute(statement):
-            each = row.mode == str(Mode.BROADCAST)
-            members = tuple(range(row.size or 0)) if each else (-1,)
-            found[row.channel_uid, row.name] = CommittedOffsets(members=members)
-        table = positions.c
-        committed = select(
-            table.channel_uid,
-            table.group_name,
-            table.member_index,
-            table.partition,
-            table.topic_id,
-            table.next_offset,
-        ).where(tuple_(table.channel_uid, table.group_name).in_(part))
-        for row in tx.execute(committed):
-            group = found.get((row.channel_uid, row.group_name))
-            if group is not None:
-                place = (row.member_index, row.partition)
-                group.offsets[place] = (row.topic_id, row.next_offset)
+    for row in tx.in_parts(_MODES, keys=sorted(keys)):
+        each = row.mode == str(Mode.BROADCAST)
+        members = tuple(range(row.size or 0)) if each else (-1,)
+        found[row.channel_uid, row.name] = CommittedOffsets(members=members)
+    for row in tx.in_parts(_OFFSETS, keys=sorted(keys)):
+        group = found.get((row.channel_uid, row.group_name))
+        if group is not None:
+            place = (row.member_index, row.partition)
+            group.offsets[place] = (row.topic_id, row.next_offset)
     return found
 
 

@@ -9,12 +9,10 @@ from typing import Literal
 from sluiceway_gateway.channels.change import followed
 from sluiceway_gateway.channels.model import (
     Channel,
-    Condition,
     Delivery,
     Phase,
     TopicRef,
     may_become,
-    with_condition,
 )
 from sluiceway_gateway.errors import AccessFailure, AccessProblem
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
@@ -125,12 +123,10 @@ def compute_status(
     if last.actions:
         return _not_synced(channel, *_in_progress(channel), refusals, now)
     synced = _synced(channel, first, last, observed)
-    conditions = with_condition(channel.conditions, _ready(channel, now))
+    channel = channel.with_condition("Ready", *_ready(channel), now)
     if synced is not None:
-        conditions = with_condition(conditions, _condition("Synced", "True", *synced, now))
-    return ReconcileResult(
-        channel=replace(channel, observed_generation=channel.generation, conditions=conditions)
-    )
+        channel = channel.with_condition("Synced", "True", *synced, now)
+    return ReconcileResult(channel=replace(channel, observed_generation=channel.generation))
 
 
 def unfulfilled(
@@ -214,29 +210,23 @@ def _topic_lost(
             f"channel's is {recorded}. The gateway does not change it: delete the channel and "
             f"{again}."
         )
-    conditions = channel.conditions
     for type_ in ("Ready", "Synced"):
-        conditions = with_condition(conditions, _condition(type_, "False", reason, message, now))
+        channel = channel.with_condition(type_, "False", reason, message, now)
     # A closing or closed channel keeps its phase; only the condition reports the loss.
     phase = Phase.FAILED if may_become(channel.phase, Phase.FAILED) else channel.phase
-    return ReconcileResult(
-        channel=replace(channel, phase=phase, conditions=conditions), refusals=refusals
-    )
+    return ReconcileResult(channel=replace(channel, phase=phase), refusals=refusals)
 
 
 def _not_synced(
     channel: Channel, reason: Reason, message: str, refusals: int, now: datetime
 ) -> ReconcileResult:
-    conditions = with_condition(
-        channel.conditions, _condition("Synced", "False", reason, message, now)
-    )
+    channel = channel.with_condition("Synced", "False", reason, message, now)
     if channel.phase is Phase.PROVISIONING:
-        ready = _condition("Ready", "False", reason, message, now)
-        conditions = with_condition(conditions, ready)
+        channel = channel.with_condition("Ready", "False", reason, message, now)
     elif channel.phase not in (Phase.FAILED, Phase.CLOSING, Phase.CLOSED):
-        conditions = with_condition(conditions, _ready(channel, now))
+        channel = channel.with_condition("Ready", *_ready(channel), now)
     return ReconcileResult(
-        channel=replace(channel, conditions=conditions),
+        channel=channel,
         next_check_s=min(SOON_S * 2.0 ** min(refusals, 30), BACKOFF_MAX_S),
         refusals=refusals + 1,
     )
@@ -251,21 +241,20 @@ def _in_progress(channel: Channel) -> tuple[Reason, str]:
     )
 
 
-def _ready(channel: Channel, now: datetime) -> Condition:
+def _ready(channel: Channel) -> tuple[Literal["True", "False"], Reason, str]:
+    """Return status, reason and message of `Ready`."""
     name = channel.topic.name
     if channel.phase is Phase.DELETING:
-        return _condition("Ready", "False", Reason.DELETING, "The channel is being deleted.", now)
+        return "False", Reason.DELETING, "The channel is being deleted."
     if channel.phase is Phase.CLOSING:
-        message = "The channel is closing."
-        return _condition("Ready", "True", Reason.CLOSING, message, now)
+        return "True", Reason.CLOSING, "The channel is closing."
     if channel.phase is Phase.CLOSED:
         message = "The channel is closed: its records can be read, but new writers are refused."
-        return _condition("Ready", "True", Reason.CLOSED, message, now)
+        return "True", Reason.CLOSED, message
     if channel.phase is Phase.READY:
         reason = Reason.TOPIC_ADOPTED if channel.adopted else Reason.TOPIC_CREATED
-        return _condition("Ready", "True", reason, f"The topic {name} exists.", now)
-    message = f"The topic {name} is being created."
-    return _condition("Ready", "False", Reason.PROVISIONING, message, now)
+        return "True", reason, f"The topic {name} exists."
+    return "False", Reason.PROVISIONING, f"The topic {name} is being created."
 
 
 def _synced(
@@ -292,15 +281,3 @@ def _synced(
     if at_rest and before and (before.status, before.reason) == ("True", Reason.DRIFT_REVERTED):
         return None
     return Reason.UP_TO_DATE, "The topic matches the spec."
-
-
-def _condition(
-    type_: str, status: Literal["True", "False"], reason: Reason, message: str, now: datetime
-) -> Condition:
-    return Condition(
-        type=type_,
-        status=status,
-        reason=str(reason),
-        message=message,
-        last_transition_at=now,
-    )

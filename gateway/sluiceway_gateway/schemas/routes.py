@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel
 
 from sluiceway_gateway.http.auth import Anybody, Viewer
-from sluiceway_gateway.http.json import json_response, time_json
+from sluiceway_gateway.http.json import body_of, json_response
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
@@ -42,13 +42,13 @@ class VersionList(BaseModel):
     "/channels/{name}/schemas",
     summary="List a channel's schemas",
     response_model=VersionList,
-    responses=problems(404, also={200: {"description": "All versions", "model": VersionList}}),
+    response_description="All versions",
+    responses=problems(404),
 )
 def list_schemas(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
     """Return all schemas of the channel's records; `status.schema` is the current one."""
     items = [
-        vars(each)
-        | {"definition": json.loads(each.definition), "created_at": time_json(each.created_at)}
+        body_of(VersionBody, each, definition=json.loads(each.definition))
         for each in gateway.channels.versions(name)
     ]
     return json_response({"items": items})
@@ -58,7 +58,8 @@ def list_schemas(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
     "/schemas/{schema_id}",
     summary="Read a schema",
     response_model=SchemaBody,
-    responses=problems(404, also={200: {"description": "The schema", "model": SchemaBody}}),
+    response_description="The schema",
+    responses=problems(404),
 )
 def get_schema(schema_id: SchemaId, principal: Anybody, gateway: Gateway) -> Response:
     """Return a schema of a channel that the token may see."""

@@ -11,7 +11,7 @@ from sluiceway_gateway.channels.model import Compatibility, Format, Phase, Schem
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channel_schemas, channels, kept_schemas, schemas
-from sluiceway_gateway.db.statements import by_dialect, chunks, starts_with
+from sluiceway_gateway.db.statements import by_dialect, columns_of, starts_with
 
 _VERSIONS = (
     select(channel_schemas, schemas.c.id, schemas.c.definition)
@@ -20,6 +20,9 @@ _VERSIONS = (
     .order_by(channel_schemas.c.version)
 )
 _ID = select(schemas.c.id).where(schemas.c.fingerprint == bindparam("fingerprint"))
+_DEFINITIONS = select(schemas.c.id, schemas.c.definition).where(
+    schemas.c.id.in_(bindparam("ids", expanding=True))
+)
 _REGISTER = by_dialect(
     lambda insert: insert(schemas).on_conflict_do_nothing(index_elements=["fingerprint"])
 )
@@ -79,9 +82,7 @@ def versions(tx: ReadTransaction, channel_uid: str) -> tuple[SchemaVersion, ...]
 
 
 def _version_of(row: Row[Any]) -> SchemaVersion:
-    return SchemaVersion(
-        id=row.id, version=row.version, definition=row.definition, created_at=row.created_at
-    )
+    return SchemaVersion(**columns_of(row, SchemaVersion))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,11 +138,8 @@ def subject_versions(
 
 def definitions(tx: ReadTransaction, schema_ids: Collection[int]) -> dict[int, str]:
     """Return the definitions of these schemas, by id."""
-    found: dict[int, str] = {}
-    for part in chunks(sorted(schema_ids)):
-        statement = select(schemas.c.id, schemas.c.definition).where(schemas.c.id.in_(part))
-        found |= {row.id: row.definition for row in tx.execute(statement)}
-    return found
+    rows = tx.in_parts(_DEFINITIONS, ids=sorted(schema_ids))
+    return {row.id: row.definition for row in rows}
 
 
 def _starts_with(prefixes: Collection[str]) -> ColumnElement[bool]:
@@ -149,13 +147,8 @@ def _starts_with(prefixes: Collection[str]) -> ColumnElement[bool]:
 
 
 def _subject_of(row: Row[Any]) -> Subject:
-    return Subject(
-        channel_uid=row.channel_uid,
-        channel=row.channel,
-        topic=row.topic,
-        version=row.version,
-        compatibility=Compatibility(row.compatibility),
-    )
+    compatibility = Compatibility(row.compatibility)
+    return Subject(**columns_of(row, Subject) | {"compatibility": compatibility})
 
 
 @dataclass(frozen=True, kw_only=True)

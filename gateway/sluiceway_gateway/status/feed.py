@@ -23,7 +23,7 @@ from sluiceway_gateway.http.json import JsonCache, time_json
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.status.service import FeedUpdate, Statuses
 from sluiceway_gateway.status.store import StatusReport
-from sluiceway_gateway.status.wire import status_text, summary_json
+from sluiceway_gateway.status.wire import status_body, status_rest, summary_json
 
 PACE_S = 1.0
 """Minimum time between two reads, and so between two events of a stream."""
@@ -423,6 +423,4 @@ class StatusFeed:
 
     def _text(self, status: StatusReport) -> bytes:
         """Return the JSON of a status, as in responses of reads."""
-        sampled_at = status.version.sampled_at and time_json(status.version.sampled_at)
-        rest = status_text(status, self._fragments)[1:]
-        return b'{"sampled_at":' + to_json(sampled_at) + b"," + rest.encode()
+        return status_body(status.version.sampled_at, status_rest(status, self._fragments))

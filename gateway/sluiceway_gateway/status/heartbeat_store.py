@@ -7,7 +7,7 @@ from sqlalchemy import bindparam, func, select
 
 from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.schema import endpoints, sessions
-from sluiceway_gateway.db.statements import PreparedSelect, chunks
+from sluiceway_gateway.db.statements import PreparedSelect
 
 _OF_SESSIONS = PreparedSelect(
     select(sessions.c.id, sessions.c.beat_at).where(
@@ -44,8 +44,4 @@ def of_channel(tx: ReadTransaction, channel_uid: str) -> dict[str, datetime]:
 
 def latest(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, datetime | None]:
     """Return the last heartbeat of any endpoint that has a place, by channel."""
-    found: dict[str, datetime | None] = {}
-    for part in chunks(channel_uids):
-        rows = tx.execute(_LATEST, {"uids": part})
-        found |= {row.channel_uid: row.beat_at for row in rows}
-    return found
+    return {row.channel_uid: row.beat_at for row in tx.in_parts(_LATEST, uids=channel_uids)}

@@ -145,6 +145,18 @@ class Sample:
         return max(0, end - max(position, start))
 
 
+def rounded(number: float | None) -> float | None:
+    """Return a figure as it is shown: with three decimals."""
+    return None if number is None else round(number, 3)
+
+
+def lag_seconds(at: datetime, since: float | None, messages: int | None) -> float | None:
+    """Return the age of the next message, which was written at `since`; 0 without messages."""
+    if messages == 0:
+        return 0.0
+    return None if since is None else rounded(max(0.0, at.timestamp() - since))
+
+
 @dataclass(frozen=True, kw_only=True)
 class GroupLag:
     """Lag, rates and progress of a track, per partition and in total. None is unknown."""

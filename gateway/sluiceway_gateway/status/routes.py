@@ -1,27 +1,34 @@
-"""Routes of status: reads and long polls."""
+"""Routes of status: reads, long polls, and server-sent events."""
 
 import gzip
-import hashlib
-import time
+from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import Annotated
+from operator import attrgetter
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.channels.change import Precondition, status_etag
 from sluiceway_gateway.http.auth import Anybody, Viewer, access
 from sluiceway_gateway.http.json import json_response, time_json
-from sluiceway_gateway.http.middleware import unless_disconnected
+from sluiceway_gateway.http.middleware import long_poll
 from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after, name_before
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
-from sluiceway_gateway.status.service import StatusPage
+from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.status.store import StatusVersion
-from sluiceway_gateway.status.wire import StatusBody, StatusList, status_text, summary_json
+from sluiceway_gateway.status.wire import (
+    StatusBody,
+    StatusList,
+    status_body,
+    status_rest,
+    summary_json,
+)
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
 
@@ -34,96 +41,8 @@ class HeartbeatsBody(BaseModel):
     )
 
 
-class ChannelView:
-    """The status of one channel, with the state of the last read."""
-
-    def __init__(self, gateway: Services, name: str, *, by: Principal) -> None:
-        self._gateway = gateway
-        self._name = name
-        self._by = by
-        self._version: StatusVersion
-
-    async def read_tag(self) -> str:
-        """Read the state and return its tag, quoted.
-
-        Raises ChannelNotFound, and Unauthenticated for a token that is not valid any more.
-        """
-        self._version = await run_in_threadpool(
-            self._gateway.statuses.version, self._name, by=self._by
-        )
-        return _tag(self._version)
-
-    async def changed(self, timeout_s: float) -> bool:
-        """Wait until the state may differ from the last read; return False after the timeout."""
-        return await self._gateway.watch.status_changed(
-            self._name, self._version.tag, timeout_s=timeout_s
-        )
-
-    async def body(self) -> tuple[str, bytes]:
-        """Return the tag and the JSON of the last state read, or of a later one.
-
-        The JSON is rendered once for all requests. Raises ChannelNotFound.
-        """
-        found = self._gateway.rendered.get(self._version.channel.uid, _tag(self._version))
-        rest = await run_in_threadpool(self._rendered) if found is None else found
-        sampled_at = self._version.sampled_at and time_json(self._version.sampled_at)
-        # A later sample alone makes no new state, so its time is inserted here.
-        return _tag(self._version), b'{"sampled_at":' + to_json(sampled_at) + b"," + rest
-
-    def _rendered(self) -> bytes:
-        status = self._gateway.statuses.status(self._name)
-        self._version = status.version
-        text = status_text(status, self._gateway.fragments)[1:].encode()
-        self._gateway.rendered.put(status.version.channel.uid, _tag(status.version), text)
-        return text
-
-
-class ListView:
-    """A page of the channels that a token may see; the same methods as `ChannelView`."""
-
-    def __init__(
-        self, gateway: Services, principal: Principal, *, limit: int, cursor: str | None
-    ) -> None:
-        self._gateway = gateway
-        self._limit, self._after = limit, name_before(cursor)
-        self._by = principal
-        self._page: StatusPage
-
-    async def read_tag(self) -> str:
-        """Read the state and return its tag, quoted.
-
-        Raises Unauthenticated for a token that is not valid any more.
-        """
-        self._page = await run_in_threadpool(
-            self._gateway.statuses.page,
-            limit=self._limit,
-            after=self._after,
-            by=self._by,
-        )
-        tags = "".join(map(_tag, (each.version for each in self._page.channels)))
-        digest = hashlib.sha256(f"{tags}/{self._page.next_after}".encode()).hexdigest()
-        self._tag = f'"s{digest[:24]}"'
-        return self._tag
-
-    async def changed(self, timeout_s: float) -> bool:
-        """Wait for a change of any channel; return False after the timeout."""
-        return await self._gateway.watch.anything_changed(self._page.overall, timeout_s=timeout_s)
-
-    async def body(self) -> tuple[str, bytes]:
-        """Return the tag and the JSON of the last state read."""
-        following = self._page.next_after and cursor_after(self._page.next_after)
-        items = [summary_json(each) for each in self._page.channels]
-        return self._tag, to_json({"items": items, "next_cursor": following})
-
-
-StatusView = ChannelView | ListView
-
 _LEVEL = 4
 """The level of gzip: a higher one takes longer, and saves little."""
-
-
-def _tag(version: StatusVersion) -> str:
-    return status_etag(**vars(version.tag))
 
 
 @router.get(
@@ -131,13 +50,8 @@ def _tag(version: StatusVersion) -> str:
     operation_id="get_channel_status",
     summary="Read the status of a channel",
     response_model=StatusBody,
-    responses=problems(
-        404,
-        also={
-            200: {"description": "The status", "model": StatusBody},
-            304: {"description": "It has not changed"},
-        },
-    ),
+    response_description="The status",
+    responses=problems(404, also={304: {"description": "It has not changed"}}),
 )
 async def get_status(
     name: Name,
@@ -151,7 +65,30 @@ async def get_status(
 
     The figures are of the last sample, at `sampled_at`; unknown ones are null.
     """
-    return await _response(ChannelView(gateway, name, by=viewer), request, precondition, wait)
+    version, unchanged = await long_poll(
+        *(request, precondition, wait),
+        read=lambda: gateway.statuses.version(name, by=viewer),
+        tag=attrgetter("etag"),
+        changed=lambda seen, **timeout: gateway.watch.status_changed(name, seen.tag, **timeout),
+        authenticates=True,
+    )
+    if unchanged:
+        return unchanged
+    # Rendered once for all requests, from the present state, which may be a later one.
+    cached = gateway.rendered.get(version.channel.uid, version.etag)
+    if cached is None:
+        version, rest = await run_in_threadpool(_rendered, gateway, name)
+    else:
+        rest = cached
+    body = status_body(version.sampled_at, rest)
+    return Response(body, headers={"ETag": version.etag}, media_type="application/json")
+
+
+def _rendered(gateway: Services, name: str) -> tuple[StatusVersion, bytes]:
+    status = gateway.statuses.status(name)
+    version, rest = status.version, status_rest(status, gateway.fragments)
+    gateway.rendered.put(version.channel.uid, version.etag, rest)
+    return version, rest
 
 
 @router.get(
@@ -171,12 +108,8 @@ def list_heartbeats(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
     "/status",
     summary="List the status of channels",
     response_model=StatusList,
-    responses=problems(
-        also={
-            200: {"description": "A page", "model": StatusList},
-            304: {"description": "Nothing on it has changed"},
-        },
-    ),
+    response_description="A page",
+    responses=problems(also={304: {"description": "Nothing on it has changed"}}),
 )
 async def list_status(
     request: Request,
@@ -188,28 +121,132 @@ async def list_status(
     wait: Wait = 0,
 ) -> Response:
     """Return a summary of each channel that the token may see; `cursor` continues a page."""
-    view = ListView(gateway, principal, limit=limit, cursor=cursor)
-    response = await _response(view, request, precondition, wait)
-    response.headers["Vary"] = "Accept-Encoding"
-    if response.body and "gzip" in request.headers.get("accept-encoding", ""):
+    after = name_before(cursor)
+    page, unchanged = await long_poll(
+        *(request, precondition, wait),
+        read=lambda: gateway.statuses.page(limit=limit, after=after, by=principal),
+        tag=attrgetter("etag"),
+        changed=lambda seen, **timeout: gateway.watch.anything_changed(seen.overall, **timeout),
+        authenticates=True,
+    )
+    headers = {"ETag": page.etag, "Vary": "Accept-Encoding"}
+    if unchanged:
+        return Response(status_code=304, headers=headers)
+    following = page.next_after and cursor_after(page.next_after)
+    items = [summary_json(each) for each in page.channels]
+    body = to_json({"items": items, "next_cursor": following})
+    if "gzip" in request.headers.get("accept-encoding", ""):
         # Lines repeat most of their text: a page shrinks to a tenth.
-        body = await run_in_threadpool(gzip.compress, bytes(response.body), _LEVEL)
-        headers = {**response.headers, "content-encoding": "gzip", "content-length": str(len(body))}
-        return Response(body, headers=headers)
-    return response
+        body = await run_in_threadpool(gzip.compress, body, _LEVEL)
+        headers["Content-Encoding"] = "gzip"
+    return Response(body, headers=headers, media_type="application/json")
 
 
-async def _response(
-    view: StatusView, request: Request, precondition: Precondition, wait_s: float
+_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+_OF_CHANNEL: dict[str, Any] = {
+    "description": "Events; `data` is the response of the read, `id` its ETag",
+    "content": _EVENTS,
+}
+_OF_LIST: dict[str, Any] = {
+    "description": (
+        "Events: `state`, whose data has `at`, the gateway's time, and `items`, the lines of all "
+        "channels as in the list; then `change` with `at`, the `changed` lines, and the names of "
+        "`removed` channels. A `state` may follow at any time, and replaces all lines"
+    ),
+    "content": _EVENTS,
+}
+LastEvent = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID",
+        description="The id of the last event received; its state is not sent again",
+        max_length=500,
+    ),
+]
+
+
+class _Stream(StreamingResponse):
+    """A streamed response, which counts as a waiting request while it lasts."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], watch: Watch, *, compress: bool) -> None:
+        # Proxies must not buffer events.
+        headers = {
+            "Cache-Control": "no-store",
+            "X-Accel-Buffering": "no",
+            "Vary": "Accept-Encoding",
+        }
+        if compress:
+            headers["Content-Encoding"] = "gzip"
+        super().__init__(events, headers=headers)
+        self._watch = watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the stream ends. Raises TooManyWaiters before the first.
+
+        A HEAD has no body to wait for, so its response ends with the headers.
+        """
+        if scope["method"] == "HEAD":
+            head = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **head})
+            await send({"type": "http.response.body"})
+            return
+        with self._watch.slot():
+            await super().__call__(scope, receive, send)
+
+
+def _stream(
+    request: Request,
+    gateway: Services,
+    *,
+    by: Principal,
+    channel: str | None,
+    last_id: str | None,
 ) -> Response:
-    """Return the status, or 304 if it has not changed within `wait_s`."""
-    deadline_s = time.monotonic() + wait_s
-    tag = await view.read_tag()
-    # What changed may be on another page, or not this token's to see.
-    while precondition.names(tag):
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0 or not await unless_disconnected(request, view.changed(left_s)):
-            return Response(status_code=304, headers={"ETag": f"W/{tag}"})
-        tag = await view.read_tag()
-    tag, body = await view.body()
-    return Response(body, headers={"ETag": f"W/{tag}"}, media_type="application/json")
+    compress = "gzip" in request.headers.get("accept-encoding", "")
+    events = gateway.feed.events(by, channel=channel, last_id=last_id, compress=compress)
+    return _Stream(events, gateway.watch, compress=compress)
+
+
+@router.get(
+    "/channels/{name}/status/events",
+    operation_id="watch_channel_status",
+    summary="Watch the status of a channel",
+    response_class=Response,
+    responses=problems(404, also={200: _OF_CHANNEL}),
+)
+async def watch_status(
+    name: Name,
+    request: Request,
+    viewer: Viewer,
+    gateway: Gateway,
+    last_event_id: LastEvent = None,
+) -> Response:
+    """Send the status now and after each change, at most once a second.
+
+    Ends when the channel is deleted, the token is no longer valid, or the gateway stops.
+    """
+    # Respond with 404 instead of an empty stream.
+    await run_in_threadpool(gateway.statuses.version, name, by=viewer)
+    return _stream(request, gateway, by=viewer, channel=name, last_id=last_event_id)
+
+
+@router.get(
+    "/status/events",
+    operation_id="watch_status",
+    summary="Watch the status of all channels",
+    response_class=Response,
+    responses=problems(also={200: _OF_LIST}),
+)
+async def watch_statuses(
+    request: Request,
+    principal: Anybody,
+    gateway: Gateway,
+    last_event_id: LastEvent = None,
+) -> Response:
+    """Send all channels that the token may see, then the changes, at most once a second.
+
+    Ends when the token is no longer valid, or the gateway stops.
+    """
+    return _stream(request, gateway, by=principal, channel=None, last_id=last_event_id)

@@ -13,7 +13,6 @@ from typing import Any
 
 from sqlalchemy import (
     Row,
-    Select,
     bindparam,
     delete,
     exists,
@@ -29,8 +28,9 @@ from sluiceway_gateway.channels.model import READABLE, Delivery
 from sluiceway_gateway.channels.store import hold_channels, in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
-from sluiceway_gateway.db.statements import CachedSelect, chunks
+from sluiceway_gateway.db.statements import CachedSelect, columns_of
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
+from sluiceway_gateway.endpoints.store import LIVES
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.history import store as history_store
 from sluiceway_gateway.history.model import point_of
@@ -54,11 +54,6 @@ from sluiceway_gateway.status.progress import (
 )
 
 _CURRENT = ~endpoints.c.superseded
-_LIVING = (
-    _CURRENT
-    & endpoints.c.state.in_([str(each) for each in sorted(OPEN)])
-    & (endpoints.c.health != str(Health.LOST))
-)
 # Built once, because the leading replica executes them all the time.
 _CHANNELS = select(
     channels.c.uid,
@@ -70,7 +65,7 @@ _CHANNELS = select(
     in_phases(READABLE),
     channels.c.topic_partitions.is_not(None),
 )
-_IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(_LIVING)))
+_IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(LIVES)))
 _BY_UID = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
 # EXISTS uses an index per channel. With IN, PostgreSQL scans the list of all uids for each channel
 # if it lacks the memory to hash the list.
@@ -120,17 +115,17 @@ class ReaderSnapshot:
 
 def channels_in_use(tx: ReadTransaction) -> list[SampledChannel]:
     """Return the channels with live endpoints."""
-    return _channels(tx, _IN_USE)
+    return _channels(tx.execute(_IN_USE))
 
 
 def channels_by_uid(tx: ReadTransaction, uids: Sequence[str]) -> list[SampledChannel]:
     """Return the channels of these uids that still exist."""
-    return [each for chunk in chunks(uids) for each in _channels(tx, _BY_UID, chunk)]
+    return _channels(tx.in_parts(_BY_UID, uids=uids))
 
 
 def channels_with_readers(tx: ReadTransaction) -> list[SampledChannel]:
     """Return the channels with endpoints, live or not, or with positions."""
-    return _channels(tx, _WITH_READERS)
+    return _channels(tx.execute(_WITH_READERS))
 
 
 def reader_snapshots(
@@ -138,38 +133,37 @@ def reader_snapshots(
 ) -> dict[str, ReaderSnapshot]:
     """Return the readers and positions of these channels, by uid."""
     found: dict[str, ReaderSnapshot] = {}
-    for chunk in chunks(sampled):
-        uids = {"uids": [each.uid for each in chunk]}
-        attached = _by_channel(tx.execute(_ENDPOINTS, uids))
-        stored = _by_channel(tx.execute(_POSITIONS, uids))
-        groups = groups_store.of_readers(tx, uids["uids"])
-        for each in chunk:
-            rows = attached[each.uid]
-            counters = [[row.id, row.state, row.health, row.counters] for row in rows]
-            text = json.dumps(counters, sort_keys=True)
-            found[each.uid] = ReaderSnapshot(
-                readers=tuple(
-                    reader_progress_of(row)
-                    for row in rows
-                    if row.role == Role.READER
-                    if (group := groups.get((each.uid, row.group_name))) is not None
-                    and group.has_place(row.member_index, Mode(row.mode))
-                ),
-                committed=tuple(
-                    CommittedOffset(
-                        group=row.group_name,
-                        member=None if row.member_index < 0 else row.member_index,
-                        partition=row.partition,
-                        offset=row.next_offset,
-                    )
-                    for row in stored[each.uid]
-                    # Positions in another topic have no meaning in this one.
-                    if row.topic_id == each.topic_id
-                    if (group := groups.get((each.uid, row.group_name))) is not None
-                    and group.has_positions(row.member_index)
-                ),
-                endpoints_digest=hashlib.sha256(text.encode()).hexdigest()[:16],
-            )
+    uids = [each.uid for each in sampled]
+    attached = _by_channel(tx.in_parts(_ENDPOINTS, uids=uids))
+    stored = _by_channel(tx.in_parts(_POSITIONS, uids=uids))
+    groups = groups_store.of_readers(tx, uids)
+    for each in sampled:
+        rows = attached[each.uid]
+        counters = [[row.id, row.state, row.health, row.counters] for row in rows]
+        text = json.dumps(counters, sort_keys=True)
+        found[each.uid] = ReaderSnapshot(
+            readers=tuple(
+                reader_progress_of(row)
+                for row in rows
+                if row.role == Role.READER
+                if (group := groups.get((each.uid, row.group_name))) is not None
+                and group.has_place(row.member_index, Mode(row.mode))
+            ),
+            committed=tuple(
+                CommittedOffset(
+                    group=row.group_name,
+                    member=None if row.member_index < 0 else row.member_index,
+                    partition=row.partition,
+                    offset=row.next_offset,
+                )
+                for row in stored[each.uid]
+                # Positions in another topic have no meaning in this one.
+                if row.topic_id == each.topic_id
+                if (group := groups.get((each.uid, row.group_name))) is not None
+                and group.has_positions(row.member_index)
+            ),
+            endpoints_digest=hashlib.sha256(text.encode()).hexdigest()[:16],
+        )
     return found
 
 
@@ -194,11 +188,8 @@ def reader_progress_of(row: Row[Any]) -> ReaderProgress:
     )
 
 
-def _channels(
-    tx: ReadTransaction, statement: Select[Any], uids: Sequence[str] = ()
-) -> list[SampledChannel]:
-    rows = tx.execute(statement, {"uids": uids} if uids else None).mappings()
-    return [SampledChannel(**row) for row in rows]
+def _channels(rows: Iterable[Row[Any]]) -> list[SampledChannel]:
+    return [SampledChannel(**columns_of(row, SampledChannel)) for row in rows]
 
 
 _PROGRESS = {str(each): each for each in ProgressState}
@@ -371,11 +362,7 @@ def last_at(tx: ReadTransaction, channel_uid: str) -> datetime | None:
 
 def last_numbers(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, int]:
     """Return the number of the last sample of each of these channels that has one."""
-    found: dict[str, int] = {}
-    for chunk in chunks(channel_uids):
-        rows = tx.execute(_NUMBERS, {"uids": chunk})
-        found |= {row.channel_uid: row.number for row in rows}
-    return found
+    return {row.channel_uid: row.number for row in tx.in_parts(_NUMBERS, uids=channel_uids)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,7 +377,6 @@ class SampleSummary:
 
 def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, SampleSummary]:
     """Return the summary of the last sample of each channel that has one."""
-    found: dict[str, SampleSummary] = {}
     latest = _NUMBERS.subquery()
     statement = select(
         *(samples.c.channel_uid, samples.c.at),
@@ -399,15 +385,15 @@ def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, Sam
         latest,
         (samples.c.channel_uid == latest.c.channel_uid) & (samples.c.number == latest.c.number),
     )
-    for chunk in chunks(channel_uids):
-        for row in tx.execute(statement, {"uids": chunk}):
-            found[row.channel_uid] = SampleSummary(
-                at=row.at,
-                lag=_summary_of(row.summary),
-                groups=group_summaries_of(row.groups or {}),
-                ledger=ledger_of(row.ledger),
-            )
-    return found
+    return {
+        row.channel_uid: SampleSummary(
+            at=row.at,
+            lag=_summary_of(row.summary),
+            groups=group_summaries_of(row.groups or {}),
+            ledger=ledger_of(row.ledger),
+        )
+        for row in tx.in_parts(statement, uids=channel_uids)
+    }
 
 
 def _point_write(written: SampleWrite) -> PointWrite:

@@ -1,17 +1,21 @@
 """Status of channels: one read transaction per request."""
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TypeVar
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.service import find_channel
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import ChannelNotFound, InvalidRequest, Violation
+from sluiceway_gateway.errors import ChannelNotFound, InvalidRequest
 from sluiceway_gateway.graph import store as graph_store
 from sluiceway_gateway.graph.model import GraphJob, jobs_of
 from sluiceway_gateway.history import store as history_store
@@ -22,6 +26,7 @@ from sluiceway_gateway.status.lag import Overview
 from sluiceway_gateway.status.store import ChannelSummary, StatusReport, StatusVersion
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,13 @@ class StatusPage:
     """The last name of the page; None on the last page."""
     overall: Tag
     """Differs between two states of all channels."""
+
+    @cached_property
+    def etag(self) -> str:
+        """The weak tag."""
+        tags = "".join(each.version.etag for each in self.channels)
+        digest = hashlib.sha256(f"{tags}/{self.next_after}".encode()).hexdigest()
+        return f'W/"s{digest[:24]}"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,25 +89,17 @@ class Statuses:
         """
         with self._database.read() as tx:
             self._tokens.require_valid(tx, by)
-            found = status_store.version(tx, name)
-        if found is None:
-            raise ChannelNotFound(f"There is no channel {name!r}.")
-        return found
+            return _required(name, status_store.version(tx, name))
 
     def status(self, name: str) -> StatusReport:
         """Return a channel's status. Raises ChannelNotFound."""
         with self._database.read() as tx:
-            found = status_store.status(tx, name)
-        if found is None:
-            raise ChannelNotFound(f"There is no channel {name!r}.")
-        return found
+            return _required(name, status_store.status(tx, name))
 
     def heartbeats(self, name: str) -> dict[str, datetime]:
         """Return the last heartbeats of a channel's endpoints by id. Raises ChannelNotFound."""
         with self._database.read() as tx:
-            channel = channels_store.find(tx, name)
-            if channel is None:
-                raise ChannelNotFound(f"There is no channel {name!r}.")
+            channel = find_channel(tx, name)
             return heartbeat_store.of_channel(tx, channel.uid)
 
     def page(self, *, limit: int, after: str, by: Principal) -> StatusPage:
@@ -158,13 +162,11 @@ class Statuses:
         since = max(_EPOCH, until - timedelta(hours=1) if since is None else since)
         if since > until:
             message = f"it is after the end, {until.isoformat(timespec='seconds')}"
-            raise InvalidRequest.malformed([Violation(pointer="query:since", message=message)])
+            raise InvalidRequest.at("query:since", message)
         resolution = resolution_for(since, now=now)
         oldest_s = now.timestamp() - resolution.kept_s
         with self._database.read() as tx:
-            channel = channels_store.find(tx, name)
-            if channel is None:
-                raise ChannelNotFound(f"There is no channel {name!r}.")
+            channel = find_channel(tx, name)
             stored = history_store.points(
                 tx,
                 channel.uid,
@@ -177,10 +179,9 @@ class Statuses:
     def graph(self, name: str, *, by: Principal) -> ChannelGraph:
         """Return the jobs around a channel. Raises ChannelNotFound."""
         with self._database.read() as tx:
-            found = graph_store.surroundings(tx, name, prefixes=by.prefixes(Action.VIEW))
-            if found is None:
-                raise ChannelNotFound(f"There is no channel {name!r}.")
-            endpoints, truncated = found
+            start = find_channel(tx, name)
+            prefixes = by.prefixes(Action.VIEW)
+            endpoints, truncated = graph_store.surroundings(tx, start, prefixes=prefixes)
             names = {name} | {each.channel for each in endpoints}
             summaries = status_store.summaries(tx, sorted(names))
         return ChannelGraph(
@@ -193,3 +194,9 @@ class Statuses:
         """Return the channels in use with one of the prefixes, with up to `max_groups` groups."""
         with self._database.read() as tx:
             return status_store.overview(tx, prefixes=prefixes, max_groups=max_groups)
+
+
+def _required(name: str, found: _Found | None) -> _Found:
+    if found is None:
+        raise ChannelNotFound(f"There is no channel {name!r}.")
+    return found

@@ -7,8 +7,9 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, exists, func, null, or_, select
+from sqlalchemy import BindParameter, Row, bindparam, case, exists, func, null, or_, select
 
+from sluiceway_gateway.channels.change import status_etag
 from sluiceway_gateway.channels.model import READABLE, Channel
 from sluiceway_gateway.channels.store import (
     Tag,
@@ -27,8 +28,16 @@ from sluiceway_gateway.db.schema import (
     samples,
     visible_runs,
 )
-from sluiceway_gateway.db.statements import CachedSelect, chunks, starts_with
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Health, Place, Role, State
+from sluiceway_gateway.db.statements import CachedSelect, starts_with
+from sluiceway_gateway.endpoints.model import (
+    ANONYMOUS,
+    Endpoint,
+    Health,
+    Place,
+    Role,
+    State,
+    outcome,
+)
 from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
@@ -68,6 +77,8 @@ _ENDPOINTS = (
     .where(~endpoints.c.superseded, endpoints.c.channel_uid.in_(bindparam("uid", expanding=True)))
     .order_by(*_PLACE)
 )
+_NAMED = selection().where(channels.c.name.in_(bindparam("names", expanding=True)))
+_UIDS: BindParameter[Any] = bindparam("uids", expanding=True)
 #: Endpoints of all channels that are cached.
 _MAX_CACHED = 20_000
 
@@ -79,6 +90,11 @@ class StatusVersion:
     channel: Channel
     tag: Tag
     sampled_at: datetime | None
+
+    @property
+    def etag(self) -> str:
+        """The weak tag, which a later sample alone does not change."""
+        return f"W/{status_etag(**vars(self.tag))}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,11 +221,7 @@ def page(
 
 def summaries(tx: ReadTransaction, names: Sequence[str]) -> tuple[ChannelSummary, ...]:
     """Return the existing channels of these names."""
-    found: list[ChannelSummary] = []
-    for part in chunks(names):
-        rows = tx.execute(selection().where(channels.c.name.in_(part))).all()
-        found += _summaries(tx, rows)
-    return tuple(found)
+    return _summaries(tx, list(tx.in_parts(_NAMED, names=names)))
 
 
 def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSummary, ...]:
@@ -251,27 +263,26 @@ def _troubled_endpoints(
     rank = func.row_number().over(partition_by=table.channel_uid, order_by=order).label("rank")
     columns = (table.id, table.channel_uid, table.state, table.health, table.changed_at)
     found: dict[str, list[EndpointState]] = defaultdict(list)
-    for chunk in chunks(uids):
-        ranked = (
-            select(*columns, *_PLACE, table.cause, rank)
-            .where(
-                *(table.channel_uid.in_(chunk), ~table.superseded, table.state != State.CLOSED),
-                or_(table.state == State.ERROR, table.health != Health.HEALTHY),
-            )
-            .subquery()
+    ranked = (
+        select(*columns, *_PLACE, table.cause, rank)
+        .where(
+            *(table.channel_uid.in_(_UIDS), ~table.superseded, table.state != State.CLOSED),
+            or_(table.state == State.ERROR, table.health != Health.HEALTHY),
         )
-        worst_ones = select(ranked).where(ranked.c.rank <= MAX_PROBLEMS).order_by(ranked.c.rank)
-        for row in tx.execute(worst_ones):
-            found[row.channel_uid].append(
-                EndpointState(
-                    id=row.id,
-                    place=Place(role=Role(row.role), group=row.group_name, index=row.member_index),
-                    state=State(row.state),
-                    health=Health(row.health),
-                    changed_at=row.changed_at,
-                    cause=row.cause,
-                )
+        .subquery()
+    )
+    worst_ones = select(ranked).where(ranked.c.rank <= MAX_PROBLEMS).order_by(ranked.c.rank)
+    for row in tx.in_parts(worst_ones, uids=uids):
+        found[row.channel_uid].append(
+            EndpointState(
+                id=row.id,
+                place=Place(role=Role(row.role), group=row.group_name, index=row.member_index),
+                state=State(row.state),
+                health=Health(row.health),
+                changed_at=row.changed_at,
+                cause=row.cause,
             )
+        )
     return found
 
 
@@ -294,12 +305,11 @@ def _endpoint_counts(
 ) -> dict[str, dict[Role, EndpointCounts]]:
     table = endpoints.c
     by = (table.channel_uid, table.role, table.state, table.health)
-    statement = select(*by, func.count().label("number")).group_by(*by)
+    counted = select(*by, func.count().label("number")).group_by(*by)
+    statement = counted.where(table.channel_uid.in_(_UIDS), ~table.superseded)
     numbers: Counter[tuple[str, str, str]] = Counter()
-    for chunk in chunks(uids):
-        here = table.channel_uid.in_(chunk)
-        for row in tx.execute(statement.where(here, ~table.superseded)):
-            numbers[row.channel_uid, row.role, _kind(row.state, row.health)] += row.number
+    for row in tx.in_parts(statement, uids=uids):
+        numbers[row.channel_uid, row.role, outcome(row.state, row.health)] += row.number
     return {
         uid: {
             role: EndpointCounts(
@@ -309,14 +319,6 @@ def _endpoint_counts(
         }
         for uid in uids
     }
-
-
-def _kind(state: str, health: str) -> str:
-    if state == State.CLOSED:
-        return "finished"
-    if state == State.ERROR:
-        return "failed"
-    return "lost" if health == Health.LOST else "live"
 
 
 def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int) -> Overview:
@@ -404,11 +406,10 @@ def _members(tx: ReadTransaction, uids: Sequence[str]) -> Mapping[str, _Members]
     found: dict[str, dict[tuple[Role, str], Counter[str]]] = defaultdict(
         lambda: defaultdict(Counter)
     )
-    for chunk in chunks(uids):
-        open_ones = (table.channel_uid.in_(chunk), ~table.superseded, table.state != State.CLOSED)
-        for row in tx.execute(statement.where(*open_ones)):
-            health = FAILED if row.state == State.ERROR else row.health
-            found[row.channel_uid][Role(row.role), row.group_name][health] += row.number
+    open_ones = (table.channel_uid.in_(_UIDS), ~table.superseded, table.state != State.CLOSED)
+    for row in tx.in_parts(statement.where(*open_ones), uids=uids):
+        health = FAILED if row.state == State.ERROR else row.health
+        found[row.channel_uid][Role(row.role), row.group_name][health] += row.number
     return found
 
 
@@ -434,9 +435,9 @@ def committed_messages(tx: ReadTransaction, uids: Collection[str]) -> Mapping[st
     """Return the number of offsets in the visible runs of these channels."""
     runs = visible_runs.c
     length = func.sum(runs.end_offset - runs.first_offset)
-    counted = select(runs.channel_uid, length.label("number")).group_by(runs.channel_uid)
-    found: dict[str, int] = {}
-    for part in chunks(sorted(uids)):
-        for row in tx.execute(counted.where(runs.channel_uid.in_(part))):
-            found[row.channel_uid] = int(row.number)
-    return found
+    counted = (
+        select(runs.channel_uid, length.label("number"))
+        .where(runs.channel_uid.in_(_UIDS))
+        .group_by(runs.channel_uid)
+    )
+    return {row.channel_uid: int(row.number) for row in tx.in_parts(counted, uids=sorted(uids))}

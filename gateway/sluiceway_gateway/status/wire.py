@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, Field
+from pydantic_core import to_json
 
 from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
-from sluiceway_gateway.http.json import JsonCache, list_of, text_of, time_json
-from sluiceway_gateway.status.lag import GroupLag
+from sluiceway_gateway.http.json import JsonCache, body_of, list_of, text_of, time_json
+from sluiceway_gateway.status.lag import GroupLag, lag_seconds, rounded
 from sluiceway_gateway.status.model import CurrentProblem, Severity
 from sluiceway_gateway.status.progress import ProgressState, offset_at, track_key, worst
 from sluiceway_gateway.status.sample_store import StoredSample
@@ -25,8 +26,16 @@ from sluiceway_gateway.status.store import (
 )
 
 
-def status_text(status: StatusReport, fragments: JsonCache) -> str:
-    """Return the JSON of a channel's status, without `sampled_at`.
+def status_body(sampled_at: datetime | None, rest: bytes) -> bytes:
+    """Return the JSON of a status, from `status_rest`.
+
+    A later sample alone makes no new state, so its time is inserted here.
+    """
+    return b'{"sampled_at":' + to_json(sampled_at and time_json(sampled_at)) + b"," + rest
+
+
+def status_rest(status: StatusReport, fragments: JsonCache) -> bytes:
+    """Return the JSON of a channel's status after `sampled_at`.
 
     Between two requests few of a thousand endpoints change: `fragments` caches the JSON of each.
     """
@@ -59,10 +68,10 @@ def status_text(status: StatusReport, fragments: JsonCache) -> str:
             ("partitions", channel.uid), (last,), lambda: _bounds_json(last)
         ),
         "ledger": fragments.of(("ledger", channel.uid), (last,), lambda: _ledger_json(last)),
-        "write_rate": text_of(None if last is None else _rounded(last.write_rate)),
+        "write_rate": text_of(None if last is None else rounded(last.write_rate)),
         "problems": text_of([_problem_json(each) for each in status.problems]),
     }
-    return "{" + ",".join(f'"{name}":{text}' for name, text in parts.items()) + "}"
+    return (",".join(f'"{name}":{text}' for name, text in parts.items()) + "}").encode()
 
 
 def _with_heartbeat(status: StatusReport, endpoint: Endpoint, text: str) -> str:
@@ -80,12 +89,14 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
         "writers": vars(summary.endpoints[Role.WRITER]),
         "readers": vars(summary.endpoints[Role.READER]),
         "lag_messages": lag and lag.lag_messages,
-        "lag_seconds": lag and sampled_at and _age(sampled_at, lag.behind_since, lag.lag_messages),
+        "lag_seconds": lag
+        and sampled_at
+        and lag_seconds(sampled_at, lag.behind_since, lag.lag_messages),
         "lag_seconds_at_least": lag is not None and lag.behind_or_before,
         "progress": lag and lag.progress,
-        "write_rate": lag and _rounded(lag.write_rate),
-        "read_rate": _rounded(summary.read_rate),
-        "trend": lag and _rounded(lag.trend),
+        "write_rate": lag and rounded(lag.write_rate),
+        "read_rate": rounded(summary.read_rate),
+        "trend": lag and rounded(lag.trend),
         "last_heartbeat_at": summary.last_heartbeat_at and time_json(summary.last_heartbeat_at),
         "problems": [_problem_json(each) for each in summary.problems],
     }
@@ -130,21 +141,15 @@ def _ledger_json(last: StoredSample | None) -> dict[str, Any] | None:
     if last is None or last.sample.ledger is None:
         return None
     sample, ledger = last.sample, last.sample.ledger
-    return {
-        "number": ledger.number,
-        "halted": ledger.halted,
-        "uncommitted_messages": ledger.uncommitted_messages(sample.starts, sample.log_ends),
-        "open_batches": ledger.open_batches,
-        "batches": [
-            {
-                "key": each.key,
-                "owner": each.owner,
-                "since": time_json(datetime.fromtimestamp(each.since, UTC)),
-                "held_messages": each.held_messages,
-            }
+    return body_of(
+        StatusLedger,
+        ledger,
+        uncommitted_messages=ledger.uncommitted_messages(sample.starts, sample.log_ends),
+        batches=[
+            body_of(StatusBatch, each, since=datetime.fromtimestamp(each.since, UTC))
             for each in ledger.batches
         ],
-    }
+    )
 
 
 def _reader_text(
@@ -207,11 +212,11 @@ def _lag_json(channel: Channel, lag: GroupLag | None, last: StoredSample | None)
     return {
         "lag_messages": lag.lag_messages,
         "lag_records": lag.lag_messages if _has_record_per_message(channel, last) else None,
-        "lag_seconds": _age(last.sample.at, lag.behind_since, lag.lag_messages),
+        "lag_seconds": lag_seconds(last.sample.at, lag.behind_since, lag.lag_messages),
         "lag_seconds_at_least": lag.behind_or_before,
-        "read_rate": _rounded(lag.read_rate),
-        "trend": _rounded(lag.trend),
-        "drain_s": _rounded(lag.drain_s),
+        "read_rate": rounded(lag.read_rate),
+        "trend": rounded(lag.trend),
+        "drain_s": rounded(lag.drain_s),
         "progress": lag.worst,
     }
 
@@ -230,7 +235,9 @@ def _partitions_json(
             "position": position,
             "end": offset_at(sample.ends, partition),
             "lag_messages": (messages := offset_at(lag.lags, partition)),
-            "lag_seconds": _age(sample.at, lag.since[partition], messages) if lag.since else None,
+            "lag_seconds": lag_seconds(sample.at, lag.since[partition], messages)
+            if lag.since
+            else None,
             "lag_seconds_at_least": bool(lag.since_or_before) and lag.since_or_before[partition],
             "progress": lag.progress[partition] if lag.progress else None,
         }
@@ -251,16 +258,6 @@ def _has_record_per_message(channel: Channel, last: StoredSample) -> bool:
         return False
     compacted = "compact" in channel.spec.config.get("cleanup.policy", "")
     return channel.spec.format is not Format.ARROW and not channel.adopted and not compacted
-
-
-def _age(sampled_at: datetime, since: float | None, lag: int | None) -> float | None:
-    if lag == 0:
-        return 0.0
-    return None if since is None else _rounded(max(0.0, sampled_at.timestamp() - since))
-
-
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else round(number, 3)
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:

@@ -157,6 +157,7 @@ def test_the_end_is_reported_once(channel: Channel, consumer: MakeConsumer) -> N
     message, event = poll_messages(reader, 2)
     assert message.error() is None
     assert event.error().code() == KafkaError._PARTITION_EOF
+    assert event
     assert (event.topic(), event.partition(), event.offset()) == (channel.name, 0, 1)
     assert reader.poll(0.2) is None
 

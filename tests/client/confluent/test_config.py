@@ -107,13 +107,31 @@ def test_the_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 PYTHONS_OWN = {"default.topic.config", "logger", "oauth_cb", "on_commit", "on_delivery"}
 JAVAS = {"sasl.jaas.config", "ssl.truststore.location", "offset.store.path"}
-VALUES = ("1000000", "true", "1", "all", "none", "lz4", "fifo", "murmur2", "generic", "earliest")
+VALUES = (
+    "1000000",
+    "100000000",
+    "true",
+    "1",
+    "all",
+    "none",
+    "lz4",
+    "fifo",
+    "murmur2",
+    "generic",
+    "earliest",
+)
 
 
-def librdkafka_accepts(name: str, value: object) -> bool | None:
-    """Return whether the installed librdkafka accepts a value; None for an unknown property."""
+def librdkafka_accepts(
+    name: str, value: object, client: type[Producer | Consumer] = Producer
+) -> bool | None:
+    """Return whether librdkafka's client accepts a value; None for an unknown property."""
+    always = {"log_level": 0, "bootstrap.servers": "127.0.0.1:1"}
     try:
-        confluent_kafka.Producer({name: value, "log_level": 0, "bootstrap.servers": "127.0.0.1:1"})
+        if client is Producer:
+            confluent_kafka.Producer({"enable.idempotence": True, **always, name: value})
+        else:
+            confluent_kafka.Consumer({"group.id": "g", **always, name: value})
     except confluent_kafka.KafkaException as error:
         return None if "No such configuration property" in str(error) else False
     except (TypeError, ValueError):
@@ -140,8 +158,8 @@ def test_every_property_of_librdkafka_is_accepted_or_refused_with_a_reason() -> 
     assert len(names) > 170
     outcomes = collections.Counter[str]()
     for name in names:
-        value = next((each for each in VALUES if librdkafka_accepts(name, each)), None)
         for make, usual in ((Producer, NOBODY), (Consumer, GROUP)):
+            value = next((each for each in VALUES if librdkafka_accepts(name, each, make)), None)
             config = {**usual, name: value or "1"}
             if properties.refusal_of(name):
                 with pytest.raises(KafkaException, match=f"{re.escape(name)} cannot be set: .+"):
@@ -206,6 +224,17 @@ def test_one_configuration_serves_producer_and_consumer(caplog: pytest.LogCaptur
 def test_wrong_values_have_librdkafkas_text_or_a_reason(wrong: dict[str, Any], text: str) -> None:
     with pytest.raises(KafkaException, match=text):
         Producer({**NOBODY, **wrong})
+
+
+def test_values_that_exclude_others_are_refused_at_once() -> None:
+    for config, text in (
+        ({"max.in.flight.requests.per.connection": 10}, "must be set <= 5"),
+        ({"linger.ms": 5000, "delivery.timeout.ms": 1000}, "must be greater than `linger.ms`"),
+    ):
+        with pytest.raises(KafkaException, match=text):
+            Producer({**NOBODY, **config})
+    with pytest.raises(KafkaException, match="must be >="):
+        Consumer({**GROUP, "fetch.max.bytes": 1000})
 
 
 def test_a_message_timeout_shorter_than_the_usual_linger_is_accepted() -> None:

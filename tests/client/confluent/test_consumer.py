@@ -456,3 +456,11 @@ def test_the_event_of_a_missing_channel_says_how_to_create_it(site: Facade) -> N
         assert event.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         for advice in ("gateway.channel('nowhere'", "channels create", "auto.create.topics"):
             assert advice in event.error().str()
+        # As in confluent-kafka; some programs test `if not message` instead of `is None`.
+        assert event
+        assert event.value() == event.error().str().encode()
+
+
+def test_an_empty_subscription_is_refused(site: Facade) -> None:
+    with site.consumer() as consumer:
+        assert error_code_of(consumer.subscribe, []) == KafkaError._INVALID_ARG

@@ -171,6 +171,7 @@ def test_a_removed_member_loses_its_partitions(
     (event,) = poll_messages(reader, 1)
     assert codes([event]) == [KafkaError.UNKNOWN_MEMBER_ID]
     assert event.error().fatal()
+    assert event
     assert received == [("lost", [(name, 0), (name, 1)])]
     assert reader.assignment() == []
 

@@ -3,6 +3,8 @@
 import gc
 import logging
 import os
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +24,28 @@ from waiting import until
 
 NewChannel = Callable[..., Channel]
 FAREWELL = DetachRequest(name="the writer x", channel="a", id="1" * 32, uid="2" * 32, epoch=3)
+
+
+_PROGRAM = """
+import sys
+from sluiceway import Gateway
+channel = Gateway(sys.argv[1]).channel(sys.argv[2])
+open_, closed, failed = channel.writer(), channel.writer(), channel.writer()
+open_.write({})
+closed.close()
+failed.abort(ValueError())
+"""
+
+
+def test_a_writer_that_is_open_at_the_end_of_the_process_is_logged(
+    channel: Channel, gateway_url: str
+) -> None:
+    program = _PROGRAM.replace("{}", repr(readings(1)))
+    command = [sys.executable, "-c", program, gateway_url, channel.name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    expected = f"a writer of the channel {channel.name!r} was not closed before the process ended"
+    assert done.stderr.count(expected) == 1
+    assert len(done.stderr.splitlines()) == 1
 
 
 def writer(channel: Channel) -> ChannelWriter:

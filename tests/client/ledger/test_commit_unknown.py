@@ -86,6 +86,32 @@ def test_a_batch_without_an_answer_is_written_once_by_its_key(
 
 
 @pytest.mark.parametrize("arrives", [True, False])
+def test_a_writer_repeats_a_batch_without_an_answer(
+    relayed_gateway: Gateway,
+    relay: Relay,
+    new_ledgered: NewChannel,
+    ledger: LedgerView,
+    *,
+    arrives: bool,
+) -> None:
+    channel = new_ledgered()
+    with relayed_gateway.channel(channel.name).writer() as writer:
+
+        def write(key: str) -> bool:
+            with writer.batch(key) as batch:
+                writer.write(readings(10))
+            return batch.replayed
+
+        relay.drop_at(COMMIT, forward=arrives)
+        with pytest.raises(CommitUnknown):
+            write("day-1")
+        with pytest.raises(CommitUnknown):
+            write("day-2")
+        assert write("day-1") is arrives
+        assert ledger.ids(channel) == list(range(10))
+
+
+@pytest.mark.parametrize("arrives", [True, False])
 def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
     relayed_gateway: Gateway,
     relay: Relay,

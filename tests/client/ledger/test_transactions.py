@@ -170,7 +170,7 @@ def test_a_second_interrupt_ends_the_writer_and_the_reader_still_goes_back(
     ledger: LedgerView,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupted(_: IdempotentProducer) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     def be_interrupted_twice() -> None:

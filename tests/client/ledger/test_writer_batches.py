@@ -359,7 +359,7 @@ def test_blocks_do_not_nest_and_end_before_the_writer(new_ledgered: NewChannel) 
             writer.close()
 
 
-@pytest.mark.parametrize("key", ["", "k" * 201, 7])
+@pytest.mark.parametrize("key", ["", "k" * 201, 7, None])
 def test_an_invalid_key_is_refused(new_ledgered: NewChannel, key: str) -> None:
     with (
         new_ledgered().writer() as writer,

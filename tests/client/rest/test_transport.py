@@ -182,6 +182,10 @@ def test_the_fields_of_an_invalid_request_are_in_the_message(script: Script) -> 
     with pytest.raises(InvalidRequest, match="malformed; /spec/partitions: 0 is too few") as raised:
         script.control().channel("flights")
     assert list(raised.value.errors) == errors
+    script.response(422, body | {"detail": "Malformed: /spec/partitions: 0 is too few."})
+    with pytest.raises(InvalidRequest) as raised:
+        script.control().channel("flights")
+    assert str(raised.value) == "Malformed: /spec/partitions: 0 is too few."
 
 
 @pytest.mark.parametrize(
@@ -294,6 +298,8 @@ def test_tokens_are_not_shown(script: Script) -> None:
         ({"url": "127.0.0.1:8900"}, "the gateway's URL"),
         ({"url": "ftp://x"}, "the gateway's URL"),
         ({"url": "http://user:hush@x"}, "without a user"),
+        ({"url": "localhost:8900"}, "the gateway's URL is 'localhost:8900'"),
+        ({"token": b"slw_a_hush"}, "token is of the type bytes; it takes a str"),
         ({"token": "two words"}, "token does not contain a token"),
         ({"token": "   "}, "token does not contain a token"),
         ({"ca": "/nowhere.pem"}, "has no usable CA certificates"),

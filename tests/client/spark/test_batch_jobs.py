@@ -11,6 +11,7 @@ from micro_batches import BatchJob, Tasks
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
+    ChannelNotFound,
     CommitUnknown,
     Conflict,
     GatewayUnavailable,
@@ -223,6 +224,28 @@ def test_a_batch_key_needs_a_channel_with_batches(
 
     with pytest.raises(OptionError, match=r"delivery at_least_once, which has no batches"):
         source.writer(struct_of(SCHEMA), overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batchKey": "k"}, r"delivery at_least_once, which has no batches"),
+        ({"batchKey": "k", "delivery": "at_least_once"}, r"which has no batches"),
+        ({"key": "nope"}, r"key is 'nope'; the channel has the fields"),
+    ],
+)
+def test_a_refused_write_creates_no_channel(
+    gateway: Gateway, gateway_url: str, name: str, options: dict[str, str], said: str
+) -> None:
+    """A second try may ask for another delivery, which an existing channel cannot get."""
+    source = ChannelDataSource(
+        {"path": f"{name}-refused", "create": "true"} | options, gateway_url=gateway_url
+    )
+
+    with pytest.raises(OptionError, match=said):
+        source.writer(struct_of(SCHEMA), overwrite=False)
+    with pytest.raises(ChannelNotFound):
+        gateway.channel(f"{name}-refused")
 
 
 def test_a_write_creates_a_channel_with_exactly_once_delivery(

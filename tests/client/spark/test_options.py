@@ -107,6 +107,8 @@ def test_a_write_has_a_key_a_timeout_and_kafka_properties() -> None:
         ({"kafka.linger.ms": "5"}, "'linger.ms'"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss is 'yes'; it takes true or false"),
         ({"maxOffsetsPerTrigger": "5"}, "is an option of a streaming read, not of a batch read"),
+        ({"subscribePattern": "f.*"}, "the channel is named by load"),
+        ({"kafka.group.id": "delays"}, "the option group of a streaming read"),
     ],
 )
 def test_invalid_options_of_a_batch_read_are_errors(options: dict[str, str], said: str) -> None:
@@ -127,6 +129,7 @@ def test_invalid_options_of_a_batch_read_are_errors(options: dict[str, str], sai
         ({"topic": "t"}, "the channel is named by load"),
         ({"kafka.acks": "0"}, "'acks' cannot be set"),
         ({"kafka.delivery.timeout.ms": "1"}, "use deliveryTimeoutMs"),
+        ({"checkpointLocation": "/c"}, "an option of a streaming query's write"),
     ],
 )
 def test_invalid_options_of_a_write_are_errors(options: dict[str, str], said: str) -> None:
@@ -147,7 +150,8 @@ def test_a_stream_starts_at_the_earliest_offset_without_a_limit() -> None:
         ({"endingOffsets": "latest"}, "is an option of a batch read, not of a streaming read"),
         ({"maxOffsetPerTrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is '0'"),
-        ({"checkpointLocation": "/c"}, "there is no option 'checkpointlocation'"),
+        ({"checkpointLocation": "/c"}, "an option of a streaming query's write"),
+        ({"minOffsetsPerTrigger": "5"}, "a micro-batch has no minimum"),
     ],
 )
 def test_invalid_options_of_a_stream_are_errors(options: dict[str, str], said: str) -> None:
@@ -165,7 +169,7 @@ def test_a_streaming_write_ignores_options_added_by_spark() -> None:
     sparks = {"path": "c", "checkpointLocation": "/c", "queryName": "q"}
 
     assert WriteOptions.parse(sparks, streaming=True).channel == "c"
-    with pytest.raises(OptionError, match="there is no option 'checkpointlocation'"):
+    with pytest.raises(OptionError, match="'checkpointlocation' is not an option of a channel"):
         WriteOptions.parse(sparks)
 
 

@@ -9,9 +9,15 @@ import pytest
 from scripted_gateway import Script
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.spark import task_heartbeats
-from sluiceway.spark.endpoints import EndpointSpec, Job, JobEndpoint, TaskSlice
-from sluiceway.spark.task_heartbeats import TaskReports, reporting
+from sluiceway.spark import endpoints
+from sluiceway.spark.endpoints import (
+    EndpointSpec,
+    Job,
+    JobEndpoint,
+    TaskReports,
+    TaskSlice,
+    reporting,
+)
 
 ROWS = pa.RecordBatch.from_pydict({"a": [1, 2, 3]})
 
@@ -37,7 +43,7 @@ def reports(
 ) -> tuple[TaskReports, EndpointCalls]:
     """The reports of this process; the test sends their heartbeats."""
     monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
-    monkeypatch.setattr(task_heartbeats, "_REPORTS", {})
+    monkeypatch.setattr(endpoints, "_REPORTS", {})
     return TaskReports.of(task.endpoint.gateway_url), EndpointCalls(script.transport())
 
 

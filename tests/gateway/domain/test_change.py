@@ -1,6 +1,6 @@
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -10,6 +10,7 @@ from sluiceway_gateway.channels.change import UNSET, Change, adopting, changed, 
 from sluiceway_gateway.channels.model import (
     Channel,
     Compatibility,
+    Condition,
     Format,
     Phase,
     SchemaVersion,
@@ -26,6 +27,7 @@ from sluiceway_gateway.errors import (
 from sluiceway_gateway.kafka.model import ObservedTopic
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(seconds=5)
 FIRST = SchemaVersion(id=7, version=1, definition="s1", created_at=NOW)
 SECOND = SchemaVersion(id=9, version=2, definition="s2", created_at=NOW)
 
@@ -145,6 +147,18 @@ def test_an_adopted_topic_is_always_kept() -> None:
     assert once.keep_topic
     assert deleted(once, keep_topic=True, now=NOW) is once
     assert deleted(once, keep_topic=False, now=NOW) is once
+
+
+@pytest.mark.parametrize(("status", "since"), [("False", NOW), ("True", LATER)])
+def test_a_condition_keeps_its_time_while_its_status_is_unchanged(
+    status: Literal["True", "False"], since: datetime
+) -> None:
+    before = make()
+    after = before.with_condition("Ready", status, "After", "text", LATER)
+    condition = Condition(
+        type="Ready", status=status, reason="After", message="text", last_transition_at=since
+    )
+    assert after.conditions == (condition, before.condition("Synced"))
 
 
 def test_pinning_can_be_undone() -> None:

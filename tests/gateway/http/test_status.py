@@ -12,10 +12,9 @@ from endpoints import Site, report, site
 from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.http.json import ResponseCache
-from sluiceway_gateway.status import sample_store
+from sluiceway_gateway.status import routes, sample_store
 from sluiceway_gateway.status.lag import GroupLag, Sample
 from sluiceway_gateway.status.progress import OffsetTrack, ProgressState
-from sluiceway_gateway.status.routes import ChannelView
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
 from waiting import until
 
@@ -197,7 +196,7 @@ def test_an_unchanged_status_is_cached_with_the_time_of_the_sample(
     flights.member()
     sampled(flights)
     before = flights.rig.http.get(PATH).json()
-    monkeypatch.setattr(ChannelView, "_rendered", None)
+    monkeypatch.setattr(routes, "_rendered", None)
     flights.rig.clock.advance(timedelta(seconds=5))
     with flights.rig.database.write() as tx:
         last = sample_store.last(tx, flights.uid)

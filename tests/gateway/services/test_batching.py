@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sluiceway_gateway.batching import Batcher
+from sluiceway_gateway.errors import DatabaseUnavailable
 
 
 class Road:
@@ -22,9 +23,17 @@ class Road:
         self.taken.append(list(asked))
         self.arrived.release()
         assert self.free.wait(30)
-        if "all" in asked:
-            raise ValueError("all of them")
+        if "broken" in asked:
+            raise ValueError("the whole batch")
+        if "away" in asked:
+            raise DatabaseUnavailable("it is away")
         return [KeyError(each) if each == "bad" else f"{each}!" for each in asked]
+
+    @staticmethod
+    def alone(asked: str) -> str:
+        if asked == "broken":
+            raise ValueError("this one")
+        return f"{asked} alone!"
 
 
 @pytest.fixture
@@ -44,7 +53,7 @@ def sent(batcher: "Batcher[Any, Any]", road: Road, *asked: Any) -> "list[Future[
 
 
 def test_requests_during_a_batch_form_the_next_batch_in_order(road: Road) -> None:
-    batcher: Batcher[str, str] = Batcher(road.work, name="test")
+    batcher: Batcher[str, str] = Batcher(road.work, road.alone, name="test", threads=1)
     futures = sent(batcher, road, "a", "b", "c", "d")
     assert [each.result(30) for each in futures] == ["a!", "b!", "c!", "d!"]
     assert road.taken == [["a"], ["b", "c", "d"]]
@@ -54,50 +63,72 @@ def test_requests_during_a_batch_form_the_next_batch_in_order(road: Road) -> Non
 
 
 def test_requests_of_one_key_are_in_different_batches_in_order(road: Road) -> None:
-    batcher: Batcher[str, str] = Batcher(road.work, name="test", key=lambda asked: asked[0])
+    batcher: Batcher[str, str] = Batcher(
+        road.work, road.alone, name="test", threads=1, key=lambda asked: asked[0]
+    )
     futures = sent(batcher, road, "a1", "b1", "c1", "b2", "b3", "d1")
     assert [each.result(30) for each in futures] == ["a1!", "b1!", "c1!", "b2!", "b3!", "d1!"]
     assert road.taken == [["a1"], ["b1", "c1", "d1"], ["b2"], ["b3"]]
 
 
 def test_heavy_requests_are_spread_over_batches(road: Road) -> None:
-    batcher: Batcher[str, str] = Batcher(road.work, name="test", weight=len, most=4)
+    batcher: Batcher[str, str] = Batcher(
+        road.work, road.alone, name="test", threads=1, weight=len, most=4
+    )
     futures = sent(batcher, road, "a", "bb", "cc", "dddddddd", "e")
     assert futures[-1].result(30) == "e!"
     assert road.taken == [["a"], ["bb", "cc"], ["dddddddd"], ["e"]]
 
 
 def test_an_error_of_one_request_does_not_affect_the_batch(road: Road) -> None:
-    batcher: Batcher[str, str] = Batcher(road.work, name="test")
+    batcher: Batcher[str, str] = Batcher(road.work, road.alone, name="test", threads=1)
     futures = sent(batcher, road, "a", "b", "bad", "c")
     assert [futures[at].result(30) for at in (0, 1, 3)] == ["a!", "b!", "c!"]
     with pytest.raises(KeyError):
         futures[2].result(30)
 
 
-def test_a_failure_of_a_batch_reaches_all_its_requests_and_the_next_batch_runs(road: Road) -> None:
-    batcher: Batcher[str, str] = Batcher(road.work, name="test")
-    futures = sent(batcher, road, "a", "b", "all")
+def test_after_a_failure_of_a_batch_each_request_runs_alone(road: Road) -> None:
+    batcher: Batcher[str, str] = Batcher(road.work, road.alone, name="test", threads=1)
+    futures = sent(batcher, road, "a", "b", "broken", "c")
+    assert [futures[at].result(30) for at in (0, 1, 3)] == ["a!", "b alone!", "c alone!"]
+    with pytest.raises(ValueError, match="this one"):
+        futures[2].result(30)
+    assert batcher.submit("d").result(30) == "d!"
+
+
+def test_an_unavailable_database_fails_the_whole_batch(road: Road) -> None:
+    batcher: Batcher[str, str] = Batcher(road.work, road.alone, name="test", threads=1)
+    futures = sent(batcher, road, "a", "b", "away")
     for each in futures[1:]:
-        with pytest.raises(ValueError, match="all of them"):
+        with pytest.raises(DatabaseUnavailable):
             each.result(30)
     assert batcher.submit("c").result(30) == "c!"
 
 
-def test_a_slow_answer_delays_no_other_request() -> None:
-    later: Future[str] = Future()
+def test_a_request_that_waits_for_a_lock_delays_no_other() -> None:
+    unlocked = threading.Event()
+
+    def alone(asked: str) -> str:
+        assert unlocked.wait(30)
+        return f"{asked} at last"
+
     batcher: Batcher[str, str] = Batcher(
-        lambda asked: [later if each == "a" else each for each in asked], name="test"
+        lambda asked: [None if each == "a" else each for each in asked],
+        alone,
+        name="test",
+        threads=1,
     )
     waiting = batcher.submit("a")
     assert batcher.submit("b").result(30) == "b"
     assert not waiting.done()
-    later.set_result("at last")
-    assert waiting.result(30) == "at last"
+    unlocked.set()
+    assert waiting.result(30) == "a at last"
+    batcher.close()
 
 
 def test_a_request_cancelled_before_its_batch_is_skipped(road: Road) -> None:
-    batcher: Batcher[str, str] = Batcher(road.work, name="test")
+    batcher: Batcher[str, str] = Batcher(road.work, road.alone, name="test", threads=1)
     first = batcher.submit("a")
     assert road.arrived.acquire(timeout=30)
     given_up, last = batcher.submit("b"), batcher.submit("c")

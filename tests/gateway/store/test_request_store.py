@@ -16,12 +16,16 @@ RESPONSE = StoredResponse(status=201, headers={"ETag": '"x"'}, body='{"a":"é"}'
 def give(
     database: Database, request: Request = REQUEST, now: datetime = NOW
 ) -> StoredResponse | None:
-    """Store a response to the request, unless there is one."""
+    """Return the stored response of a repeated request; store one for a new request."""
+    acts: list[StoredResponse] = []
+
+    def act() -> StoredResponse:
+        acts.append(RESPONSE)
+        return RESPONSE
+
     with database.write() as tx:
-        kept = idempotency.claim(tx, request, now)
-        if kept is None:
-            idempotency.settle(tx, request, RESPONSE)
-        return kept
+        response = idempotency.once(tx, request, now, act)
+    return None if acts else response
 
 
 def test_a_repeat_gets_the_response_of_the_first_request(database: Database) -> None:
@@ -41,13 +45,11 @@ def test_a_key_of_another_request_is_refused(database: Database) -> None:
 
 
 def test_a_failed_request_leaves_its_key_free(database: Database) -> None:
-    def fail() -> None:
-        with database.write() as tx:
-            idempotency.claim(tx, REQUEST, NOW)
-            raise RuntimeError
+    def fail() -> StoredResponse:
+        raise RuntimeError
 
-    with pytest.raises(RuntimeError):
-        fail()
+    with pytest.raises(RuntimeError), database.write() as tx:
+        idempotency.once(tx, REQUEST, NOW, fail)
     assert give(database) is None
 
 

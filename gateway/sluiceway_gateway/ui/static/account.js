@@ -34,12 +34,18 @@ async function read(used) {
 }
 
 const MAX_TIMEOUT_MS = 2 ** 31 - 1;
+const ASK_AGAIN_MS = 1_000;
 
-// A paused page has no stream that would end: ask once the time is up.
+// A paused page has no stream that would end. Once the time is up, ask until the gateway refuses the token: its
+// clock may be behind.
 function checkAt(ms) {
+  const used = token.value;
   const left = ms - serverNow();
   clearTimeout(expiry);
-  expiry = setTimeout(() => (left > 0 ? checkAt(ms) : getJson("token").catch(() => {})), Math.min(Math.max(left, 0) + 50, MAX_TIMEOUT_MS));
+  expiry = setTimeout(async () => {
+    if (left <= 0) await getJson("token").catch(() => {});
+    if (used === token.value && signInReason.value === null) checkAt(ms);
+  }, left > 0 ? Math.min(left, MAX_TIMEOUT_MS) : ASK_AGAIN_MS);
 }
 
 const GIVES = {
