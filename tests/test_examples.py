@@ -28,6 +28,7 @@ def test_a_writer_waits_until_two_groups_have_read_all(gateway_url: str) -> None
     assert total == "1000 orders were read in all"
 
 
+@pytest.mark.long
 def test_orders_cycle_through_ports_until_their_channel_is_closed(gateway_url: str) -> None:
     assert run_example("ports_and_cycle.py", gateway_url) == [
         "enough orders were distributed: True",
@@ -140,6 +141,7 @@ def test_a_custom_consumer_uses_every_broker_request(gateway_url: str) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_pipeline_of_pypz_runs_through_a_channel(gateway_url: str) -> None:
     assert run_example("pypz_port.py", gateway_url) == [
         *(f"HelloWorld_{number}" for number in range(10)),
@@ -155,6 +157,7 @@ def test_every_example_is_run() -> None:
     assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in text] == []
 
 
+@pytest.mark.long
 def test_a_program_written_for_confluent_kafka_produces_and_consumes(gateway_url: str) -> None:
     assert run_example("confluent_consume_produce.py", gateway_url) == [
         "120 messages delivered to greetings",

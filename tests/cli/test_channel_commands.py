@@ -134,7 +134,7 @@ def test_creating_an_existing_channel_changes_nothing_and_reports_differences(
     again = command(*create, "--partitions", "3")
     assert again.status == 0
     assert "has partitions=2, not 3 as given" in again.err
-    assert "use `sluiceway channels update" in again.err
+    assert "an update changes it: `sluiceway channels update" in again.err
 
 
 def test_delete_asks_for_confirmation(

@@ -51,6 +51,7 @@ def test_up_keeps_its_data_between_runs(tmp_path: Path) -> None:
         assert not listens(servers)
 
 
+@pytest.mark.long
 def test_up_interrupted_during_startup_leaves_nothing(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     data = tmp_path / "data"

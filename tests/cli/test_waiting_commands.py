@@ -77,8 +77,9 @@ def test_ctrl_c_ends_a_waiting_command_without_a_traceback(
 def test_a_command_that_waits_for_the_database_prints_the_reason(
     silent_url: str, command: tuple[str, ...]
 ) -> None:
-    address = silent_url.removeprefix("http://")
-    with process(*command, SLUICEWAY_DATABASE_URL=f"postgresql://u@{address}/d") as running:
+    # By default the attempt ends when the reason is due, after 2 s.
+    url = f"postgresql://u@{silent_url.removeprefix('http://')}/d?connect_timeout=60"
+    with process(*command, SLUICEWAY_DATABASE_URL=url) as running:
         running.until("(waiting for the database)")
 
 

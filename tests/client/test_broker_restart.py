@@ -11,6 +11,7 @@ from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 
 
+@pytest.mark.long
 def test_writers_and_readers_continue_after_a_broker_restart(
     kafka: SharedKafka, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def _wait_until_gone(pid: int) -> None:
     until(lambda: not _alive(pid))
 
 
+@pytest.mark.long
 def test_a_broker_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path\n"
@@ -91,6 +92,7 @@ def test_a_broker_that_fails_to_start_reports_why_and_leaves_nothing(tmp_path: P
         )
 
 
+@pytest.mark.long
 def test_a_port_in_use_is_named(tmp_path: Path, kafka: SharedKafka) -> None:
     with pytest.raises(BrokerStartFailed, match="Address already in use"):
         kafka.another(tmp_path, port=kafka.port)

@@ -64,6 +64,7 @@ def test_serve_exports_nothing_if_variables_disable_it(
         assert collector.spans == []
 
 
+@pytest.mark.long
 def test_serve_runs_without_an_exporter_that_is_not_installed(
     sqlite: SQLite, kafka: SharedKafka
 ) -> None:

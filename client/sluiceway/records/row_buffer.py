@@ -31,6 +31,8 @@ _MAX_GIVEN: Final = 16
 """Longer lists are faster to convert to columns than to check row by row."""
 _VALUE_BYTES: Final = 16
 """An upper bound of the encoded size of a value without text or bytes, or of a length."""
+_UUID_BYTES: Final = 36
+"""As text, its longest form."""
 _MAX_KIND_SETS: Final = 1_000
 _RANGES: Final = {
     t.Kind.INT: (-0x80000000, 0x7FFFFFFF),
@@ -295,10 +297,11 @@ def _check(type_: t.Present) -> _Check | None:
         case t.Decimal(precision=precision, scale=scale):
             return _decimal_check(precision, scale)
         case t.Uuid():
-            return None
+            return lambda _: _UUID_BYTES
         case t.Enum(symbols=symbols):
-            known = frozenset(symbols)
-            return lambda value: 0 if value in known else _UNCERTAIN
+            # Text in Arrow messages, an index in Avro.
+            sizes = {symbol: len(symbol) for symbol in symbols}
+            return lambda value: sizes.get(value, _UNCERTAIN)
         case t.Array(items=items):
             item = _item_check(items)
             return lambda value: _sum_of(map(item, value))

@@ -283,8 +283,8 @@ def problem(response: httpx.Response) -> GatewayError:
         if isinstance(each, dict)
     ]
     detail = str(content.get("detail") or content.get("title") or code)
-    told = [each for each in errors if each["message"] not in detail]
-    fields = "".join(f"; {each['pointer']}: {each['message']}" for each in told)
+    additional = [each for each in errors if each["message"] not in detail]
+    fields = "".join(f"; {each['pointer']}: {each['message']}" for each in additional)
     advice = _how_to_create(response) if kind is ChannelNotFound else ""
     return kind(
         f"{detail}{fields}{advice}",

@@ -213,7 +213,14 @@ class ChannelDataSource(Shipped, DataSource):
 
     def _source(self, channel: str) -> RefreshableConnection:
         with Gateway(self.gateway_url) as gateway:
-            connection = gateway.channel(channel).connection("read")
+            try:
+                connection = gateway.channel(channel).connection("read")
+            except ChannelNotFound as error:
+                raise ChannelNotFound(
+                    f"there is no channel {channel!r}: check its name, or create it by a write "
+                    'with .option("create", "true")',
+                    status=error.status,
+                ) from error
             return RefreshableConnection(connection, "read", gateway_url=gateway.url)
 
     def _sink(self, options: WriteOptions, struct: StructType) -> RefreshableConnection:

@@ -183,9 +183,7 @@ def create(
             **spec,
         )
     for each in differences:
-        # The client's advice is for Python.
-        text = str(each.message).replace("channel.update()", f"`sluiceway channels update {name}`")
-        click.echo(f"sluiceway: {text}", err=True)
+        click.echo(f"sluiceway: {each.message}: `sluiceway channels update {name}`", err=True)
     click.echo(f"channel {channel.name} is ready, its topic is {channel.status.topic.name}")
 
 

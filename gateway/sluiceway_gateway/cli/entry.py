@@ -112,13 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _database_failure(error: DatabaseUnavailable) -> str:
-    """Return the message of a command, with the cause, which responses to requests leave out."""
-    failure, again, _ = str(error).partition("; send the request again")
-    if not again:
-        return failure
-    cause = getattr(error.__cause__, "orig", None) or error.__cause__
-    reason = "" if cause is None else f" ({' '.join(str(cause).split())})"
-    return f"{failure}{reason}. Check SLUICEWAY_DATABASE_URL and the database, and run it again"
+    """Return the message with the cause, which responses to requests leave out."""
+    cause = getattr(error.__cause__, "orig", None)
+    if cause is None:
+        return str(error)
+    return f"{error} Check SLUICEWAY_DATABASE_URL. The cause: {' '.join(str(cause).split())}"
 
 
 def _flag(option: re.Match[str]) -> str:

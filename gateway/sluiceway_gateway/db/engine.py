@@ -46,10 +46,7 @@ _DRIVER_BUGS = tuple(
 _UNDEFINED_TABLE = "42P01"
 _LOCK_TIMEOUT = "55P03"
 _BUSY = "SQLITE_BUSY"
-_DETAIL = (
-    "The database does not answer, is locked, or is not migrated; "
-    "send the request again in a moment."
-)
+_DETAIL = "The database does not answer, is locked, or is not migrated; try again in a moment."
 UNCONFIRMED = (
     "The database did not confirm the change, which may or may not have been made; send the same "
     "request again, with the same Idempotency-Key if it had one."
@@ -64,7 +61,7 @@ def translated(detail: str = _DETAIL) -> Iterator[None]:
         yield
     except PoolTimeout as error:
         raise DatabaseUnavailable(
-            "All connections to the database are in use; send the request again in a moment."
+            "All connections to the database are in use; try again in a moment."
         ) from error
     except (DBAPIError, *_DRIVER_ERRORS) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
@@ -357,9 +354,7 @@ class Database:
         """Begin a write transaction on SQLite once no other writer is active."""
         self._breaker.check()
         if not self._writers.acquire(timeout=self._wait_s):
-            raise DatabaseUnavailable(
-                "The database is busy with other changes; send the request again."
-            )
+            raise DatabaseUnavailable("The database is busy with other changes; try again.")
         try:
             # The previous writer may have tripped it.
             self._breaker.check()

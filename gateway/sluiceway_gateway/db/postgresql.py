@@ -108,7 +108,7 @@ class CircuitBreaker:
         if not self._answers.wait(max(0.0, remaining_s)):
             raise DatabaseUnavailable(
                 "The database does not answer, or another process has it locked; "
-                "send the request again in a moment."
+                "try again in a moment."
             )
 
     def trip(self) -> None:

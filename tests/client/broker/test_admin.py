@@ -49,6 +49,7 @@ def test_a_created_topic_is_a_channel_of_bytes_and_is_deleted_when_read(
         broker.create_topics([CreateTopicRequest(name, 1, 1, [(0, [1])])])
 
 
+@pytest.mark.long
 def test_groups_are_listed_and_described_with_live_readers(
     broker: Broker, new_channel: NewChannel
 ) -> None:

@@ -304,6 +304,7 @@ def test_a_consumer_removed_during_the_pause_gets_the_reason(
     assert reader.assignment() == []
 
 
+@pytest.mark.long
 def test_a_stopped_and_continued_process_resumes(
     site: Facade, name: str, new_channel: NewChannel
 ) -> None:

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -53,6 +54,20 @@ def test_accepted_records_convert_as_in_one_write_and_keep_to_their_size(given_r
     expected = [row for batch in to_batches(accepted, schema) for row in to_records(batch)]
     assert same(found, expected)
     assert buffer.drain() == []
+
+
+@pytest.mark.parametrize("format_", ["avro", "arrow"])
+@pytest.mark.parametrize(
+    ("items", "value"),
+    [(UUID_TEXT, UUID(int=1)), ({**ENUM, "symbols": ["A", "B" * 200]}, "B" * 200)],
+)
+def test_text_of_other_types_counts_in_the_size_of_a_row(format_, items, value):
+    schema = schema_of({"type": "array", "items": items})
+    rows = buffer_of(schema).check({"x": [value] * 1000})
+    (batch,) = to_batches({"x": [value] * 1000}, schema)
+    (message,) = codec(format_, schema, 7).encode(batch, limit_bytes=2**31)
+    overhead_bytes = 64 if format_ == "avro" else 64 + 3 * 512
+    assert rows.size_bytes + overhead_bytes >= len(message)
 
 
 USUAL = {

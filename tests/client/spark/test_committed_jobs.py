@@ -53,6 +53,7 @@ def test_a_job_that_is_held_back_fails_with_the_name_of_the_batch(
             reads.load(channel.name).count()
 
 
+@pytest.mark.long
 def test_runs_of_a_query_read_each_committed_record_once(
     spark: SparkSession, channel: Channel, tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def test_each_micro_batch_is_a_batch_and_a_replayed_one_writes_nothing(
     assert ledger.kinds(sink) == ["commit", "commit"]
 
 
+@pytest.mark.long
 def test_foreach_batch_writes_each_batch_once_by_its_key(
     spark: SparkSession, source: Channel, sink: Channel, ledger: LedgerView, tmp_path: Path
 ) -> None:
@@ -142,6 +143,7 @@ def test_foreach_batch_writes_each_batch_once_by_its_key(
     assert ledger.open_keys(sink) == []
 
 
+@pytest.mark.long
 def test_micro_batches_whose_rows_are_all_dropped_are_no_batches(
     spark: SparkSession, source: Channel, sink: Channel, ledger: LedgerView, tmp_path: Path
 ) -> None:

@@ -239,6 +239,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., StreamingQuery]]:
         query.stop()
 
 
+@pytest.mark.long
 def test_a_restarted_query_takes_its_place_as_reader_and_writer(
     spark: SparkSession,
     channel: Channel,
@@ -298,6 +299,7 @@ def test_the_cause_of_a_failed_query_contains_no_record(
     assert reader_endpoint.group == str(query.id)
 
 
+@pytest.mark.long
 def test_a_query_without_its_channel_does_not_block_other_queries(
     spark: SparkSession,
     channel: Channel,

@@ -35,6 +35,7 @@ def run(
                 spark.conf.unset(name)
 
 
+@pytest.mark.long
 def test_the_examples_of_readings_work_together(
     run: Callable[[str], list[str]], gateway_url: str
 ) -> None:

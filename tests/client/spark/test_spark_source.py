@@ -175,7 +175,7 @@ def test_a_mismatched_schema_fails_planning(
 
 
 def test_reading_a_missing_channel_is_an_error(spark: SparkSession, name: str) -> None:
-    with pytest.raises(AnalysisException, match=f"there is no channel '{name}'"):
+    with pytest.raises(AnalysisException, match=f"no channel '{name}': check its name"):
         spark.read.format("channel").load(name)
     with pytest.raises(AnalysisException, match="no channel is named"):
         spark.read.format("channel").load()

@@ -94,6 +94,7 @@ def test_options_of_a_query_are_added_to_those_of_the_table(
         ids(spark, f"SELECT * FROM {table} WITH (startingOffset 'latest')")  # noqa: S608
 
 
+@pytest.mark.long
 def test_a_stream_reads_a_table(spark: SparkSession, table: str) -> None:
     seen: list[int] = []
     query = (
@@ -107,6 +108,7 @@ def test_a_stream_reads_a_table(spark: SparkSession, table: str) -> None:
     assert seen == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_a_stream_writes_a_table_with_the_name_of_its_channel(
     spark: SparkSession, gateway: Gateway, name: str, new_table: Table, tmp_path: Path
 ) -> None:

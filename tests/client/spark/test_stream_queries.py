@@ -120,6 +120,7 @@ def test_a_running_query_survives_a_stalled_broker(
         query.stop()
 
 
+@pytest.mark.long
 def test_an_old_checkpoint_does_not_read_a_recreated_channel(
     spark: SparkSession, gateway: Gateway, source: Channel, sink: Channel, drain: Run
 ) -> None:
@@ -133,6 +134,7 @@ def test_an_old_checkpoint_does_not_read_a_recreated_channel(
     assert all_ids(sink) == [*range(5)]
 
 
+@pytest.mark.long
 def test_foreach_batch_writes_channels_in_batches(
     spark: SparkSession, source: Channel, sink: Channel, tmp_path: Path
 ) -> None:
@@ -156,6 +158,7 @@ def test_foreach_batch_writes_channels_in_batches(
     assert all_ids(sink) == [*range(10)]
 
 
+@pytest.mark.long
 def test_complete_mode_appends_each_result_and_update_mode_is_an_error(
     spark: SparkSession, source: Channel, sink: Channel, start: Run
 ) -> None:
@@ -188,6 +191,7 @@ def test_a_batch_limit_is_applied_or_an_error_of_load_before_spark_4_2(
     assert ids_in(sink) == {0: [*range(10)]}
 
 
+@pytest.mark.long
 def test_metadata_columns_have_headers_and_offsets(
     spark: SparkSession, source: Channel, sink: Channel, drain: Run
 ) -> None:
