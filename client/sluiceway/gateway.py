@@ -10,7 +10,6 @@ from typing import Any
 from sluiceway.channel import Channel
 from sluiceway.endpoint.handle import ClosesOnExit
 from sluiceway.errors import ChannelNotFound, Conflict
-from sluiceway.ledger.writer_batches import Transaction
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import (
@@ -24,6 +23,7 @@ from sluiceway.rest.models import ChannelResource, Heartbeat, Retention, require
 from sluiceway.rest.status import ChannelSummary
 from sluiceway.rest.transport import Transport, check_seconds
 from sluiceway.schema import Schema
+from sluiceway.transaction import Transaction
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["Gateway"]

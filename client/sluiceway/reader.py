@@ -119,7 +119,7 @@ class ChannelReader(ChannelEndpoint):
         self._closed = False
         self._failure: SluicewayError | None = None
         self._suspended: SluicewayError | None = None
-        self.in_transaction = False
+        self.in_transaction = False  # whether a transaction commits its positions
         try:
             # Many of these open at once, and their commits carry the topic's id for a later check.
             self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)

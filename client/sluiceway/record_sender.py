@@ -233,14 +233,19 @@ class RecordSender:
                 # The next call raises it, if only `close`.
                 self.failed_unnoticed = self.failure is not None
 
-    def _send_rows(self) -> None:
-        """Send the buffered rows, before anything that is written after them."""
+    def _send_rows(self, *, accumulated: bool = False) -> None:
+        """Send the buffered rows, before anything that is written after them.
+
+        `accumulated`: then also the accumulated records, which do not fill a message yet.
+        """
         try:
             rows = self._rows.drain()
             if rows:
                 self._sends_of_rows += 1
                 self._send(self._accumulator.add(rows))
                 self._record_cycle()
+            if accumulated:
+                self._send(self._accumulator.drain())
         except BaseException as error:
             self._fail_interrupted(error)
             raise
@@ -251,12 +256,7 @@ class RecordSender:
 
     def send_accumulated(self) -> None:
         """Produce the accumulated records."""
-        self._send_rows()
-        try:
-            self._send(self._accumulator.drain())
-        except BaseException as error:
-            self._fail_interrupted(error)
-            raise
+        self._send_rows(accumulated=True)
 
     def _send(self, messages: Messages) -> None:
         if not messages.values:
@@ -265,11 +265,7 @@ class RecordSender:
             return
         if self.handle is not None and self.handle.pristine:
             self.handle.pristine = False
-        try:
-            self.producer.send(messages)
-        except DeliveryFailed as error:
-            self._fail(error)
-            raise
+        self.producer.send(messages)
 
     def deliver(self) -> None:
         """Wait until everything is acknowledged, in the channel's topic."""

@@ -16,7 +16,6 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner, partitioning
-from sluiceway.ledger.batch_sequence import BatchSequence
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import WriterBatches
 from sluiceway.record_sender import RecordSender
@@ -334,14 +333,16 @@ class ChannelWriter(ChannelEndpoint):
         handle, sender = self._handle, self.sender
         assert sender.intervals is not None  # noqa: S101 - the channel is exactly_once
         member = None if handle is None else handle.membership
-        sequence = BatchSequence(
+        return WriterBatches(
+            sender,
+            sender.turn,
             ledger or self.handle.calls.ledger,
             self.connection,
             sender.intervals,
-            writer=uuid.uuid4().hex if handle is None else handle.id,
+            writer_id=uuid.uuid4().hex if handle is None else handle.id,
             place=None if member is None else f"{member.group}[{member.index}]",
+            commit_every_s=commit_every_s,
         )
-        return WriterBatches(sender, sequence, sender.turn, commit_every_s=commit_every_s)
 
 
 def _warn_if_open(writer: weakref.ref[ChannelWriter]) -> None:

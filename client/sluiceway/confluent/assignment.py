@@ -300,11 +300,8 @@ class Assignment:
         return member
 
     def _add_member(self, member: ChannelMember) -> None:
-        try:
+        with member.handle.reporting_failure():
             self.fetcher.add_channel(member.connection, member.visibility)
-        except BaseException as error:
-            member.handle.fail(error)
-            raise
         self.members[member.channel] = member
 
 

@@ -37,8 +37,15 @@ class _Pending:
         """Return whether it has finished, after `timeout_s` at most."""
         return self._finished.wait(max(0.0, timeout_s))
 
-    def resume(self, steps: Steps[Any]) -> Request:
-        """Send the result or the error into the steps; return their next request."""
+    def resume(self, steps: Steps[Any], deadline_s: float) -> Request:
+        """Send the result or the error into the steps; return their next request.
+
+        Without a response by `deadline_s` (monotonic), the steps get GatewayUnavailable.
+        """
+        if not self.wait(deadline_s - time.monotonic()):
+            return steps.throw(
+                GatewayUnavailable("the gateway has not answered in time. Check that it is running")
+            )
         if self._error is not None:
             return steps.throw(self._error)
         return steps.send(self._result)
@@ -97,18 +104,13 @@ class StepRunner:
             result = _finish(steps, deadline_s)
         return result
 
-    def _continue(self, deadline_s: float | None = None) -> bool:
+    def _continue(self, deadline_s: float = 0.0) -> bool:
         """Run the steps up to their next request; return False at their end."""
         steps, pending, self._pending = self._steps, self._pending, None
         if steps is None:
             return False
         try:
-            if pending is None:
-                request = next(steps)
-            elif deadline_s is None or pending.wait(deadline_s - time.monotonic()):
-                request = pending.resume(steps)
-            else:
-                request = steps.throw(_late())
+            request = next(steps) if pending is None else pending.resume(steps, deadline_s)
         except StopIteration:
             self._steps = None
             return False
@@ -123,15 +125,7 @@ def _finish(steps: Steps[R], deadline_s: float) -> R:
     try:
         request = next(steps)
         while True:
-            pending = _Pending(request, lambda: None)
-            if pending.wait(deadline_s - time.monotonic()):
-                request = pending.resume(steps)
-            else:
-                request = steps.throw(_late())
+            request = _Pending(request, lambda: None).resume(steps, deadline_s)
     except StopIteration as end:
         result: R = end.value
         return result
-
-
-def _late() -> GatewayUnavailable:
-    return GatewayUnavailable("the gateway has not answered in time. Check that it is running")

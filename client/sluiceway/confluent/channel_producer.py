@@ -118,7 +118,20 @@ class ChannelProducer(WriterEndpoint):
         elif error is not None:
             self.batches.add_failure(reason_of(error))
         else:
-            self.batches.add_delivered(message.partition(), message.offset())
+            self.batches.offsets.add(message.partition(), message.offset())
+
+    def optional(
+        self, on_delivery: OnDelivery | None, timestamp: int, headers: Any
+    ) -> dict[str, Any]:
+        """Return the optional arguments of `produce` that are given."""
+        named: dict[str, Any] = {}
+        if on_delivery is not None:
+            named["on_delivery"] = self.wrapped(on_delivery)
+        if timestamp:
+            named["timestamp"] = timestamp
+        if headers is not None:
+            named["headers"] = headers
+        return named
 
     def connect(self, produce: Callable[..., None]) -> None:
         """Pass messages to this function of librdkafka's producer from now on."""
@@ -129,13 +142,7 @@ class ChannelProducer(WriterEndpoint):
         partition = message.partition
         if message.key is not None and partition == -1:
             partition = partition_of_key(message.key, self.partitions)
-        named: dict[str, Any] = {}
-        if message.on_delivery is not None:
-            named["on_delivery"] = self.wrapped(message.on_delivery)
-        if message.timestamp:
-            named["timestamp"] = message.timestamp
-        if message.headers is not None:
-            named["headers"] = message.headers
+        named = self.optional(message.on_delivery, message.timestamp, message.headers)
         self.handle.pristine = False
         self._send(self.topic, message.value, message.key, partition, **named)
         if self.batches is not None:
@@ -244,7 +251,7 @@ class BatchCommits:
         batches = channel.batches
         assert batches is not None  # noqa: S101 - the channel is exactly_once
         with self._holding(channel, _TIMEOUT_S):
-            if batches.has_batch:
+            if batches.current is not None:
                 # The state of the batch is unknown; `flush` resolves it.
                 return batches.is_open
             batches.open()
@@ -344,7 +351,7 @@ class BatchCommits:
         self, channel: ChannelProducer, failure: KafkaError | None
     ) -> SluicewayError | None:
         """Return the reason to abort a batch that is open at the end, or None."""
-        if channel.batches is None or not channel.batches.has_batch:
+        if channel.batches is None or channel.batches.current is None:
             return None
         if failure is not None:
             return DeliveryLost(failure.str())

@@ -7,17 +7,14 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from sluiceway.concurrency import ForkGuard
 from sluiceway.confluent.channel_producer import BatchCommits, ChannelProducer, reason_of
 from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.errors import (
-    CONFLICT,
     FAIL,
     INVALID_ARG,
     PURGE_QUEUE,
-    STATE,
     kafka_error,
-    refused,
+    require_same_kafka,
 )
 from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, LocalQueue, PendingMessage
 from sluiceway.errors import KafkaFailure, SluicewayError
@@ -50,7 +47,6 @@ class ChannelProducers:
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._settings = settings
-        self._fork_guard = ForkGuard()
         self._names: dict[str, str] = {}
         self._connection: Connection | None = None
         queue = LocalQueue(
@@ -74,15 +70,6 @@ class ChannelProducers:
         self._reports_delivered = False
         self._stopped = False
         self._refuses = False
-
-    def require_same_process(self) -> None:
-        """Raise KafkaException _STATE in a forked child, which has no threads to send messages."""
-        if self._fork_guard.forked:
-            raise refused(
-                STATE,
-                f"this producer was created by the process {self._fork_guard.pid} and cannot be "
-                "used in a process forked from it: create one here",
-            )
 
     def add(self, message: PendingMessage) -> None:
         """Queue a message until its channel is attached; the caller holds `lock`.
@@ -253,18 +240,15 @@ class ChannelProducers:
     def _attached_once(self, name: str, probe_s: float) -> ChannelProducer:
         """Return an attached channel with a librdkafka producer."""
         channel = ChannelProducer(self._settings, name, probe_s=probe_s, calls=self._queue.calls)
-        try:
-            with self.lock:
-                self._check_kafka(channel.connection)
-                if not self.deliveries.producers:
-                    self._connection = channel.connection
-                    reports_all = self._queue.has_callback(name)
-                    reports_all = reports_all and not self._settings.only_errors
-                    self._create(reports_all=reports_all or channel.batches is not None)
-                self._connect(channel)
-        except BaseException as error:
-            channel.handle.fail(error)
-            raise
+        with channel.handle.reporting_failure(), self.lock:
+            if self._connection is not None:
+                require_same_kafka(self._connection.kafka, channel.connection, "producer")
+            if not self.deliveries.producers:
+                self._connection = channel.connection
+                reports_all = self._queue.has_callback(name)
+                reports_all = reports_all and not self._settings.only_errors
+                self._create(reports_all=reports_all or channel.batches is not None)
+            self._connect(channel)
         return channel
 
     def _send_queued(self, name: str, channel: ChannelProducer) -> bool:
@@ -404,14 +388,6 @@ class ChannelProducers:
         channel.connect(self.deliveries.producers[-1].produce)
         if self._refuses:
             channel.produce = closed
-
-    def _check_kafka(self, connection: Connection) -> None:
-        if self._connection and dict(self._connection.kafka) != dict(connection.kafka):
-            raise refused(
-                CONFLICT,
-                f"the channel {connection.channel_name!r} has other Kafka connection properties "
-                "than the channels of this producer: use another producer for it",
-            )
 
     def _create(self, *, reports_all: bool) -> None:
         assert self._connection is not None  # noqa: S101 - set by the first channel

@@ -150,9 +150,10 @@ class _Properties(MaskedProperties):
 
     @classmethod
     def of(cls, config: object, named: Mapping[str, Any]) -> "_Properties":
-        if config is not None and not isinstance(config, Mapping):
+        config = {} if config is None and named else config
+        if not isinstance(config, Mapping):
             raise TypeError("expected configuration dict")
-        given = MaskedProperties({**(config or {}), **named})
+        given = MaskedProperties({**config, **named})
         topic = given.pop("default.topic.config", {})
         if not isinstance(topic, Mapping):
             raise _wrong("default.topic.config", topic, "a dict")
@@ -180,10 +181,10 @@ class _Properties(MaskedProperties):
     def optional_number(self, name: str) -> int | None:
         return self.number(name, 0) if name in self else None
 
-    def text(self, name: str) -> str | None:
+    def text(self, name: str, most: int) -> str | None:
         value = self.pop(name, None)
-        if value is not None and (not isinstance(value, str) or len(value) > _MAX_ID_CHARACTERS):
-            raise _wrong(name, value, f"a text of at most {_MAX_ID_CHARACTERS} characters")
+        if value is not None and (not isinstance(value, str) or len(value) > most):
+            raise _wrong(name, value, f"a text of at most {most} characters")
         return value or None
 
     def callback(self, name: str) -> Any:
@@ -215,8 +216,6 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
 
     Raises KafkaException _INVALID_ARG, TypeError, and ValueError without a group.
     """
-    if config is None and not named:
-        raise TypeError("expected configuration dict")
     given = _Properties.of(config, named)
     _refuse(given)
     ignored = given.ignore(properties.PRODUCER_ONLY, "for producers")
@@ -235,7 +234,7 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
         "on_commit": given.callback("on_commit"),
         "patience_ms": given.optional_number("session.timeout.ms"),
         "interval_ms": given.optional_number("heartbeat.interval.ms"),
-        "instance": given.text("group.instance.id"),
+        "instance": given.text("group.instance.id", _MAX_ID_CHARACTERS),
     }
     common = _common(given, CONSUMER, properties.PASSED, ignored, Consumer, {"group.id": group})
     return ConsumerSettings(**own, **common)
@@ -243,8 +242,6 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
 
 def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSettings:
     """Read a producer's configuration. Raises KafkaException _INVALID_ARG, TypeError."""
-    if config is None and not named:
-        raise TypeError("expected configuration dict")
     given = _Properties.of(config, named)
     _refuse(given)
     ignored = given.ignore(properties.CONSUMER_ONLY, "for consumers")
@@ -268,19 +265,11 @@ def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSetti
         "partitioner_of_librdkafka": partitioner not in _OWN_PARTITIONERS,
         "on_delivery": given.callback("on_delivery") or given.callback("dr_cb"),
         "only_errors": given.flag("delivery.report.only.error", default=False),
-        "transactional_id": _transactional_id(given.pop("transactional.id", None)),
+        "transactional_id": given.text("transactional.id", _MAX_OWNER_CHARACTERS),
     }
     fixed = {"enable.idempotence": True, "message.timeout.ms": timeout_ms}
     passed = properties.PASSED_BY_PRODUCERS
     return ProducerSettings(**own, **_common(given, PRODUCER, passed, ignored, Producer, fixed))
-
-
-def _transactional_id(value: object) -> str | None:
-    if value is None or value == "":
-        return None
-    if not isinstance(value, str) or len(value) > _MAX_OWNER_CHARACTERS:
-        raise _wrong("transactional.id", value, f"up to {_MAX_OWNER_CHARACTERS} characters")
-    return value
 
 
 @functools.lru_cache(maxsize=4096)
@@ -297,8 +286,8 @@ def partition_of_key(key: str | bytes, partitions: int) -> int:
 def _refuse(given: _Properties) -> None:
     """Raise KafkaException for a property that is refused, unknown, or has a refused value."""
     for name in given:
-        if name in properties.REFUSED:
-            raise refused(INVALID_ARG, f"{name} cannot be set: {properties.REFUSED[name]}")
+        if reason := properties.refusal_of(str(name)):
+            raise refused(INVALID_ARG, f"{name} cannot be set: {reason}")
         if name not in properties.KNOWN:
             close = difflib.get_close_matches(str(name), properties.KNOWN, n=1)
             raise refused(

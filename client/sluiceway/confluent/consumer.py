@@ -4,7 +4,6 @@ import functools
 import math
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartition
@@ -320,7 +319,7 @@ class Consumer:
                 "and its messages lost if it is aborted. Set it to false",
             )
         return GroupMetadata(
-            self._settings.control.ledger.identity,
+            gateway=self._settings.control.ledger.identity,
             commit_with=self._commit_with,
             removals=lambda: self._assignment.removals,
         )
@@ -356,12 +355,7 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @_exclusive

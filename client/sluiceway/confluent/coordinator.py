@@ -24,6 +24,7 @@ from sluiceway.confluent.errors import (
     kafka_error,
     kafka_exceptions,
     refused,
+    require_same_process,
 )
 from sluiceway.confluent.fetcher import Partition, topic_partitions
 from sluiceway.confluent.members import ChannelMember, ManualConsumer, SubscribedConsumer
@@ -224,12 +225,7 @@ class ConsumerCoordinator:
         """Raise RuntimeError if closed, and KafkaException _STATE in a forked child."""
         if self.closed:
             raise RuntimeError("Consumer closed")
-        if self._fork_guard.forked:
-            raise refused(
-                STATE,
-                f"this consumer was created by the process {self._fork_guard.pid} and cannot be "
-                "used in a process forked from it: create one here",
-            )
+        require_same_process(self._fork_guard, "consumer")
 
     def _finish(self, steps: Steps[None], deadline_s: float) -> None:
         with kafka_exceptions():

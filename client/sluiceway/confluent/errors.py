@@ -1,11 +1,12 @@
 """Translation of Sluiceway's errors into KafkaError."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     ChannelClosed,
     ChannelNotFound,
@@ -27,6 +28,7 @@ from sluiceway.errors import (
     TopicGone,
     Unauthenticated,
 )
+from sluiceway.rest.models import Connection
 
 # librdkafka's own codes have names with an underscore.
 CONFLICT: Final[int] = KafkaError._CONFLICT  # noqa: SLF001
@@ -88,6 +90,26 @@ def kafka_error(error: SluicewayError, *, fatal: bool = False, static: bool = Fa
 def refused(code: int, reason: str) -> KafkaException:
     """Return the exception for an error found by this client."""
     return KafkaException(KafkaError(code, reason))
+
+
+def require_same_process(guard: ForkGuard, client: str) -> None:
+    """Raise KafkaException _STATE in a forked child, which lacks the threads of the client."""
+    if guard.forked:
+        raise refused(
+            STATE,
+            f"this {client} was created by the process {guard.pid} and cannot be used in a process "
+            "forked from it: create one here",
+        )
+
+
+def require_same_kafka(kafka: Mapping[str, str], connection: Connection, client: str) -> None:
+    """Raise KafkaException _CONFLICT unless a channel has the client's Kafka properties."""
+    if dict(kafka) != dict(connection.kafka):
+        raise refused(
+            CONFLICT,
+            f"the channel {connection.channel_name!r} has other Kafka connection properties than "
+            f"the channels of this {client}: use another {client} for it",
+        )
 
 
 def error_event(topic: str, error: KafkaError, **place: int) -> Message:

@@ -25,10 +25,10 @@ from confluent_kafka import (
 
 from sluiceway.confluent.committed import CommittedMessages
 from sluiceway.confluent.errors import (
-    CONFLICT,
     UNKNOWN_PARTITION,
     kafka_exceptions,
     refused,
+    require_same_kafka,
 )
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.errors import create_client, with_retries
@@ -91,12 +91,8 @@ class MessageFetcher:
         Raises KafkaException _CONFLICT if its Kafka properties differ.
         """
         with self._lock:
-            if self._kafka is not None and dict(self._kafka) != dict(connection.kafka):
-                raise refused(
-                    CONFLICT,
-                    f"the channel {connection.channel_name!r} has other Kafka connection "
-                    "properties than the channels of this consumer: use another consumer for it",
-                )
+            if self._kafka is not None:
+                require_same_kafka(self._kafka, connection, "consumer")
             if self._consumer is None:
                 with kafka_exceptions():
                     config = consumer_config(connection.kafka, self._config)

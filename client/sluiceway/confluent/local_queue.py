@@ -257,15 +257,14 @@ class Deliveries:
             left_s = deadline_s - time.monotonic()
             wait_s = 0.0 if called else max(0.0, min(_SLICE_S, left_s))
             producers = self.producers
+            for each in producers[:-1]:
+                called += each.poll(0) if len(each) else 0
             if producers:
-                for each in producers[:-1]:
-                    called += each.poll(0) if len(each) else 0
                 called += producers[-1].poll(wait_s)
-                called += self._call() if self.queue.calls else 0
             else:
                 # As in confluent-kafka, a poll without messages waits.
                 self._wait(wait_s)
-                called += self._call() if self.queue.calls else 0
+            called += self._call() if self.queue.calls else 0
             if called or left_s <= 0:
                 return called
 

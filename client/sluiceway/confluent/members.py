@@ -54,13 +54,10 @@ class ChannelMember(ABC):
             **({} if settings is None else settings.heartbeat_in(resource.heartbeat)),
         )
         self.connection = self.handle.attached.connection
-        try:
+        with self.handle.reporting_failure():
             self.visibility = visibility_of(
                 control.ledger, self.connection, grace_s=control.grace_s
             )
-        except BaseException as error:
-            self.handle.fail(error)
-            raise
         self.held: tuple[int, ...] = ()
         self._done = 0
         self._starts: dict[int, int] = {}
@@ -126,7 +123,7 @@ class SubscribedConsumer(ChannelMember):
     ) -> None:
         super().__init__(settings.control, channel, settings)
         handle = self.handle
-        try:
+        with handle.reporting_failure():
             self._commits = OffsetCommitter(handle, topic_id=self.connection.topic_id)
             self.share = PartitionAssignment(handle)
             update = self.share.on_heartbeat
@@ -137,9 +134,6 @@ class SubscribedConsumer(ChannelMember):
 
             handle.on_result = on_heartbeat
             self.share.join()
-        except BaseException as error:
-            handle.fail(error)
-            raise
         self.initial_total = self.share.total
 
     def learn(self, partitions: Collection[int]) -> None:
@@ -190,11 +184,8 @@ class ManualConsumer(ChannelMember):
         self._commits = StandaloneCommitter(
             channel, group, uid=self.handle.uid, topic_id=self.connection.topic_id
         )
-        try:
+        with self.handle.reporting_failure():
             self._commits.fetch(control.endpoints)
-        except BaseException as error:
-            self.handle.fail(error)
-            raise
 
     def track_consumed(self, offsets: Mapping[int, int]) -> None:
         """Allow commits up to these offsets: the messages before them were returned."""

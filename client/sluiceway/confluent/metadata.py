@@ -6,6 +6,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
 
+from sluiceway.confluent.assignment import left_s
 from sluiceway.confluent.config import Common
 from sluiceway.confluent.errors import kafka_error, kafka_exceptions
 from sluiceway.errors import ChannelNotFound
@@ -15,7 +16,6 @@ from sluiceway.rest.models import ChannelResource
 
 __all__ = ["cluster_metadata"]
 
-_LEAST_S: Final = 0.1
 _LONGEST_S: Final = 3600.0
 
 
@@ -25,22 +25,18 @@ def cluster_metadata(settings: Common, channel: str | None, timeout: float) -> C
     A channel that does not exist has an `error`, as in confluent-kafka. Raises KafkaException.
     """
     deadline_s = time.monotonic() + (_LONGEST_S if timeout < 0 else timeout)
-
-    def left_s() -> float:
-        return max(_LEAST_S, deadline_s - time.monotonic())
-
     absent: dict[str, KafkaError] = {}
     found: list[ChannelResource] = []
     with kafka_exceptions():
         if channel is None:
-            found = list(settings.control.channels(timeout_s=left_s()))
+            found = list(settings.control.channels(timeout_s=left_s(deadline_s)))
         else:
             try:
-                found = [settings.control.channel(channel, timeout_s=left_s())]
+                found = [settings.control.channel(channel, timeout_s=left_s(deadline_s))]
             except ChannelNotFound as error:
                 absent[channel] = kafka_error(error)
         names = {each.status.topic.name: each.name for each in found}
-        metadata = _of_kafka(settings, found, left_s())
+        metadata = _of_kafka(settings, found, left_s(deadline_s))
     topics = metadata.topics
     metadata.topics = {}
     for topic, name in names.items():

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -13,7 +13,14 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.confluent.channel_producers import CLOSE_TIMEOUT_S, ChannelProducers
 from sluiceway.confluent.config import partition_of_key, producer_settings
-from sluiceway.confluent.errors import INVALID_ARG, QUEUE_FULL, STATE, kafka_exceptions, refused
+from sluiceway.confluent.errors import (
+    INVALID_ARG,
+    QUEUE_FULL,
+    STATE,
+    kafka_exceptions,
+    refused,
+    require_same_process,
+)
 from sluiceway.confluent.local_queue import OnDelivery, PendingMessage, checked_headers
 from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.confluent.transactions import Transactions
@@ -63,7 +70,8 @@ class Producer:
             self._transactions = Transactions(self._channels, self._settings)
         self._closed = False
         self._failure: KafkaError | None = None
-        self._finalizer = ForkGuard().finalize_in_thread(self, self._channels.close_abandoned)
+        self._fork_guard = ForkGuard()
+        self._finalizer = self._fork_guard.finalize_in_thread(self, self._channels.close_abandoned)
 
     def produce(
         self,
@@ -104,7 +112,8 @@ class Producer:
             self._queue(topic, value, key, partition, on_delivery, timestamp, headers, forced=True)
             return
         if timestamp or headers is not None:
-            self._produce_with(channel, value, key, partition, on_delivery, timestamp, headers)
+            named = channel.optional(on_delivery, timestamp, headers)
+            channel.produce(channel.topic, value, key, partition, **named)
         elif on_delivery is None:
             channel.produce(channel.topic, value, key, partition)
         else:
@@ -260,12 +269,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close; after an exception flush, and report that the writer failed."""
         if error is not None and self._end():
             self._channels.close(error, timeout_s=CLOSE_TIMEOUT_S)
@@ -274,7 +278,7 @@ class Producer:
 
     def _end(self) -> bool:
         """Refuse further messages; return False if it was closed before."""
-        self._channels.require_same_process()
+        require_same_process(self._fork_guard, "producer")
         with self._channels.lock:
             if self._closed:
                 return False
@@ -335,25 +339,6 @@ class Producer:
         if not channel.may_refresh(value):
             channel.require_valid(value)
 
-    def _produce_with(
-        self,
-        channel: ChannelProducer,
-        value: Any,
-        key: Any,
-        partition: int,
-        on_delivery: OnDelivery | None,
-        timestamp: int,
-        headers: Any,
-    ) -> None:
-        named: dict[str, Any] = {}
-        if on_delivery is not None:
-            named["on_delivery"] = channel.wrapped(on_delivery)
-        if timestamp:
-            named["timestamp"] = timestamp
-        if headers is not None:
-            named["headers"] = headers
-        channel.produce(channel.topic, value, key, partition, **named)
-
     def _refuse_tombstone(self, topic: str, key: Any, on_delivery: OnDelivery | None) -> None:
         error = KafkaError(INVALID_ARG, "HPE's client does not send messages without a value")
         if on_delivery is not None:
@@ -369,7 +354,7 @@ class Producer:
     def _require_open(self) -> None:
         if self._closed:
             raise RuntimeError("Producer has been closed")
-        self._channels.require_same_process()
+        require_same_process(self._fork_guard, "producer")
 
 
 def _limit_s(timeout: float) -> float:

@@ -16,8 +16,8 @@ __all__ = [
     "PASSED",
     "PASSED_BY_PRODUCERS",
     "PRODUCER_ONLY",
-    "REFUSED",
     "SETTLED",
+    "refusal_of",
 ]
 
 PASSED: Final = frozenset(
@@ -170,7 +170,7 @@ _CREDENTIALS: Final = (
     "credentials for Kafka come from the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES, or from "
     "SLUICEWAY_KAFKA_CREDENTIALS"
 )
-REFUSED: Final[Mapping[str, str]] = {
+_REFUSED: Final[Mapping[str, str]] = {
     "enable.sasl.oauthbearer.unsecure.jwt": _CREDENTIALS,
     "https.ca.location": f"{_FILES}; {_CREDENTIALS}",
     "https.ca.pem": _CREDENTIALS,
@@ -218,37 +218,9 @@ REFUSED: Final[Mapping[str, str]] = {
         ),
         _POINTER,
     ),
-    **{
-        f"sasl.oauthbearer.{name}": _CREDENTIALS
-        for name in (
-            "assertion.algorithm",
-            "assertion.claim.aud",
-            "assertion.claim.exp.seconds",
-            "assertion.claim.iss",
-            "assertion.claim.jti.include",
-            "assertion.claim.nbf.seconds",
-            "assertion.claim.sub",
-            "assertion.file",
-            "assertion.jwt.template.file",
-            "assertion.private.key.file",
-            "assertion.private.key.passphrase",
-            "assertion.private.key.pem",
-            "client.credentials.client.id",
-            "client.credentials.client.secret",
-            "client.id",
-            "client.secret",
-            "config",
-            "extensions",
-            "grant.type",
-            "metadata.authentication.type",
-            "method",
-            "scope",
-            "sub.claim.name",
-            "token.endpoint.url",
-        )
-    },
 }
-"""Refused, with the reason."""
+"""Refused, with the reason; further ones have the prefix."""
+_REFUSED_PREFIX: Final = "sasl.oauthbearer."
 
 _PRODUCERS: Final = PRODUCER | _PASSED_BY_PRODUCERS | _READ_BY_PRODUCERS
 _CONSUMERS: Final = CONSUMER | _READ_BY_CONSUMERS
@@ -264,9 +236,14 @@ KNOWN: Final = (
     | CONSUMER_ONLY
     | IGNORED.keys()
     | SETTLED.keys()
-    | REFUSED.keys()
+    | _REFUSED.keys()
 )
 """All names."""
 
 PASSED_BY_PRODUCERS: Final = PASSED | _PASSED_BY_PRODUCERS
 """Passed on to librdkafka by producers, besides the list of native writers."""
+
+
+def refusal_of(name: str) -> str | None:
+    """Return the reason why a property is refused; None for others."""
+    return _CREDENTIALS if name.startswith(_REFUSED_PREFIX) else _REFUSED.get(name)

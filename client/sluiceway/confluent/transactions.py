@@ -1,13 +1,14 @@
 """Transactions of a Producer, as batches of an exactly-once channel."""
 
 import enum
-import math
 import time
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from sluiceway.confluent.assignment import left_s
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.confluent.channel_producers import ChannelProducers
 from sluiceway.confluent.config import ProducerSettings
@@ -28,18 +29,16 @@ CommitWith = Callable[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
 class GroupMetadata:
     """The part of a consumer in this process that a transaction needs to commit its offsets.
 
     `removals` returns the number of partitions that the consumer lost with uncommitted messages.
     """
 
-    def __init__(
-        self, gateway: Hashable, *, commit_with: CommitWith, removals: Callable[[], int]
-    ) -> None:
-        self.gateway = gateway
-        self.commit_with = commit_with
-        self.removals = removals
+    gateway: Hashable
+    commit_with: CommitWith
+    removals: Callable[[], int]
 
 
 class _State(enum.Enum):
@@ -132,7 +131,7 @@ class Transactions:
 
         def send(positions: PositionAdvance | None) -> None:
             if channel is not None:
-                self._channels.commits.end(channel, _left_s(deadline_s), positions)
+                self._channels.commits.end(channel, left_s(deadline_s), positions)
 
         try:
             if self._group is None or not self._offsets:
@@ -148,8 +147,7 @@ class Transactions:
             ) from error
         except SluicewayError as error:
             raise KafkaException(_failure(error)) from error
-        self._clear()
-        self._state = _State.READY
+        self._end()
 
     def abort(self, timeout_s: float) -> None:
         """Drop messages and offsets."""
@@ -161,11 +159,10 @@ class Transactions:
             channel = self._channels.attached(self._topic)
             if channel is not None:
                 try:
-                    committed = not self._channels.commits.abort(channel, _left_s(deadline_s))
+                    committed = not self._channels.commits.abort(channel, left_s(deadline_s))
                 except SluicewayError as error:
                     raise KafkaException(_failure(error)) from error
-        self._clear()
-        self._state = _State.READY
+        self._end()
         if committed:
             raise refused(
                 STATE,
@@ -183,7 +180,7 @@ class Transactions:
             )
 
     def _deliver(self, deadline_s: float) -> None:
-        left = self._channels.deliveries.flush(_left_s(deadline_s))
+        left = self._channels.deliveries.flush(left_s(deadline_s))
         if left:
             text = f"{left} messages are not delivered yet: call commit_transaction() again"
             raise KafkaException(KafkaError(TIMED_OUT, text, retriable=True))
@@ -207,7 +204,8 @@ class Transactions:
         if self._state is not state:
             raise refused(STATE, f"wrong state for this call: call {self._state.value} first")
 
-    def _clear(self) -> None:
+    def _end(self) -> None:
+        self._state = _State.READY
         self._topic, self._produced = None, 0
         self._offsets, self._group = {}, None
         if self._last_group is not None:
@@ -221,8 +219,3 @@ def _failure(error: SluicewayError) -> KafkaError:
     if isinstance(error, Conflict) and error.code in _FENCED_CODES:
         return KafkaError(FENCED, str(error), fatal=True)
     return KafkaError(kafka_error(error).code(), str(error), txn_requires_abort=True)
-
-
-def _left_s(deadline_s: float) -> float:
-    left_s = deadline_s - time.monotonic()
-    return _TIMEOUT_S if left_s == math.inf else max(0.05, left_s)

@@ -5,8 +5,8 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
 from sluiceway.concurrency import ForkGuard
@@ -291,6 +291,15 @@ class EndpointHandle:
         if self._open and not self._fork_guard.forked:
             self._fail(cause_of(error), None)
 
+    @contextmanager
+    def reporting_failure(self) -> Iterator[None]:
+        """Report that an exception in the block ended it."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(error)
+            raise
+
     def _attach(self, timeout_s: float) -> AttachResult:
         backoff = Backoff(timeout_s)
         while True:
@@ -367,12 +376,7 @@ class ClosesOnExit(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         else:

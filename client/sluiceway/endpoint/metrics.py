@@ -28,7 +28,7 @@ class CycleCounter:
         length: int = 10,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._kind = kind
+        self.kind = kind
         self._monotonic = monotonic
         # Time and total records at the end of each cycle; the first one starts the first cycle.
         self._marks: deque[tuple[float, int]] = deque(maxlen=length + 1)
@@ -52,11 +52,11 @@ class CycleCounter:
         elapsed_ms = 1000 * (marks[-1][0] - marks[0][0])
         records = max(0, marks[-1][1] - marks[0][1])
         found = {
-            f"averageTimePer{self._kind}CycleMs": round(elapsed_ms / cycles, 3),
-            f"averageRecordPer{self._kind}Cycle": round(records / cycles, 3),
+            f"averageTimePer{self.kind}CycleMs": round(elapsed_ms / cycles, 3),
+            f"averageRecordPer{self.kind}Cycle": round(records / cycles, 3),
         }
         if records:
-            found[f"averageTimePer{self._kind}RecordMs"] = round(elapsed_ms / records, 6)
+            found[f"averageTimePer{self.kind}RecordMs"] = round(elapsed_ms / records, 6)
         return found
 
 

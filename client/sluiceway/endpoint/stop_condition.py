@@ -199,14 +199,11 @@ class WhenFinished(StopCondition):
         writers: int,
         on_lost_writer: OnLostWriter,
         committed: bool = False,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if type(writers) is not int or writers < 1:
             raise OptionError(f"writers is {writers!r}; it takes a number from 1")
         self._policy = LostWriterPolicy(
-            on_lost_writer,
-            heartbeat_timeout_s=handle.attached.replacement_timeout_s,
-            monotonic=monotonic,
+            on_lost_writer, heartbeat_timeout_s=handle.attached.replacement_timeout_s
         )
         super().__init__(None, handle)
         self._reader = handle
@@ -214,7 +211,6 @@ class WhenFinished(StopCondition):
         self._committed = committed
         self._owns = owns
         self._writers = writers
-        self._monotonic = monotonic
         self._evaluated: tuple[Sequence[Endpoint] | None, bool] = (None, False)
         self._outcome: WritersOutcome | None = None
         self._raised: CounterpartError | None = None
@@ -248,11 +244,11 @@ class WhenFinished(StopCondition):
         outage = self._reader.session.outage
         if outage is not None:
             raise outage
-        now_s = self._monotonic()
+        now_s = time.monotonic()
         if self._idle_since_s is None:
             self._idle_since_s = now_s
         elif now_s - self._idle_since_s >= _LOG_AFTER_S:
-            self._idle_since_s = float("inf")
+            self._idle_since_s = math.inf
             LOGGER.warning("%s", self._explanation())
 
     def verify_complete(self) -> bool:

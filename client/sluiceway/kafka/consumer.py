@@ -1,7 +1,7 @@
 """Consumer: messages of assigned partitions in offset order, and the idle timeout."""
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -57,7 +57,10 @@ class PartitionStream(Protocol):
     """Messages and offsets of one topic's partitions, as visible to a reader."""
 
     def discover_partitions(self) -> int:
-        """Refresh the topic's metadata and return the number of its partitions."""
+        """Refresh the topic's metadata and return the number of its partitions.
+
+        Raises KafkaUnavailable.
+        """
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets, and drop fetched messages."""
@@ -66,7 +69,7 @@ class PartitionStream(Protocol):
         """Stop reading partitions."""
 
     def close(self) -> None:
-        """Release the connections."""
+        """Release the connections. May be repeated."""
 
     def poll(self, limit: int, wait_s: float) -> FetchedMessages:
         """Return up to `limit` messages; none if none arrived within `wait_s`."""
@@ -93,7 +96,7 @@ class PartitionStream(Protocol):
         """Return the error for awaited messages that have not arrived for `idle_s`."""
 
 
-class MessageStream(ABC):
+class MessageStream(PartitionStream):
     """Messages of one topic's partitions, assigned by hand and without a consumer group.
 
     The caller keeps the offsets. An `OwnStream` has its own consumer, a `SharedStream`
@@ -117,27 +120,8 @@ class MessageStream(ABC):
         self._pending_failure: SluicewayError | None = None
 
     @abstractmethod
-    def discover_partitions(self) -> int:
-        """Refresh the topic's metadata, and return the number of its partitions.
-
-        Raises KafkaUnavailable.
-        """
-
-    @abstractmethod
-    def assign(self, offsets: Mapping[int, int]) -> None:
-        """Read these partitions from these offsets, and drop fetched messages."""
-
-    @abstractmethod
     def add(self, offsets: Mapping[int, int]) -> bool:
         """Read these partitions as well; False if all must be assigned again instead."""
-
-    @abstractmethod
-    def drop(self, partitions: Collection[int]) -> None:
-        """Stop reading partitions."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the connections. May be repeated; does nothing in a forked child."""
 
     @abstractmethod
     def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:

@@ -146,22 +146,18 @@ class TopicIdentity:
 
         return self.with_retries(request, timeout_s=timeout_s)
 
-    def ends(
-        self, partitions: Iterable[int], *, timeout_s: float, committed: bool = False
-    ) -> dict[int, int]:
-        """Return the offset after the last message of each partition. Raises KafkaUnavailable.
-
-        `committed`: the last stable offset, up to which `read_committed` consumers read.
-        """
+    def ends(self, partitions: Iterable[int], *, timeout_s: float) -> dict[int, int]:
+        """Return the offset after the last message of each partition. Raises KafkaUnavailable."""
         times = dict.fromkeys(partitions, LATEST)
-        return self.offsets(times, timeout_s=timeout_s, committed=committed)
+        return self.offsets(times, timeout_s=timeout_s, committed=False)
 
     def offsets(
         self, times: Mapping[int, int], *, timeout_s: float, committed: bool
     ) -> dict[int, int]:
         """Return the first offset not older than each partition's time (ms); -1 if there is none.
 
-        EARLIEST and LATEST are valid times. Raises KafkaUnavailable and TopicGone.
+        EARLIEST and LATEST are valid times. `committed`: LATEST is the last stable offset, up to
+        which `read_committed` consumers read. Raises KafkaUnavailable and TopicGone.
         """
         return self.with_retries(
             lambda left_s: self._list(times, left_s, committed=committed), timeout_s=timeout_s

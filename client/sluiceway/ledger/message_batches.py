@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
-    ChannelNotReady,
     CommitUnknown,
     DeliveryFailed,
     KafkaFailure,
@@ -14,7 +13,7 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.intervals import WrittenRecords
-from sluiceway.ledger.write_batch import BatchRequest, LeaseKeeper, WriteBatch
+from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch, open_batch
 from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Interval, PositionAdvance
@@ -75,8 +74,8 @@ class MessageBatches:
     """Batches of one writer, one after the other; each message is one record.
 
     The writer's messages are `admitted` while a batch `is_open`, then Kafka's delivery reports are
-    added. A batch with a failed message is never committed. With an `owner`, the first batch
-    aborts those of the owner's other instances.
+    added to `offsets`, or as failures. A batch with a failed message is never committed. With an
+    `owner`, the first batch aborts those of the owner's other instances.
 
     Not thread-safe, except for the reports.
     """
@@ -108,13 +107,8 @@ class MessageBatches:
         return self._batch is not None and self._unknown is None
 
     @property
-    def has_batch(self) -> bool:
-        """Whether there is a batch to commit or to abort."""
-        return self._batch is not None
-
-    @property
     def current(self) -> object:
-        """The batch, for comparisons by identity."""
+        """The batch to commit or to abort, for comparisons by identity; None without one."""
         return self._batch
 
     @property
@@ -127,35 +121,16 @@ class MessageBatches:
         if self._batch is not None:
             return
         self._count += 1
-        connection = self._connection
-        batch = WriteBatch(
+        self._batch = open_batch(
             self._calls,
-            BatchRequest(
-                channel=connection.channel_name,
-                uid=connection.channel_uid,
-                key=f"{self._writer}-{self._count}",
-                owner=self._owner or self._writer,
-                instance=self._writer,
-                takeover=self._owner is not None,
-                own_key=True,
-                lease_ms=self._leases.lease_ms,
-                topic_id=connection.topic_id,
-            ),
-            leases=self._leases,
+            self._connection,
+            self._leases,
+            key=f"{self._writer}-{self._count}",
+            owner=self._owner or self._writer,
+            instance=self._writer,
+            takeover=self._owner is not None,
+            own_key=True,
         )
-        missing = set(range(connection.partitions)) - batch.open().begin.keys()
-        if missing:
-            error = ChannelNotReady(
-                f"the ledger of the channel {connection.channel_name!r} does not have the "
-                f"partition {min(missing)} yet; try again in a few seconds"
-            )
-            batch.abort(error)
-            raise error
-        self._batch = batch
-
-    def add_delivered(self, partition: int, offset: int) -> None:
-        """Record a message that Kafka has acknowledged."""
-        self.offsets.add(partition, offset)
 
     def add_failure(self, reason: str) -> None:
         """Record a message that was not delivered."""
@@ -262,7 +237,7 @@ class WriterEndpoint:
             close_timeout_s=0,
         )
         self.handle.pristine = True
-        try:
+        with self.handle.reporting_failure():
             self.connection = self.handle.attached.connection
             # One more than the highest partition with a message of this writer.
             self.partitions_used = self.connection.partitions
@@ -271,9 +246,6 @@ class WriterEndpoint:
             self.validator = WireFormatValidator(
                 self.connection, refresh=lambda: control.connection(channel, "write")
             )
-        except BaseException as error:
-            self.handle.fail(error)
-            raise
         self.handle.pristine = False
         self.batches: MessageBatches | None = None
         if self.connection.delivery == "exactly_once":

@@ -284,7 +284,12 @@ class CommittedRuns(Visibility):
             self._demand.set()
             if not self._follows:
                 self._follows = True
-                _Follower(self, self._calls, self._demand).start()
+                threading.Thread(
+                    target=_follow,
+                    args=(weakref.ref(self), self._calls.clone(), self._demand),
+                    name="sluiceway-commits",
+                    daemon=True,
+                ).start()
             if self.number == number and timeout_s:
                 self._changed.wait_for(
                     lambda: self.number != number or self._overdue is not None, timeout_s
@@ -369,28 +374,21 @@ class CommittedRuns(Visibility):
             self._changed.notify_all()
 
 
-class _Follower(threading.Thread):
-    """The thread that waits for a channel's commits, with a weak reference to CommittedRuns."""
-
-    def __init__(self, served: CommittedRuns, calls: LedgerCalls, demand: threading.Event) -> None:
-        super().__init__(name="sluiceway-commits", daemon=True)
-        self._served = weakref.ref(served)
-        self._calls = calls.clone()
-        self._demand = demand
-
-    def run(self) -> None:
-        """Wait for changes while readers wait."""
-        try:
-            while True:
-                self._demand.wait(_PARK_S)
-                served = self._served()
-                if served is None or served.leave():
-                    return
-                self._demand.clear()
-                served.follow_once(self._calls)
-                del served
-        finally:
-            self._calls.close()
+def _follow(
+    runs: "weakref.ref[CommittedRuns]", calls: LedgerCalls, demand: threading.Event
+) -> None:
+    """Wait for a channel's commits while readers wait; closes `calls` at the end."""
+    try:
+        while True:
+            demand.wait(_PARK_S)
+            served = runs()
+            if served is None or served.leave():
+                return
+            demand.clear()
+            served.follow_once(calls)
+            del served
+    finally:
+        calls.close()
 
 
 def _holder(response: Committed) -> str | None:

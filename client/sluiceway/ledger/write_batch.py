@@ -9,6 +9,7 @@ from typing import Final
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     ChannelNotFound,
+    ChannelNotReady,
     CommitUnknown,
     Conflict,
     EndpointClosed,
@@ -20,8 +21,9 @@ from sluiceway.errors import (
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Batch, CommitResult, PositionAdvance
+from sluiceway.rest.models import Connection
 
-__all__ = ["DEFAULT_LEASE_MS", "BatchRequest", "LeaseKeeper", "WriteBatch"]
+__all__ = ["DEFAULT_LEASE_MS", "BatchRequest", "LeaseKeeper", "WriteBatch", "open_batch"]
 
 LOGGER = logging.getLogger("sluiceway.ledger.write_batch")
 
@@ -336,3 +338,41 @@ class WriteBatch:
             cause=cause[:_MAX_CAUSE_CHARACTERS],
             timeout_s=timeout_s,
         )
+
+
+def open_batch(
+    calls: LedgerCalls,
+    connection: Connection,
+    leases: LeaseKeeper,
+    *,
+    key: str,
+    owner: str,
+    instance: str,
+    takeover: bool,
+    own_key: bool,
+) -> WriteBatch:
+    """Open a batch for all of a connection's partitions.
+
+    Raises the errors of `WriteBatch.open`, and ChannelNotReady if the ledger lacks a partition.
+    """
+    request = BatchRequest(
+        channel=connection.channel_name,
+        uid=connection.channel_uid,
+        key=key,
+        owner=owner,
+        instance=instance,
+        takeover=takeover,
+        own_key=own_key,
+        lease_ms=leases.lease_ms,
+        topic_id=connection.topic_id,
+    )
+    batch = WriteBatch(calls, request, leases=leases)
+    missing = set(range(connection.partitions)) - batch.open().begin.keys()
+    if missing and not batch.replayed:
+        error = ChannelNotReady(
+            f"the ledger of the channel {connection.channel_name!r} does not have the partition "
+            f"{min(missing)} yet; write again in a few seconds"
+        )
+        batch.abort(error)
+        raise error
+    return batch

@@ -1,32 +1,34 @@
-"""Writer batches: commits at each flush, by time, at the end of a block, in transactions."""
+"""Writer batches: commits at each flush, by time, and at the end of a block."""
 
 import logging
+import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from sluiceway.concurrency import FairLock, ForkGuard
-from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
     CommitUnknown,
+    DeliveryFailed,
     EndpointClosed,
     KafkaFailure,
     OptionError,
     ReplayMismatch,
     SluicewayError,
-    StaleGeneration,
 )
-from sluiceway.ledger.batch_sequence import BatchSequence, check_name
-from sluiceway.ledger.write_batch import WriteBatch
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
+from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch, open_batch
+from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.models import Connection
 
-__all__ = ["BatchWriter", "BatchedWriter", "Transaction", "TransactionalReader", "WriterBatches"]
+__all__ = ["BatchedWriter", "WriterBatches"]
 
 LOGGER = logging.getLogger("sluiceway.ledger.writer_batches")
+
+_MAX_NAME_CHARACTERS = 200
 
 
 class BatchedWriter(Protocol):
@@ -51,43 +53,64 @@ class BatchedWriter(Protocol):
 
 
 class WriterBatches:
-    """Commits a writer's batches after Kafka has acknowledged their records.
+    """The consecutive batches of one writer, committed once Kafka has acknowledged their records.
 
-    Thread-safe, by the writer's turn. A failure ends the writer and aborts its batch at once, so
-    the batch does not hold readers back.
+    A writer's own batches are opened with their first message and have numbered keys. The batch of
+    a block is opened when the block begins, with the caller's key. Each block is a new instance, so
+    a failed block may be repeated.
+
+    After CommitUnknown nothing more is admitted until `resolve` has returned. Another failure ends
+    the writer and aborts its batch at once, so the batch does not hold readers back.
+
+    Thread-safe, by the writer's turn; `admit`, `flush` and `fail` are called with the turn held.
     """
 
     def __init__(
         self,
         writer: BatchedWriter,
-        sequence: BatchSequence,
         turn: FairLock,
+        calls: LedgerCalls,
+        connection: Connection,
+        intervals: DeliveredIntervals,
         *,
+        writer_id: str,
+        place: str | None,
         commit_every_s: float,
     ) -> None:
+        """Describe a writer: its endpoint id, and its place if it has a group."""
         # Timers must not keep a dropped writer alive.
         self._writer: BatchedWriter = weakref.proxy(writer)
-        self._sequence = sequence
         self._turn = turn
+        self._calls = calls
+        self._connection = connection
+        self._intervals = intervals
+        self._writer_id, self._place = writer_id, place
         self._commit_every_s = commit_every_s
+        self._leases = LeaseKeeper(calls, connection.channel_name, connection.channel_uid)
         self._fork_guard = ForkGuard()
-
-    @property
-    def in_block(self) -> bool:
-        """Whether a block ends the current batch."""
-        return self._sequence.in_block
-
-    @property
-    def ends(self) -> Mapping[int, int]:
+        self._count = 0
+        self._superseding = place is not None
+        # The open batch, or the replayed one of a block.
+        self._batch: WriteBatch | None = None
+        # Whether a block ends the current batch.
+        self._in_block = False
+        self._admitted = 0
+        self._written = WrittenRecords()
+        # Whether the current batch's commit was requested, and interrupted before its response.
+        self._interrupted = False
+        self._unknown: tuple[CommitUnknown, WriteBatch] | None = None
+        self._on_resolved: Callable[[bool], None] | None = None
+        self.ends: dict[int, int] = {}
         """By partition, the offset after the last committed record."""
-        return self._sequence.ends
 
     def admit(self, records: int) -> bool:
-        """Open a batch if needed, count records, and return whether to produce them."""
-        sequence = self._sequence
-        before = sequence.current
+        """Open a batch if needed, count records, and return whether to produce them.
+
+        The records of a replayed batch are only counted. An interrupted commit is repeated first.
+        """
+        before = self._batch
         try:
-            admitted = sequence.admit(records)
+            batch = self._admit(records)
         except CommitUnknown as error:
             # `resolve` would not include the records of this call, so it cannot continue either.
             failure = EndpointClosed(f"later records were not written, because {error}")
@@ -97,20 +120,20 @@ class WriterBatches:
             # The records of this call are lost, so the writer cannot continue.
             self.fail(error)
             raise
-        if sequence.current is not before and not sequence.in_block:
-            self._commit_later(sequence.current)
-        return admitted
+        if batch is not before and not self._in_block:
+            self._commit_later(batch)
+        return not batch.replayed
 
     def flush(self) -> None:
         """Wait for acknowledgements, then commit, except within a block."""
         self._writer.deliver()
-        if not self._sequence.in_block:
+        if not self._in_block:
             self._commit(None, None)
 
     @contextmanager
     def block(self, key: str, *, owner: str | None = None) -> Iterator[WriteBatch]:
         """Commit the block's records, or abort them after an exception."""
-        check_name("a batch's key", key)
+        _check_name("a batch's key", key)
         batch = self.begin(key, owner=owner)
         assert batch is not None  # noqa: S101 - a batch with a key is open
         try:
@@ -133,13 +156,21 @@ class WriterBatches:
         message. The key of the last CommitUnknown resolves it.
         """
         with self._turn:
-            if key is not None and key == self._sequence.unknown_key:
+            if self._unknown is not None and key == self._unknown[1].key:
                 self.resolve()
             self._writer.require_open()
-            if not self._sequence.in_block:
-                self._writer.send_accumulated()
-                self.flush()
-            return self._sequence.begin(key, owner)
+            if self._in_block:
+                raise OptionError(
+                    "this writer is already in a batch: leave its block before you begin the next "
+                    "one"
+                )
+            self._writer.send_accumulated()
+            self.flush()
+            if key is not None:
+                self._open(key, owner)
+                self._superseding = False
+            self._in_block = True
+            return self._batch
 
     def commit(
         self,
@@ -149,7 +180,9 @@ class WriterBatches:
     ) -> None:
         """Commit the batch of a block, and positions of a reader with it.
 
-        After CommitUnknown, `on_resolved` is called with the result of `resolve`.
+        Without a batch, positions are committed with an empty one. After CommitUnknown,
+        `on_resolved` is called with the result of `resolve`. Raises ReplayMismatch, after which the
+        writer remains usable.
         """
         with self._turn:
             self._writer.require_open()
@@ -182,38 +215,60 @@ class WriterBatches:
                         )
                     )
                     raise
-            return self._sequence.abort(error)
+            return self._abort_batch(error)
 
     def fail(self, error: SluicewayError) -> None:
         """End the writer with an error, and abort its current batch."""
         self._writer.failure = error
-        self._sequence.abort(error)
+        self._abort_batch(error)
 
     def resolve(self, *, timeout_s: float | None = None) -> bool | None:
         """Return whether the batch of the last CommitUnknown was committed; None without one."""
+        committed = None
         with self._turn:
-            committed = self._sequence.resolve(timeout_s=timeout_s)
+            if self._unknown is not None:
+                committed = self._unknown[1].resolve(timeout_s=timeout_s)
+                on_resolved, self._on_resolved = self._on_resolved, None
+                if on_resolved is not None:
+                    on_resolved(committed)
+                self._unknown = None
             if isinstance(self._writer.failure, CommitUnknown):
                 self._writer.failure, self._writer.failed_unnoticed = None, False
-            return committed
+        return committed
 
     def close(self, error: BaseException | None = None) -> None:
-        """Abort the uncommitted batch, and stop renewing leases."""
+        """Abort the uncommitted batch after an `error`, and stop renewing leases."""
         if error is not None:
             with self._turn:
-                self._sequence.abort(error)
-        self._sequence.close()
+                self._abort_batch(error)
+        self._leases.close()
 
     def require_ended(self) -> None:
         """Raise OptionError within a block."""
-        if self._sequence.in_block:
+        if self._in_block:
             raise OptionError("this writer is in a batch: leave its block before you close it")
+
+    def _admit(self, records: int) -> WriteBatch:
+        """Return the batch of these records.
+
+        Raises the errors of `WriteBatch.open`, Conflict for a batch that was lost, and
+        CommitUnknown while the state of the last batch is unknown.
+        """
+        if self._unknown is not None:
+            raise self._unknown[0]
+        if self._interrupted:
+            self._commit_batch(None, None)
+        batch = self._batch or self._open()
+        self._admitted += records
+        if not batch.replayed:
+            batch.check()
+        return batch
 
     def _commit(
         self, positions: PositionAdvance | None, on_resolved: Callable[[bool], None] | None
     ) -> None:
         try:
-            self._sequence.commit(positions, on_resolved=on_resolved)
+            self._commit_batch(positions, on_resolved)
         except ReplayMismatch:
             raise
         except CommitUnknown as error:
@@ -223,7 +278,58 @@ class WriterBatches:
             self.fail(error)
             raise
 
-    def _commit_later(self, batch: WriteBatch | None) -> None:
+    def _commit_batch(
+        self, positions: PositionAdvance | None, on_resolved: Callable[[bool], None] | None
+    ) -> None:
+        """Commit the current batch, if any; all its messages must be delivered."""
+        batch = self._batch
+        if batch is None:
+            if positions is None:
+                self._in_block = False
+                return
+            batch = self._open()
+        if batch.replayed:
+            admitted = self._admitted
+            self._end()
+            batch.verify_replay(admitted)
+            return
+        # Kept until there is a response: an interrupted commit is repeated with the same records.
+        self._written = WrittenRecords.merged([self._written, self._intervals.take()])
+        if self._written.records != self._admitted:
+            raise DeliveryFailed(
+                partition=None,
+                reason="not every message has a delivery report with its offset",
+                written_records=self._written.records,
+                failed_records=self._admitted - self._written.records,
+            )
+        self._interrupted = True
+        try:
+            batch.commit(self._written, positions=positions)
+        except CommitUnknown as error:
+            self._unknown, self._on_resolved = (error, batch), on_resolved
+            # If it was not committed, it ends with its lease.
+            batch.release()
+            self._end()
+            raise
+        self.ends |= self._written.ends
+        self._end()
+
+    def _abort_batch(self, error: BaseException) -> bool:
+        """Abort the current batch, if any, and forget its delivered records.
+
+        Returns True if it is committed, because its commit was interrupted after the request.
+        """
+        batch = self._batch
+        self._end()
+        self._intervals.take()
+        return batch is not None and batch.abort(error)
+
+    def _end(self) -> None:
+        self._batch, self._in_block, self._admitted = None, False, 0
+        self._interrupted = False
+        self._written = WrittenRecords()
+
+    def _commit_later(self, batch: WriteBatch) -> None:
         """Commit a batch after a time, so it does not hold readers back."""
         batches = weakref.ref(self)
 
@@ -236,10 +342,10 @@ class WriterBatches:
         timer.daemon = True
         timer.start()
 
-    def _commit_if_current(self, batch: WriteBatch | None) -> None:
+    def _commit_if_current(self, batch: WriteBatch) -> None:
         with self._turn:
             writer = self._writer
-            if self._sequence.current is not batch or self._sequence.in_block or writer.failure:
+            if self._batch is not batch or self._in_block or writer.failure:
                 return
             try:
                 writer.require_open()
@@ -250,161 +356,32 @@ class WriterBatches:
                 writer.failed_unnoticed = writer.failure is not None
                 LOGGER.warning("the timed commit of a writer failed: %s", error)
 
-
-class TransactionalReader(Protocol):
-    """A reader whose positions a transaction commits."""
-
-    in_transaction: bool
-    """True while a transaction commits its positions, and it may not commit them itself."""
-
-    @property
-    def handle(self) -> EndpointHandle:
-        """The reader's endpoint. Raises OptionError if it has none."""
-
-    @property
-    def revoked_uncommitted(self) -> bool:
-        """True after the loss of a partition with returned records that were not committed."""
-
-    def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
-        """Commit the positions by the caller's `send`, which gets None if they did not move."""
-
-    def mark_committed(self, positions: Mapping[int, Position]) -> None:
-        """Record positions that an unanswered commit of `commit_with` has stored."""
-
-    def rewind(self) -> None:
-        """Return to the last commit."""
-
-    def suspend(self, error: SluicewayError | None) -> None:
-        """Refuse further calls with an error; None accepts them again."""
+    def _open(self, key: str | None = None, owner: str | None = None) -> WriteBatch:
+        """Open the batch of a key, or without a key the writer's next one."""
+        self._count += 1
+        instance, takeover, own_key = self._writer_id, False, key is None
+        if key is None:
+            key, owner = f"{self._writer_id}-{self._count}", self._writer_id
+        else:
+            _check_name("a batch's key", key)
+            owner = owner or self._place or key
+            _check_name("a batch's owner", owner)
+            # A random part, because another writer object may have the same endpoint id.
+            instance = f"{self._writer_id}-{secrets.token_hex(8)}"
+            takeover = self._superseding
+        self._batch = open_batch(
+            self._calls,
+            self._connection,
+            self._leases,
+            key=key,
+            owner=owner,
+            instance=instance,
+            takeover=takeover,
+            own_key=own_key,
+        )
+        return self._batch
 
 
-class BatchWriter(Protocol):
-    """A writer with batches."""
-
-    @property
-    def handle(self) -> EndpointHandle:
-        """The writer's endpoint. Raises OptionError if it has none."""
-
-    @property
-    def batches(self) -> WriterBatches:
-        """The writer's batches. Raises OptionError if it has none."""
-
-
-class Transaction:
-    """A block whose output and input positions are committed together, or not at all.
-
-    All records written in the block become visible in one commit, which also stores the reader's
-    positions for its group, after the last returned record, which may be in the middle of a message
-    or from before the block. After an exception in the block, or of the commit, nothing was
-    written, and the reader returns to its last commit. A transaction may be used again for the next
-    block. A KeyboardInterrupt during the commit leaves both committed, or neither: the reader
-    continues accordingly.
-
-    After CommitUnknown the state of both is unknown: reader and writer refuse further calls until
-    `writer.resolve()`. The reader then continues at the positions that were committed last.
-
-    Not thread-safe: while the block runs, only the transaction may use the reader to commit.
-    """
-
-    def __init__(self, reader: TransactionalReader, writer: BatchWriter) -> None:
-        """Combine a reader with a group, and a writer of an exactly_once channel.
-
-        Raises OptionError for others, and for different gateways.
-        """
-        if reader.handle.membership is None:
-            raise OptionError(
-                "a transaction commits the positions of a group: open the reader with "
-                "channel.reader(group=…)"
-            )
-        if reader.handle.calls.identity != writer.handle.calls.identity:
-            raise OptionError(
-                "the reader and the writer of a transaction have different gateways: open both "
-                "with the same Gateway"
-            )
-        self._reader, self._writer = reader, writer
-        self._batches = writer.batches
-        # The positions of the commit that was requested last.
-        self._advance: PositionAdvance | None = None
-
-    def __enter__(self) -> Self:
-        """Begin a block. Earlier records are committed first."""
-        if self._reader.in_transaction:
-            raise OptionError(
-                "this reader is already in a transaction: its positions are committed with the "
-                "output of one writer. Leave the block before you begin the next one"
-            )
-        self._batches.begin(None)
-        self._reader.in_transaction = True
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self._end(error)
-        finally:
-            self._reader.in_transaction = False
-
-    def _end(self, error: BaseException | None) -> None:
-        if error is not None:
-            self._abort(error)
-            return
-        try:
-            self._require_assignment()
-            self._reader.commit_with(self._commit)
-        except CommitUnknown as unknown:
-            self._reader.suspend(unknown)
-            raise
-        except BaseException as failure:
-            self._abort(failure)
-            raise
-
-    def _abort(self, error: BaseException) -> None:
-        committed = False
-        try:
-            committed = self._batches.abort(error)
-        finally:
-            if not committed:
-                self._rewind()
-            elif self._advance is not None:
-                self._reader.mark_committed(self._advance.after)
-
-    def _require_assignment(self) -> None:
-        """Raise if partitions were revoked whose records may be in the output."""
-        if self._reader.revoked_uncommitted:
-            raise StaleGeneration(
-                "partitions of the reader were revoked after records of them were read, so the "
-                "transaction was not committed. Other members read these records; continue with "
-                "shorter transactions"
-            )
-
-    def _commit(self, advance: PositionAdvance | None) -> None:
-        def resolved(committed: bool) -> None:
-            self._reader.suspend(None)
-            if not committed:
-                self._rewind()
-            elif advance is not None:
-                self._reader.mark_committed(advance.after)
-
-        self._advance = advance
-        self._batches.commit(advance, on_resolved=resolved)
-
-    def _rewind(self) -> None:
-        try:
-            self._reader.rewind()
-        except BaseException as error:
-            # Further reads would skip the records of this block.
-            LOGGER.warning("a reader cannot go back after an aborted transaction: %r", error)
-            if isinstance(error, SluicewayError):
-                self._reader.suspend(error)
-                return
-            self._reader.suspend(
-                EndpointClosed(
-                    f"{type(error).__name__} interrupted the return to this reader's last commit "
-                    "after an aborted transaction: open a new reader"
-                )
-            )
-            raise
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME_CHARACTERS:
+        raise OptionError(f"{what} is {name!r}; it takes a text of 1 to 200 characters")

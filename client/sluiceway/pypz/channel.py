@@ -281,8 +281,7 @@ class ChannelBase(ABC, Generic[E]):
         number of records.
         """
         if self._metrics_enabled:
-            kind = "Read" if self._role == "reader" else "Output"
-            self._health_check_payload |= cycle_figures(self._metrics, kind)
+            self._health_check_payload |= cycle_figures(self._metrics.cycles)
 
     def retrieve_all_connected_channel_count(self) -> int:
         """Return the number of channels seen so far."""
@@ -389,7 +388,7 @@ class ChannelBase(ABC, Generic[E]):
     def _close_endpoint(self) -> bool:
         if self._endpoint is not None and self._failed:
             error = OperatorFailed(f"{self._context.get_full_name()} sent the status Error")
-            self._endpoint.__exit__(OperatorFailed, error, None)
+            self._endpoint.abort(error)
         elif self._endpoint is not None:
             self._endpoint.close()
         return True

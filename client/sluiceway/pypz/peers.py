@@ -1,6 +1,5 @@
 """Peers of a pypz channel: the endpoints of the other side."""
 
-import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
@@ -234,18 +233,9 @@ class FailedWriters:
     reader was opened, or wrote nothing. The latter is no error, but its successor may still write.
     """
 
-    def __init__(
-        self,
-        channel: str,
-        on_lost_writer: OnLostWriter,
-        *,
-        patience_s: float,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, channel: str, on_lost_writer: OnLostWriter, *, patience_s: float) -> None:
         self._channel = channel
-        self._policy = LostWriterPolicy(
-            on_lost_writer, heartbeat_timeout_s=patience_s, monotonic=monotonic
-        )
+        self._policy = LostWriterPolicy(on_lost_writer, heartbeat_timeout_s=patience_s)
 
     def observe(self, endpoints: Iterable[Endpoint]) -> None:
         """Record which writers are live."""

@@ -365,7 +365,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             self._handle = reader.handle
         except BaseException as error:
             self._endpoint = None
-            reader.__exit__(type(error), error, None)
+            reader.abort(error)
             raise
         self._failed_writers = FailedWriters(
             channel.name,

@@ -83,7 +83,7 @@ def test_closing_raises_the_failure_of_a_timed_commit(channel: Channel, ledger: 
     with writer.sender.turn:
         writer.write(readings(10))
         writer.sender.send_accumulated()
-        batch = writer.batches._sequence.current
+        batch = writer.batches._batch
         assert batch is not None
         # An operator aborts the batch; the writer does not know.
         batch._abort("by an operator", None)
