@@ -23,14 +23,8 @@ from sluiceway_gateway.channels.change import (
     require_changeable,
 )
 from sluiceway_gateway.channels.create import Preflight, create
-from sluiceway_gateway.channels.model import (
-    Channel,
-    Delivery,
-    Phase,
-    SchemaVersion,
-    Selector,
-    sources,
-)
+from sluiceway_gateway.channels.labels import Selector
+from sluiceway_gateway.channels.model import Channel, Delivery, Phase, SchemaVersion, sources
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, bindparam, func, or_, select, update
 
+from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import (
     Channel,
     ChannelSpec,
@@ -17,7 +18,6 @@ from sluiceway_gateway.channels.model import (
     Heartbeat,
     Phase,
     Retention,
-    Selector,
     TopicRef,
 )
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction

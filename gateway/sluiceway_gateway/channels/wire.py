@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.channels.change import PLAIN, UNSET, Change, Unset
+from sluiceway_gateway.channels.labels import MAX_LABELS, check_labels
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
     MAX_HEARTBEAT_TIMEOUT_MS,
     MAX_IDLE_MS,
-    MAX_LABELS,
     MAX_PARTITIONS,
     MIN_HEARTBEAT_MS,
     MIN_IDLE_MS,
@@ -25,7 +25,6 @@ from sluiceway_gateway.channels.model import (
     Phase,
     Retention,
     TopicRef,
-    check_labels,
     check_topic,
 )
 from sluiceway_gateway.http.json import body_of, time_json

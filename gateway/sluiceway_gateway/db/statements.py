@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, not_, or
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Delete, Insert, Select, Update
 
-from sluiceway_gateway.channels.model import Requirement, Selector
+from sluiceway_gateway.channels.labels import Requirement, Selector
 
 #: Keys per statement. PostgreSQL allows 65,535 parameters, SQLite 32,766.
 KEYS_AT_ONCE = 500

@@ -12,7 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.change import Precondition
-from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, Selector, check_name
+from sluiceway_gateway.channels.labels import Selector
+from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, check_name
 from sluiceway_gateway.db.idempotency import Request
 from sluiceway_gateway.endpoints.model import Place, Role
 from sluiceway_gateway.errors import InvalidRequest

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.channels.model import Requirement, Selector, check_labels
+from sluiceway_gateway.channels.labels import Requirement, Selector, check_labels
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from gateways import FAR_FUTURE
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
+from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import (
     Channel,
     ChannelSpec,
@@ -18,7 +19,6 @@ from sluiceway_gateway.channels.model import (
     Phase,
     Retention,
     SchemaVersion,
-    Selector,
     TopicRef,
     sources,
 )
