@@ -94,17 +94,17 @@ class Broker:
     ) -> None:
         """Connect to the gateway at `host` and `port`, or at `url`.
 
-        `id_` is only returned as the attribute `id`. The timeouts limit each request, including
-        retries. With `ssl_config` the connection is HTTPS, and its `cafile` is trusted. The token
-        defaults to SLUICEWAY_TOKEN. `gateway` is for brokers of `request_metadata`. The others are
-        ignored. An unreachable gateway is logged, and `connected` is False. Raises OptionError.
+        `id_` is only returned by `id`. The timeouts limit each request, including retries. With
+        `ssl_config` the connection is HTTPS, and its `cafile` is trusted. The token defaults to
+        SLUICEWAY_TOKEN. `gateway` is for brokers of `request_metadata`. The others are ignored. An
+        unreachable gateway is logged, and `connected` is False. Raises OptionError.
         """
         del handler, buffer_size, source_host, source_port, broker_version, api_versions
         # Error reporters render the locals of frames.
         token = Token.of(token)
-        self.id, self.host, self.port = int(id_), host, int(port)
+        self._id, self._host, self._port = int(id_), host, int(port)
         self._address = gateway or GatewayAddress.of(
-            host, self.port, url=url, ssl_config=ssl_config, token=token, listener=listener
+            host, self._port, url=url, ssl_config=ssl_config, token=token, listener=listener
         )
         self._timeout_s = checked_count(socket_timeout_ms, "socket_timeout_ms") / 1000
         name = "offsets_channel_socket_timeout_ms"
@@ -161,6 +161,21 @@ class Broker:
     def offsets_channel_connected(self) -> bool:
         """Whether the gateway answered the last request to commit or fetch offsets."""
         return self._offsets is not None and self._offsets.handler.connected
+
+    @property
+    def id(self) -> int:
+        """The id given to the constructor."""
+        return self._id
+
+    @property
+    def host(self) -> str:
+        """The host given to the constructor."""
+        return self._host
+
+    @property
+    def port(self) -> int:
+        """The port given to the constructor."""
+        return self._port
 
     @property
     def handler(self) -> RequestHandler | None:
@@ -234,7 +249,7 @@ class Broker:
 
     def __repr__(self) -> str:
         kind = type(self)
-        where = f"host={self.host}, port={self.port}, id={self.id}"
+        where = f"host={self._host}, port={self._port}, id={self._id}"
         return f"<{kind.__module__}.{kind.__name__} at {id(self):#x} ({where})>"
 
     def fetch_messages(
