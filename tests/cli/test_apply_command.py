@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 from confluent_kafka import Producer
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from processes import Run, Sluiceway
@@ -549,6 +549,7 @@ def test_every_value_round_trips_through_a_document(
     path = tmp_path_factory.mktemp("documents") / f"a.{format_}"
 
     @given(_VALUES)
+    @example({"\x85": "\u2028", "ä": "\u2029"})
     def check(value: Any) -> None:
         written = {"metadata": {"name": "a"}, "spec": {"config": value}}
         path.write_text(dump_document(written, as_json=format_ == "json"), encoding="utf-8")

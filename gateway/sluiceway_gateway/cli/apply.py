@@ -358,8 +358,10 @@ def dump_document(document: Mapping[str, Any], *, as_json: bool) -> str:
     """Return the text of a document, with a trailing line break."""
     if as_json:
         return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    # PyYAML would write Unicode's line breaks as they are, and read them as spaces.
+    breaks = any(each in json.dumps(document, ensure_ascii=False) for each in "\x85\u2028\u2029")
     text: str = yaml.safe_dump(
-        document, sort_keys=False, allow_unicode=True, width=100, default_flow_style=False
+        document, sort_keys=False, allow_unicode=not breaks, width=100, default_flow_style=False
     )
     return text
 
