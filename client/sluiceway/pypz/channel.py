@@ -277,8 +277,8 @@ class ChannelBase(ABC, Generic[E]):
     def on_status_message_send(self) -> None:
         """Put the averages into `_health_check_payload`, with `metricsEnabled`.
 
-        Called before the payload is sent. From the first record on, the payload always has the
-        number of records.
+        Called before the payload is sent. From the first record on, the number of records is sent
+        with it.
         """
         if self._metrics_enabled:
             self._health_check_payload |= cycle_figures(self._metrics.cycles)
@@ -357,10 +357,14 @@ class ChannelBase(ABC, Generic[E]):
         except ChannelNotFound:
             return ()
 
+    @abstractmethod
+    def _record_counts(self) -> dict[str, int]:
+        """Return the number of records for health payloads; nothing before the first record."""
+
     def _exchange_status(self) -> None:
         """Send and receive once; called by the status loop."""
         self.on_status_message_send()
-        health = dict(self._health_check_payload)
+        health = self._record_counts() | self._health_check_payload
         if self._metrics_enabled:
             self._logger.debug(f"Metrics: {json.dumps(health, default=str)}")
         self.invoke_sync_send_status_message(OwnChannelStatus.HealthCheck, health)

@@ -222,11 +222,11 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
                 # Return the record before it first.
                 self._read_failure = error
         self._catch_up()
-        self._metrics.record_cycle(self._read_record_count)
+        if self._metrics_enabled:
+            self._metrics.record_cycle(self._read_record_count)
         if records:
             self._read_record_count += len(records)
             self._read_record_offset += len(records)
-            self._health_check_payload["receivedRecordCount"] = self._read_record_count
         if self._history is not None:
             self._history.add(len(records), reader.position())
         return records
@@ -401,6 +401,10 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if self._failed_writers is not None:
             self._failed_writers.observe(present)
         super()._update(present)
+
+    def _record_counts(self) -> dict[str, int]:
+        read = self._read_record_count
+        return {"receivedRecordCount": read} if read else {}
 
     def _unreported_peers(self) -> Iterable[Endpoint]:
         if self._silent_mode:

@@ -1,6 +1,5 @@
 """KafkaChannelWriter: pypz's channel writer on a channel of a gateway."""
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any, Final
@@ -132,14 +131,15 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
     ) -> None:
         super().__init__(channel_name, context, executor, **kwargs)
         self._kafka: Mapping[str, object] = {}
-        self._counting = threading.Lock()
-        self._written_record_count = 0
+        self._sender: RecordSender | None = None
+        self._records_of_earlier_senders = 0
         self._ends: Mapping[int, int] | None = None
         self._complete: Completion | None = None
 
     def get_written_record_count(self) -> int:
         """Return the number of records written here, acknowledged or not."""
-        return self._written_record_count
+        sent = 0 if self._sender is None else self._sender.accepted_records
+        return self._records_of_earlier_senders + sent
 
     def can_close(self) -> bool:
         """Return True: a writer may always be closed."""
@@ -153,7 +153,7 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         readers = [each for each in self._peers.monitors if each.is_channel_healthy()]
         if any(ChannelStatus.Acknowledged not in each.status_update_map for each in readers):
             return False
-        if self._ends is None and self._written_record_count:
+        if self._ends is None and self.get_written_record_count():
             writer = self._opened()
             writer.flush()
             # On an exactly-once channel, records after the last commit may never be visible.
@@ -184,11 +184,10 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             # An invalid schema is reported before the channel that is not open.
             _ = self._resources.schema
             writer = self._opened()
-        writer.sender.write_prepared(self._prepared(writer.sender, records))
-        with self._counting:
-            self._metrics.record_cycle(self._written_record_count)
-            self._written_record_count += len(records)
-            self._health_check_payload["sentRecordCount"] = self._written_record_count
+        sender = writer.sender
+        sender.write_prepared(self._prepared(sender, records))
+        if self._metrics_enabled:
+            self._metrics.record_cycle(self.get_written_record_count() - len(records))
         self._ends = None
         for each in self._peers.monitors:
             each.status_update_map.pop(ChannelStatus.Acknowledged, None)
@@ -241,6 +240,8 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         channel = self._resources.writable_channel()
         group = group_name(str(self._context.get_full_name()))
         writer = self._endpoint = channel.writer(group=group, config=self._kafka)
+        self._records_of_earlier_senders = self.get_written_record_count()
+        self._sender = writer.sender
         # As in pypz, the first record goes to the first partition.
         writer.start_round_robin_at(0)
         self._complete = None
@@ -251,6 +252,10 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
 
     def _configure(self, configuration: Mapping[str, Any]) -> None:
         self._kafka = writer_properties(configuration, self._logger.warning)
+
+    def _record_counts(self) -> dict[str, int]:
+        written = self.get_written_record_count()
+        return {"sentRecordCount": written} if written else {}
 
     def _unreported_peers(self) -> Iterable[Endpoint]:
         return self._endpoints("reader") if self._silent_mode else ()
