@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import fastavro
@@ -30,6 +30,7 @@ from sluiceway.records.tables import with_schema
 from sluiceway.records.to_python import to_records
 from sluiceway.records.validation import invalid_rows
 from sluiceway.schema import Schema
+from sluiceway.schema import types as t
 from sluiceway.schema.avro import definition
 
 _FEW: Final = 8
@@ -49,6 +50,7 @@ class AvroCodec:
         record = self._form.record
         self._strict = StrictReader(schema.record, schema_id)
         self._parsed = fastavro.parse_schema(definition(record))
+        self._name_branches = _branch_naming(record)
         self._prefix = struct.pack(">BI", 0, schema_id)
         self._columnar = ColumnarCodec(record, schema_id) if columnar.supports(record) else None
         # A null item of one byte can expand to a wide record; the strict reader limits these.
@@ -77,10 +79,11 @@ class AvroCodec:
         """Encode each row of the physical `batch` with fastavro."""
         write, parsed, prefix = fastavro.schemaless_writer, self._parsed, self._prefix
         values = []
+        name = self._name_branches
         for row in to_records(batch, with_branches=True):
             sink = io.BytesIO(prefix)
             sink.seek(len(prefix))
-            write(sink, parsed, row)
+            write(sink, parsed, row if name is None else name(row))
             values.append(sink.getvalue())
         return values
 
@@ -144,6 +147,40 @@ class AvroCodec:
                 output.add_row(self._strict.read(value), len(value))
             except MalformedMessage as error:
                 output.reject(index, str(error))
+
+
+def _branch_naming(type_: t.Type) -> Callable[[Any], Any] | None:
+    """Return a conversion that names the branches of nullable values with unions; None if none has.
+
+    fastavro looks for an unnamed branch by validating the value, which can fail for the names of
+    branches within it.
+    """
+    match type_:
+        case t.Nullable(item=item):
+            convert = _branch_naming(item)
+            if convert is None:
+                return None
+            if isinstance(item, t.Union):
+                return lambda value: None if value is None else convert(value)
+            name = t.branch_name(item)
+            return lambda value: None if value is None else (name, convert(value))
+        case t.Union(branches=branches):
+            inner = {t.branch_name(branch): _branch_naming(branch) for branch in branches}
+            return lambda value: (
+                value if (c := inner[value[0]]) is None else (value[0], c(value[1]))
+            )
+        case t.Array(items=items):
+            item_of = _branch_naming(items)
+            return item_of and (lambda value: list(map(item_of, value)))
+        case t.Map(values=values):
+            value_of = _branch_naming(values)
+            return value_of and (lambda value: {k: value_of(each) for k, each in value.items()})
+        case t.Record(fields=fields):
+            found = {field.name: _branch_naming(field.type) for field in fields}
+            known = {name: convert for name, convert in found.items() if convert is not None}
+            return (lambda row: row | {n: c(row[n]) for n, c in known.items()}) if known else None
+        case _:
+            return None
 
 
 def _copied(batch: pa.RecordBatch, begin: int, end: int) -> pa.RecordBatch:

@@ -36,7 +36,11 @@ def for_fastavro(value, type_):
     """Return the stored form of logical types that fastavro does not support, or writes longer."""
     match type_:
         case t.Nullable(item=item):
-            return None if value is None else for_fastavro(value, item)
+            if value is None:
+                return None
+            stored = for_fastavro(value, item)
+            # With the name, because fastavro does not find the branch of a value with other unions.
+            return stored if isinstance(item, t.Union) else (t.branch_name(item), stored)
         case t.Union(branches=branches):
             name, inner = value
             (branch,) = (each for each in branches if t.branch_name(each) == name)
@@ -62,6 +66,16 @@ def for_fastavro(value, type_):
 
 WITH_UNIONS = with_rows(with_unions=True)
 DECIMALS = schema_of({"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 1})
+NULLABLE_MAP = {"type": "map", "values": [{"type": "fixed", "name": "f", "size": 1}, "string"]}
+NULLABLE_RECORD = {
+    "type": "record",
+    "name": "inner",
+    "fields": [{"name": "map", "type": ["null", NULLABLE_MAP]}],
+}
+UNIONS_IN_NULLABLE = (
+    schema_of(["null", NULLABLE_RECORD]),
+    [{"x": {"map": {"a": ("f", b"1"), "b": ("string", "2")}}}, {"x": {"map": None}}, {"x": None}],
+)
 LEAST_DECIMALS = DECIMALS, [{"x": Decimal(x)} for x in ("-12.8", "12.7", "-3276.8", "0.0", "-0.1")]
 
 
@@ -77,6 +91,7 @@ def decoded_rows(codec_, messages):
 
 @given(WITH_UNIONS, IDS)
 @example(LEAST_DECIMALS, 7)
+@example(UNIONS_IN_NULLABLE, 7)
 def test_unions_round_trip_through_avro_as_by_fastavro(given_, schema_id):
     schema, rows = given_
     codec_ = codec("avro", schema, schema_id)
