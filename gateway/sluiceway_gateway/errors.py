@@ -89,7 +89,7 @@ class WrongEncoding(StartupRefused, code="wrong_encoding"):
 
 
 class AccessProblem(StrEnum):
-    """What is wrong; PROTOCOL: TLS or a login on one side only, or the server is not Kafka."""
+    """Kind of refusal. PROTOCOL: only one side uses TLS or a login, or the server is not Kafka."""
 
     CREDENTIALS = "credentials"
     CERTIFICATE = "certificate"

@@ -16,7 +16,7 @@ from confluent_kafka import (
     Message,
 )
 
-from sluiceway.confluent.background import Steps
+from sluiceway.confluent.background import Steps, left_s
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import (
     AUTO_OFFSET_RESET,
@@ -37,7 +37,7 @@ from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoint_models import Position
 
-__all__ = ["Assignment", "by_channel", "leave_all", "left_s"]
+__all__ = ["Assignment", "by_channel", "leave_all"]
 
 _RESET = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 
@@ -303,11 +303,6 @@ class Assignment:
         with member.handle.reporting_failure():
             self.fetcher.add_channel(member.connection, member.visibility)
         self.members[member.channel] = member
-
-
-def left_s(deadline_s: float) -> float:
-    """Return the time until a deadline (monotonic), for a request: never 0."""
-    return max(0.01, deadline_s - time.monotonic())
 
 
 def by_channel(values: Mapping[Partition, V]) -> dict[str, dict[int, V]]:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from sluiceway.errors import GatewayUnavailable
 
-__all__ = ["Request", "StepRunner", "Steps"]
+__all__ = ["Request", "StepRunner", "Steps", "left_s"]
 
 R = TypeVar("R")
 Request: TypeAlias = Callable[[], object]
@@ -20,6 +20,11 @@ LOGGER = logging.getLogger("sluiceway.confluent")
 
 _FRESH_S: Final = 0.05
 """The longest wait of a poll for a request that it has started."""
+
+
+def left_s(deadline_s: float) -> float:
+    """Return the time until a deadline (monotonic), for a request: never 0."""
+    return max(0.01, deadline_s - time.monotonic())
 
 
 class _Pending:

@@ -8,7 +8,8 @@ from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartition
 
-from sluiceway.confluent.assignment import by_channel, left_s
+from sluiceway.confluent.assignment import by_channel
+from sluiceway.confluent.background import left_s
 from sluiceway.confluent.committer import committed_partitions
 from sluiceway.confluent.config import consumer_settings
 from sluiceway.confluent.coordinator import ConsumerCoordinator, OnPartitions

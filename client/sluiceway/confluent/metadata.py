@@ -6,7 +6,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
 
-from sluiceway.confluent.assignment import left_s
+from sluiceway.confluent.background import left_s
 from sluiceway.confluent.config import Common
 from sluiceway.confluent.errors import kafka_error, kafka_exceptions
 from sluiceway.errors import ChannelNotFound

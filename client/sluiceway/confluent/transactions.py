@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sluiceway.confluent.assignment import left_s
+from sluiceway.confluent.background import left_s
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.confluent.channel_producers import ChannelProducers
 from sluiceway.confluent.config import ProducerSettings

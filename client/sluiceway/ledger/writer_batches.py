@@ -363,7 +363,6 @@ class WriterBatches:
         if key is None:
             key, owner = f"{self._writer_id}-{self._count}", self._writer_id
         else:
-            _check_name("a batch's key", key)
             owner = owner or self._place or key
             _check_name("a batch's owner", owner)
             # A random part, because another writer object may have the same endpoint id.

@@ -146,7 +146,11 @@ class ChannelDataSource(Shipped, DataSource):
         instance = uuid.uuid4().hex
         batch = self._batch(sink, options, instance)
         endpoint = JobEndpoint.attach(
-            *(self.job, sink.gateway_url, sink.connection, "writer", options.group),
+            self.job,
+            sink.gateway_url,
+            sink.connection,
+            "writer",
+            options.group,
             instance=instance,
         )
         if batch is not None and endpoint is not None:

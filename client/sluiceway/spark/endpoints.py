@@ -378,7 +378,9 @@ class QueryEndpoint:
         if result.status in ("fenced", "gone") and not self._ended:
             LOGGER.warning(
                 "%s in the group %r is no longer listed as an endpoint: %s",
-                *(self._spec, self._spec.group, result.reason),
+                self._spec,
+                self._spec.group,
+                result.reason,
             )
             self.end()
         else:

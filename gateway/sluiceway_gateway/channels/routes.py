@@ -130,7 +130,9 @@ async def get_channel(
 ) -> Response:
     """Return the channel. With `wait` and `If-None-Match`, wait for a change."""
     channel, unchanged = await long_poll(
-        *(request, precondition, wait),
+        request,
+        precondition,
+        wait,
         read=lambda: gateway.channels.get(name),
         tag=etag,
         changed=gateway.watch.changed,

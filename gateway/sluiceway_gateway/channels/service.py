@@ -169,7 +169,9 @@ class Channels:
                 )
                 if channel is not None:
                     audit_store.add(
-                        *(tx, channel, AuditedAction.CREATE),
+                        tx,
+                        channel,
+                        AuditedAction.CREATE,
                         by=by,
                         at=channel.created_at,
                         new=given_fields(channel),
@@ -376,7 +378,9 @@ class Channels:
                 f"The channel {was.name!r} was changed at the same time; send the request again."
             )
         audit_store.add(
-            *(tx, channel, action),
+            tx,
+            channel,
+            action,
             by=by,
             at=self._clock(),
             old=fields_of(was),

@@ -140,7 +140,9 @@ async def list_endpoints(
     after = place_before(cursor)
     service = gateway.endpoints
     _, unchanged = await long_poll(
-        *(request, precondition, wait),
+        request,
+        precondition,
+        wait,
         read=lambda: service.state(name),
         tag=lambda state: endpoints_etag(*state),
         changed=gateway.watch.endpoints_changed,

@@ -149,7 +149,9 @@ class Endpoints:
                 _insert_stand_in(tx, endpoint, topic_ends, by=principal.id, now=now)
             place = f"{endpoint.place.role} {endpoint.place.group}[{endpoint.place.index}]"
             audit_store.add(
-                *(tx, channel, AuditedAction.DISMISS_ENDPOINT),
+                tx,
+                channel,
+                AuditedAction.DISMISS_ENDPOINT,
                 by=principal,
                 at=now,
                 target=endpoint.id,

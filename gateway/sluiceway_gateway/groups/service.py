@@ -169,7 +169,9 @@ class GroupService:
             if not changes:
                 endpoints_store.revise(tx, [channel.uid])
             audit_store.add(
-                *(tx, channel, AuditedAction.RESIZE_GROUP),
+                tx,
+                channel,
+                AuditedAction.RESIZE_GROUP,
                 by=principal,
                 at=now,
                 target=group,

@@ -107,7 +107,9 @@ class Repairs:
             store.replace_runs(tx, uid, removed=decision.runs_removed, added=decision.runs_added)
             store.save_repair(tx, decision.ledger, decision.repair, was=was, now=now)
             audit_store.add(
-                *(tx, channel, AuditedAction.REPAIR_LEDGER),
+                tx,
+                channel,
+                AuditedAction.REPAIR_LEDGER,
                 by=by,
                 at=now,
                 reason=request.reason,

@@ -234,7 +234,9 @@ async def get_committed(
     )
     reads = gateway.ledger_reads
     found, unchanged = await long_poll(
-        *(request, Precondition() if query.is_past else precondition, wait),
+        request,
+        Precondition() if query.is_past else precondition,
+        wait,
         read=lambda: reads.committed(name, query, uid=uid),
         tag=attrgetter("etag"),
         changed=reads.changed,

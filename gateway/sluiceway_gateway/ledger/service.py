@@ -251,7 +251,9 @@ class Ledgers:
             save_aborted(tx, decision, was=was, now=self._clock())
             if instance is None and decision.aborted:
                 audit_store.add(
-                    *(tx, channel, AuditedAction.ABORT_BATCH),
+                    tx,
+                    channel,
+                    AuditedAction.ABORT_BATCH,
                     by=by,
                     at=self._clock(),
                     target=batch.key,

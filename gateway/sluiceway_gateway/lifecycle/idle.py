@@ -173,7 +173,9 @@ class TtlReaper:
             add_events(tx, [Event(channel_uid=held.uid, at=now, cause=cause, by="gateway")])
             closes = updated.phase is Phase.CLOSED
             audit_store.add(
-                *(tx, updated, AuditedAction.CLOSE if closes else AuditedAction.DELETE),
+                tx,
+                updated,
+                AuditedAction.CLOSE if closes else AuditedAction.DELETE,
                 by=None,
                 at=now,
                 reason=cause,

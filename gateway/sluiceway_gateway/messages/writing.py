@@ -108,7 +108,9 @@ class MessageWrites:
         try:
             with self._database.write() as tx:
                 audit_store.add(
-                    *(tx, channel, AuditedAction.WRITE_MESSAGES),
+                    tx,
+                    channel,
+                    AuditedAction.WRITE_MESSAGES,
                     by=principal,
                     at=self._clock(),
                     target=None if written.batch is None else written.batch.key,

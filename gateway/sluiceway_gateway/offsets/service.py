@@ -180,7 +180,9 @@ class Offsets:
         """
         with self._database.write() as tx:
             return idempotency.once(
-                *(tx, request, self._clock()),
+                tx,
+                request,
+                self._clock(),
                 lambda: render(self._reset(tx, name, group, reset, uid=uid, principal=principal)),
             )
 
@@ -232,7 +234,9 @@ class Offsets:
         add_events(tx, [line])
         report = _report(tx, following, member=member)
         audit_store.add(
-            *(tx, channel, AuditedAction.RESET_OFFSETS),
+            tx,
+            channel,
+            AuditedAction.RESET_OFFSETS,
             by=principal,
             at=now,
             target=group,

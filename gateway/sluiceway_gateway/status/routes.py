@@ -66,7 +66,9 @@ async def get_status(
     The figures are of the last sample, at `sampled_at`; unknown ones are null.
     """
     version, unchanged = await long_poll(
-        *(request, precondition, wait),
+        request,
+        precondition,
+        wait,
         read=lambda: gateway.statuses.version(name, by=viewer),
         tag=attrgetter("etag"),
         changed=lambda seen, **timeout: gateway.watch.status_changed(name, seen.tag, **timeout),
@@ -123,7 +125,9 @@ async def list_status(
     """Return a summary of each channel that the token may see; `cursor` continues a page."""
     after = name_before(cursor)
     page, unchanged = await long_poll(
-        *(request, precondition, wait),
+        request,
+        precondition,
+        wait,
         read=lambda: gateway.statuses.page(limit=limit, after=after, by=principal),
         tag=attrgetter("etag"),
         changed=lambda seen, **timeout: gateway.watch.anything_changed(seen.overall, **timeout),

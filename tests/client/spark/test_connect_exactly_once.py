@@ -1,15 +1,12 @@
 """Exactly-once channels over Spark Connect."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from environments import spark_environment
+from environments import run_job
 
 pytestmark = pytest.mark.long
 
@@ -20,16 +17,7 @@ JOB = Path(__file__).with_name("connect_exactly_once_job.py")
 def found(gateway_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Results of connect_exactly_once_job.py."""
     directory = tmp_path_factory.mktemp("connect")
-    done = subprocess.run(
-        [sys.executable, str(JOB), gateway_url, "found.json"],
-        cwd=directory,
-        env=os.environ | spark_environment(directory),
-        capture_output=True,
-        text=True,
-        timeout=480,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_job(directory, JOB, gateway_url, "found.json")
     response: dict[str, Any] = json.loads((directory / "found.json").read_text())
     return response
 
