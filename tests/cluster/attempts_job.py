@@ -61,7 +61,10 @@ def killed(batches: Rows, directory: str) -> Rows:
 
 
 def held(batches: Rows, directory: str) -> Rows:
-    """Wait until the test kills the driver."""
+    """Wait until the test kills the driver, which then knows the run."""
+    task = TaskContext.get()
+    assert task is not None
+    Path(directory, "run").write_text(task.getLocalProperty("spark.jobGroup.id") or "")
     if first(directory, f"held-{number()}"):
         signal.pause()
     yield from batches

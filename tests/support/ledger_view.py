@@ -51,6 +51,10 @@ class LedgerView:
         """Return the ids of the visible records, in order."""
         return sorted(record["id"] for record in self.records(channel))
 
+    def messages(self, channel: Channel) -> int:
+        """Return the number of messages in Kafka, visible or not."""
+        return sum(map(len, self._topics.messages(channel.connection("read")).values()))
+
     def kinds(self, channel: Channel) -> list[str]:
         """Return how batches ended, oldest first."""
         page = self.calls.commits(channel.name)

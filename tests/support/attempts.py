@@ -1,0 +1,85 @@
+"""Runs of the Spark job `tests/cluster/attempts_job.py`, on two executors and with faults."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from environments import ROOT, spark_environment
+from sluiceway.channel import Channel
+from waiting import until
+
+__all__ = ["ROWS", "TASKS", "AttemptsJob"]
+
+JOB = ROOT / "tests" / "cluster" / "attempts_job.py"
+ROWS = 100_000
+"""The number of rows of a batch job."""
+TASKS = 4
+
+
+class AttemptsJob:
+    """Runs of the job `attempts_job.py`, which share a directory."""
+
+    def __init__(self, gateway_url: str, channel: Channel, directory: Path) -> None:
+        self.shared = directory / "shared"
+        self.shared.mkdir()
+        self._directory = directory
+        self._arguments = (gateway_url, channel.name)
+        self._environment = os.environ | spark_environment(directory)
+
+    def start(self, kind: str, fault: str, *master: str) -> subprocess.Popen[str]:
+        url, channel = self._arguments
+        return subprocess.Popen(
+            [sys.executable, str(JOB), url, kind, fault, channel, str(self.shared), *master],
+            cwd=self._directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __call__(self, kind: str, fault: str, *master: str) -> None:
+        """Run the job, and assert its success."""
+        status, output = self.outcome(kind, fault, *master)
+        assert status == 0, output
+
+    def outcome(self, kind: str, fault: str, *master: str) -> tuple[int, str]:
+        """Run the job, and return its exit status and output."""
+        with self.start(kind, fault, *master) as process:
+            output, _ = process.communicate(timeout=480)
+            return process.returncode, output
+
+    def instance(self) -> str:
+        """Return the run of the last query, which is the instance of its batches."""
+        return (self.shared / "run").read_text()
+
+    @contextmanager
+    def holding(self, kind: str) -> Iterator[None]:
+        """Run the job until all tasks have records in Kafka; after the block, kill the driver."""
+        with self.start(kind, "held") as process:
+            try:
+                until(lambda: len(list(self.shared.glob("held-*"))) == TASKS)
+                yield
+            finally:
+                for pid in (process.pid, *children(process.pid)):
+                    os.kill(pid, signal.SIGKILL)
+                assert process.stdout is not None
+                # Executors have the pipe, too.
+                process.stdout.close()
+
+
+def children(pid: int) -> list[int]:
+    """Return the child processes of a process, such as the JVM of Spark's driver."""
+    pids = []
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            stat = each.read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(stat.rpartition(")")[2].split()[1]) == pid:
+            pids.append(int(each.parent.name))
+    return pids
