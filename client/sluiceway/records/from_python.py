@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
-from datetime import datetime, time
+from datetime import UTC, datetime, time
 from decimal import Decimal as Number
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -53,6 +53,8 @@ def scalars(values: Sequence[Any], kinds: set[type], leaf: t.Leaf, path: str) ->
             position = list(map(type, values)).index(type_)
             raise _mismatch_of(position, path, leaf, values[position])
     match leaf:
+        case t.Scalar(kind=t.Kind.FLOAT | t.Kind.DOUBLE) if kinds - {float, int}:
+            values = _numbers(values, leaf, path)
         case t.Scalar(kind=kind) if kind in t.TIMES or kind in t.INSTANTS or kind in t.LOCALS:
             _check_clocks(values, kinds, leaf, path)
         case t.Uuid():
@@ -83,6 +85,27 @@ def _converted(values: Sequence[Any], leaf: t.Leaf, path: str) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         raise ArrayOverflow
     return array
+
+
+def _numbers(values: Sequence[Any], leaf: t.Leaf, path: str) -> Sequence[Any]:
+    """Return `values` with NumPy's numbers as Python's: Arrow stores -1 for uint64(2**64 - 1).
+
+    Raises ValueMismatch for a finite longdouble that is infinite as a double.
+    """
+    _refuse(
+        values,
+        leaf,
+        path,
+        lambda v: isinstance(v, np.longdouble) and np.isfinite(v) and math.isinf(v),
+    )
+    return [
+        int(value)
+        if isinstance(value, np.integer)
+        else float(value)
+        if isinstance(value, np.floating)
+        else value
+        for value in values
+    ]
 
 
 def _decimals(values: Sequence[Any], kinds: set[type], leaf: t.Decimal, path: str) -> Sequence[Any]:
@@ -141,13 +164,30 @@ def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: t.Scalar, path:
             "has no time zone, so it is not an instant; attach one, for instance with "
             "value.replace(tzinfo=datetime.UTC)"
         )
-        full_reason = f"{describe(values[position])} {reason}"
-        raise ValueMismatch(position, path, full_reason, public_reason=f"it {reason}")
+        raise _about(values, position, path, reason)
+    if kind in t.INSTANTS and not {1, 9999}.isdisjoint(map(attrgetter("year"), present)):
+        for position, value in enumerate(values):
+            if value is not None and _is_beyond_calendar(value):
+                reason = "is outside of the years 1 to 9999 in UTC, so no reader could return it"
+                raise _about(values, position, path, reason)
     if kind not in t.INSTANTS and zones - {None}:
         _refuse(values, leaf, path, lambda v: v.tzinfo is not None)
     if t.TICKS[kind] < t.TICKS[t.Kind.TIME]:
         between = t.TICKS[t.Kind.TIME] // t.TICKS[kind]
         _refuse(values, leaf, path, lambda v: v.microsecond % between)
+
+
+def _about(values: Sequence[Any], position: int, path: str, reason: str) -> ValueMismatch:
+    full_reason = f"{describe(values[position])} {reason}"
+    return ValueMismatch(position, path, full_reason, public_reason=f"it {reason}")
+
+
+def _is_beyond_calendar(value: datetime) -> bool:
+    try:
+        value.astimezone(UTC)
+    except (OverflowError, ValueError):
+        return True
+    return False
 
 
 def _check_overflow(array: pa.Array, values: Sequence[Any], path: str) -> None:
