@@ -164,7 +164,8 @@ class IdempotentProducer:
 
     def _flush(self) -> int:
         """Wait a moment for acknowledgements, and return the number of missing ones."""
-        return run_callbacks(self._producer.flush, _POLL_S)
+        missing: int = run_callbacks(self._producer.flush, _POLL_S)
+        return missing
 
     def _tracked(self, partitions: Iterable[int]) -> Iterable[int]:
         """Return `partitions`, and record those that had no messages before."""
