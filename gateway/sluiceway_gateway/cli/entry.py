@@ -113,10 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _database_failure(error: DatabaseUnavailable) -> str:
     """Return the message with the cause, which responses to requests leave out."""
-    cause = getattr(error.__cause__, "orig", None)
-    if cause is None:
-        return str(error)
-    return f"{error} Check SLUICEWAY_DATABASE_URL. The cause: {' '.join(str(cause).split())}"
+    # Imported on use: most commands need no database.
+    from sluiceway_gateway.db.failures import cause_of
+
+    cause = cause_of(error)
+    return str(error) if cause is None else f"{error} Check SLUICEWAY_DATABASE_URL. Cause: {cause}"
 
 
 def _flag(option: re.Match[str]) -> str:

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 import click
+import structlog
 import uvicorn
 from pydantic import Secret
 from rich.console import Console
@@ -29,7 +30,9 @@ from sluiceway_gateway.db.revision import migrate as migrate_database
 from sluiceway_gateway.db.revision import open_database
 from sluiceway_gateway.embedded import KafkaServer, find_java
 from sluiceway_gateway.logs import configure_logs
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.settings import Settings, unknown_variables
+
+_log = structlog.get_logger(__name__)
 
 #: Time for which requests may continue after SIGTERM.
 _GRACE_S = 10
@@ -72,9 +75,12 @@ def interruptible() -> Iterator[None]:
 def serve(host: str | None, port: int | None) -> None:
     """Run the gateway, configured by SLUICEWAY_* variables."""
     settings = Settings.load(host=host, port=port)
+    configure_logs(level=settings.log_level, format=settings.log_format)
+    if unknown := unknown_variables():
+        # Kubernetes sets such variables for its services, so they do not stop the start.
+        _log.warning("variables that are no settings are ignored", variables=unknown)
     check(settings)
     with suppress(Interrupted), interruptible(), bind(settings.host, settings.port) as bound:
-        configure_logs(level=settings.log_level, format=settings.log_format)
         address = url(bound, settings)
         run_server(settings, bound, lambda: click.echo(f"serving on {address}", err=True))
 
@@ -86,6 +92,7 @@ def migrate() -> None:
     Can be repeated, and run by several processes at once.
     """
     settings = Settings.load()
+    configure_logs(level="error", format="console")
     with waiting_for("the database"):
         revision = migrate_database(settings.database_url.get_secret_value())
     click.echo(f"the database is at revision {revision}")
@@ -123,9 +130,11 @@ def bind(host: str, port: int) -> socket.socket:
     """Return a socket bound to the address, or raise a ClickException that says what to do."""
     try:
         return bound_socket(host, port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        # A name that is too long to look up is a UnicodeError.
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
         raise click.ClickException(
-            f"cannot listen on {host} port {port} ({error.strerror}): "
+            f"cannot listen on {host} port {port} ({reason}): "
             "choose another with --port, or --port 0 for a free one"
         ) from error
 
@@ -264,6 +273,7 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
             log_format="console",
             log_level="warning",
         )
+        configure_logs(level=settings.log_level, format=settings.log_format)
         migrate_database(settings.database_url.get_secret_value())
         check(settings)
         kafka = stack.enter_context(_start_broker(directory / "kafka", kafka_port, console))
@@ -278,7 +288,6 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
                 "kafka_default_listener": None,
             }
         )
-        configure_logs(level=settings.log_level, format=settings.log_format)
         address = url(bound, settings)
         run_server(
             settings,
