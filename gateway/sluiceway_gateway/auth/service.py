@@ -12,6 +12,7 @@ from datetime import timedelta
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+import structlog
 from pydantic import SecretStr
 
 from sluiceway_gateway.auth import store as auth_store
@@ -38,9 +39,12 @@ from sluiceway_gateway.errors import (
 LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=ScopeKind.ADMIN),))
 """The principal of loopback requests while there are no tokens."""
 
+_log = structlog.get_logger(__name__)
+
 _LABEL_LENGTH = 200
 _RECENT_S = 10.0
 _MOST_RECENT = 10_000
+_WARN_EVERY_S = 60.0
 _REQUIRED = "This gateway requires a token; send it as `Authorization: Bearer TOKEN`."
 _REFUSED = "The token is unknown, revoked or expired; ask for a new one."
 
@@ -64,6 +68,7 @@ class Tokens:
         self._clock = clock
         self._closed = False
         self._recent = _RecentPrincipals()
+        self._warned_s = -_WARN_EVERY_S
 
     def create(
         self, *, label: str, scopes: Iterable[str], expires_in: timedelta | None = None
@@ -190,9 +195,23 @@ class Tokens:
         # Unknown ids are hashed and compared too, so that timing does not reveal known ids.
         known = token.hash if token is not None else "0" * 64
         same = self._key is not None and hmac.compare_digest(token_hash(self._key, *given), known)
+        if token is not None and not same:
+            self._warn_of_key(token)
         if not same or token is None or not token.valid_at(self._clock()):
             raise Unauthenticated(_REFUSED)
         return Principal(id=token.id, scopes=token.scopes, subject=token.label)
+
+    def _warn_of_key(self, token: Token) -> None:
+        """Log that a known token has another hash, at most once a minute."""
+        now_s = time.monotonic()
+        if now_s - self._warned_s >= _WARN_EVERY_S:
+            self._warned_s = now_s
+            _log.warning(
+                "a token is known, but its secret does not match: it is wrong, or the token was "
+                "created with another SLUICEWAY_TOKEN_KEY",
+                token_id=token.id,
+                label=token.label,
+            )
 
     def _required_key(self) -> bytes:
         if self._key is None:
