@@ -118,7 +118,9 @@ def _database_failure(error: DatabaseUnavailable) -> str:
     from sluiceway_gateway.db.failures import cause_of
 
     cause = cause_of(error)
-    return str(error) if cause is None else f"{error} Check SLUICEWAY_DATABASE_URL. Cause: {cause}"
+    if cause is None:
+        return str(error)
+    return f"{str(error).rstrip('.')}. Check SLUICEWAY_DATABASE_URL. Cause: {cause}"
 
 
 def _flag(option: re.Match[str]) -> str:

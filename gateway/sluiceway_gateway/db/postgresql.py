@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 def check_parameters(url: URL) -> None:
     """Raise InvalidSettings for parameters in the URL that libpq does not have."""
-    given = {
+    given: dict[str, Any] = {
         name: value if isinstance(value, str) else ",".join(value)
         for name, value in url.query.items()
     }
@@ -73,7 +73,7 @@ def connect_arguments(url: URL, *, wait_ms: int) -> dict[str, Any]:
         "tcp_keepalives_interval": 10,
         "tcp_keepalives_count": 3,
     }
-    own = {**tcp, "application_name": "sluiceway-gateway"}
+    own: dict[str, Any] = {**tcp, "application_name": "sluiceway-gateway"}
     options = [f"-c {name}={value}" for name, value in server.items()]
     # The last value of an option applies.
     options += [str(url.query["options"])] if "options" in url.query else []
