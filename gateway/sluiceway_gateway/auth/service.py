@@ -136,22 +136,21 @@ class Tokens:
         Raises Unauthenticated for a token that is not valid, and for none once there are tokens.
         The caller checks that a request without a token comes from this machine.
         """
-        if text is None:
-            if self.exist():
-                raise Unauthenticated(_REQUIRED)
-            principal = LOOPBACK
-        else:
-            principal = self._principal_of(text)
+        try:
+            principal = self._without_token() if text is None else self._principal_of(text)
+        except Unauthenticated:
+            self._recent.forget(text)
+            raise
         self._recent.add(text, principal)
         return principal
 
-    def recall(self, text: str | None) -> Principal | None:
+    def recall(self, text: str | None, *, within_s: float = _RECENT_S) -> Principal | None:
         """Return the recent result of `authenticate` for this token, without a read, or None.
 
         The token may have been revoked since, so a transaction that relies on this principal must
         call `refusals`.
         """
-        return None if text is None and self._closed else self._recent.get(text)
+        return None if text is None and self._closed else self._recent.get(text, within_s)
 
     def refusals(
         self, tx: ReadTransaction, principals: Collection[Principal]
@@ -183,6 +182,11 @@ class Tokens:
         """Raise Unauthenticated if the principal is no longer valid."""
         for error in self.refusals(tx, [principal]).values():
             raise error
+
+    def _without_token(self) -> Principal:
+        if self.exist():
+            raise Unauthenticated(_REQUIRED)
+        return LOOPBACK
 
     def _principal_of(self, text: str) -> Principal:
         given = split_token(text)
@@ -223,7 +227,7 @@ class Tokens:
 
 
 class _RecentPrincipals:
-    """Recently verified principals by a keyed hash of their token. Thread-safe."""
+    """Verified principals, and when, by a keyed hash of their token. Thread-safe."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -233,19 +237,23 @@ class _RecentPrincipals:
     def add(self, text: str | None, principal: Principal) -> None:
         key = self._hash(text)
         with self._lock:
-            self._found[key] = (principal, time.monotonic() + _RECENT_S)
+            self._found[key] = (principal, time.monotonic())
             self._found.move_to_end(key)
             if len(self._found) > _MOST_RECENT:
                 self._found.popitem(last=False)
 
-    def get(self, text: str | None) -> Principal | None:
+    def get(self, text: str | None, within_s: float) -> Principal | None:
         key = self._hash(text)
         with self._lock:
             found = self._found.get(key)
-            if found is None or found[1] <= time.monotonic():
+            if found is None or time.monotonic() - found[1] >= within_s:
                 return None
             self._found.move_to_end(key)
             return found[0]
+
+    def forget(self, text: str | None) -> None:
+        with self._lock:
+            self._found.pop(self._hash(text), None)
 
     def discard(self, principal: Principal) -> None:
         with self._lock:

@@ -19,7 +19,6 @@ from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.loops import Leader
-from sluiceway_gateway.status.service import Statuses
 from waiting import until
 
 
@@ -104,15 +103,27 @@ def test_a_pass_of_the_loop_is_counted(rig: Rig) -> None:
     assert metric(rig, "sluiceway_reconciled_channels_total", outcome="created") == 2
 
 
-def test_metrics_are_available_without_the_database(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(_self: Statuses, **_options: object) -> None:
-        raise DatabaseUnavailable("away")
-
-    monkeypatch.setattr(Statuses, "overview", away)
+def test_metrics_are_available_without_the_database(rig: Rig, database: Database) -> None:
+    rig.put()
+    scraper, revoked, unused = (rig.token("read", label=each) for each in "abc")
+    rig.http.headers.update(scraper)
+    assert metric(rig, "sluiceway_database_up") == 1
+    assert rig.http.get("/metrics", headers=revoked).status_code == 200
+    rig.tokens.revoke(revoked["Authorization"].split("_")[1])
+    assert rig.http.get("/metrics", headers=revoked).status_code == 401
+    tables = ("channels", "tokens")
+    with database.write() as tx:
+        for each in tables:
+            tx.execute(text(f"ALTER TABLE {each} RENAME TO other_{each}"))
     assert metric(rig, "sluiceway_database_up") == 0
     assert metric(rig, "sluiceway_channels", phase="ready") is None
+    assert metric(rig, "sluiceway_http_requests_total", status="401") == 1
+    for path, headers in (("/metrics", revoked), ("/metrics", unused), ("/v1/status", scraper)):
+        assert code(rig.http.get(path, headers=headers)) == "database_unavailable"
+    with database.write() as tx:
+        for each in tables:
+            tx.execute(text(f"ALTER TABLE other_{each} RENAME TO {each}"))
+    assert metric(rig, "sluiceway_database_up") == 1
 
 
 def test_an_unexpected_error_is_a_problem_response_and_logged(
