@@ -120,6 +120,8 @@ function resetting(name, status, group) {
   };
 }
 
+const MAX_PREVIEW = 100;
+
 function ResetPreview({ plan }) {
   const sum = (pick) => plan.reduce((total, { again }) => total + Math.max(0, pick(again ?? 0)), 0);
   const unknown = plan.filter(({ again }) => again === null).length;
@@ -129,10 +131,10 @@ function ResetPreview({ plan }) {
   </p>
   <div class="scroll" tabindex="0" role="region" aria-label="Preview by partition"><table>
     <thead><tr><th scope="col">Partition</th><th scope="col" class="numeric">From</th><th scope="col" class="numeric">To</th><th scope="col">Effect</th></tr></thead>
-    <tbody>${plan.slice(0, 100).map(({ partition, from, to, again }) => html`<tr key=${partition}><th scope="row">${partition}</th>
+    <tbody>${plan.slice(0, MAX_PREVIEW).map(({ partition, from, to, again }) => html`<tr key=${partition}><th scope="row">${partition}</th>
       <td class="numeric">${isUnknown(from) ? "–" : whole(from)}</td><td class="numeric">${whole(to)}</td>
       <td>${again === null ? "unknown" : again > 0 ? `${whole(again)} read again` : again < 0 ? `${whole(-again)} skipped` : "unchanged"}</td></tr>`)}</tbody>
-  </table></div>`;
+  </table></div>${plan.length > MAX_PREVIEW && html`<p class="hint">The first ${whole(MAX_PREVIEW)} of ${whole(plan.length)} partitions are listed; the sums are of all.</p>`}`;
 }
 
 // Write records by hand; `record` and `key` are those of a message that is written again.

@@ -2,7 +2,7 @@
 
 import { dismissAction } from "./actions.js";
 import { channelPath, getJson } from "./api.js";
-import { ageOf, ago, count, dateTime, durationText, isUnknown, Text, whole } from "./format.js";
+import { ageOf, ago, count, durationText, isUnknown, Moment, Text, whole } from "./format.js";
 import { safeAddress } from "./graph.js";
 import { isReading } from "./live.js";
 import { Loaded, useResource } from "./resource.js";
@@ -92,7 +92,7 @@ function History({ name, endpoint }) {
   const resource = useResource(channelPath(name, "endpoints", endpoint.id), endpoint.changed_at);
   return html`<${Loaded} resource=${resource}>${({ events, partitions, id, epoch }) => html`
     <p class="hint">Instance <code>${id}</code>, epoch ${epoch}${partitions.length > 0 && `, partitions ${ranges(partitions)}`}</p>
-    <ol class="events">${events.toReversed().map((each) => html`<li><time datetime=${each.at}>${dateTime(each.at)}</time>
+    <ol class="events">${events.toReversed().map((each) => html`<li><${Moment} time=${each.at} />
       <${EndpointState} endpoint=${{ state: each.state, health: each.health }} />
       ${each.cause && html`<${Text} class="reason" value=${each.cause} />`} <span class="hint">by <${Text} value=${each.by} /></span></li>`)}</ol>`}</>`;
 }

@@ -8,7 +8,7 @@ import { Overview } from "./overview.js";
 import { lazy, NotLoaded } from "./resource.js";
 import { href, route } from "./router.js";
 import { SignIn } from "./signin.js";
-import { html, render, useEffect } from "./view.js";
+import { html, render, useEffect, useErrorBoundary } from "./view.js";
 
 const [channelPage, loadChannelPage, channelPageFailed] = lazy(() => import("./channel.js"));
 
@@ -19,7 +19,15 @@ function App() {
   return html`<${Header} channel=${shown ? name : null} />
     <${Offline} />
     <${Expiry} />
-    ${shown ? html`<${ChannelLoader} name=${name} key=${name} />` : html`<${Overview} />`}`;
+    <${Guarded} key=${shown ? name : ""}>${shown ? html`<${ChannelLoader} name=${name} />` : html`<${Overview} />`}</>`;
+}
+
+// Without it, a view that fails would stay as it was, below "Live".
+function Guarded({ children }) {
+  const [error] = useErrorBoundary((failure) => console.warn(failure));
+  if (!error) return children;
+  return html`<main><p class="notice" role="alert">The page cannot show this. The gateway may have another version now.
+    <button onClick=${() => location.reload()}>Reload the page</button> <span class="hint">${String(error)}</span></p></main>`;
 }
 
 function ChannelLoader({ name }) {
