@@ -128,6 +128,11 @@ HOSTILE = {
 }
 
 
+def test_a_gateway_without_channels_says_so(browser: Browser, rig: Rig) -> None:
+    browser.open(rig.url)
+    browser.shows("There are no channels yet.")
+
+
 def test_hostile_names_are_shown_as_text(browser: Browser, rig: Rig) -> None:
     target = site(rig, "flights." + "n" * 150)
     rig.observe(target.name, Phase.READY)
