@@ -229,6 +229,14 @@ def test_a_refusal_has_the_line_of_each_field_in_json_and_words_with_their_types
         assert words in run.out
 
 
+def test_a_document_may_name_its_json_schema(folder: Path) -> None:
+    value = {"$schema": "../channel.schema.json"} | document("a")
+    jsonschema.validate(value, document_schema())
+    (folder / "a.json").write_text(json.dumps(value))
+    (found,) = read_documents([str(folder)])
+    assert found.body == {"metadata": {}, "spec": {"schema": SCHEMA}}
+
+
 def test_a_part_of_a_folder_that_is_not_read_is_refused(
     sluiceway: Sluiceway, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -359,7 +359,8 @@ def _document(
         faults.add(_place(source, lines.get("/metadata/name", lines[""]), number), str(error))
         return None
     others = {key: part for key, part in metadata.items() if key != "name"}
-    body = {**value, "metadata": others}
+    # Editors find the JSON Schema of a file by this key.
+    body = {key: part for key, part in value.items() if key != "$schema"} | {"metadata": others}
     return Document(source=source, number=number, name=name, body=body, parts=parts)
 
 
@@ -416,6 +417,7 @@ def document_schema() -> dict[str, Any]:
         **metadata["properties"],
     }
     metadata["required"] = ["name"]
+    schema["properties"]["$schema"] = {"type": "string", "description": "Of this schema"}
     schema.update(
         {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
