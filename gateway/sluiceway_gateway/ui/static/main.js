@@ -64,7 +64,7 @@ function Freshness() {
   const seconds = receivedAt.value === null ? null : Math.max(0, (performance.now() - receivedAt.value) / 1000);
   const words = { connecting: "Connecting", live: "Live", polling: "Polling", offline: "No connection" };
   const word = paused.value ? "Paused" : words[mode.value];
-  const title = mode.value === "polling" ? "The page asks every 2 s: the event stream does not reach it." : undefined;
+  const title = mode.value === "polling" && !paused.value ? "The page asks every 2 s: the event stream does not reach it." : undefined;
   return html`<span class=${`freshness ${paused.value ? "paused" : mode.value}`} title=${title}>
     <span class="shape" aria-hidden="true">${paused.value ? "❚❚" : mode.value === "offline" ? "■" : "●"}</span>
     <b>${word}</b>${seconds !== null && html`<span class="updated"> · updated ${durationText(seconds)} ago</span>`}
@@ -72,8 +72,8 @@ function Freshness() {
 }
 
 function Offline() {
-  if (mode.value !== "offline" || paused.value) return null;
   const since = receivedAt.value;
+  if (mode.value !== "offline" || (paused.value && since !== null)) return null;
   return html`<p class="offline" role="alert">
     <b>No connection to the gateway.</b> ${failure.value}
     ${since !== null && ` What you see is from ${clockTime(Date.now() - (performance.now() - since))}.`} Trying again.
