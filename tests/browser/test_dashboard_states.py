@@ -230,6 +230,16 @@ def test_the_preview_of_a_reset_says_that_it_lists_some_partitions(
     browser.shows("The first 100 of 300 partitions are listed; the sums are of all.", "dialog")
 
 
+def test_offsets_are_not_reset_to_ends_that_are_not_known(browser: Browser, rig: Rig) -> None:
+    site(rig).member(group="delays")
+    browser.open(f"{rig.url}/#/channels/flights")
+    browser.button("Reset offsets…").click()
+    browser.shows("The ends of the partitions are not known yet", "dialog .preview")
+    browser.one("#field-reason").send_keys("again")
+    browser.button("Reset the offsets").click()
+    browser.shows("The ends of the partitions are not known yet", "dialog [role=alert]")
+
+
 def test_problems_say_what_to_do_and_where(browser: Browser, rig: Rig) -> None:
     flights = site(rig)
     writer = flights.member(role="writer", group="loader")
@@ -280,6 +290,7 @@ def test_the_page_of_a_channel_that_was_followed_has_the_focus(browser: Browser,
     browser.open(rig.url)
     browser.one("[data-row-link]").send_keys(Keys.ENTER)
     until(lambda: browser.driver.switch_to.active_element.tag_name == "h1", 30)
+    browser.button("Close…")
     browser.press(Keys.TAB)
     assert browser.driver.switch_to.active_element.text == "Close…"
 

@@ -104,6 +104,7 @@ function resetting(name, status, group) {
     ],
     preview: ({ target }) => html`<${ResetPreview} plan=${planned(target)} />`,
     run: async ({ target, reason, force }) => {
+      if (!planned(target).length) throw new Error(NOT_SAMPLED);
       const channel = await getJson(channelPath(name));
       await send(channelPath(name, "groups", group.group, "offsets", "reset"), {
         method: "POST",
@@ -120,9 +121,11 @@ function resetting(name, status, group) {
   };
 }
 
+const NOT_SAMPLED = "The ends of the partitions are not known yet: try again after the next sample of Kafka.";
 const MAX_PREVIEW = 100;
 
 function ResetPreview({ plan }) {
+  if (!plan.length) return html`<p class="preview" role="status">${NOT_SAMPLED}</p>`;
   const sum = (pick) => plan.reduce((total, { again }) => total + Math.max(0, pick(again ?? 0)), 0);
   const unknown = plan.filter(({ again }) => again === null).length;
   return html`<p class="preview" role="status">
