@@ -410,6 +410,8 @@ class SchemaError(SluicewayError):
     """A schema or its source is unusable."""
 
     code = "schema_error"
+    path = ""
+    """Path of the field, such as `legs[].delay`; empty for the schema as a whole."""
 
 
 class InvalidSchema(SchemaError):

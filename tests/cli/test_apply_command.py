@@ -216,9 +216,17 @@ def test_a_refusal_has_the_line_of_each_field_in_json_and_words_with_their_types
     (folder / "b.yaml").write_text(
         f"metadata:\n  name: {name}-b\n  labels:\n    hot: yes\n    none:\nspec: 1.10\n"
     )
+    (folder / "c.yaml").write_text(
+        f"metadata: {{name: {name}-c}}\n"
+        "spec:\n  schema:\n    type: record\n    name: R\n    fields:\n"
+        "    - {name: a, type: long}\n"
+        "    - {name: b, type: {type: enum, name: E, symbols: [YES, NO]}}\n"
+    )
     run = command("apply", "-f", str(folder), "--dry-run")
     assert run.status == 1
     for words in (
+        "c.yaml:8 (document 1): /spec/schema/fields/1\n",
+        "the symbol True is not text",
         "a.json:3 (document 1): /metadata/labels/b~1c\n",
         "a.json:6 (document 1): /spec/partition\n",
         "b.yaml:4 (document 1): /metadata/labels/hot (bool yes)\n",
