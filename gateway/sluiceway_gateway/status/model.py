@@ -58,6 +58,10 @@ _OF_PROGRESS = {
 }
 
 
+_AT_WORK = frozenset({"Provisioning", "Deleting"})
+"""Reasons of the condition Synced that are no problems: the gateway is creating or deleting."""
+
+
 def current_problems(
     channel: Channel,
     *,
@@ -77,13 +81,22 @@ def current_problems(
 
 
 def _of_channel(channel: Channel) -> Iterable[CurrentProblem]:
+    ready, synced = channel.condition("Ready"), channel.condition("Synced")
     if channel.phase is Phase.FAILED:
-        ready = channel.condition("Ready")
         yield CurrentProblem(
             code="channel_failed",
             severity=Severity.ERROR,
             since=None if ready is None else ready.last_transition_at,
             reason=None if ready is None else ready.message,
+        )
+    elif synced is not None and synced.status == "False" and synced.reason not in _AT_WORK:
+        unusable = ready is not None and ready.status == "False"
+        is_error = unusable and channel.phase is not Phase.DELETING
+        yield CurrentProblem(
+            code="channel_not_synced",
+            severity=Severity.ERROR if is_error else Severity.WARNING,
+            since=synced.last_transition_at,
+            reason=synced.message,
         )
 
 

@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Literal
+
+import pytest
 
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
@@ -89,6 +92,28 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
     assert by_code["not_converging"].group is None
     lost = by_code["reader_lost"]
     assert (lost.endpoint, lost.group, lost.index, lost.since) == ("e1", "g", 1, NOW)
+
+
+@pytest.mark.parametrize(
+    ("phase", "ready", "reason", "expected"),
+    [
+        (Phase.PROVISIONING, "False", "Provisioning", []),
+        (Phase.PROVISIONING, "False", "InvalidReplication", ["error"]),
+        (Phase.READY, "True", "KafkaRefused", ["warning"]),
+        (Phase.CLOSING, "False", "TopicMissing", ["error"]),
+        (Phase.DELETING, "False", "Deleting", []),
+        (Phase.DELETING, "False", "KafkaRefused", ["warning"]),
+    ],
+)
+def test_a_topic_that_kafka_refuses_is_a_problem(
+    phase: Phase, ready: Literal["True", "False"], reason: str, expected: list[str]
+) -> None:
+    refused = channel(phase).with_condition("Ready", ready, reason, "a message", NOW)
+    refused = refused.with_condition("Synced", "False", reason, "To do: add brokers.", NOW)
+    found = current_problems(refused, groups={}, ledger=None, endpoints=[])
+    assert [each.severity.value for each in found] == expected
+    for each in found:
+        assert (each.code, each.reason) == ("channel_not_synced", "To do: add brokers.")
 
 
 def test_the_list_of_problems_is_limited_and_keeps_errors() -> None:

@@ -23,6 +23,11 @@ const KINDS = {
     tab: "configuration",
     sentence: () => html`The channel has failed.`,
   },
+  channel_not_synced: {
+    word: "Not synced",
+    tab: "configuration",
+    sentence: () => html`The topic does not match the spec.`,
+  },
   channel_halted: {
     word: "Halted",
     tab: "commits",
