@@ -28,6 +28,12 @@ const KINDS = {
     tab: "configuration",
     sentence: () => html`The topic does not match the spec.`,
   },
+  partitions_unavailable: {
+    word: "Kafka unavailable",
+    tab: "readers",
+    advice: "See whether the brokers are up and the gateway reaches them",
+    sentence: () => html`Kafka gives no offsets.`,
+  },
   channel_halted: {
     word: "Halted",
     tab: "commits",
