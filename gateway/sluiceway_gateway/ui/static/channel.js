@@ -82,7 +82,7 @@ function Summary({ name, status, gone }) {
   return html`<section class="summary" aria-label="Summary">
     <div class="title">
       <h1 ref=${heading} tabindex="-1"><${Text} value=${name} /></h1>
-      ${!gone && html`<${PhaseState} phase=${channel.phase} />`}
+      ${!gone && html`<${Phase} name=${name} phase=${channel.phase} />`}
       <span class="labels">${Object.entries(channel.labels).map(([key, value]) => html`<${Text} class="label" value=${value ? `${key}=${value}` : key} />`)}</span>
       ${!gone && html`<span class="actions">${channelActions(name, status).map(({ title, onClick, disabled }) => html`<button key=${title} onClick=${onClick} disabled=${disabled}>${title}</button>`)}</span>`}
     </div>
@@ -101,6 +101,13 @@ function Summary({ name, status, gone }) {
       <${Figure} name="Readers">${whole(status.readers.filter(isLive).length)}</>
     </dl>
   </section>`;
+}
+
+// What a channel waits for is in its conditions.
+function Phase({ name, phase }) {
+  const state = html`<${PhaseState} phase=${phase} />`;
+  if (["ready", "closed"].includes(phase)) return state;
+  return html`<a href=${href(["channels", name], { tab: "configuration" })} title="Why">${state}</a>`;
 }
 
 const isLive = ({ state, health }) => health !== "lost" && !["closed", "error"].includes(state);

@@ -4,10 +4,9 @@ import { dismissAction } from "./actions.js";
 import { channelPath, getJson } from "./api.js";
 import { ageOf, ago, count, durationText, isUnknown, Moment, Text, whole } from "./format.js";
 import { safeAddress } from "./graph.js";
-import { isReading } from "./live.js";
-import { Loaded, useResource } from "./resource.js";
+import { Loaded, useResource, useVersion } from "./resource.js";
 import { EndpointState, ProgressState } from "./states.js";
-import { html, useEffect, useState } from "./view.js";
+import { html, useState } from "./view.js";
 
 const HEARTBEATS_MS = 5_000;
 
@@ -21,11 +20,7 @@ export function Endpoints({ name, status }) {
 
 // The ages of the last heartbeats in seconds, when they were last read. Heartbeats in time make no new status.
 function useHeartbeats(name) {
-  const [version, setVersion] = useState(0);
-  useEffect(() => {
-    const timer = setInterval(() => isReading() && setVersion((old) => old + 1), HEARTBEATS_MS);
-    return () => clearInterval(timer);
-  }, []);
+  const version = useVersion(HEARTBEATS_MS);
   const read = async (path, options) => {
     const { heartbeats } = await getJson(path, options);
     return new Map(Object.entries(heartbeats).map(([id, at]) => [id, ageOf(at)]));
