@@ -60,6 +60,7 @@ _LONG = (
 _REPEATED = {
     "postgres": (
         "tests/gateway/http/",
+        "tests/gateway/services/test_lag_history.py",
         "tests/gateway/services/test_ledger_pruning.py",
         "tests/gateway/services/test_metrics.py",
         "tests/gateway/services/test_pruning.py",
@@ -163,7 +164,7 @@ def _turn(path: Path) -> tuple[int, int]:
 
 
 # `make test-all` runs property tests with the profile "many". A loaded machine fails no test.
-for _profile, _examples in (("few", 15), ("many", 100)):
+for _profile, _examples in (("few", 10), ("many", 100)):
     hypothesis.settings.register_profile(
         _profile,
         max_examples=_examples,
