@@ -38,7 +38,8 @@ def parse_schema(definition: Mapping[str, Any]) -> Schema:
 
 def _pointer(definition: Mapping[str, Any], path: str) -> str:
     """Return the JSON pointer of the field at a path such as `a.b[].c`, as far as it is there."""
-    pointer, within, source = _POINTER, _POINTER, definition
+    pointer, within = _POINTER, _POINTER
+    source: Any = definition
     for part in path.split(".") if path else ():
         name = part.rstrip("[]{}")
         found = [each for each in _fields(source, within) if each[1].get("name") == name]

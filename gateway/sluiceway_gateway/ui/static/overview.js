@@ -108,8 +108,8 @@ function heartbeat(line) {
 }
 
 function counts({ live, lost, failed }) {
-  return html`${whole(live)}${lost > 0 && html` <span class="worse">${whole(lost)} lost</span>`}${failed > 0 &&
-  html` <span class="worse">${whole(failed)} failed</span>`}`;
+  const worse = [[lost, "lost"], [failed, "failed"]].filter(([number]) => number > 0).map(([number, word]) => `${whole(number)} ${word}`);
+  return worse.length ? html`<span title=${`${whole(live)} live, ${worse.join(", ")}`}>${whole(live)} <span class="worse">${worse.join(" ")}</span></span>` : whole(live);
 }
 
 const collator = new Intl.Collator(undefined, { numeric: true });

@@ -104,11 +104,11 @@ export const problemWord = (fact) => kindOf(fact.code).word;
 
 export function ProblemSentence({ fact, channel }) {
   const kind = kindOf(fact.code);
-  const reason = fact.reason && html` <${Text} class="reason" value=${fact.reason} />`;
+  const since = !isUnknown(fact.since) && html` <span class="since">${ago(fact.since)}</span>`;
+  const reason = fact.reason && html`${since && html` <span class="since">·</span>`} <${Text} class="reason" value=${fact.reason} />`;
   return html`<span class="sentence">
     ${channel && html`<a href=${href(["channels", channel], { tab: kind.tab })}><${Text} value=${channel} /></a>: `}
-    ${kind.sentence(fact)}${reason}
-    ${!isUnknown(fact.since) && html` <span class="since">${ago(fact.since)}</span>`}
+    ${kind.sentence(fact)}${since}${reason}
   </span>`;
 }
 
@@ -117,7 +117,7 @@ const TAB_TITLES = { commits: "Commits", configuration: "Configuration", endpoin
 // What to do about it, and the tab for that.
 export function Advice({ name, fact }) {
   const { advice, tab } = kindOf(fact.code);
-  return html`<span class="advice">${advice && `${advice}. `}<a href=${href(["channels", name], { tab })}>${TAB_TITLES[tab]}</a></span>`;
+  return html`<span class="advice">${advice && `${advice}. `}See <a href=${href(["channels", name], { tab })}>${TAB_TITLES[tab]}</a>.</span>`;
 }
 
 // The gateway lists at most so many problems of a channel.
