@@ -47,6 +47,9 @@ def all_run(processes: list[Process]) -> bool:
     return all(each.running() for each in processes)
 
 
+@pytest.mark.parametrize(
+    "databases", ["postgres", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True
+)
 def test_of_two_concurrent_migrations_one_does_the_work(
     empty_database_url: str,
 ) -> None:

@@ -39,6 +39,7 @@ def wait_for_url(running: Process) -> httpx.URL:
     return httpx.URL(running.until(r"serving on (\S+)"))
 
 
+@pytest.mark.long
 def test_more_half_requests_than_open_files_do_not_block_other_clients(database: str) -> None:
     with process("serve", "--port", "0", SLUICEWAY_DATABASE_URL=database, **SETTINGS) as running:
         # The process is still importing modules, and has not read its limit.
@@ -56,6 +57,7 @@ def test_more_half_requests_than_open_files_do_not_block_other_clients(database:
         assert "Too many open files" not in running.text
 
 
+@pytest.mark.long
 def test_a_connection_without_a_tls_handshake_is_closed_early(
     database: str, tmp_path: Path
 ) -> None:

@@ -252,7 +252,8 @@ def _refused(name: str, error: GatewayError, document: Document | None = None) -
         lines.append(f"at {document.place()}")
     elif document is not None:
         lines += [
-            f"at {document.place(each['pointer'])}: {each['pointer']}" for each in error.errors
+            f"at {document.place(each['pointer'])}: {document.explained(each['pointer'])}"
+            for each in error.errors
         ]
     return Step(name=name, kind=StepKind.REFUSED, lines=tuple(lines))
 

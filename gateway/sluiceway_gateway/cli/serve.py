@@ -416,7 +416,7 @@ def _welcome(console: Console, address: str, servers: str, directory: Path) -> N
     export = "" if address == "http://127.0.0.1:8900" else f"  export SLUICEWAY_URL={address}\n"
     console.print(
         f"[bold green]Sluiceway is up.[/] Ctrl-C stops it; the data are kept.\n"
-        f"  gateway  {address}  (API reference: {address}/docs)\n"
+        f"  gateway  {address}  (dashboard; API reference: {address}/docs)\n"
         f"  Kafka    {servers}\n"
         f"  data     {directory}\n"
         "Try in another terminal:\n"

@@ -114,6 +114,7 @@ def headers_of(error: SluicewayGatewayError, *, scheme: str = "Bearer") -> dict[
 
 _POINTER_LENGTH = 300
 _WORDS = {
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "not an object"),
     "extra_forbidden": "there is no such field; correct its name or leave it out",
     "missing": "needed, and not given",
 }
