@@ -407,9 +407,9 @@ def _where(index: int, field: str) -> str:
 
 
 class SchemaError(SluicewayError):
-    """A schema or its source is unusable."""
+    """A schema or its source is unusable; `path` is the field's, empty for the whole schema."""
 
-    code = "schema_error"
+    code, path = "schema_error", ""
 
 
 class InvalidSchema(SchemaError):
