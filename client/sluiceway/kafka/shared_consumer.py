@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -130,8 +131,9 @@ class SharedConsumer:
         self._topics: dict[str, tuple[str | None, int]] = {}
         self._waiting: dict[SharedPartitionBuffer, threading.Condition] = {}
         self._polling = False
-        # Whether an interrupt may have lost polled messages before they were buffered.
-        self._undelivered = False
+        # Whether an interrupt may have lost polled messages before they were buffered, or left a
+        # change of the assignment half done.
+        self._undelivered = self._half_changed = False
         # Partitions unassigned since the wait for a message began.
         self._unassigned: set[tuple[str, int]] = set()
 
@@ -148,7 +150,7 @@ class SharedConsumer:
         Returns False, and changes nothing, if another buffer has one of them, or if the consumer
         may have cached a deleted topic of that name.
         """
-        with self._lock:
+        with self._lock, self._change():
             if any(self._routes.get((buffer.topic, p), buffer) is not buffer for p in offsets):
                 return False
             topic_id, known = self._topics.get(buffer.topic, (buffer.topic_id, buffer.partitions))
@@ -166,7 +168,7 @@ class SharedConsumer:
 
     def add(self, buffer: SharedPartitionBuffer, offsets: Mapping[int, int]) -> bool:
         """Read these partitions for a buffer as well; False if another buffer has one of them."""
-        with self._lock:
+        with self._lock, self._change():
             if any((buffer.topic, p) in self._routes for p in offsets):
                 return False
             if not buffer.paused:
@@ -177,12 +179,12 @@ class SharedConsumer:
 
     def drop(self, buffer: SharedPartitionBuffer, partitions: Collection[int]) -> None:
         """Stop reading partitions, and drop their messages."""
-        with self._lock:
+        with self._lock, self._change():
             self._drop(buffer, partitions)
 
     def remove(self, buffer: SharedPartitionBuffer) -> None:
         """Remove a buffer."""
-        with self._lock:
+        with self._lock, self._change():
             self._clear(buffer)
             self._buffers.pop(buffer, None)
 
@@ -208,8 +210,9 @@ class SharedConsumer:
                         break
                 popped = buffer.pop(limit)
                 if buffer.paused and buffer.size <= _BUFFER_BYTES // 2:
-                    self._assign(buffer, buffer.next)
-                    buffer.paused = False
+                    with self._change():
+                        self._assign(buffer, buffer.next)
+                        buffer.paused = False
                 return popped
             finally:
                 if not self._polling and self._waiting:
@@ -218,6 +221,29 @@ class SharedConsumer:
     def close(self) -> None:
         """Release the connections."""
         self._consumer.close()
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Change the assignment in the block; if it is interrupted, the next change repairs it."""
+        if self._half_changed:
+            self._repair()
+        self._half_changed = True
+        yield
+        self._half_changed = False
+
+    def _repair(self) -> None:
+        """Assign the partitions of all buffers anew, from the offsets after their messages."""
+        for buffer in self._buffers:
+            buffer.repair()
+        self._routes = {(buffer.topic, p): buffer for buffer in self._buffers for p in buffer.next}
+        assigned = self._consumer.assignment()
+        self._unassigned.update((each.topic, each.partition) for each in assigned)
+        if assigned:
+            self._consumer.incremental_unassign(assigned)
+        for buffer in self._buffers:
+            if not buffer.paused:
+                self._assign(buffer, buffer.next)
+        self._half_changed = False
 
     def _wait(self, buffer: SharedPartitionBuffer, timeout_s: float) -> None:
         self._waiting[buffer] = condition = threading.Condition(self._lock)
@@ -228,11 +254,8 @@ class SharedConsumer:
 
     def _poll(self, limit: int, wait_s: float) -> None:
         """Wait for a message of any reader, and buffer all available messages."""
-        if self._undelivered:
-            for buffer in self._buffers:
-                buffer.repair()
-                if not buffer.paused:
-                    self._fetch_again(buffer, buffer.next)
+        if self._undelivered or self._half_changed:
+            self._repair()
             self._undelivered = False
         self._unassigned.clear()
         self._polling = self._undelivered = True
