@@ -169,17 +169,12 @@ _COMMIT_EVERY_S: Final = 5.0
 _LEAST_S: Final = 1.0
 
 
-class DeliveryLost(KafkaFailure):
+class DeliveryLost(KafkaFailure, code="delivery_failed"):
     """Messages of an exactly-once channel were not delivered, so their batch was aborted."""
 
-    code = "delivery_failed"
 
-
-class TransactionAborted(SluicewayError):
+class TransactionAborted(SluicewayError, code="transaction_aborted", public=True):
     """The cause of a batch that its producer has aborted; it is never raised."""
-
-    code = "transaction_aborted"
-    message_is_public = True
 
 
 class BatchCommits:

@@ -35,11 +35,8 @@ E = TypeVar("E", bound=ChannelReader | ChannelWriter)
 StatusCallback = Callable[[list[ChannelStatusMessage]], object]
 
 
-class OperatorFailed(SluicewayError):
+class OperatorFailed(SluicewayError, code="operator_failed", public=True):
     """The cause of an endpoint whose port sent the status Error; it is never raised."""
-
-    code = "operator_failed"
-    message_is_public = True
 
 
 class ChannelBase(ABC, Generic[E]):

@@ -26,8 +26,7 @@ from sluiceway.errors import (
 )
 from sluiceway.rest.auth import Token, TokenSource, certificate_fault, clear_tracebacks, speaks_tls
 from sluiceway.rest.parsing import JsonNode, Page, parse, problem
-from sluiceway.rest.request_ids import request_ids
-from sluiceway.tracing import carrier, child_span
+from sluiceway.tracing import carrier, child_span, request_ids
 
 #: Sent to the gateway, which refuses clients without a feature that a channel needs.
 _FEATURES = "exactly-once"
