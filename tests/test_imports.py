@@ -25,12 +25,12 @@ MODELS = {
     "ledger.repairing",
 }
 #: Modules of the layer `http` outside of the package of that name.
-VIEWS = {"feed", "wire"}
+VIEWS = {"event_feed", "wire"}
 #: Routes and JSON that take values of a store's rows; their statements stay in the store.
 ROWS_IN_HTTP = {
     ("endpoints/heartbeat_routes.py", "endpoints.session_store"),
-    ("status/feed.py", "channels.store"),
-    ("status/feed.py", "status.store"),
+    ("status/event_feed.py", "channels.store"),
+    ("status/event_feed.py", "status.store"),
     ("status/routes.py", "status.store"),
     ("status/wire.py", "status.sample_store"),
     ("status/wire.py", "status.store"),

@@ -27,7 +27,7 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import CommitUnknown, Conflict, OptionError, SluicewayError, TopicGone
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import create_client
-from sluiceway.ledger.message_batches import MessageBatches, ReportedOffsets, WriterEndpoint
+from sluiceway.ledger.facade_batches import MessageBatches, ReportedOffsets, WriterEndpoint
 from sluiceway.rest.models import Connection
 
 __all__ = ["ProduceRequests"]

@@ -16,7 +16,7 @@ from sluiceway.confluent.config import ProducerSettings, partition_of_key
 from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
 from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, OnDelivery, PendingMessage
 from sluiceway.errors import CommitUnknown, KafkaFailure, SluicewayError, SluicewayTimeout
-from sluiceway.ledger.message_batches import MessageBatches, WriterEndpoint
+from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
 from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["BatchCommits", "ChannelProducer"]

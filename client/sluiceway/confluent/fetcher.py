@@ -23,7 +23,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from sluiceway.confluent.committed import CommittedMessages
+from sluiceway.confluent.committed_messages import CommittedMessages
 from sluiceway.confluent.errors import (
     UNKNOWN_PARTITION,
     kafka_exceptions,
