@@ -67,7 +67,7 @@ class Gateway(ClosesOnExit):
         schema: object = None,
         *,
         partitions: int | None = None,
-        format: str | None = None,  # noqa: A002 - the API's name
+        format: str | None = None,
         compatibility: str | None = None,
         topic: str | None = None,
         pinned: bool | None = None,
@@ -222,7 +222,7 @@ class Gateway(ClosesOnExit):
 
 def _can_create(
     schema: Schema | None,
-    format: str | None,  # noqa: A002
+    format: str | None,
     topic: str | None,
 ) -> bool:
     """Whether a channel can be created; an adopted topic may bring its own schemas."""

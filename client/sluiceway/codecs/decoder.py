@@ -27,7 +27,7 @@ from sluiceway.schema.types import Nullable
 
 
 def codec(
-    format: str,  # noqa: A002 - the wire's word
+    format: str,
     schema: Schema,
     schema_id: int,
     columns: Collection[str] | None = None,
@@ -163,7 +163,7 @@ class Decoder:
 
     def __init__(
         self,
-        format: str,  # noqa: A002 - the wire's word
+        format: str,
         target: Schema,
         schemas: Mapping[int, Schema],
         *,
@@ -291,7 +291,7 @@ class Decoder:
 
 
 def _schema_id_of(
-    format: str,  # noqa: A002 - the wire's word
+    format: str,
     schemas: Mapping[int, Schema],
 ) -> Callable[[bytes | None], int | None]:
     if format == "bytes":

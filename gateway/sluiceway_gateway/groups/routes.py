@@ -71,11 +71,7 @@ class ResizedBody(BaseModel):
     responses=problems(404, 409, 413),
 )
 def sync(
-    name: Name,
-    id: EndpointId,  # noqa: A002
-    body: SyncPost,
-    principal: Viewer,
-    gateway: Gateway,
+    name: Name, id: EndpointId, body: SyncPost, principal: Viewer, gateway: Gateway
 ) -> Response:
     """Return a member's assignment and, with `take`, assign it.
 
