@@ -215,4 +215,10 @@ def _array(series: Any, field: Field) -> Any:
             raise error.to_invalid_record() from error
         except ArrayOverflow:
             return pa.array(series, from_pandas=True)
-    return pa.array(series, from_pandas=isinstance(field.type, Nullable))
+    try:
+        return pa.array(series, from_pandas=isinstance(field.type, Nullable))
+    except pa.ArrowException as error:
+        raise SchemaMismatch(
+            f"the column {field.name!r} is {series.dtype}, which Arrow does not have: cast it, for "
+            f"instance with frame[{field.name!r}].astype(…)"
+        ) from error

@@ -257,6 +257,14 @@ def test_pandas_values_that_do_not_fit_are_reported(series, type_, index):
     assert (caught.value.index, caught.value.field) == (index, "x")
 
 
+@pytest.mark.parametrize(
+    "values", [pd.arrays.SparseArray([0.0, 1.0]), np.array([1j]), np.array([1], np.longdouble)]
+)
+def test_columns_without_a_type_in_arrow_are_reported(values):
+    with pytest.raises(SchemaMismatch, match=r"the column 'x' is .*: cast it, for instance"):
+        frame_values(pd.Series(values), "double")
+
+
 def test_a_dataframe_must_have_the_schemas_columns():
     with pytest.raises(SchemaMismatch, match="no field 'y'"):
         to_batches(pd.DataFrame({"x": [1], "y": [1]}), schema_of("int"))
