@@ -306,19 +306,14 @@ def _nullable(schema: Schema) -> bool:
 
 
 def decoder_for(
-    connection: Connection,
-    *,
-    target: Schema | None = None,
-    refresh: Callable[[], Connection] | None = None,
+    connection: Connection, *, target: Schema, refresh: Callable[[], Connection] | None
 ) -> Decoder:
     """Return the decoder for a channel's messages, to records of `target`.
 
-    The default target is the connection's schema in use. `refresh` returns a new connection when a
-    message has an unknown schema id; its exceptions pass through `decode`. Without it, messages of
-    unknown ids are not skippable. Raises InvalidSchema, UnsupportedType.
+    `refresh` returns a new connection when a message has an unknown schema id; its exceptions pass
+    through `decode`. Without it, messages of unknown ids are not skippable. Raises InvalidSchema,
+    UnsupportedType.
     """
-    if target is None:
-        target = Schema.parse(connection.schema_definition)
     look_up = None if refresh is None else lambda _: _schemas(refresh())
     return Decoder(connection.format, target, _schemas(connection), look_up=look_up)
 
