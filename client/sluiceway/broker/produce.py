@@ -38,7 +38,7 @@ _COMPRESSIONS = {
     CompressionType.SNAPPY: "snappy",
     CompressionType.LZ4: "lz4",
 }
-_UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 - a public code
+_UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION
 _EXIT_TIMEOUT_S = 5.0
 _GRACE_S = 10.0
 _SLICE_S = 0.25

@@ -219,7 +219,7 @@ def _is_kafka(response: bytes | None) -> bool:
 
 _REFUSED = frozenset(
     {
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - librdkafka's own codes have such names
+        KafkaError._AUTHENTICATION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
     }
 )
@@ -244,7 +244,7 @@ class ConnectionErrors:
 
     def on_error(self, error: KafkaError) -> None:
         """Record an error of librdkafka."""
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._down = True
         else:
             self._last = error

@@ -137,7 +137,7 @@ class IdempotentProducer:
         # In short waits, between which an interrupt of the process is handled.
         while self._producer.flush(_POLL_S) and self._first_failure is None:
             if time.monotonic() > deadline_s:
-                self._first_failure = (None, KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
+                self._first_failure = (None, KafkaError(KafkaError._TIMED_OUT))
             check()
         if self._first_failure is not None:
             raise self._failed(())
@@ -150,7 +150,7 @@ class IdempotentProducer:
         if self._fork_guard.forked:
             return
         if self._first_failure is None:
-            self._first_failure = (None, KafkaError(KafkaError._PURGE_QUEUE))  # noqa: SLF001
+            self._first_failure = (None, KafkaError(KafkaError._PURGE_QUEUE))
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         self._producer.flush(_GRACE_S)
 
@@ -191,7 +191,7 @@ class IdempotentProducer:
                 self._producer.produce(self._topic, value, key, partition)
             except BufferError as error:
                 if time.monotonic() > deadline_s:
-                    cause = KafkaError(KafkaError._TIMED_OUT_QUEUE)  # noqa: SLF001
+                    cause = KafkaError(KafkaError._TIMED_OUT_QUEUE)
                     raise KafkaException(cause) from error
             else:
                 return
