@@ -54,7 +54,7 @@ from sluiceway_gateway.status.lag import (
     Overview,
     summarize_groups,
 )
-from sluiceway_gateway.status.model import (
+from sluiceway_gateway.status.problems import (
     MAX_PROBLEMS,
     CurrentProblem,
     EndpointState,
