@@ -21,7 +21,7 @@ GATEWAY_LAYERS = (
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
     *("model", "labels", "assignment", "topic", "change", "lag", "progress"),
-    *("provisioning.status", "status.problems", "ledger.opening", "ledger.committing"),
+    *("provisioning.reconcile_result", "status.problems", "ledger.opening", "ledger.committing"),
     "ledger.repairing",
 }
 #: Modules of the layer `http` outside of the package of that name.
