@@ -204,10 +204,7 @@ class Gateway(ClosesOnExit):
         return self._control.channel(name)
 
     def _warn_of_differences(
-        self,
-        resource: ChannelResource,
-        given: Mapping[str, Any],
-        labels: Mapping[str, str] | None,
+        self, resource: ChannelResource, given: Mapping[str, Any], labels: Mapping[str, str] | None
     ) -> None:
         wanted = {**given, **({} if labels is None else {"labels": dict(labels)})}
         for field, value in wanted.items():
@@ -220,11 +217,7 @@ class Gateway(ClosesOnExit):
                 )
 
 
-def _can_create(
-    schema: Schema | None,
-    format: str | None,
-    topic: str | None,
-) -> bool:
+def _can_create(schema: Schema | None, format: str | None, topic: str | None) -> bool:
     """Whether a channel can be created; an adopted topic may bring its own schemas."""
     return schema is not None or topic is not None or format == "bytes"
 

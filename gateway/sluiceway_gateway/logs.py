@@ -31,10 +31,7 @@ def configure_logs(
     ]
     renderers: list[structlog.typing.Processor]
     if format == "json":
-        renderers = [
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ]
+        renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
         # Plain tracebacks, because the values of variables may be secrets.
         renderers = [

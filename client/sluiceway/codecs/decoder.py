@@ -27,10 +27,7 @@ from sluiceway.schema.types import Nullable
 
 
 def codec(
-    format: str,
-    schema: Schema,
-    schema_id: int,
-    columns: Collection[str] | None = None,
+    format: str, schema: Schema, schema_id: int, columns: Collection[str] | None = None
 ) -> Codec:
     """Return the codec of a format: "avro", "arrow" or "bytes". Raises OptionError for others.
 
@@ -291,8 +288,7 @@ class Decoder:
 
 
 def _schema_id_of(
-    format: str,
-    schemas: Mapping[int, Schema],
+    format: str, schemas: Mapping[int, Schema]
 ) -> Callable[[bytes | None], int | None]:
     if format == "bytes":
         # Messages have no id; the channel's schemas differ only in allowing tombstones.

@@ -55,12 +55,7 @@ class MessageFetcher:
     """
 
     def __init__(
-        self,
-        config: MaskedProperties,
-        callbacks: Mapping[str, Any],
-        *,
-        reset: str,
-        eof: bool,
+        self, config: MaskedProperties, callbacks: Mapping[str, Any], *, reset: str, eof: bool
     ) -> None:
         self._config = config
         self._own = {**callbacks, "auto.offset.reset": reset, "enable.partition.eof": eof}

@@ -217,12 +217,7 @@ def _is_kafka(response: bytes | None) -> bool:
     return bool(_RESPONSE.unpack(response)[1] == _CORRELATION_ID)
 
 
-_REFUSED = frozenset(
-    {
-        KafkaError._AUTHENTICATION,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-    }
-)
+_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 _SOURCES = (
     "Kafka properties come from the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES and this process's "
     "SLUICEWAY_KAFKA_CREDENTIALS, which takes precedence"

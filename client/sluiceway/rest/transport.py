@@ -156,12 +156,7 @@ class Transport:
             left_s = max(0.001, min(timeout_s, backoff.left_s))
 
     def poll(
-        self,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        seen: str | None,
-        wait_s: float,
+        self, path: str, *, params: Mapping[str, str] | None = None, seen: str | None, wait_s: float
     ) -> httpx.Response | None:
         """Return the response of a GET; None if it still has the ETag `seen` after `wait_s`."""
         params, headers = dict(params or {}), {}

@@ -102,11 +102,6 @@ def resize(
     attaching, which can fence members too.
     """
     found = gateway.groups.resize(
-        name,
-        group,
-        size=body.size,
-        generation=body.generation,
-        uid=body.uid,
-        principal=principal,
+        name, group, size=body.size, generation=body.generation, uid=body.uid, principal=principal
     )
     return json_response({"group": found.name, "size": found.size, "generation": found.generation})

@@ -94,12 +94,7 @@ _WRONG_CREDENTIALS = (
     "it refuses the user, the password or the mechanism; correct sasl.username, sasl.password and "
     "sasl.mechanism in SLUICEWAY_KAFKA_PROPERTIES, and start the gateway again"
 )
-_REFUSED = frozenset(
-    {
-        KafkaError._AUTHENTICATION,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-    }
-)
+_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 
 
 def refusals(properties: Mapping[str, str]) -> tuple[str, ...]:

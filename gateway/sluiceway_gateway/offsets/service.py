@@ -225,11 +225,7 @@ class Offsets:
         # The status has the group's generation.
         endpoints_store.revise(tx, [channel.uid])
         line = Event(
-            channel_uid=channel.uid,
-            at=now,
-            group_name=group,
-            cause=reset.reason,
-            by=principal.id,
+            channel_uid=channel.uid, at=now, group_name=group, cause=reset.reason, by=principal.id
         )
         add_events(tx, [line])
         report = _report(tx, following, member=member)

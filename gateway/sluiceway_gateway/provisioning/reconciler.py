@@ -92,11 +92,7 @@ def apply(kafka: KafkaAdmin, actions: Iterable[Action]) -> Applied:
     # An absent topic counts as deleted.
     deleted = accepted({name: each for name, each in deletions.items() if not _absent(each)})
     return Applied(
-        created=created,
-        grown=grown,
-        configured=configured,
-        deleted=deleted,
-        rejections=rejections,
+        created=created, grown=grown, configured=configured, deleted=deleted, rejections=rejections
     )
 
 
