@@ -60,6 +60,7 @@ _LONG = (
 _REPEATED = {
     "postgres": (
         "tests/gateway/http/",
+        "tests/gateway/services/test_lag_history.py",
         "tests/gateway/services/test_ledger_pruning.py",
         "tests/gateway/services/test_metrics.py",
         "tests/gateway/services/test_pruning.py",

@@ -95,13 +95,10 @@ def gateway_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield up.until(r"gateway +http://127\.0\.0\.1:(\d+)")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, id=page.name, marks=[pytest.mark.long] if page.name in NEEDS else [])
-        for page in PAGES
-        if any(map(runs, snippets(page)))
-    ],
+    [pytest.param(page, id=page.name) for page in PAGES if any(map(runs, snippets(page)))],
 )
 def test_a_pages_snippets_run_as_pasted(page: Path, gateway_port: str, tmp_path: Path) -> None:
     missing = [each for each in NEEDS.get(page.name, []) if not shutil.which(each)]

@@ -84,6 +84,7 @@ def test_the_client_requires_neither_spark_nor_the_gateway(wheel: Path) -> None:
     assert required & {"pyspark", "pandas", "fastapi", "sqlalchemy", "grpcio"} == set()
 
 
+@pytest.mark.long
 def test_the_client_imports_without_spark(client: Environment) -> None:
     version, file, *loaded = client.run(client.python, "-c", LOADED).split()
 

@@ -48,6 +48,7 @@ def test_a_broker_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
     _wait_until_gone(broker)
 
 
+@pytest.mark.long
 def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
     """The interruption arrives as soon as the supervisor runs."""
 

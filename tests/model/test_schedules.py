@@ -16,13 +16,6 @@ ROOT = Path(__file__).parents[2]
 CLEAN = {"lost": 0, "duplicated": 0, "stuck": 0, "stable_back": 0, "not_fenced": 0}
 
 
-#: Mutants that the model notices only after hundreds of schedules.
-RARE = {
-    "an old batch is opened after its key was pruned",
-    "manifests over visible runs are accepted",
-}
-
-
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
     """The report on 150 schedules of the real rules."""
@@ -91,13 +84,8 @@ def test_different_seeds_give_different_traces() -> None:
     assert len({run_schedule(seed).digest for seed in range(20)}) == 20
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        pytest.param(each, id=each.name, marks=[pytest.mark.long] if each.name in RARE else [])
-        for each in MUTANTS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", [pytest.param(each, id=each.name) for each in MUTANTS])
 def test_the_model_notices(mutant: Mutant) -> None:
     assert noticed(mutant, schedules=1000) is not None
 
@@ -114,4 +102,3 @@ def test_the_real_rules_are_restored_after_a_mutant() -> None:
 def test_names_of_mutants_are_unique() -> None:
     names = {each.name for each in MUTANTS}
     assert len(names) == len(MUTANTS) >= 20
-    assert names >= RARE

@@ -62,6 +62,7 @@ def write_and_read(channel: Channel) -> None:
         assert len(list(reader)) == len(RECORDS)
 
 
+@pytest.mark.long
 def test_http_at_debug_shows_no_secret(
     environment: SecuredGateway,
     secured: SecuredKafka,

@@ -47,12 +47,10 @@ def test_serve_exports_its_spans_before_it_ends(sqlite: SQLite, kafka: SharedKaf
         assert {"read transaction", "SELECT channels"} <= statements
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "variables",
-    [
-        {"OTEL_SDK_DISABLED": "true"},
-        pytest.param({"OTEL_TRACES_EXPORTER": "none"}, marks=pytest.mark.long),
-    ],
+    [{"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}],
     ids=lambda variables: next(iter(variables)),
 )
 def test_serve_exports_nothing_if_variables_disable_it(

@@ -20,6 +20,7 @@ from sluiceway.errors import (
     CommitUnknown,
     IncompleteBatch,
     OptionError,
+    ReplayMismatch,
     SluicewayError,
 )
 from sluiceway.ledger.intervals import WrittenRecords
@@ -153,6 +154,10 @@ class JobBatch:
         except CommitUnknown as error:
             error.add_note(self._advice(batch.key))
             raise
+        except ReplayMismatch as error:
+            if number is not None:
+                error.add_note(_replay_advice(number))
+            raise
         finally:
             batch.release()
         return written
@@ -217,6 +222,16 @@ class JobBatch:
             f'Run the job again with .option("batchKey", "{key}"): if it was committed, it writes '
             "nothing."
         )
+
+
+def _replay_advice(number: int) -> str:
+    return (
+        f"Spark repeats the micro-batch {number}, which was committed, with other records: the "
+        "query uses random values, its code has changed, or records that it reads were lost. To "
+        "keep the committed records and continue after them, start the query with a new "
+        f"checkpointLocation, and with the offsets in the file offsets/{number} of its present one "
+        "as startingOffsets"
+    )
 
 
 class TaskBatch:

@@ -5,6 +5,7 @@ The only module that depends on the version of Spark's streaming API.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
@@ -14,7 +15,7 @@ from pyspark import __version__ as spark_version
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sluiceway.errors import OptionError
+from sluiceway.errors import OffsetOutOfRange, OptionError
 from sluiceway.rest.models import Connection
 from sluiceway.spark.batch_reader import (
     InputSplit,
@@ -86,7 +87,7 @@ class MicroBatchPlanner:
         # Reports offsets out of range before the first batch.
         ends = {partition: mark.end for partition, mark in marks.items()}
         ranges_between(starts, ends, marks, loss_handler(options))
-        return StreamOffset.of(connection, starts, options.group)
+        return StreamOffset.of(connection, starts, options.group).as_query_start()
 
     def end(self) -> StreamOffset:
         """Return the end of every partition. Raises TopicGone, KafkaUnavailable, Conflict."""
@@ -124,7 +125,7 @@ class MicroBatchPlanner:
         """
         for offset in (start, end):
             offset.require_topic_of(self._source.connection)
-        starts = start.next_offsets
+        starts = start.starts_until(end)
         ends = {p: offset for p, offset in end.next_offsets.items() if offset != starts.get(p, 0)}
         if not ends:
             return []
@@ -240,18 +241,30 @@ def limit_batch(start: Mapping[int, int], end: Mapping[int, int], limit: int) ->
 class UnlimitedStreamReader(ChannelStreamReader):
     """Reads everything available in each micro-batch, for Spark 4.1.
 
-    The trigger is unknown, so the first batch of any run waits for all committed records.
+    The trigger is unknown, so the first batch of any run waits for all committed records. The start
+    of a batch is the last planned end: in a restarted query, Spark plans the checkpoint's end
+    first, except with its wrapper for `availableNow`.
     """
 
     _settled = False
+    _start: StreamOffset | None = None
+
+    def partitions(
+        self, start: Mapping[str, Any], end: Mapping[str, Any]
+    ) -> Sequence[InputPartition]:
+        """Return one partition per task."""
+        self._start = StreamOffset.parse(end)
+        return super().partitions(start, end)
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the available messages."""
-        if self._settled:
-            return self.planner.end().to_json()
-        end = self.planner.final_end(_read_later)
+        if self._start is None and not self._settled:
+            # Spark requests the start of a new query after its first end.
+            with suppress(OptionError, OffsetOutOfRange):
+                self._start = self.planner.start()
+        end = self.planner.end() if self._settled else self.planner.final_end(_read_later)
         self._settled = True
-        return end.to_json()
+        return (end if self._start is None else end.as_end_after(self._start)).to_json()
 
 
 def _read_later(reason: str) -> None:
@@ -286,7 +299,7 @@ if limits is not None:
             if isinstance(limit, limits.ReadMaxRows):
                 offsets = limit_batch(begin.next_offsets, end.next_offsets, limit.max_rows)
                 end = replace(end, next_offsets=offsets)
-            return end.to_json()
+            return end.as_end_after(begin).to_json()
 
         def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
             """Return the end of the available messages, for the query's progress."""

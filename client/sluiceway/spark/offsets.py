@@ -5,7 +5,7 @@ Pure functions: watermarks and offsets by time are passed in.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -224,12 +224,24 @@ _ADVICE: Final = (
 )
 
 
+def _parse_partitions(stored: Mapping[str, Any]) -> dict[int, int]:
+    return {int(p): int(offset) for p, offset in stored.items()}
+
+
+def _partitions_json(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(p): offsets[p] for p in sorted(offsets)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class StreamOffset:
     """Checkpoint offset: the next offset of every partition known to the query.
 
     Valid for one topic only, identified by the channel's uid and the topic id. `group` is the
     query's group if an option sets it; the query listener gets it from Spark's progress.
+
+    Spark does not store the start of a query's first batch, and requests it again for a replay,
+    after retention or `latest` may have moved it. So the end of this batch contains it,
+    `query_start`; a start offset contains itself.
     """
 
     channel: str
@@ -237,6 +249,7 @@ class StreamOffset:
     topic_id: str
     next_offsets: Mapping[int, int]
     group: str | None = None
+    query_start: Mapping[int, int] | None = None
 
     @classmethod
     def of(
@@ -266,8 +279,9 @@ class StreamOffset:
                 channel=str(stored["channel"]),
                 uid=str(stored["uid"]),
                 topic_id=str(stored["topic_id"]),
-                next_offsets={int(p): int(offset) for p, offset in stored["offsets"].items()},
+                next_offsets=_parse_partitions(stored["offsets"]),
                 group=None if stored.get("group") is None else str(stored["group"]),
+                query_start=_parse_partitions(stored["start"]) if "start" in stored else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointMismatch(
@@ -276,13 +290,46 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values in a fixed order, because Spark compares offsets as text."""
-        return {
+        found = {
             "version": _VERSION,
             "channel": self.channel,
             "uid": self.uid,
             "topic_id": self.topic_id,
-            "offsets": {str(p): self.next_offsets[p] for p in sorted(self.next_offsets)},
-        } | ({} if self.group is None else {"group": self.group})
+            "offsets": _partitions_json(self.next_offsets),
+        }
+        if self.group is not None:
+            found["group"] = self.group
+        if self.query_start is not None:
+            found["start"] = _partitions_json(self.query_start)
+        return found
+
+    @property
+    def is_query_start(self) -> bool:
+        """Whether no record precedes this offset in the query."""
+        return self.query_start == self.next_offsets
+
+    def as_query_start(self) -> "StreamOffset":
+        """Return this offset as the start of a query without a checkpoint."""
+        return replace(self, query_start=self.next_offsets)
+
+    def as_end_after(self, start: "StreamOffset") -> "StreamOffset":
+        """Return this offset as the end of the batch that begins at `start`.
+
+        Offsets without new records are equal, or Spark would run an empty batch.
+        """
+        if start.is_query_start or self.next_offsets == start.next_offsets:
+            return replace(self, query_start=start.query_start)
+        return self
+
+    def starts_until(self, end: "StreamOffset") -> Mapping[int, int]:
+        """Return the offsets at which the batch up to `end` begins.
+
+        The replay of a query's first batch begins where the batch began.
+        """
+        first = end.query_start
+        if first is None or not self.is_query_start:
+            return self.next_offsets
+        return {p: min(offset, first.get(p, offset)) for p, offset in self.next_offsets.items()}
 
     def require_topic_of(self, connection: Connection) -> None:
         """Raise CheckpointMismatch unless the offsets belong to the topic of `connection`."""

@@ -115,8 +115,9 @@ def test_a_replay_with_other_records_is_refused(query: Query) -> None:
     query.write(0, range(5))
     query.restart()
 
-    with pytest.raises(ReplayMismatch, match="committed with 5 records, and now has 6"):
+    with pytest.raises(ReplayMismatch, match="committed with 5 records, and now has 6") as caught:
         query.write(0, range(6))
+    assert "the file offsets/0 of its present one as startingOffsets" in caught.value.__notes__[0]
 
 
 def test_a_restarted_query_takes_over_at_once(

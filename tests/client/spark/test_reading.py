@@ -176,7 +176,8 @@ def test_without_kafka_a_task_fails_within_the_timeout(
         made.partitions()
 
 
-@pytest.mark.parametrize("format_", ["avro", pytest.param("arrow", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("format_", ["avro", "arrow"])
 def test_a_long_partition_is_read_in_bounded_memory(
     gateway: Gateway, name: str, measure: Measure, format_: str
 ) -> None:

@@ -183,7 +183,8 @@ batches = (pa.record_batch([pa.array(range(40)), text], names=["id", "s"]) for _
 """
 
 
-@pytest.mark.parametrize("format_", ["avro", pytest.param("arrow", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("format_", ["avro", "arrow"])
 def test_a_long_write_takes_bounded_memory(
     gateway: Gateway, name: str, measure: Measure, format_: str
 ) -> None:

@@ -22,6 +22,7 @@ from sluiceway.spark import microbatch
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 from spark_tasks import SCHEMA, all_ids, fill, ids_in
+from topics import Topics
 
 TIMEOUT_S = 300
 
@@ -142,6 +143,20 @@ def test_a_running_query_survives_a_stalled_broker(
 
         until(query, lambda: all_ids(sink) == [*range(10)])
         query.stop()
+
+
+@pytest.mark.long
+def test_the_replay_of_a_first_batch_fails_without_its_records(
+    spark: SparkSession, source: Channel, sink: Channel, drain: Run
+) -> None:
+    fill(source, range(10))
+    with pytest.raises(StreamingQueryException, match="is not true"):
+        drain(stream(spark, source).where("assert_true(id < 5) is null"), sink)
+    topic = source.connection("read")
+    Topics(topic.kafka["bootstrap.servers"]).truncate(topic.topic_name, 0, before=3)
+
+    with pytest.raises(StreamingQueryException, match="has no offset 0: its range is 3 to 10"):
+        drain(stream(spark, source), sink)
 
 
 @pytest.mark.long

@@ -28,7 +28,11 @@ from sluiceway.errors import (
 )
 from sluiceway.rest.models import Connection
 from sluiceway.spark.datasource import ChannelDataSource
-from sluiceway.spark.microbatch import ChannelStreamReader, MicroBatchPlanner
+from sluiceway.spark.microbatch import (
+    ChannelStreamReader,
+    MicroBatchPlanner,
+    UnlimitedStreamReader,
+)
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
@@ -57,8 +61,10 @@ class Query:
     def start(self) -> Json:
         return stored(self.reader.initialOffset())
 
-    def end(self) -> Json:
-        return stored(self.reader.planner.end().to_json())
+    def end(self, start: Json | None = None) -> Json:
+        """Return the available end; with a `start`, as Spark 4.2 and later get it."""
+        end = self.reader.planner.end()
+        return stored((end.as_end_after(StreamOffset.parse(start)) if start else end).to_json())
 
     def batch(self, start: Json, end: Json) -> dict[int, list[int]]:
         """Plan and read a micro-batch, and return its ids by partition."""
@@ -177,6 +183,82 @@ def test_a_new_partition_that_appears_while_a_batch_is_planned_is_read(
 
     assert offsets(later) == {0: 1, 1: 0, 2: 2}
     assert query.batch(end, later) == {2: [0, 1]}
+
+
+def test_the_replay_of_a_first_batch_begins_where_the_batch_began(
+    channel: Channel, queries: Any
+) -> None:
+    """Spark stores the end of a batch, and requests the start of the first one again."""
+    query = queries(startingOffsets="latest")
+    start = query.start()
+    fill(channel, range(3))
+    end = query.end(start)
+    fill(channel, range(3, 5))
+    restarted = queries(startingOffsets="latest")
+
+    assert restarted.batch(restarted.start(), end) == {0: [0, 1, 2]}
+    assert restarted.batch(end, restarted.end(end)) == {0: [3, 4]}
+
+
+def test_the_replay_of_a_first_batch_without_its_records_fails(
+    channel: Channel, queries: Any
+) -> None:
+    fill(channel, range(5))
+    query = queries()
+    end = query.end(query.start())
+    delete_before(channel, 3)
+    restarted = queries()
+
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0: its range is 3 to 5"):
+        restarted.batch(restarted.start(), end)
+
+
+def test_before_spark_4_2_the_end_of_the_first_batch_contains_its_start(
+    channel: Channel, queries: Any
+) -> None:
+    def run() -> UnlimitedStreamReader:
+        made = queries(startingOffsets="latest").reader
+        return UnlimitedStreamReader(made._source, made._options, made._columns)
+
+    fill(channel, range(3))
+    first = run()
+    empty = first.latestOffset()
+    fill(channel, range(3, 5))
+    assert first.partitions(first.initialOffset(), empty) == []
+    end = first.latestOffset()
+    first.stop()
+
+    # The second batch was not planned. Spark plans the checkpoint's end, then the batch.
+    second = run()
+    assert second.partitions(end, end) == []
+    (split,) = second.partitions(empty, end)
+    assert (split.value.offsets.start, split.value.offsets.end) == (3, 5)
+    assert second.latestOffset() == end
+    second.stop()
+
+    # Spark's wrapper for availableNow requests the end before it plans the checkpoint's.
+    third = run()
+    fill(channel, range(5, 6))
+    (split,) = third.partitions(empty, third.latestOffset())
+    assert (split.value.offsets.start, split.value.offsets.end) == (3, 6)
+    third.stop()
+
+
+def test_an_idle_query_has_no_new_end(channel: Channel, queries: Any) -> None:
+    """Spark compares the texts of offsets, and runs a batch if they differ."""
+    query = queries()
+    start = query.start()
+    empty = query.end(start)
+    assert query.end(empty) == empty
+
+    fill(channel, range(3))
+    first = query.end(empty)
+    assert query.end(first) == first
+
+    fill(channel, range(3, 5))
+    second = query.end(first)
+    assert query.end(second) == second
+    assert "start" not in second
 
 
 def test_a_batch_is_split_on_request(channel: Channel, queries: Any) -> None:

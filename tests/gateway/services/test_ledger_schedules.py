@@ -249,6 +249,7 @@ def test_many_random_concurrent_batches_are_visible_once_or_never(
     run_schedule(ledger, seed)
 
 
+@pytest.mark.long
 def test_no_committed_key_is_lost_while_ledgers_are_pruned(ledger: LedgerSite) -> None:
     writers = run_schedule(ledger, 3)
     ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
