@@ -149,10 +149,10 @@ class ConsumerCoordinator:
             for partition in first.keys() & fetcher.starts.keys():
                 fetcher.seek(partition, first[partition])
 
-    def unsubscribe(self) -> None:
-        """Leave the group at all channels, in `_LEAVE_TIMEOUT_S` at most."""
+    def unsubscribe(self, deadline_s: float | None = None) -> None:
+        """Leave the group at all channels; wait until the deadline at most."""
         self._require_no_callback()
-        deadline_s = _leave_deadline_s()
+        deadline_s = _leave_deadline_s() if deadline_s is None else deadline_s
         self.assignment.subscription.replace(())
         with contextlib.ExitStack() as stack:
             stack.callback(self.callbacks.clear)
