@@ -243,18 +243,21 @@ def test_the_whole_client_loads_neither_pyspark_nor_pandas() -> None:
     assert _loaded_of(heavy | {"pyarrow"}, "from sluiceway import *") == {"pyarrow"}
 
 
+@pytest.mark.long
 def test_checks_before_serving_do_not_import_the_application() -> None:
     program = "import sluiceway_gateway.cli.serve, sluiceway_gateway.demo.command"
 
     assert _loaded_of({"fastapi"}, program) == set()
 
 
+@pytest.mark.long
 def test_the_gateway_loads_no_record_libraries() -> None:
     program = "import sluiceway_gateway.cli.serve, sluiceway_gateway.app"
 
     assert _loaded_of({"fastapi", "httpx", "numpy", "pyarrow"}, program) == {"fastapi"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", ["write_flights", "average_delays", "read_delays"])
 def test_a_demo_job_loads_only_what_a_standalone_job_loads(job: str) -> None:
     path = ROOT / "examples" / "demo" / f"{job}.py"

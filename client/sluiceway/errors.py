@@ -353,7 +353,9 @@ def _where(index: int, field: str) -> str:
 
 
 class SchemaError(SluicewayError, code="schema_error"):
-    """A schema or its source is unusable."""
+    """A schema or its source is unusable; `path` is the field's, empty for the whole schema."""
+
+    path = ""
 
 
 class InvalidSchema(SchemaError, code="invalid_schema"):

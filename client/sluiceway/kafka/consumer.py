@@ -11,7 +11,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import KafkaUnavailable, SluicewayError
 from sluiceway.kafka.config import consumer_config
-from sluiceway.kafka.errors import create_client, is_gone, is_unavailable, translate_error
+from sluiceway.kafka.errors import (
+    create_client,
+    is_gone,
+    is_unavailable,
+    run_callbacks,
+    translate_error,
+)
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
 from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
@@ -201,7 +207,7 @@ class MessageStream(PartitionStream):
 
     def _call(self, call: Any, *arguments: Any, **named: Any) -> Any:
         try:
-            return call(*arguments, **named)
+            return run_callbacks(call, *arguments, **named)
         except KafkaException as error:
             raise self._failure(error.args[0]) from error
 

@@ -100,6 +100,18 @@ def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
         ) from error
 
 
+def run_callbacks(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Return the result of a call of librdkafka's that runs callbacks in this thread.
+
+    A signal handler that raises within a callback interrupts it, and librdkafka's binding replaces
+    the exception by a SystemError. Raises KeyboardInterrupt instead, the usual exception.
+    """
+    try:
+        return call(*arguments, **named)
+    except SystemError as error:
+        raise KeyboardInterrupt from error
+
+
 def is_unavailable(error: KafkaError) -> bool:
     """Whether brokers do not answer at the moment."""
     return error.code() in _UNAVAILABLE

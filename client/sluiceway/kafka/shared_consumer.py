@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import GATHER_S
-from sluiceway.kafka.errors import create_client, is_gone, is_unavailable
+from sluiceway.kafka.errors import create_client, is_gone, is_unavailable, run_callbacks
 from sluiceway.records.to_python import gc_paused
 
 __all__ = ["SharedConsumer", "SharedPartitionBuffer"]
@@ -236,7 +236,7 @@ class SharedConsumer:
         self._polling = self._undelivered = True
         try:
             self._lock.release()
-            polled = self._consumer.consume(1, wait_s)
+            polled = run_callbacks(self._consumer.consume, 1, wait_s)
         finally:
             self._lock.acquire()
             self._polling = False
@@ -244,7 +244,7 @@ class SharedConsumer:
             self._deliver(self._without_stale(polled))
             with gc_paused():
                 # With the lock held nothing is unassigned, and librdkafka drops stale messages.
-                self._deliver(self._consumer.consume(limit, GATHER_S))
+                self._deliver(run_callbacks(self._consumer.consume, limit, GATHER_S))
         self._undelivered = False
 
     def _without_stale(self, polled: list[Message]) -> list[Message]:

@@ -56,6 +56,7 @@ from sluiceway_gateway.status.lag import (
 )
 from sluiceway_gateway.status.problems import (
     MAX_PROBLEMS,
+    Coverage,
     CurrentProblem,
     EndpointState,
     current_problems,
@@ -131,6 +132,7 @@ class StatusReport:
         attached = (*self.writers, *(each.endpoint for each in self.readers))
         return current_problems(
             self.version.channel,
+            coverage=None if self.last is None else Coverage.of(self.last.sample.starts),
             groups={} if self.last is None else summarize_groups(self.last.lags),
             ledger=None if self.last is None else self.last.sample.ledger,
             endpoints=(
@@ -243,6 +245,7 @@ def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSu
                 endpoints=counts[row.uid],
                 problems=current_problems(
                     version_.channel,
+                    coverage=None if last is None else last.coverage,
                     groups=groups,
                     ledger=None if last is None else last.ledger,
                     endpoints=troubled[row.uid],

@@ -382,9 +382,10 @@ class StatusProblem(BaseModel):
     """A current problem of a channel; what is unknown or does not apply is null."""
 
     code: str = Field(
-        description="`channel_failed`, `channel_halted`, `batch_holds_readers`, `reader_stalled`, "
-        "`reader_stopped`, `not_converging`, `writer_failed`, `writer_lost`, `reader_failed`, "
-        "`reader_lost` or `suspect`; more may follow"
+        description="`channel_failed`, `channel_not_synced`, `partitions_unavailable`, "
+        "`channel_halted`, `batch_holds_readers`, `reader_stalled`, `reader_stopped`, "
+        "`not_converging`, `writer_failed`, `writer_lost`, `reader_failed`, `reader_lost` or "
+        "`suspect`; more may follow"
     )
     severity: Severity
     since: datetime | None
