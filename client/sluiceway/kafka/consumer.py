@@ -149,9 +149,9 @@ class MessageStream(PartitionStream):
             error = event.error()
             if error is None:
                 continue
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            if error.code() == KafkaError._PARTITION_EOF:
                 ends[event.partition()] = event.offset()
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 out_of_range = event.partition()
             elif not is_unavailable(error) and not is_gone(error):
                 # librdkafka retries the others by itself; the idle timeout diagnoses them.

@@ -141,10 +141,10 @@ class IdempotentProducer:
         # In short waits, between which an interrupt of the process is handled.
         while self._flush() and self._first_failure is None:
             if time.monotonic() > deadline_s:
-                self._first_failure = (None, KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
+                self._first_failure = (None, KafkaError(KafkaError._TIMED_OUT))
             check()
         if self._first_failure is None and self._failures.cache_info().misses:
-            interrupted = KafkaError(KafkaError._FAIL, "an interrupt lost the delivery report")  # noqa: SLF001
+            interrupted = KafkaError(KafkaError._FAIL, "an interrupt lost the delivery report")
             self._first_failure = (None, interrupted)
             self._lost_records.append(self._failures.cache_info().misses)
         if self._first_failure is not None:
@@ -158,7 +158,7 @@ class IdempotentProducer:
         if self._fork_guard.forked:
             return
         if self._first_failure is None:
-            self._first_failure = (None, KafkaError(KafkaError._PURGE_QUEUE))  # noqa: SLF001
+            self._first_failure = (None, KafkaError(KafkaError._PURGE_QUEUE))
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         run_callbacks(self._producer.flush, _GRACE_S)
 
@@ -204,7 +204,7 @@ class IdempotentProducer:
                 self._producer.produce(self._topic, value, key, partition)
             except BufferError as error:
                 if time.monotonic() > deadline_s:
-                    cause = KafkaError(KafkaError._TIMED_OUT_QUEUE)  # noqa: SLF001
+                    cause = KafkaError(KafkaError._TIMED_OUT_QUEUE)
                     raise KafkaException(cause) from error
             else:
                 return

@@ -23,9 +23,7 @@ _MIN_POLL_MESSAGES = 1024
 """The least number of messages to poll, because most may be for other readers."""
 _BUFFER_BYTES = 1024 * 1024
 _TOTAL_BYTES = 64 * 1024 * 1024
-_OF_A_PARTITION = frozenset(
-    {KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET}  # noqa: SLF001
-)
+_OF_A_PARTITION = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET})
 
 
 @dataclass
@@ -105,7 +103,7 @@ def _after(items: list[Message]) -> int:
         error = item.error()
         if error is None:
             return int(item.offset() or 0) + 1
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        if error.code() == KafkaError._PARTITION_EOF:
             return int(item.offset() or 0)
     return 0
 
