@@ -14,7 +14,7 @@ __all__ = ["configure_logs"]
 def configure_logs(
     *,
     level: Literal["debug", "info", "warning", "error"],
-    format: Literal["json", "console"],  # noqa: A002 - the setting's own name
+    format: Literal["json", "console"],
     stream: TextIO | None = None,
 ) -> None:
     """Send all log records, including those of libraries, to `stream` (by default stderr).
@@ -32,10 +32,7 @@ def configure_logs(
     ]
     renderers: list[structlog.typing.Processor]
     if format == "json":
-        renderers = [
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ]
+        renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
         # Plain tracebacks, because the values of variables may be secrets.
         renderers = [

@@ -23,7 +23,7 @@ from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.metrics import CONTENT_TYPE, Scrape
-from sluiceway_gateway.provisioning.status import unavailable_reason
+from sluiceway_gateway.provisioning.reconcile_result import unavailable_reason
 from sluiceway_gateway.status.lag import Overview
 
 #: Timeout of the check of Kafka; short, because probes time out.

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sluiceway.rest.request_ids import request_ids
+from sluiceway.tracing import request_ids
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.db.failures import cause_of
