@@ -164,7 +164,7 @@ def _turn(path: Path) -> tuple[int, int]:
 
 
 # `make test-all` runs property tests with the profile "many". A loaded machine fails no test.
-for _profile, _examples in (("few", 15), ("many", 100)):
+for _profile, _examples in (("few", 10), ("many", 100)):
     hypothesis.settings.register_profile(
         _profile,
         max_examples=_examples,

@@ -10,6 +10,7 @@ import pytest
 from processes import EXAMPLES, run_example
 
 
+@pytest.mark.long
 def test_two_replicas_count_every_reading_once_despite_a_restart(
     gateway_url: str,
 ) -> None:

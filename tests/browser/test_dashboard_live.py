@@ -142,6 +142,9 @@ def test_a_draining_channel_is_shown(browser: Browser, live: Live) -> None:
         uid = live.http.get("/v1/channels/ending").json()["metadata"]["uid"]
         live.http.post("/v1/channels/ending/close", json={"uid": uid}).raise_for_status()
         browser.shows("Draining", ".column-state", VISIBLE_S)
+        browser.button("ending").click()
+        browser.button("Draining").click()
+        browser.shows("WritersOpen", ".conditions", VISIBLE_S)
 
 
 def test_an_open_batch_that_holds_readers_back_is_shown_and_aborted(

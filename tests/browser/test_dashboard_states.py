@@ -221,6 +221,95 @@ def test_offsets_have_all_digits_and_partitions_with_the_largest_lag_are_shown(
     browser.shows("200 of 300 partitions, those with the lowest numbers")
 
 
+def test_the_preview_of_a_reset_says_that_it_lists_some_partitions(
+    browser: Browser, rig: Rig
+) -> None:
+    create_lagging_group(rig, 300)
+    browser.open(f"{rig.url}/#/channels/flights")
+    browser.button("Reset offsets…").click()
+    browser.shows("The first 100 of 300 partitions are listed; the sums are of all.", "dialog")
+
+
+def test_offsets_are_not_reset_to_ends_that_are_not_known(browser: Browser, rig: Rig) -> None:
+    site(rig).member(group="delays")
+    browser.open(f"{rig.url}/#/channels/flights")
+    browser.button("Reset offsets…").click()
+    browser.shows("The ends of the partitions are not known yet", "dialog .preview")
+    browser.one("#field-reason").send_keys("again")
+    browser.button("Reset the offsets").click()
+    browser.shows("The ends of the partitions are not known yet", "dialog [role=alert]")
+
+
+def test_problems_say_what_to_do_and_where(browser: Browser, rig: Rig) -> None:
+    flights = site(rig)
+    writer = flights.member(role="writer", group="loader")
+    flights.detach(writer, "error", cause="the disk is full", ends={})
+    browser.open(f"{rig.url}/#/channels/flights")
+    browser.shows("The writer loader (0) is in error.", "ul.problems")
+    browser.shows("the disk is full", "ul.problems")
+    browser.shows("Start it again, or dismiss it, so that readers take it as", "ul.problems")
+    browser.one("ul.problems .advice a").click()
+    browser.button("Dismiss…")
+
+
+def test_a_list_of_problems_that_the_gateway_has_cut_is_marked(browser: Browser, rig: Rig) -> None:
+    flights = site(rig)
+    for number in range(11):
+        flights.detach(flights.member(group=f"g{number}"), "error", cause="full")
+    browser.open(rig.url)
+    browser.shows("At least 10 problems in 1 channel", ".problems h2")
+    browser.one(".problems a").click()
+    browser.shows("There may be more: the first 10 are listed.", "ul.problems")
+
+
+def test_a_view_that_fails_is_reported_and_others_are_shown(browser: Browser, rig: Rig) -> None:
+    for name in ("flights", "weather"):
+        site(rig, name)
+    # As of a gateway of another version, which has no groups in its statuses.
+    script = """
+        const parse = JSON.parse;
+        JSON.parse = (...given) => {
+          const value = parse(...given);
+          if (value?.channel?.name === "flights") delete value.groups;
+          return value;
+        };
+    """
+    browser.open(rig.url)
+    browser.one("[data-row-link]")
+    browser.driver.execute_script(script)
+    browser.button("flights").click()
+    browser.shows("The page cannot show this. The gateway may have another", "[role=alert]")
+    browser.driver.back()
+    browser.button("weather").click()
+    browser.shows("weather", "h1")
+    browser.button("Readers")
+    assert browser.all("[role=alert]") == []
+
+
+def test_the_page_of_a_channel_that_was_followed_has_the_focus(browser: Browser, rig: Rig) -> None:
+    site(rig)
+    browser.open(rig.url)
+    browser.one("[data-row-link]").send_keys(Keys.ENTER)
+    until(lambda: browser.driver.switch_to.active_element.tag_name == "h1", 30)
+    browser.button("Close…")
+    browser.press(Keys.TAB)
+    assert browser.driver.switch_to.active_element.text == "Close…"
+
+
+def test_titles_of_times_name_their_zone(browser: Browser, rig: Rig) -> None:
+    rig.put().raise_for_status()
+    zone = "Emulation.setTimezoneOverride"
+    browser.driver.execute_cdp_cmd(zone, {"timezoneId": "Asia/Kolkata"})
+    try:
+        browser.open(f"{rig.url}/#/channels/flights?tab=changes")
+        time = browser.one("table.changes time")
+        # Midnight in UTC.
+        assert time.get_attribute("datetime").startswith("2030-01-01T00:00:00")
+        assert time.get_attribute("title") == "Jan 1, 2030, 5:30:00\u202fAM GMT+5:30"
+    finally:
+        browser.driver.execute_cdp_cmd(zone, {"timezoneId": ""})
+
+
 def test_a_repair_is_in_the_list_of_commits(browser: Browser, rig: Rig) -> None:
     rig.http.headers["Sluiceway-Features"] = "exactly-once"
     flights = site(rig, delivery="exactly_once")

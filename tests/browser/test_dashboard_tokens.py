@@ -44,6 +44,18 @@ def test_only_permitted_actions_are_shown(browser: Browser, rig: Rig) -> None:
     browser.button("Reset offsets…")
 
 
+def test_a_text_that_is_no_token_is_refused_as_such(browser: Browser, rig: Rig) -> None:
+    header = rig.token("read", label="ana")
+    browser.open(rig.url)
+    browser.one("#token").send_keys("slw_1_abc…" + Keys.ENTER)
+    browser.shows("This is not a token", ".signin")
+    # With the name of the scheme, as in a request.
+    browser.one("#token").clear()
+    browser.one("#token").send_keys(header["Authorization"] + Keys.ENTER)
+    browser.shows("ana", "header .account")
+    browser.shows("There are no channels that this token may see.")
+
+
 def test_a_paused_list_is_not_shown_to_the_next_token(browser: Browser, rig: Rig) -> None:
     for name in ("flights", "weather"):
         site(rig, name)

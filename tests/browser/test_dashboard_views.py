@@ -106,6 +106,22 @@ def test_a_paused_page_does_not_change_until_it_is_resumed(browser: Browser, rig
     until(lambda: sorted(browser.names()) == ["flights", "weather"], 30)
 
 
+def test_views_that_are_opened_while_the_page_is_paused_are_read_once(
+    browser: Browser, rig: Rig
+) -> None:
+    rig.put("flights").raise_for_status()
+    browser.open(rig.url)
+    browser.shows("1 channel", ".count")
+    browser.button("Pause").click()
+    browser.button("flights").click()
+    browser.shows("Provisioning", ".title .state")
+    rig.observe("flights", Phase.READY)
+    browser.driver.back()
+    browser.button("flights").click()
+    browser.shows("Ready", ".title .state")
+    assert "Paused" in browser.text(".freshness")
+
+
 def test_a_deleted_channel_is_reported_and_leaves_the_list(browser: Browser, rig: Rig) -> None:
     create_channels(rig, "flights")
     browser.open(rig.url)
@@ -126,6 +142,11 @@ HOSTILE = {
     "bidi": "abc \u202egnp.exe\u2066 \u0000\u0007 end",
     "long": "x" * 200,
 }
+
+
+def test_a_gateway_without_channels_says_so(browser: Browser, rig: Rig) -> None:
+    browser.open(rig.url)
+    browser.shows("There are no channels yet.")
 
 
 def test_hostile_names_are_shown_as_text(browser: Browser, rig: Rig) -> None:
@@ -274,7 +295,7 @@ def proxy(
             self.end_headers()
             self.wfile.write(response.content)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -163,7 +163,18 @@ def test_a_refused_channel_is_explained_and_nothing_is_changed(
         ("a.yaml", "\x00", "not YAML"),
         ("a.yaml", "metadata: {name: a}\nspec: {<<: {b: 1}}\n", "a.yaml:2 (document 1): merging"),
         ("a.json", '{"metadata": {"name": "a"}}\n{', "a.json:2 (document 2): not JSON"),
+        (
+            "a.yaml",
+            "metadata: {name: a}\nspec: {partitions: 010}\n",
+            "a.yaml:2 (document 1): 010 is 8",
+        ),
+        ("a.yaml", "metadata: {name: a}\nspec: {idle_ms: 1:30}\n", "1:30 is 90 in YAML 1.1; write"),
         ("a.json", '{"metadata": {"name": "a", "name": "b"}}', "the key 'name' occurs twice"),
+        (
+            "a.json",
+            '{"metadata": {"name": "a"},\n"spec": {"x": [1, {"b": ",",\n"b": 2}]}}',
+            "a.json:3 (document 1): the key 'b' occurs twice",
+        ),
         ("a.json", '{"metadata": {"name": "a"}, "spec": NaN}', "no numbers of JSON"),
         ("a.json", '{"metadata": {"name": "a"}, "spec": "\\ud800"}', "surrogate"),
         ("a.json", "[" * 100_000, "nested deeper"),
@@ -193,6 +204,45 @@ def test_all_problems_of_all_files_are_reported_together(
         "absent: not readable: No such file",
     ):
         assert words in run.err
+
+
+def test_a_refusal_has_the_line_of_each_field_in_json_and_words_with_their_types_in_yaml(
+    command: Command, folder: Path, name: str
+) -> None:
+    (folder / "a.json").write_text(
+        f'{{"metadata": {{"name": "{name}-a", "labels":\n{{"a": "\\"}},\\\\",\n"b/c": 1}}}},\n'
+        f'"spec": {{"schema": {json.dumps(SCHEMA)},\n\n"partition": 2}}}}'
+    )
+    (folder / "b.yaml").write_text(
+        f"metadata:\n  name: {name}-b\n  labels:\n    hot: yes\n    none:\nspec: 1.10\n"
+    )
+    (folder / "c.yaml").write_text(
+        f"metadata: {{name: {name}-c}}\n"
+        "spec:\n  schema:\n    type: record\n    name: R\n    fields:\n"
+        "    - {name: a, type: long}\n"
+        "    - {name: b, type: {type: enum, name: E, symbols: [YES, NO]}}\n"
+    )
+    run = command("apply", "-f", str(folder), "--dry-run")
+    assert run.status == 1
+    for words in (
+        "c.yaml:8 (document 1): /spec/schema/fields/1\n",
+        "the symbol True is not text",
+        "a.json:3 (document 1): /metadata/labels/b~1c\n",
+        "a.json:6 (document 1): /spec/partition\n",
+        "b.yaml:4 (document 1): /metadata/labels/hot (bool yes)\n",
+        "b.yaml:5 (document 1): /metadata/labels/none (null)\n",
+        "b.yaml:6 (document 1): /spec (float 1.10)\n",
+        "/spec: not an object",
+    ):
+        assert words in run.out
+
+
+def test_a_document_may_name_its_json_schema(folder: Path) -> None:
+    value = {"$schema": "../channel.schema.json"} | document("a")
+    jsonschema.validate(value, document_schema())
+    (folder / "a.json").write_text(json.dumps(value))
+    (found,) = read_documents([str(folder)])
+    assert found.body == {"metadata": {}, "spec": {"schema": SCHEMA}}
 
 
 def test_a_part_of_a_folder_that_is_not_read_is_refused(

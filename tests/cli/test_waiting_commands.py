@@ -73,7 +73,14 @@ def test_ctrl_c_ends_a_waiting_command_without_a_traceback(
         assert running.text.split("\n", 1)[1].strip() == ""
 
 
-@pytest.mark.parametrize("command", [("migrate",), ("token", "list"), ("serve",)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("serve",),
+        pytest.param(("migrate",), marks=pytest.mark.long),
+        pytest.param(("token", "list"), marks=pytest.mark.long),
+    ],
+)
 def test_a_command_that_waits_for_the_database_prints_the_reason(
     silent_url: str, command: tuple[str, ...]
 ) -> None:

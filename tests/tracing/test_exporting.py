@@ -36,6 +36,7 @@ def traced_request(variables: dict[str, str]) -> str:
         return running.text
 
 
+@pytest.mark.long
 def test_serve_exports_its_spans_before_it_ends(sqlite: SQLite, kafka: SharedKafka) -> None:
     with collecting() as collector:
         traced_request(

@@ -27,9 +27,10 @@ __all__ = [
 class StatusProblem:
     """A current problem of a channel; `str()` is a sentence. None is unknown or does not apply.
 
-    `code` is channel_failed, channel_halted, batch_holds_readers, reader_stalled, reader_stopped,
-    not_converging, writer_failed, writer_lost, reader_failed, reader_lost, suspect, or one of a
-    newer gateway. `severity` is error or warning.
+    `code` is channel_failed, channel_not_synced, partitions_unavailable, channel_halted,
+    batch_holds_readers, reader_stalled, reader_stopped, not_converging, writer_failed,
+    writer_lost, reader_failed, reader_lost, suspect, or one of a newer gateway. `severity` is
+    error or warning.
     """
 
     code: str
@@ -69,6 +70,8 @@ class StatusProblem:
 
 _PROBLEMS = {
     "channel_failed": "the channel has failed",
+    "channel_not_synced": "the topic does not match the channel's spec",
+    "partitions_unavailable": "Kafka gives no offsets",
     "channel_halted": "the channel is halted, it cannot be read or written",
     "batch_holds_readers": (
         "the open batch {batch!r} of {owner!r} holds readers back, {held} committed after it"

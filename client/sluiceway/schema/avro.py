@@ -94,10 +94,14 @@ def enum(name: str, symbols: object, default: object, path: str) -> t.Enum:
         raise t.invalid_schema(path, f"the enum {name!r} needs a list of symbols, not empty")
     known: set[str] = set()
     for symbol in symbols:
-        if isinstance(symbol, str) and len(symbol) > t.MAX_FIXED_BYTES:
+        if not isinstance(symbol, str):
+            raise t.invalid_schema(
+                path, f"the symbol {symbol!r} is not text; in YAML, quote words such as yes and no"
+            )
+        if len(symbol) > t.MAX_FIXED_BYTES:
             raise t.invalid_schema(path, f"a symbol has more than {t.MAX_FIXED_BYTES} letters")
-        if not isinstance(symbol, str) or not t.NAME.fullmatch(symbol):
-            raise t.invalid_schema(path, f"the symbol {t.name_advice(str(symbol))}")
+        if not t.NAME.fullmatch(symbol):
+            raise t.invalid_schema(path, f"the symbol {t.name_advice(symbol)}")
         if symbol in known:
             raise t.invalid_schema(path, f"the enum {name!r} has the symbol {symbol!r} twice")
         known.add(symbol)
@@ -223,6 +227,8 @@ class _Parser:
         return full
 
     def _union(self, given: list[object], path: str, namespace: str, depth: int) -> t.Type:
+        if None in given:
+            raise t.invalid_schema(path, 'the union has null instead of "null": quote it')
         if given.count("null") > 1:
             raise t.invalid_schema(path, "the union has null twice; keep one of them")
         sources = [source for source in given if source != "null"]

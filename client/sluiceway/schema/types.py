@@ -325,7 +325,9 @@ def field_at(path: str) -> str:
 
 def invalid_schema(path: str, problem: str) -> InvalidSchema:
     """Return the exception for a problem of the field at `path`."""
-    return InvalidSchema(f"{field_at(path)}: {problem}")
+    error = InvalidSchema(f"{field_at(path)}: {problem}")
+    error.path = path
+    return error
 
 
 def join_path(path: str, name: str) -> str:

@@ -28,7 +28,10 @@ _SPACE = re.compile(r"\s*")
 _MAX_NODES = 200_000
 _TAG = "tag:yaml.org,2002:"
 _TEXTS = {f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value"}
-_SCALARS = {f"{_TAG}{each}" for each in ("null", "bool", "int", "float")}
+_SCALARS = {f"{_TAG}{each}": each for each in ("null", "bool", "int", "float")}
+_ALSO_OTHERWISE_READ = re.compile(r"[-+]?0[0-7_]+|[-+]?[0-9][0-9_]*(:[0-9.]+)+")
+"""Numbers of YAML 1.1 that are others, or texts, in YAML 1.2 and to most readers: 010, 1:30."""
+_JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}:,]|[^][{}:,"\s]+')
 _OF_THE_TOPIC = ("partitions", "replication", "retention", "config")
 """Fields of the spec that follow an adopted topic."""
 
@@ -42,14 +45,28 @@ class Document:
     """From 1 within the file."""
     name: str
     body: Mapping[str, Any]
-    lines: Mapping[str, int] = field(repr=False)
-    """Lines by JSON pointer; in JSON only the first line, of the pointer ""."""
+    parts: "_Parts" = field(repr=False)
 
     def place(self, pointer: str = "") -> str:
         """Return file, line and document of a JSON pointer or, if unknown, of what contains it."""
-        while pointer and pointer not in self.lines:
+        lines = self.parts.lines
+        while pointer and pointer not in lines:
             pointer = pointer.rpartition("/")[0]
-        return _place(self.source, self.lines.get(pointer, 1), self.number)
+        return _place(self.source, lines[pointer], self.number)
+
+    def explained(self, pointer: str) -> str:
+        """Return the pointer and, for a word that YAML does not take as text, its type."""
+        plain = self.parts.plain.get(pointer)
+        return pointer if plain is None else f"{pointer} ({plain})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """What a file has at the JSON pointers of a document."""
+
+    lines: dict[str, int]
+    plain: dict[str, str] = field(default_factory=dict)
+    """Words that are not text in YAML, after their types: "bool yes"."""
 
 
 class _Faults:
@@ -152,8 +169,8 @@ def _parsed(source: str, text: str, faults: _Faults) -> Iterator[Document]:
     values = _json_values(text) if is_json else _yaml_values(text)
     number = 0
     try:
-        for number, (value, lines) in enumerate(values, 1):
-            document = _document(source, number, value, lines, faults)
+        for number, (value, parts) in enumerate(values, 1):
+            document = _document(source, number, value, parts, faults)
             if document is not None:
                 yield document
     except _NotUsable as error:
@@ -168,9 +185,9 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _json_values(text: str) -> Iterator[tuple[Any, dict[str, int]]]:
-    """Yield the values that follow each other in the text."""
-    decoder = json.JSONDecoder(object_pairs_hook=_object)
+def _json_values(text: str) -> Iterator[tuple[Any, _Parts]]:
+    """Yield the values that follow each other in the text, and their parts."""
+    decoder = json.JSONDecoder()
     place = _after_space(text, 0)
     while place < len(text):
         line = text.count("\n", 0, place) + 1
@@ -182,9 +199,7 @@ def _json_values(text: str) -> Iterator[tuple[Any, dict[str, int]]]:
             ) from None
         except RecursionError:
             raise _NotUsable(f"nested deeper than {_MAX_DEPTH} levels", line) from None
-        except ValueError as error:
-            raise _NotUsable(str(error), line) from None
-        yield value, {"": line}
+        yield value, _Parts(lines=_json_lines(text, place, end, line))
         place = _after_space(text, end)
 
 
@@ -193,23 +208,53 @@ def _after_space(text: str, place: int) -> int:
     return place if found is None else found.end()
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} occurs twice in an object; remove one")
-    return value
+def _json_lines(text: str, start: int, end: int, line: int) -> dict[str, int]:
+    """Return the line of each part of a JSON value. Raises _NotUsable for repeated keys."""
+    lines = {"": line}
+    # The pointers of the open containers; the index of the current item, None in objects.
+    open_: list[tuple[str, int | None]] = []
+    pointer, is_key, counted = "", False, start
+    for token in _JSON_TOKEN.finditer(text, start, end):
+        line += text.count("\n", counted, token.start())
+        counted = token.start()
+        mark = token[0]
+        if mark in ("]", "}"):
+            open_.pop()
+        elif mark == ",":
+            parent, index = open_[-1]
+            is_key = index is None
+            if index is not None:
+                open_[-1] = parent, index + 1
+        elif mark == ":":
+            is_key = False
+        elif is_key:
+            key = json.loads(mark, strict=False)
+            pointer = _pointer(open_[-1][0], key)
+            if pointer in lines:
+                raise _NotUsable(f"the key {key!r} occurs twice in an object; remove one", line)
+            lines[pointer] = line
+        else:
+            if open_ and open_[-1][1] is not None:
+                pointer = f"{open_[-1][0]}/{open_[-1][1]}"
+                lines[pointer] = line
+            if mark in ("[", "{"):
+                open_.append((pointer, 0 if mark == "[" else None))
+                is_key = mark == "{"
+    return lines
 
 
-def _yaml_values(text: str) -> Iterator[tuple[Any, dict[str, int]]]:
-    """Yield the value of each YAML document that is not empty, and the lines of its parts."""
+def _pointer(parent: str, key: str) -> str:
+    return f"{parent}/{key.replace('~', '~0').replace('/', '~1')}"
+
+
+def _yaml_values(text: str) -> Iterator[tuple[Any, _Parts]]:
+    """Yield the value of each YAML document that is not empty, and its parts."""
     try:
         for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
-            lines = {"": node.start_mark.line + 1}
-            value = _Builder(lines).value(node, "", 0)
+            parts = _Parts(lines={"": node.start_mark.line + 1})
+            value = _Builder(parts).value(node, "", 0)
             if value is not None:
-                yield value, lines
+                yield value, parts
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
@@ -221,10 +266,10 @@ def _yaml_values(text: str) -> Iterator[tuple[Any, dict[str, int]]]:
 
 
 class _Builder:
-    """Builds JSON values from YAML nodes and records their lines; limits expanded aliases."""
+    """Builds JSON values from YAML nodes and records their parts; limits expanded aliases."""
 
-    def __init__(self, lines: dict[str, int]) -> None:
-        self._lines = lines
+    def __init__(self, parts: _Parts) -> None:
+        self._parts = parts
         self._nodes = 0
         self._scalars = yaml.constructor.SafeConstructor()
 
@@ -244,15 +289,25 @@ class _Builder:
         if isinstance(node, yaml.ScalarNode) and node.tag in _TEXTS:
             return node.value
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
-            try:
-                value = self._scalars.construct_object(node)
-            except (ValueError, KeyError, yaml.YAMLError):
-                kind = node.tag.removeprefix(_TAG)
-                raise _unusable(node, f"{node.value!r} is no {kind}") from None
-            if isinstance(value, float) and not math.isfinite(value):
-                raise _unusable(node, f"{node.value} is no number of JSON; quote it if it is text")
-            return value
+            return self._scalar(node, pointer)
         raise _unusable(node, f"the tag {node.tag!r} has no form in JSON; leave it out")
+
+    def _scalar(self, node: Any, pointer: str) -> Any:
+        kind = _SCALARS[node.tag]
+        try:
+            value = self._scalars.construct_object(node)
+        except (ValueError, KeyError, yaml.YAMLError):
+            raise _unusable(node, f"{node.value!r} is no {kind}") from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _unusable(node, f"{node.value} is no number of JSON; quote it if it is text")
+        if kind in ("int", "float") and _ALSO_OTHERWISE_READ.fullmatch(node.value):
+            raise _unusable(
+                node,
+                f"{node.value} is {value} in YAML 1.1; write the number that you mean, or quotes "
+                "around a text",
+            )
+        self._parts.plain[pointer] = f"{kind} {node.value}".strip()
+        return value
 
     def _mapping(self, node: Any, pointer: str, depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -264,12 +319,11 @@ class _Builder:
                 raise _unusable(key, f"the key {shown}is not text; quote it")
             if key.value in found:
                 raise _unusable(key, f"the key {key.value!r} occurs twice in a mapping; remove one")
-            name = key.value.replace("~", "~0").replace("/", "~1")
-            found[key.value] = self._part(key, part, f"{pointer}/{name}", depth)
+            found[key.value] = self._part(key, part, _pointer(pointer, key.value), depth)
         return found
 
     def _part(self, start: Any, node: Any, pointer: str, depth: int) -> Any:
-        self._lines[pointer] = start.start_mark.line + 1
+        self._parts.lines[pointer] = start.start_mark.line + 1
         return self.value(node, pointer, depth + 1)
 
 
@@ -278,9 +332,10 @@ def _unusable(node: Any, message: str) -> _NotUsable:
 
 
 def _document(
-    source: str, number: int, value: Any, lines: Mapping[str, int], faults: _Faults
+    source: str, number: int, value: Any, parts: _Parts, faults: _Faults
 ) -> Document | None:
     """Return the document of a value; None after adding to the faults."""
+    lines = parts.lines
     place = _place(source, lines[""], number)
     if not isinstance(value, dict):
         faults.add(place, "not a mapping; a channel is {metadata: {name: …}, spec: {…}}")
@@ -304,8 +359,9 @@ def _document(
         faults.add(_place(source, lines.get("/metadata/name", lines[""]), number), str(error))
         return None
     others = {key: part for key, part in metadata.items() if key != "name"}
-    body = {**value, "metadata": others}
-    return Document(source=source, number=number, name=name, body=body, lines=lines)
+    # Editors find the JSON Schema of a file by this key.
+    body = {key: part for key, part in value.items() if key != "$schema"} | {"metadata": others}
+    return Document(source=source, number=number, name=name, body=body, parts=parts)
 
 
 def _place(source: str, line: int, number: int) -> str:
@@ -361,6 +417,7 @@ def document_schema() -> dict[str, Any]:
         **metadata["properties"],
     }
     metadata["required"] = ["name"]
+    schema["properties"]["$schema"] = {"type": "string", "description": "Of this schema"}
     schema.update(
         {
             "$schema": "https://json-schema.org/draft/2020-12/schema",

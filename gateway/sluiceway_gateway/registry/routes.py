@@ -18,6 +18,8 @@ from sluiceway_gateway.http.auth import RegistryClient
 from sluiceway_gateway.http.problems import headers_of, status_of
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.registry.service import (
+    INVALID_SCHEMA,
+    KEY_SUFFIX,
     SCHEMA_NOT_FOUND,
     SUBJECT_NOT_FOUND,
     SubjectVersion,
@@ -81,12 +83,28 @@ MAX_SCHEMAS: Final = 1_000
 
 
 class SchemaText(BaseModel):
-    """A schema to look up; `schemaType` is AVRO."""
+    """A schema to look up."""
 
     schema_: str
-    schemaType: str = "AVRO"  # noqa: N815 - the interface's name
+    schemaType: str | None = None  # noqa: N815 - the interface's name
+    references: list[Any] | None = None
 
     model_config = {"alias_generator": lambda name: name.rstrip("_"), "extra": "ignore"}
+
+    def avro(self) -> str:
+        """Return the Avro schema. Raises RegistryError for others."""
+        if self.schemaType not in (None, "", "AVRO"):
+            raise RegistryError(
+                f"The schema is of the type {self.schemaType[:100]!r}; channels have Avro schemas.",
+                INVALID_SCHEMA,
+            )
+        if self.references:
+            raise RegistryError(
+                "The schema has references, and schemas of channels have none: write the types "
+                "that it refers to into the schema.",
+                INVALID_SCHEMA,
+            )
+        return self.schema_
 
 
 def _number(status: int) -> int:
@@ -239,7 +257,7 @@ def lookup_schema(
     subject: str, client: RegistryClient, gateway: Gateway, body: SchemaText
 ) -> Response:
     """Return the version that has this schema."""
-    return _json(_version_json(gateway.registry.lookup(subject, body.schema_, client)))
+    return _json(_version_json(gateway.registry.lookup(subject, body.avro(), client)))
 
 
 @router.post("/subjects/{subject}/versions")
@@ -248,10 +266,12 @@ def register_schema(
 ) -> Response:
     """Return the id of a schema that the channel has already; others are refused."""
     try:
-        found = gateway.registry.lookup(subject, body.schema_, client)
+        found = gateway.registry.lookup(subject, body.avro(), client)
     except RegistryError as error:
         if error.number not in {SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND}:
             raise
+        if subject.endswith(KEY_SUFFIX):
+            raise RegistryError(str(error)) from error
         raise RegistryError(
             f"{error} Give the schema to the channel first, with `gateway.channel(NAME, "
             "schema=…)`, `channel.update(schema=…)` or PUT /v1/channels/NAME, and set "
@@ -265,7 +285,7 @@ def check_all_versions(
     subject: str, client: RegistryClient, gateway: Gateway, body: SchemaText
 ) -> Response:
     """Check a schema against all versions by the channel's rule."""
-    return _compatibility(gateway.registry.incompatibilities(subject, None, body.schema_, client))
+    return _compatibility(gateway.registry.incompatibilities(subject, None, body.avro(), client))
 
 
 @router.post("/compatibility/subjects/{subject}/versions/{version}")
@@ -273,9 +293,7 @@ def check_version(
     subject: str, version: str, client: RegistryClient, gateway: Gateway, body: SchemaText
 ) -> Response:
     """Check a schema against one version by the channel's rule."""
-    return _compatibility(
-        gateway.registry.incompatibilities(subject, version, body.schema_, client)
-    )
+    return _compatibility(gateway.registry.incompatibilities(subject, version, body.avro(), client))
 
 
 def _compatibility(reasons: list[str]) -> Response:

@@ -19,6 +19,8 @@ from sluiceway_gateway.schemas.service import differences, is_same
 from sluiceway_gateway.schemas.store import Subject
 
 _SUFFIX: Final = "-value"
+KEY_SUFFIX: Final = "-key"
+"""Of subjects of keys, which other registries have."""
 
 SUBJECT_NOT_FOUND: Final = 40401
 VERSION_NOT_FOUND: Final = 40402
@@ -186,6 +188,12 @@ def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject
         found = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW), name=name)
         if found:
             return min(found, key=lambda each: each.channel != name)
+    if subject.endswith(KEY_SUFFIX):
+        raise RegistryError(
+            f"There is no subject {subject[:300]!r}: the keys of a channel are text or bytes, "
+            "without a schema. Serialize them as such.",
+            SUBJECT_NOT_FOUND,
+        )
     raise RegistryError(
         f"There is no subject {subject[:300]!r} that this token may see. Subjects are "
         "CHANNEL-value and TOPIC-value, of channels of the format avro.",

@@ -26,14 +26,47 @@ _MAX_VIOLATIONS = 20
 
 
 def parse_schema(definition: Mapping[str, Any]) -> Schema:
-    """Parse an Avro schema; raises InvalidSchema with the path of the error."""
+    """Parse an Avro schema; raises InvalidSchema with the pointer of the field."""
     try:
         return Schema.parse(definition)
     except SchemaError as error:
         raise InvalidSchema(
             f"The schema cannot be used: {error}",
-            (Violation(pointer=_POINTER, message=str(error)),),
+            (Violation(pointer=_pointer(definition, error.path), message=str(error)),),
         ) from error
+
+
+def _pointer(definition: Mapping[str, Any], path: str) -> str:
+    """Return the JSON pointer of the field at a path such as `a.b[].c`, as far as it is there."""
+    pointer, within = _POINTER, _POINTER
+    source: Any = definition
+    for part in path.split(".") if path else ():
+        name = part.rstrip("[]{}")
+        found = [each for each in _fields(source, within) if each[1].get("name") == name]
+        if not found:
+            break
+        # The last of several, which the parser refuses.
+        pointer, field = found[-1]
+        within, source = f"{pointer}/type", field.get("type")
+    return pointer
+
+
+def _fields(source: Any, pointer: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return pointers and definitions of the fields of the nearest records in a type."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    left = [(pointer, source)]
+    while left:
+        place, each = left.pop()
+        if isinstance(each, list):
+            left += [(f"{place}/{index}", branch) for index, branch in enumerate(each)]
+        elif isinstance(each, Mapping):
+            members = each.get("fields")
+            if isinstance(members, list):
+                numbered = enumerate(members)
+                found += [(f"{place}/fields/{n}", m) for n, m in numbered if isinstance(m, Mapping)]
+            inner = [key for key in ("type", "items", "values") if key in each]
+            left += [(f"{place}/{key}", each[key]) for key in inner]
+    return found
 
 
 def schema_for(given: Schema | None, format_: Format) -> Schema | None:

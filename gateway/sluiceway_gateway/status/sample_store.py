@@ -45,6 +45,7 @@ from sluiceway_gateway.status.lag import (
     summarize,
     summarize_groups,
 )
+from sluiceway_gateway.status.problems import Coverage
 from sluiceway_gateway.status.progress import (
     WINDOW,
     CommittedOffset,
@@ -61,10 +62,7 @@ _CHANNELS = select(
     channels.c.topic_id,
     channels.c.topic_partitions.label("partitions"),
     (channels.c.delivery == str(Delivery.EXACTLY_ONCE)).label("exactly_once"),
-).where(
-    in_phases(READABLE),
-    channels.c.topic_partitions.is_not(None),
-)
+).where(in_phases(READABLE), channels.c.topic_partitions.is_not(None))
 _IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(LIVES)))
 _BY_UID = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
 # EXISTS uses an index per channel. With IN, PostgreSQL scans the list of all uids for each channel
@@ -242,6 +240,7 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
         "lags": {key: vars(each) for key, each in stored.lags.items()},
         "summary": asdict(summarize(stored.lags.values(), stored.write_rate)),
         "groups": {name: vars(each) for name, each in summarize_groups(stored.lags).items()},
+        "coverage": asdict(Coverage.of(sample.starts)),
     }
     return {
         "channel_uid": channel_uid,
@@ -365,6 +364,9 @@ def last_numbers(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, 
     return {row.channel_uid: row.number for row in tx.in_parts(_NUMBERS, uids=channel_uids)}
 
 
+_SUMMARY = ("summary", "groups", "ledger", "coverage")
+
+
 @dataclass(frozen=True, kw_only=True)
 class SampleSummary:
     """The summary of a sample, without partitions."""
@@ -373,6 +375,8 @@ class SampleSummary:
     lag: LagSummary
     groups: Mapping[str, GroupSummary]
     ledger: LedgerSample | None
+    coverage: Coverage | None
+    """None in samples of earlier versions."""
 
 
 def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, SampleSummary]:
@@ -380,7 +384,7 @@ def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, Sam
     latest = _NUMBERS.subquery()
     statement = select(
         *(samples.c.channel_uid, samples.c.at),
-        *(samples.c.document[each].label(each) for each in ("summary", "groups", "ledger")),
+        *(samples.c.document[each].label(each) for each in _SUMMARY),
     ).join(
         latest,
         (samples.c.channel_uid == latest.c.channel_uid) & (samples.c.number == latest.c.number),
@@ -391,6 +395,7 @@ def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, Sam
             lag=_summary_of(row.summary),
             groups=group_summaries_of(row.groups or {}),
             ledger=ledger_of(row.ledger),
+            coverage=None if row.coverage is None else Coverage(**row.coverage),
         )
         for row in tx.in_parts(statement, uids=channel_uids)
     }

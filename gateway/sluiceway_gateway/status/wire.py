@@ -14,7 +14,7 @@ from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
 from sluiceway_gateway.http.json import JsonCache, body_of, list_of, text_of, time_json
 from sluiceway_gateway.status.lag import GroupLag, lag_seconds, rounded
-from sluiceway_gateway.status.model import CurrentProblem, Severity
+from sluiceway_gateway.status.problems import CurrentProblem, Severity
 from sluiceway_gateway.status.progress import ProgressState, offset_at, track_key, worst
 from sluiceway_gateway.status.sample_store import StoredSample
 from sluiceway_gateway.status.store import (
@@ -382,9 +382,10 @@ class StatusProblem(BaseModel):
     """A current problem of a channel; what is unknown or does not apply is null."""
 
     code: str = Field(
-        description="`channel_failed`, `channel_halted`, `batch_holds_readers`, `reader_stalled`, "
-        "`reader_stopped`, `not_converging`, `writer_failed`, `writer_lost`, `reader_failed`, "
-        "`reader_lost` or `suspect`; more may follow"
+        description="`channel_failed`, `channel_not_synced`, `partitions_unavailable`, "
+        "`channel_halted`, `batch_holds_readers`, `reader_stalled`, `reader_stopped`, "
+        "`not_converging`, `writer_failed`, `writer_lost`, `reader_failed`, `reader_lost` or "
+        "`suspect`; more may follow"
     )
     severity: Severity
     since: datetime | None

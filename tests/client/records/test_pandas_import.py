@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys, threading
 from sluiceway.records import to_batches
@@ -42,6 +44,7 @@ for kind in (pandas.DataFrame, Derived):
 """
 
 
+@pytest.mark.long
 def test_threads_convert_their_first_records_while_another_imports_pandas() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False

@@ -164,6 +164,14 @@ def problem(code: str, **facts: Any) -> dict[str, Any]:
             problem("reader_lost", role="reader"),
             "reader without a group is lost, its heartbeats do not arrive",
         ),
+        (
+            problem("channel_not_synced", reason="Kafka refuses: no. To do: add brokers."),
+            "the topic does not match the channel's spec: Kafka refuses: no. To do: add brokers.",
+        ),
+        (
+            problem("partitions_unavailable", reason="all partitions are affected"),
+            "Kafka gives no offsets: all partitions are affected",
+        ),
         (problem("later", role="reader", group="delays"), "reader delays: later"),
         (problem("later"), "later"),
     ],

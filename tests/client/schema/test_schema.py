@@ -94,6 +94,8 @@ def test_a_schema_can_be_pickled_and_hashed():
         (of_type(["null", {"type": ["null", "int"]}]), "cannot be a branch of a union"),
         (of_type(["int", {"type": ["int", "string"]}]), "cannot be a branch of a union"),
         (of_type(["null", "int", "null"]), "has null twice"),
+        (of_type([None, "int"]), 'null instead of "null"'),
+        (of_type({"type": "enum", "name": "E", "symbols": [True]}), "symbol True is not text"),
         (of_type(["int", "string", "int"]), "two branches of the union have the Avro type int"),
         (of_type(["int", {"type": "int", "logicalType": "date"}]), "the Avro type int"),
         (of_type(record({"name": "y", "type": "int"})), "'r' is taken"),

@@ -2,12 +2,20 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Literal
+
+import pytest
 
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
 from sluiceway_gateway.endpoints.model import Health, Place, Role, State
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, OpenBatch
-from sluiceway_gateway.status.model import MAX_PROBLEMS, EndpointState, current_problems
+from sluiceway_gateway.status.problems import (
+    MAX_PROBLEMS,
+    Coverage,
+    EndpointState,
+    current_problems,
+)
 from sluiceway_gateway.status.progress import ProgressState
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -57,12 +65,22 @@ def ledger(*held_messages: int, halted: str | None = None) -> LedgerSample:
 def test_a_working_channel_has_no_problem() -> None:
     groups = {"g": group(ProgressState.OK)}
     at_work = [endpoint(0), endpoint(1, state=State.CLOSED, health=Health.LOST)]
-    assert current_problems(channel(), groups=groups, ledger=ledger(0), endpoints=at_work) == ()
+    assert (
+        current_problems(
+            channel(),
+            coverage=Coverage.of([0, 5]),
+            groups=groups,
+            ledger=ledger(0),
+            endpoints=at_work,
+        )
+        == ()
+    )
 
 
 def test_each_problem_names_its_cause_and_errors_come_first() -> None:
     found = current_problems(
         channel(Phase.FAILED),
+        coverage=Coverage.of([3, None]),
         groups={"": group(ProgressState.FALLING_BEHIND), "g": group(ProgressState.STALLED)},
         ledger=ledger(3, 0, halted="offsets are gone"),
         endpoints=[
@@ -77,6 +95,7 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
         ("reader_stalled", "error"),
         ("reader_lost", "error"),
         ("writer_failed", "error"),
+        ("partitions_unavailable", "warning"),
         ("batch_holds_readers", "warning"),
         ("not_converging", "warning"),
         ("suspect", "warning"),
@@ -84,6 +103,8 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
     by_code = {each.code: each for each in found}
     batch = by_code["batch_holds_readers"]
     assert (batch.batch, batch.owner, batch.held_messages, batch.since) == ("b3", "job", 3, NOW)
+    missing = by_code["partitions_unavailable"]
+    assert missing.reason == "1 of 2 partitions are affected; their lag is unknown"
     assert by_code["channel_halted"].reason == "offsets are gone"
     assert (by_code["reader_stalled"].group, by_code["reader_stalled"].lag_messages) == ("g", 4)
     assert by_code["not_converging"].group is None
@@ -91,9 +112,41 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
     assert (lost.endpoint, lost.group, lost.index, lost.since) == ("e1", "g", 1, NOW)
 
 
+@pytest.mark.parametrize(
+    ("phase", "ready", "reason", "expected"),
+    [
+        (Phase.PROVISIONING, "False", "Provisioning", []),
+        (Phase.PROVISIONING, "False", "InvalidReplication", ["error"]),
+        (Phase.READY, "True", "KafkaRefused", ["warning"]),
+        (Phase.CLOSING, "False", "TopicMissing", ["error"]),
+        (Phase.DELETING, "False", "Deleting", []),
+        (Phase.DELETING, "False", "KafkaRefused", ["warning"]),
+    ],
+)
+def test_a_topic_that_kafka_refuses_is_a_problem(
+    phase: Phase, ready: Literal["True", "False"], reason: str, expected: list[str]
+) -> None:
+    refused = channel(phase).with_condition("Ready", ready, reason, "a message", NOW)
+    refused = refused.with_condition("Synced", "False", reason, "To do: add brokers.", NOW)
+    found = current_problems(refused, coverage=None, groups={}, ledger=None, endpoints=[])
+    assert [each.severity.value for each in found] == expected
+    for each in found:
+        assert (each.code, each.reason) == ("channel_not_synced", "To do: add brokers.")
+
+
+def test_kafka_without_any_offsets_is_an_error() -> None:
+    for starts in ([], [None, None]):
+        coverage = Coverage.of(starts)
+        (found,) = current_problems(
+            channel(), coverage=coverage, groups={}, ledger=None, endpoints=[]
+        )
+        assert (found.code, found.severity.value) == ("partitions_unavailable", "error")
+        assert found.reason == "all partitions are affected; their lag is unknown"
+
+
 def test_the_list_of_problems_is_limited_and_keeps_errors() -> None:
     suspects = [endpoint(each, health=Health.SUSPECT) for each in range(MAX_PROBLEMS)]
     endpoints = [*suspects, endpoint(99, health=Health.LOST)]
-    found = current_problems(channel(), groups={}, ledger=None, endpoints=endpoints)
+    found = current_problems(channel(), coverage=None, groups={}, ledger=None, endpoints=endpoints)
     assert len(found) == MAX_PROBLEMS
     assert found[0].code == "reader_lost"

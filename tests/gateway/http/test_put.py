@@ -118,6 +118,42 @@ def test_a_new_channel_needs_a_schema(shared_rig: Rig) -> None:
     assert response.json()["errors"][0]["pointer"] == "/spec/schema"
 
 
+LEG = {
+    "type": "record",
+    "name": "Leg",
+    "fields": [
+        {"name": "x", "type": "int"},
+        {"name": "d", "type": {"type": "enum", "name": "E", "symbols": [True]}},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ([{"name": "a", "type": "long"}, {"name": "b", "type": "lang"}], "/fields/1"),
+        ([{"name": "a", "type": "long"}, {"name": "a", "type": "int"}], "/fields/1"),
+        ([{"name": "a.b", "type": "long"}], ""),
+        ([{"name": "a", "type": {"type": "array"}}], "/fields/0"),
+        (
+            [{"name": "legs", "type": ["null", {"type": "array", "items": LEG}]}],
+            "/fields/0/type/1/items/fields/1",
+        ),
+        (
+            [{"name": "legs", "type": {"type": "map", "values": LEG}}],
+            "/fields/0/type/values/fields/1",
+        ),
+        ([], ""),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused_with_the_place_of_the_field(
+    shared_rig: Rig, fields: list[Any], pointer: str
+) -> None:
+    response = shared_rig.put(schema={"type": "record", "name": "R", "fields": fields})
+    assert (response.status_code, code(response)) == (422, "invalid_schema")
+    assert [each["pointer"] for each in response.json()["errors"]] == [f"/spec/schema{pointer}"]
+
+
 def test_a_uid_selects_its_incarnation(rig: Rig) -> None:
     gone = rig.put(metadata={"uid": "0" * 32})
     assert (gone.status_code, code(gone)) == (404, "channel_not_found")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import Schema as RegistrySchema
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from gateways import SCHEMA, Rig
@@ -109,7 +109,7 @@ def test_registering_a_schema_of_the_channel_returns_its_id(
     assert client.register_schema("flights-value", registry_schema(WIDER)) == present
 
 
-@pytest.mark.parametrize("subject", ["flights-value", "unknown-value", "flights-key"])
+@pytest.mark.parametrize("subject", ["flights-value", "unknown-value"])
 def test_new_schemas_are_refused_with_advice(
     rig: Rig, client: SchemaRegistryClient, subject: str
 ) -> None:
@@ -117,6 +117,35 @@ def test_new_schemas_are_refused_with_advice(
     with pytest.raises(SchemaRegistryError, match=r"channel\.update") as failure:
         client.register_schema(subject, registry_schema(OTHER))
     assert (failure.value.http_status_code, failure.value.error_code) == (422, 42205)
+
+
+def test_schemas_of_keys_are_refused_with_advice(rig: Rig, client: SchemaRegistryClient) -> None:
+    channel_of(rig)
+    with pytest.raises(SchemaRegistryError, match="keys of a channel are text or bytes") as failure:
+        client.register_schema("flights-key", registry_schema("string"))
+    assert (failure.value.http_status_code, failure.value.error_code) == (422, 42205)
+    assert "channel.update" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (RegistrySchema('{"type": "object"}', "JSON"), "of the type 'JSON'"),
+        (RegistrySchema('syntax = "proto3";', "PROTOBUF"), "of the type 'PROTOBUF'"),
+        (
+            RegistrySchema(json.dumps(WIDER), "AVRO", [SchemaReference("com.x.Y", "y-value", 1)]),
+            "has references",
+        ),
+    ],
+)
+def test_schemas_of_other_types_and_references_are_refused(
+    rig: Rig, client: SchemaRegistryClient, schema: RegistrySchema, words: str
+) -> None:
+    channel_of(rig)
+    for call in (client.register_schema, client.lookup_schema):
+        with pytest.raises(SchemaRegistryError, match=words) as failure:
+            call("flights-value", schema)
+        assert (failure.value.http_status_code, failure.value.error_code) == (422, 42201)
 
 
 def test_changes_are_refused_with_advice(rig: Rig, client: SchemaRegistryClient) -> None:

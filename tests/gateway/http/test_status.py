@@ -58,6 +58,32 @@ def sampled(flights: Site, number: int = 1, key: str = "/g", lag: int = 4) -> No
         assert sample_store.write(tx, [taken]) == 1
 
 
+def test_a_sample_without_offsets_is_a_problem_in_the_status_and_in_the_list(
+    flights: Site,
+) -> None:
+    http = flights.rig.http
+
+    def found() -> list[tuple[str, str]]:
+        (line,) = http.get("/v1/status").json()["items"]
+        assert line["problems"] == http.get(PATH).json()["problems"]
+        return [(each["code"], each["severity"]) for each in line["problems"]]
+
+    for number, (starts, expected) in enumerate(
+        (
+            ([0, 0], []),
+            ([0, None], [("partitions_unavailable", "warning")]),
+            ([], [("partitions_unavailable", "error")]),
+        ),
+        1,
+    ):
+        sample = Sample(at=flights.rig.clock(), starts=starts, ends=starts)
+        kept = StoredSample(number=number, sample=sample)
+        write = SampleWrite(channel_uid=flights.uid, stored=kept, is_new=True, changes_status=True)
+        with flights.rig.database.write() as tx:
+            assert sample_store.write(tx, [write]) == 1
+        assert found() == expected
+
+
 def test_the_status_has_writers_readers_groups_and_partitions(flights: Site) -> None:
     writer, reader = flights.attach("writer"), flights.member(1, 2)
     sampled(flights)

@@ -321,6 +321,9 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         assert len(found) == len(self.live)
 
 
+@pytest.mark.parametrize(
+    "databases", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True
+)
 def test_only_a_reset_moves_positions_back_and_no_stale_commit_counts(database: Database) -> None:
     if database.dialect == "sqlite":
         # No schedule simulates a power loss, and fsync takes most of the time.

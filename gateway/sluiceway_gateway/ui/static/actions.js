@@ -104,6 +104,7 @@ function resetting(name, status, group) {
     ],
     preview: ({ target }) => html`<${ResetPreview} plan=${planned(target)} />`,
     run: async ({ target, reason, force }) => {
+      if (!planned(target).length) throw new Error(NOT_SAMPLED);
       const channel = await getJson(channelPath(name));
       await send(channelPath(name, "groups", group.group, "offsets", "reset"), {
         method: "POST",
@@ -120,7 +121,11 @@ function resetting(name, status, group) {
   };
 }
 
+const NOT_SAMPLED = "The ends of the partitions are not known yet: try again after the next sample of Kafka.";
+const MAX_PREVIEW = 100;
+
 function ResetPreview({ plan }) {
+  if (!plan.length) return html`<p class="preview" role="status">${NOT_SAMPLED}</p>`;
   const sum = (pick) => plan.reduce((total, { again }) => total + Math.max(0, pick(again ?? 0)), 0);
   const unknown = plan.filter(({ again }) => again === null).length;
   return html`<p class="preview" role="status">
@@ -129,10 +134,10 @@ function ResetPreview({ plan }) {
   </p>
   <div class="scroll" tabindex="0" role="region" aria-label="Preview by partition"><table>
     <thead><tr><th scope="col">Partition</th><th scope="col" class="numeric">From</th><th scope="col" class="numeric">To</th><th scope="col">Effect</th></tr></thead>
-    <tbody>${plan.slice(0, 100).map(({ partition, from, to, again }) => html`<tr key=${partition}><th scope="row">${partition}</th>
+    <tbody>${plan.slice(0, MAX_PREVIEW).map(({ partition, from, to, again }) => html`<tr key=${partition}><th scope="row">${partition}</th>
       <td class="numeric">${isUnknown(from) ? "–" : whole(from)}</td><td class="numeric">${whole(to)}</td>
       <td>${again === null ? "unknown" : again > 0 ? `${whole(again)} read again` : again < 0 ? `${whole(-again)} skipped` : "unchanged"}</td></tr>`)}</tbody>
-  </table></div>`;
+  </table></div>${plan.length > MAX_PREVIEW && html`<p class="hint">The first ${whole(MAX_PREVIEW)} of ${whole(plan.length)} partitions are listed; the sums are of all.</p>`}`;
 }
 
 // Write records by hand; `record` and `key` are those of a message that is written again.

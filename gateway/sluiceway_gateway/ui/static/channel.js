@@ -11,12 +11,12 @@ import { count, drainTime, duration, isUnknown, rate, Text, trend, whole } from 
 import { Graph } from "./graph.js";
 import { follow } from "./live.js";
 import { Messages } from "./messages.js";
-import { ProblemSentence } from "./problems.js";
+import { Advice, isCut, ProblemSentence } from "./problems.js";
 import { Readers } from "./readers.js";
-import { href, route } from "./router.js";
+import { hasFollowed, href, route } from "./router.js";
 import { Schemas } from "./schemas.js";
 import { PhaseState } from "./states.js";
-import { html, useEffect, useState } from "./view.js";
+import { html, useEffect, useRef, useState } from "./view.js";
 
 const TABS = [
   { id: "readers", title: "Readers", view: Readers },
@@ -74,15 +74,21 @@ function Summary({ name, status, gone }) {
   const slowest = groups.reduce((worst, each) => ((each.lag_messages ?? -1) > (worst?.lag_messages ?? -1) ? each : worst), null);
   const readRates = groups.map((each) => each.read_rate).filter((each) => !isUnknown(each));
   const { problems } = status;
+  const heading = useRef(null);
+  useEffect(() => {
+    // The link that was followed is gone, and with it the place of the keyboard and of screen readers.
+    if (hasFollowed() && document.activeElement === document.body) heading.current.focus({ preventScroll: true });
+  }, []);
   return html`<section class="summary" aria-label="Summary">
     <div class="title">
-      <h1><${Text} value=${name} /></h1>
-      ${!gone && html`<${PhaseState} phase=${channel.phase} />`}
+      <h1 ref=${heading} tabindex="-1"><${Text} value=${name} /></h1>
+      ${!gone && html`<${Phase} name=${name} phase=${channel.phase} />`}
       <span class="labels">${Object.entries(channel.labels).map(([key, value]) => html`<${Text} class="label" value=${value ? `${key}=${value}` : key} />`)}</span>
       ${!gone && html`<span class="actions">${channelActions(name, status).map(({ title, onClick, disabled }) => html`<button key=${title} onClick=${onClick} disabled=${disabled}>${title}</button>`)}</span>`}
     </div>
     ${problems.length > 0 && html`<ul class="problems">
-      ${problems.map((fact) => html`<li class=${fact.severity}><span class="shape" aria-hidden="true">${fact.severity === "error" ? "■" : "▲"}</span><span class="sr">${fact.severity}: </span><${ProblemSentence} fact=${fact} /></li>`)}
+      ${problems.map((fact) => html`<li class=${fact.severity}><span class="shape" aria-hidden="true">${fact.severity === "error" ? "■" : "▲"}</span><span class="sr">${fact.severity}: </span><${ProblemSentence} fact=${fact} /><${Advice} name=${name} fact=${fact} /></li>`)}
+      ${isCut(status) && html`<li><span class="hint">There may be more: the first ${whole(problems.length)} are listed.</span></li>`}
     </ul>`}
     <dl class="figures">
       <${Figure} name="Lag" title="Of the slowest group, as are the next three">${count(slowest?.lag_messages, "Unknown: nobody reads, or not sampled yet")}</>
@@ -95,6 +101,13 @@ function Summary({ name, status, gone }) {
       <${Figure} name="Readers">${whole(status.readers.filter(isLive).length)}</>
     </dl>
   </section>`;
+}
+
+// What a channel waits for is in its conditions.
+function Phase({ name, phase }) {
+  const state = html`<${PhaseState} phase=${phase} />`;
+  if (["ready", "closed"].includes(phase)) return state;
+  return html`<a href=${href(["channels", name], { tab: "configuration" })} title="Why">${state}</a>`;
 }
 
 const isLive = ({ state, health }) => health !== "lost" && !["closed", "error"].includes(state);

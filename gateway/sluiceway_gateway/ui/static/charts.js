@@ -2,8 +2,7 @@
 
 import { channelPath, serverNow } from "./api.js";
 import { count, dateTime, duration, durationText, isUnknown, rate, Text, whole } from "./format.js";
-import { isReading } from "./live.js";
-import { lazy, Loaded, NotLoaded, useResource } from "./resource.js";
+import { lazy, Loaded, NotLoaded, useResource, useVersion } from "./resource.js";
 import { href, route } from "./router.js";
 import { html, signal, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./view.js";
 
@@ -48,12 +47,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ({ matches
 
 export function Charts({ name }) {
   const range = RANGES.find((each) => each.id === route.value.query.range) ?? RANGES[1];
-  const [version, setVersion] = useState(0);
+  const version = useVersion(range.refreshS * 1000);
   useEffect(load, []);
-  useEffect(() => {
-    const timer = setInterval(() => isReading() && setVersion((old) => old + 1), range.refreshS * 1000);
-    return () => clearInterval(timer);
-  }, [range]);
   const since = useMemo(() => new Date(serverNow() - range.seconds * 1000).toISOString(), [range, version]);
   const resource = useResource(`${channelPath(name, "history")}?since=${since}`);
   return html`<nav class="ranges" aria-label="Time range">${RANGES.map((each) => html`<a key=${each.id} href=${href(["channels", name], { tab: "charts", range: each.id })} aria-current=${each === range ? "true" : undefined}>${each.title}</a>`)}</nav>

@@ -2,7 +2,7 @@
 
 import { abortAction } from "./actions.js";
 import { channelPath } from "./api.js";
-import { ago, count, dateTime, durationText, isUnknown, Text, whole } from "./format.js";
+import { ago, count, durationText, isUnknown, Moment, Text, whole } from "./format.js";
 import { Loaded, useNewest, useResource } from "./resource.js";
 import { State } from "./states.js";
 import { html } from "./view.js";
@@ -37,7 +37,7 @@ function Ended({ batch: { number, kind, cause, key, owner, records, at, opened_a
   return html`<tr>
     <th scope="row" class="numeric">${whole(number)}</th><td><${State} kind=${shape} word=${word} />${cause && html` <${Text} class="reason" value=${cause} />`}</td>
     <td><${Text} value=${key} /></td><td><${Text} value=${owner} /></td><td class="numeric">${count(records, "None were committed")}</td>
-    <td><time datetime=${at}>${dateTime(at)}</time></td><td>${durationText((Date.parse(at) - Date.parse(opened)) / 1000)}</td></tr>`;
+    <td><${Moment} time=${at} /></td><td>${durationText((Date.parse(at) - Date.parse(opened)) / 1000)}</td></tr>`;
 }
 
 // A repair of a halted channel: records that Kafka had lost are not committed any more.
@@ -45,7 +45,7 @@ function Repair({ repair: { number, reason, by, lost, at } }) {
   return html`<tr>
     <th scope="row" class="numeric">${whole(number)}</th><td><${State} kind="error" word="Repaired" /> <${Text} class="reason" value=${reason} /></td>
     <td></td><td><${Text} value=${by} /></td><td class="numeric">${whole(-lost.reduce((sum, { messages }) => sum + messages, 0))}</td>
-    <td><time datetime=${at}>${dateTime(at)}</time></td><td></td></tr>`;
+    <td><${Moment} time=${at} /></td><td></td></tr>`;
 }
 
 // The status has the batches for which the most messages wait.

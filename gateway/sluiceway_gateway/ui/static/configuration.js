@@ -2,13 +2,18 @@
 
 import { channelPath } from "./api.js";
 import { ago, dateTime, isUnknown, Text, Unknown } from "./format.js";
-import { Loaded, useResource } from "./resource.js";
+import { Loaded, useResource, useVersion } from "./resource.js";
 import { State } from "./states.js";
 import { html } from "./view.js";
 
+// Conditions change without a change of the status.
+const REFRESH_MS = 5_000;
+
 export function Configuration({ name, status }) {
-  const resource = useResource(channelPath(name), `${status.channel.generation}/${status.channel.phase}`);
-  return html`<${Loaded} resource=${resource}>${({ metadata, spec, status: observed }) => {
+  const { generation, phase } = status.channel;
+  const version = useVersion(REFRESH_MS);
+  const resource = useResource(channelPath(name), `${generation}/${phase}/${version}`);
+  return html`<${Loaded} resource=${resource} keep>${({ metadata, spec, status: observed }) => {
     const { schema: _, config, ...rest } = spec;
     return html`
       <h2>Conditions</h2>

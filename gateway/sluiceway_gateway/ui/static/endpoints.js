@@ -2,12 +2,11 @@
 
 import { dismissAction } from "./actions.js";
 import { channelPath, getJson } from "./api.js";
-import { ageOf, ago, count, dateTime, durationText, isUnknown, Text, whole } from "./format.js";
+import { ageOf, ago, count, durationText, isUnknown, Moment, Text, whole } from "./format.js";
 import { safeAddress } from "./graph.js";
-import { isReading } from "./live.js";
-import { Loaded, useResource } from "./resource.js";
+import { Loaded, useResource, useVersion } from "./resource.js";
 import { EndpointState, ProgressState } from "./states.js";
-import { html, useEffect, useState } from "./view.js";
+import { html, useState } from "./view.js";
 
 const HEARTBEATS_MS = 5_000;
 
@@ -21,11 +20,7 @@ export function Endpoints({ name, status }) {
 
 // The ages of the last heartbeats in seconds, when they were last read. Heartbeats in time make no new status.
 function useHeartbeats(name) {
-  const [version, setVersion] = useState(0);
-  useEffect(() => {
-    const timer = setInterval(() => isReading() && setVersion((old) => old + 1), HEARTBEATS_MS);
-    return () => clearInterval(timer);
-  }, []);
+  const version = useVersion(HEARTBEATS_MS);
   const read = async (path, options) => {
     const { heartbeats } = await getJson(path, options);
     return new Map(Object.entries(heartbeats).map(([id, at]) => [id, ageOf(at)]));
@@ -92,7 +87,7 @@ function History({ name, endpoint }) {
   const resource = useResource(channelPath(name, "endpoints", endpoint.id), endpoint.changed_at);
   return html`<${Loaded} resource=${resource}>${({ events, partitions, id, epoch }) => html`
     <p class="hint">Instance <code>${id}</code>, epoch ${epoch}${partitions.length > 0 && `, partitions ${ranges(partitions)}`}</p>
-    <ol class="events">${events.toReversed().map((each) => html`<li><time datetime=${each.at}>${dateTime(each.at)}</time>
+    <ol class="events">${events.toReversed().map((each) => html`<li><${Moment} time=${each.at} />
       <${EndpointState} endpoint=${{ state: each.state, health: each.health }} />
       ${each.cause && html`<${Text} class="reason" value=${each.cause} />`} <span class="hint">by <${Text} value=${each.by} /></span></li>`)}</ol>`}</>`;
 }

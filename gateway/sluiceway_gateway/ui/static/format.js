@@ -9,6 +9,7 @@ const COMPACT = new Intl.NumberFormat(undefined, { notation: "compact", maximumS
 const RATE = new Intl.NumberFormat(undefined, { maximumSignificantDigits: 3, notation: "compact" });
 const TIME = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const DATE_TIME = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const ZONED = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });
 
 export const isUnknown = (value) => value === null || value === undefined;
 
@@ -96,8 +97,11 @@ export const ago = (time, why) => known(time, (each) => html`<${Ago} time=${each
 // A component, so that a second later only the text is rendered again.
 function Ago({ time }) {
   tick.value;
-  return html`<time datetime=${time} title=${dateTime(time)}>${durationText(ageOf(time))} ago</time>`;
+  return html`<time datetime=${time} title=${ZONED.format(new Date(time))}>${durationText(ageOf(time))} ago</time>`;
 }
+
+// A time of the server in the reader's zone, which the title names.
+export const Moment = ({ time }) => html`<time datetime=${time} title=${ZONED.format(new Date(time))}>${dateTime(time)}</time>`;
 
 export const dateTime = (time) => DATE_TIME.format(new Date(time));
 export const clockTime = (ms) => TIME.format(ms);

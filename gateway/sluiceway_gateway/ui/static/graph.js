@@ -2,11 +2,10 @@
 
 import { channelPath } from "./api.js";
 import { count, isUnknown, Text, whole } from "./format.js";
-import { isReading } from "./live.js";
-import { lazy, Loaded, NotLoaded, useResource } from "./resource.js";
+import { lazy, Loaded, NotLoaded, useResource, useVersion } from "./resource.js";
 import { href } from "./router.js";
 import { lineState, State } from "./states.js";
-import { html, useEffect, useMemo, useState } from "./view.js";
+import { html, useEffect, useMemo } from "./view.js";
 
 const REFRESH_MS = 10_000;
 const NODE = { width: 164, height: 58 };
@@ -16,12 +15,8 @@ const MARGIN = 16;
 const [library, load, failed] = lazy(async () => (await import("./vendor/dagre/dagre.esm.js")).default);
 
 export function Graph({ name, status }) {
-  const [version, setVersion] = useState(0);
+  const version = useVersion(REFRESH_MS);
   useEffect(load, []);
-  useEffect(() => {
-    const timer = setInterval(() => isReading() && setVersion((old) => old + 1), REFRESH_MS);
-    return () => clearInterval(timer);
-  }, []);
   const members = status.writers.length + status.readers.length;
   const resource = useResource(channelPath(name, "graph"), `${version}/${members}`);
   return html`<${Loaded} resource=${resource} keep>${(graph) => html`<${Jobs} graph=${graph} />`}</>`;

@@ -39,27 +39,29 @@ function received(source) {
 // Keep a view up to date until the returned function is called. `source` has `stream`, a path; `onEvent`, for
 // each event; `poll`, which reads the same without a stream; and `onGone`, for errors that will not pass. Its
 // `receivedAt` is kept for the next time it is followed. While the page is hidden or paused nothing is read: a
-// browser has six connections to a gateway for all of its tabs.
+// browser has six connections to a gateway for all of its tabs. A paused view that has nothing to show is read once.
 export function follow(source) {
   mode.value = "connecting";
   receivedAt.value = source.receivedAt ?? null;
   failure.value = null;
   return effect(() => {
-    if (paused.value || hidden.value) return undefined;
+    const once = paused.value;
+    if (hidden.value || (once && source.receivedAt)) return undefined;
     const abort = new AbortController();
-    untracked(() => keepReading(source, abort.signal));
+    untracked(() => keepReading(source, abort.signal, once));
     return () => abort.abort();
   });
 }
 
-async function keepReading(source, signal) {
+async function keepReading(source, signal, once) {
   let attempt = 0;
   while (!signal.aborted) {
     try {
-      if (performance.now() < (source.pollsUntil ?? 0)) {
+      if (once || performance.now() < (source.pollsUntil ?? 0)) {
         await source.poll(signal);
         received(source);
         mode.value = "polling";
+        if (once) return;
         attempt = 0;
         await pause(POLL_MS, signal);
         continue;

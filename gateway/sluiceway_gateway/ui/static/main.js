@@ -8,7 +8,7 @@ import { Overview } from "./overview.js";
 import { lazy, NotLoaded } from "./resource.js";
 import { href, route } from "./router.js";
 import { SignIn } from "./signin.js";
-import { html, render, useEffect } from "./view.js";
+import { html, render, useEffect, useErrorBoundary } from "./view.js";
 
 const [channelPage, loadChannelPage, channelPageFailed] = lazy(() => import("./channel.js"));
 
@@ -19,7 +19,15 @@ function App() {
   return html`<${Header} channel=${shown ? name : null} />
     <${Offline} />
     <${Expiry} />
-    ${shown ? html`<${ChannelLoader} name=${name} key=${name} />` : html`<${Overview} />`}`;
+    <${Guarded} key=${shown ? name : ""}>${shown ? html`<${ChannelLoader} name=${name} />` : html`<${Overview} />`}</>`;
+}
+
+// Without it, a view that fails would stay as it was, below "Live".
+function Guarded({ children }) {
+  const [error] = useErrorBoundary((failure) => console.warn(failure));
+  if (!error) return children;
+  return html`<main><p class="notice" role="alert">The page cannot show this. The gateway may have another version now.
+    <button onClick=${() => location.reload()}>Reload the page</button> <span class="hint">${String(error)}</span></p></main>`;
 }
 
 function ChannelLoader({ name }) {
@@ -56,7 +64,7 @@ function Freshness() {
   const seconds = receivedAt.value === null ? null : Math.max(0, (performance.now() - receivedAt.value) / 1000);
   const words = { connecting: "Connecting", live: "Live", polling: "Polling", offline: "No connection" };
   const word = paused.value ? "Paused" : words[mode.value];
-  const title = mode.value === "polling" ? "The page asks every 2 s: the event stream does not reach it." : undefined;
+  const title = mode.value === "polling" && !paused.value ? "The page asks every 2 s: the event stream does not reach it." : undefined;
   return html`<span class=${`freshness ${paused.value ? "paused" : mode.value}`} title=${title}>
     <span class="shape" aria-hidden="true">${paused.value ? "❚❚" : mode.value === "offline" ? "■" : "●"}</span>
     <b>${word}</b>${seconds !== null && html`<span class="updated"> · updated ${durationText(seconds)} ago</span>`}
@@ -64,8 +72,8 @@ function Freshness() {
 }
 
 function Offline() {
-  if (mode.value !== "offline" || paused.value) return null;
   const since = receivedAt.value;
+  if (mode.value !== "offline" || (paused.value && since !== null)) return null;
   return html`<p class="offline" role="alert">
     <b>No connection to the gateway.</b> ${failure.value}
     ${since !== null && ` What you see is from ${clockTime(Date.now() - (performance.now() - since))}.`} Trying again.

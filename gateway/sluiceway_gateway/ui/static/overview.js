@@ -1,8 +1,9 @@
 // The overview: current problems first, then the list of channels.
 
+import { token } from "./api.js";
 import { channels, followChannels, loaded } from "./channels.js";
 import { ageOf, ago, count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
-import { allProblems, ProblemSentence } from "./problems.js";
+import { allProblems, isCut, ProblemSentence } from "./problems.js";
 import { href, route, setQuery } from "./router.js";
 import { lineState, State } from "./states.js";
 import { html, useEffect, useMemo, useState } from "./view.js";
@@ -29,12 +30,13 @@ function Problems() {
   const all = useMemo(() => allProblems(channels.value), [channels.value]);
   const [open, setOpen] = useState(false);
   const names = new Set(all.map((each) => each.channel)).size;
+  const least = channels.value.some(isCut) ? "At least " : "";
   const shown = all.slice(0, open ? MAX_PROBLEMS : SHOWN_PROBLEMS);
   return html`<section class="problems" aria-labelledby="problems">
     <h2 id="problems" aria-live="polite">
       ${all.length
         ? html`<${State} kind=${all[0].fact.severity === "error" ? "error" : "warning"}
-            word=${`${whole(all.length)} ${all.length === 1 ? "problem" : "problems"} in ${whole(names)} ${names === 1 ? "channel" : "channels"}`} />`
+            word=${`${least}${whole(all.length)} ${all.length === 1 ? "problem" : "problems"} in ${whole(names)} ${names === 1 ? "channel" : "channels"}`} />`
         : html`<${State} kind="good" word="No problems" />`}
     </h2>
     ${all.length > 0 &&
@@ -106,8 +108,8 @@ function heartbeat(line) {
 }
 
 function counts({ live, lost, failed }) {
-  return html`${whole(live)}${lost > 0 && html` <span class="worse">${whole(lost)} lost</span>`}${failed > 0 &&
-  html` <span class="worse">${whole(failed)} failed</span>`}`;
+  const worse = [[lost, "lost"], [failed, "failed"]].filter(([number]) => number > 0).map(([number, word]) => `${whole(number)} ${word}`);
+  return worse.length ? html`<span title=${`${whole(live)} live, ${worse.join(", ")}`}>${whole(live)} <span class="worse">${worse.join(" ")}</span></span>` : whole(live);
 }
 
 const collator = new Intl.Collator(undefined, { numeric: true });
@@ -189,7 +191,7 @@ function ChannelList() {
           : `${whole(rows.length)} of ${whole(all.length)} channels`}</span>
     </div>
     ${all.length === 0
-      ? html`<p class="empty">There are no channels that this token may see. <code>sluiceway channels create NAME --schema FILE</code> creates one.</p>`
+      ? html`<p class="empty">${token.value ? "There are no channels that this token may see." : "There are no channels yet."} <code>sluiceway channels create NAME --schema FILE</code> creates one.</p>`
       : html`<${VirtualTable} label="Channels" columns=${COLUMNS} rows=${rows} keyOf=${(line) => line.channel.name}
           sort=${column.id} descending=${descending} left=${leftAt([filter, only, sort].join("\n"))}
           onSort=${(id) => setQuery({ sort: id === column.id && !descending ? `-${id}` : id })} />`}

@@ -2,6 +2,7 @@
 
 import { getJson } from "./api.js";
 import { whole } from "./format.js";
+import { isReading } from "./live.js";
 import { html, signal, useEffect, useState } from "./view.js";
 
 // Return { data, error, reload } of a path; reads it again when `path` or `version` changes. With another
@@ -19,6 +20,16 @@ export function useResource(path, version = 0, read = getJson) {
   }, [path, version, again]);
   const { data, error } = base(found.path) === base(path) ? found : { data: null, error: null };
   return { data, error, reload: () => setAgain((old) => old + 1) };
+}
+
+// A number that grows every `ms` while the page reads: the version of a resource whose changes are no events.
+export function useVersion(ms) {
+  const [version, setVersion] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => isReading() && setVersion((old) => old + 1), ms);
+    return () => clearInterval(timer);
+  }, [ms]);
+  return version;
 }
 
 // The most entries that the gateway lists at once.

@@ -21,7 +21,13 @@ function decoded(part) {
 
 export const route = signal(parse(location.hash));
 
+let followed = false;
+
+// Whether the view is not the first one of the page.
+export const hasFollowed = () => followed;
+
 addEventListener("hashchange", () => {
+  followed = true;
   route.value = parse(location.hash);
 });
 

@@ -10,8 +10,13 @@ export function SignIn() {
 
   async function submit(event) {
     event.preventDefault();
-    const given = input.current.value.trim();
+    const given = input.current.value.trim().replace(/^Bearer\s+/i, "");
     if (!given) return;
+    // Browsers refuse to send others, which would look like a gateway that does not answer.
+    if (!/^[\x21-\x7e]+$/.test(given)) {
+      signOut("This is not a token: tokens have no spaces and no special characters. Copy it again.");
+      return;
+    }
     setBusy(true);
     signIn(given);
     try {

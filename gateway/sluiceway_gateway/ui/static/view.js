@@ -4,7 +4,7 @@ import { h, render } from "preact";
 import htm from "htm";
 
 export { render };
-export { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+export { useEffect, useErrorBoundary, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 export { batch, computed, effect, signal, untracked } from "@preact/signals";
 
 // Values in templates are text: Preact creates text nodes, and never parses them as HTML.

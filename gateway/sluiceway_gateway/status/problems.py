@@ -1,6 +1,6 @@
 """Current problems of a channel, computed from its status. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -40,6 +40,20 @@ class CurrentProblem:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """The partitions of a sample, and those of them whose offsets Kafka gave."""
+
+    known: int
+    partitions: int
+    """0 if Kafka gave none."""
+
+    @classmethod
+    def of(cls, starts: Sequence[int | None]) -> "Coverage":
+        """Return the coverage of a sample's first offsets."""
+        return cls(known=sum(each is not None for each in starts), partitions=len(starts))
+
+
+@dataclass(frozen=True, kw_only=True)
 class EndpointState:
     """The state and health of an endpoint in its place."""
 
@@ -58,9 +72,14 @@ _OF_PROGRESS = {
 }
 
 
+_AT_WORK = frozenset({"Provisioning", "Deleting"})
+"""Reasons of the condition Synced that are no problems: the gateway is creating or deleting."""
+
+
 def current_problems(
     channel: Channel,
     *,
+    coverage: Coverage | None,
     groups: Mapping[str, GroupSummary],
     ledger: LedgerSample | None,
     endpoints: Iterable[EndpointState],
@@ -68,6 +87,7 @@ def current_problems(
     """Return at most `MAX_PROBLEMS` problems, errors first."""
     found = [
         *_of_channel(channel),
+        *_of_coverage(coverage),
         *_of_ledger(ledger),
         *_of_groups(groups),
         *(problem for each in endpoints if (problem := _of_endpoint(each)) is not None),
@@ -77,14 +97,35 @@ def current_problems(
 
 
 def _of_channel(channel: Channel) -> Iterable[CurrentProblem]:
+    ready, synced = channel.condition("Ready"), channel.condition("Synced")
     if channel.phase is Phase.FAILED:
-        ready = channel.condition("Ready")
         yield CurrentProblem(
             code="channel_failed",
             severity=Severity.ERROR,
             since=None if ready is None else ready.last_transition_at,
             reason=None if ready is None else ready.message,
         )
+    elif synced is not None and synced.status == "False" and synced.reason not in _AT_WORK:
+        unusable = ready is not None and ready.status == "False"
+        is_error = unusable and channel.phase is not Phase.DELETING
+        yield CurrentProblem(
+            code="channel_not_synced",
+            severity=Severity.ERROR if is_error else Severity.WARNING,
+            since=synced.last_transition_at,
+            reason=synced.message,
+        )
+
+
+def _of_coverage(coverage: Coverage | None) -> Iterable[CurrentProblem]:
+    if coverage is None or 0 < coverage.known == coverage.partitions:
+        return
+    missing = coverage.partitions - coverage.known
+    where = f"{missing} of {coverage.partitions}" if coverage.known else "all"
+    yield CurrentProblem(
+        code="partitions_unavailable",
+        severity=Severity.WARNING if coverage.known else Severity.ERROR,
+        reason=f"{where} partitions are affected; their lag is unknown",
+    )
 
 
 def _of_ledger(ledger: LedgerSample | None) -> Iterable[CurrentProblem]:
