@@ -1,4 +1,4 @@
-"""Structured logs: one event per line, as JSON or coloured text."""
+"""Structured logs: one event per line, as JSON, or as text, coloured in terminals."""
 
 import logging
 import sys
@@ -21,6 +21,7 @@ def configure_logs(
 
     For entry points of processes. A later call replaces an earlier one.
     """
+    stream = sys.stderr if stream is None else stream
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         add_trace_ids,
@@ -35,7 +36,9 @@ def configure_logs(
     else:
         # Plain tracebacks, because the values of variables may be secrets.
         renderers = [
-            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
         ]
     structlog.configure(
         processors=[
@@ -47,7 +50,7 @@ def configure_logs(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -2,6 +2,7 @@ import asyncio
 import io
 import itertools
 import json
+import logging
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -275,3 +276,16 @@ def test_the_log_has_the_code_of_a_refusal_and_the_cause_in_the_database(
     assert entry["cause"] in [each.format("channels") for each in missing]
     causes = [each.format("leases") for each in missing]
     until(lambda: any(each.get("cause") in causes for each in entries(loop="reconcile")))
+
+
+def test_text_has_colours_in_terminals_only() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, coloured in ((Terminal(), True), (io.StringIO(), False)):
+        with restored_logging():
+            configure_logs(level="info", format="console", stream=stream)
+            logging.getLogger("sluiceway_gateway.http").warning("all connections are in use")
+        assert "all connections are in use" in stream.getvalue()
+        assert ("\x1b[" in stream.getvalue()) is coloured
