@@ -376,8 +376,8 @@ def open_batch(
         # The gateway may have opened it. It would keep the key, and hold readers back.
         try:
             batch.open(timeout_s=_ABORT_TIMEOUT_S)
-        except SluicewayError as error:
-            LOGGER.warning("the batch %r may be open until its lease ends: %s", key, error)
+        except SluicewayError as failure:
+            LOGGER.warning("the batch %r may be open until its lease ends: %s", key, failure)
         batch.abort(interrupt)
         raise
     missing = set(range(connection.partitions)) - begin.keys()
