@@ -143,7 +143,7 @@ def test_a_draining_channel_is_shown(browser: Browser, live: Live) -> None:
         live.http.post("/v1/channels/ending/close", json={"uid": uid}).raise_for_status()
         browser.shows("Draining", ".column-state", VISIBLE_S)
         browser.button("ending").click()
-        browser.button("Draining").click()
+        browser.one(".title a").click()
         browser.shows("WritersOpen", ".conditions", VISIBLE_S)
 
 
