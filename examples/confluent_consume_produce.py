@@ -52,7 +52,7 @@ def consume(topic: str) -> None:
             if msg is None:
                 continue
             if (error := msg.error()) is not None:
-                if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                if error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 ended.add(msg.partition())
                 continue

@@ -29,52 +29,73 @@ codes of their own. `summary` is the part of the message that is public: it cont
 records, and is None if only the type of the error is public.
 """
 
+import copyreg
 from collections.abc import Mapping, Sequence
-
-from sluiceway.error_base import SluicewayError as SluicewayError
-from sluiceway.error_base import cause_of as cause_of
+from typing import Any
 
 
-class OptionError(SluicewayError, ValueError):
+class SluicewayError(Exception):
+    """Base class of the client's exceptions; a subclass names `code`, and what differs."""
+
+    code: str = "error"
+    retriable: bool = False
+    message_is_public: bool = False
+    """Whether the message contains no values of records."""
+
+    def __init_subclass__(
+        cls, *, code: str = "", public: bool | None = None, retriable: bool | None = None
+    ) -> None:
+        """Set the class attributes that are given; the others are the parent's."""
+        super().__init_subclass__()
+        cls.code = code or cls.code
+        cls.message_is_public = cls.message_is_public if public is None else public
+        cls.retriable = cls.retriable if retriable is None else retriable
+
+    @property
+    def summary(self) -> str | None:
+        """The message without values of records, or None if only the type is public."""
+        return str(self) if self.message_is_public else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark pickles exceptions, and subclasses have keyword-only arguments.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the public cause of an error: its type and, for the client's own, the summary.
+
+    It is visible to everyone with access to the channel. Messages of other exceptions may contain
+    anything, so they are left out.
+    """
+    kind = type(error)
+    known = kind.__module__ == "builtins" or kind.__module__.partition(".")[0] == "sluiceway"
+    name = kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
+    summary = error.summary if isinstance(error, SluicewayError) else None
+    return name if summary is None else f"{name}: {summary}"
+
+
+class OptionError(SluicewayError, ValueError, code="invalid_option"):
     """An invalid argument, option or setting; the message says what is valid."""
 
-    code = "invalid_option"
 
-
-class CommitBeyondRead(OptionError):
+class CommitBeyondRead(OptionError, code="commit_beyond_read", public=True):
     """A position to commit is past the returned records; nothing was committed."""
 
-    code = "commit_beyond_read"
-    message_is_public = True
 
-
-class CheckpointMismatch(SluicewayError):
+class CheckpointMismatch(SluicewayError, code="checkpoint_mismatch"):
     """A streaming query's checkpoint belongs to another or a recreated channel."""
 
-    code = "checkpoint_mismatch"
 
-
-class EndpointClosed(SluicewayError):
+class EndpointClosed(SluicewayError, code="endpoint_closed", public=True):
     """The gateway, writer or reader was closed, or has failed; open a new one."""
 
-    code = "endpoint_closed"
-    message_is_public = True
 
-
-class SluicewayTimeout(SluicewayError, TimeoutError):
+class SluicewayTimeout(SluicewayError, TimeoutError, code="timeout", public=True, retriable=True):
     """The wait timed out; nothing was undone."""
 
-    code = "timeout"
-    message_is_public = True
-    retriable = True
 
-
-class CommitUnknown(SluicewayError):
+class CommitUnknown(SluicewayError, code="commit_unknown", public=True, retriable=True):
     """The gateway did not answer the commit of the batch `key`, so its state is unknown."""
-
-    code = "commit_unknown"
-    message_is_public = True
-    retriable = True
 
     def __init__(self, *, channel: str, key: str) -> None:
         super().__init__(
@@ -85,53 +106,36 @@ class CommitUnknown(SluicewayError):
         self.channel, self.key = channel, key
 
 
-class ReplayMismatch(SluicewayError):
+class ReplayMismatch(SluicewayError, code="replay_mismatch", public=True):
     """A batch was committed before with a different number of records; nothing was written."""
 
-    code = "replay_mismatch"
-    message_is_public = True
 
-
-class IncompleteBatch(SluicewayError):
+class IncompleteBatch(SluicewayError, code="incomplete_batch", public=True):
     """Parts of a distributed job's batch are missing, so nothing was committed."""
 
-    code = "incomplete_batch"
-    message_is_public = True
 
-
-class CounterpartError(SluicewayError):
+class CounterpartError(SluicewayError, code="counterpart_error", public=True, retriable=True):
     """Endpoints on the other side of the channel did not finish; `endpoints` are their ids."""
-
-    code = "counterpart_error"
-    message_is_public = True
-    retriable = True
 
     def __init__(self, message: str, *, endpoints: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.endpoints = endpoints
 
 
-class WriterFailed(CounterpartError):
+class WriterFailed(CounterpartError, code="writer_failed"):
     """A writer failed without a successor in time; its records were read."""
 
-    code = "writer_failed"
 
-
-class WriterLost(CounterpartError):
+class WriterLost(CounterpartError, code="writer_lost"):
     """A writer stopped sending heartbeats; its known records were read."""
 
-    code = "writer_lost"
 
-
-class GatewayError(SluicewayError):
+class GatewayError(SluicewayError, code="gateway_error", public=True):
     """The gateway refused a call, or failed.
 
     `status` is the HTTP status, or None without a response. `code` is the problem's code, and
     `errors` its list of `{"pointer", "message"}`.
     """
-
-    code = "gateway_error"
-    message_is_public = True
 
     def __init__(
         self,
@@ -149,114 +153,76 @@ class GatewayError(SluicewayError):
         self.retriable = self.retriable if retriable is None else retriable
 
 
-class GatewayUnavailable(GatewayError):
+class GatewayUnavailable(GatewayError, code="gateway_unavailable", retriable=True):
     """The gateway did not respond to any of the retries, or responded with 503."""
 
-    code = "gateway_unavailable"
-    retriable = True
 
-
-class GatewayAccessFailed(GatewayUnavailable):
+class GatewayAccessFailed(GatewayUnavailable, code="gateway_access_failed", retriable=False):
     """The gateway's certificate or protocol does not match; a retry does not help."""
 
-    code = "gateway_access_failed"
-    retriable = False
 
-
-class Unauthenticated(GatewayError):
+class Unauthenticated(GatewayError, code="unauthenticated"):
     """The token is missing or unknown to the gateway."""
 
-    code = "unauthenticated"
 
-
-class Forbidden(GatewayError):
+class Forbidden(GatewayError, code="forbidden"):
     """The token's scopes do not cover the call."""
 
-    code = "forbidden"
 
-
-class ChannelNotFound(GatewayError):
+class ChannelNotFound(GatewayError, code="channel_not_found"):
     """No channel has this name, or the opened channel was deleted."""
 
-    code = "channel_not_found"
 
-
-class ChannelNotReady(GatewayError):
+class ChannelNotReady(GatewayError, code="channel_not_ready", retriable=True):
     """The channel exists, but its topic does not exist yet; the message has the condition."""
 
-    code = "channel_not_ready"
-    retriable = True
 
-
-class Conflict(GatewayError):
+class Conflict(GatewayError, code="conflict"):
     """The state of the channel does not allow the call; `code` is the reason."""
 
-    code = "conflict"
 
-
-class ChannelClosed(Conflict):
+class ChannelClosed(Conflict, code="channel_closed"):
     """The channel was closed: it can still be read, but no longer written."""
 
-    code = "channel_closed"
 
-
-class Fenced(Conflict):
+class Fenced(Conflict, code="fenced"):
     """The endpoint lost its place to another instance, a dismissal or a resize, and must stop."""
 
-    code = "fenced"
 
-
-class StaleGeneration(Conflict):
+class StaleGeneration(Conflict, code="stale_generation"):
     """The group was changed or reset since this endpoint attached; open a new one.
 
     A member of a dynamic group was lost, and continues from the committed positions.
     """
 
-    code = "stale_generation"
 
-
-class InvalidRequest(GatewayError):
+class InvalidRequest(GatewayError, code="invalid_request"):
     """The content of a request is invalid; `errors` has the fields."""
 
-    code = "invalid_request"
 
-
-class IncompatibleGateway(GatewayError):
+class IncompatibleGateway(GatewayError, code="incompatible_gateway"):
     """The response is unknown to this version of the client."""
 
-    code = "incompatible_gateway"
 
-
-class KafkaFailure(SluicewayError):
+class KafkaFailure(SluicewayError, code="kafka_failure", public=True):
     """Kafka refused a request; subclasses name known causes."""
 
-    code = "kafka_failure"
-    message_is_public = True
 
-
-class KafkaUnavailable(KafkaFailure):
+class KafkaUnavailable(KafkaFailure, code="kafka_unavailable", retriable=True):
     """No broker responded in time. Positions are unchanged: repeat the call."""
 
-    code = "kafka_unavailable"
-    retriable = True
 
-
-class KafkaAccessFailed(KafkaUnavailable):
+class KafkaAccessFailed(KafkaUnavailable, code="kafka_access_failed", retriable=False):
     """Brokers refuse the connection: credentials, certificates or protocol; do not retry."""
 
-    code = "kafka_access_failed"
-    retriable = False
 
-
-class DeliveryFailed(KafkaFailure):
+class DeliveryFailed(KafkaFailure, code="delivery_failed"):
     """Kafka did not acknowledge a message.
 
     `partition` is that of the first failure, if known, and `reason` Kafka's error. Of the records
     since the writer was opened, `written_records` were acknowledged, `failed_records` were not.
     After a timeout, a failed message may still be in the topic.
     """
-
-    code = "delivery_failed"
 
     def __init__(
         self, *, partition: int | None, reason: str, written_records: int, failed_records: int
@@ -270,10 +236,8 @@ class DeliveryFailed(KafkaFailure):
         self.written_records, self.failed_records = written_records, failed_records
 
 
-class OffsetOutOfRange(KafkaFailure):
+class OffsetOutOfRange(KafkaFailure, code="offset_out_of_range"):
     """The offset is outside of the partition's range, `begin` to `end`; positions are unchanged."""
-
-    code = "offset_out_of_range"
 
     def __init__(
         self,
@@ -292,22 +256,16 @@ class OffsetOutOfRange(KafkaFailure):
         self.partition, self.offset, self.begin, self.end = partition, offset, begin, end
 
 
-class RecordsLost(KafkaFailure):
+class RecordsLost(KafkaFailure, code="records_lost"):
     """A committed record is missing in Kafka, although retention did not remove it."""
 
-    code = "records_lost"
 
-
-class TopicGone(KafkaFailure):
+class TopicGone(KafkaFailure, code="topic_gone"):
     """The channel's topic was deleted, or replaced by another of the same name."""
 
-    code = "topic_gone"
 
-
-class CorruptMessage(SluicewayError):
+class CorruptMessage(SluicewayError, code="corrupt_message"):
     """The message at `offset` of `partition` cannot be decoded; the position stays before it."""
-
-    code = "corrupt_message"
 
     def __init__(self, *, channel: str, partition: int, offset: int, reason: str) -> None:
         super().__init__(
@@ -325,17 +283,12 @@ class CorruptMessage(SluicewayError):
         )
 
 
-class ValueOutOfRange(SluicewayError):
+class ValueOutOfRange(SluicewayError, code="value_out_of_range", public=True):
     """Python cannot represent a value; `batches()` returns it as an Arrow value."""
 
-    code = "value_out_of_range"
-    message_is_public = True
 
-
-class PortError(SluicewayError):
+class PortError(SluicewayError, code="port_failed"):
     """Some channels of an output port failed; all were tried. `errors` are by channel."""
-
-    code = "port_failed"
 
     def __init__(self, doing: str, *, errors: Mapping[str, SluicewayError], channels: int) -> None:
         failed = f"{doing} failed for {len(errors)} of the {channels} channels of an output port"
@@ -351,21 +304,17 @@ class PortError(SluicewayError):
         return f"{self._failed}: {causes}"
 
 
-class RecordError(SluicewayError):
+class RecordError(SluicewayError, code="record_error"):
     """A record was refused. No record of that write was sent."""
 
-    code = "record_error"
 
-
-class InvalidRecord(RecordError):
+class InvalidRecord(RecordError, code="invalid_record"):
     """The record at `index` of the write does not fit the schema.
 
     `index` counts from 0 within the write; `field` is a dotted path, empty for the whole record.
     `schema_path` and `public_reason` are the path and the reason without values of the record;
     the reason is None if it is not public.
     """
-
-    code = "invalid_record"
 
     def __init__(
         self,
@@ -387,11 +336,8 @@ class InvalidRecord(RecordError):
         return where if self.public_reason is None else f"{where}: {self.public_reason}"
 
 
-class RecordTooLarge(RecordError):
+class RecordTooLarge(RecordError, code="record_too_large", public=True):
     """The record at `index` of the write is larger than the topic's message limit."""
-
-    code = "record_too_large"
-    message_is_public = True
 
     def __init__(self, *, index: int, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
@@ -406,29 +352,22 @@ def _where(index: int, field: str) -> str:
     return f"record {index}, field {field!r}" if field else f"record {index}"
 
 
-class SchemaError(SluicewayError):
+class SchemaError(SluicewayError, code="schema_error"):
     """A schema or its source is unusable; `path` is the field's, empty for the whole schema."""
 
-    code, path = "schema_error", ""
+    path = ""
 
 
-class InvalidSchema(SchemaError):
+class InvalidSchema(SchemaError, code="invalid_schema"):
     """The schema is invalid for a channel; the message has the path and the reason."""
 
-    code = "invalid_schema"
 
-
-class SchemaMismatch(SchemaError):
+class SchemaMismatch(SchemaError, code="schema_mismatch"):
     """The schema does not fit the channel."""
 
-    code = "schema_mismatch"
 
-
-class UnsupportedType(SchemaError):
+class UnsupportedType(SchemaError, code="unsupported_type", public=True):
     """The field at `path` has a type that channels do not support."""
-
-    code = "unsupported_type"
-    message_is_public = True
 
     def __init__(self, *, path: str, type_name: str, hint: str = "") -> None:
         where = f"the field {path!r}" if path else "the schema"

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from sluiceway.channel import Channel
-from sluiceway.endpoint.handle import ClosesOnExit
+from sluiceway.endpoint.channel_endpoint import ClosesOnExit
 from sluiceway.errors import ChannelNotFound, Conflict
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.auth import Token
@@ -67,7 +67,7 @@ class Gateway(ClosesOnExit):
         schema: object = None,
         *,
         partitions: int | None = None,
-        format: str | None = None,  # noqa: A002 - the API's name
+        format: str | None = None,
         compatibility: str | None = None,
         topic: str | None = None,
         pinned: bool | None = None,
@@ -204,10 +204,7 @@ class Gateway(ClosesOnExit):
         return self._control.channel(name)
 
     def _warn_of_differences(
-        self,
-        resource: ChannelResource,
-        given: Mapping[str, Any],
-        labels: Mapping[str, str] | None,
+        self, resource: ChannelResource, given: Mapping[str, Any], labels: Mapping[str, str] | None
     ) -> None:
         wanted = {**given, **({} if labels is None else {"labels": dict(labels)})}
         for field, value in wanted.items():
@@ -220,11 +217,7 @@ class Gateway(ClosesOnExit):
                 )
 
 
-def _can_create(
-    schema: Schema | None,
-    format: str | None,  # noqa: A002
-    topic: str | None,
-) -> bool:
+def _can_create(schema: Schema | None, format: str | None, topic: str | None) -> bool:
     """Whether a channel can be created; an adopted topic may bring its own schemas."""
     return schema is not None or topic is not None or format == "bytes"
 

@@ -1,11 +1,13 @@
-"""Tracing: spans of OpenTelemetry, and the W3C trace context of requests.
+"""Tracing: spans of OpenTelemetry, the W3C trace context of requests, and request ids.
 
 Without OpenTelemetry's API there are no spans, and TRACEPARENT gives the context.
 """
 
+import itertools
 import logging
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import entry_points
@@ -29,6 +31,7 @@ __all__ = [
     "child_span",
     "configure",
     "continued",
+    "request_ids",
     "span",
 ]
 
@@ -213,3 +216,13 @@ def _exporters() -> Sequence[str]:
     named = (each.strip() for each in (variable("OTEL_TRACES_EXPORTER") or default).split(","))
     otlp = f"otlp_proto_{protocol.partition('/')[0]}"
     return [otlp if each == "otlp" else each for each in named if each not in ("", "none")]
+
+
+def request_ids() -> Iterator[str]:
+    """Return an endless iterator of unique ids for `X-Request-Id`: 32 hexadecimal digits.
+
+    Threads may share it. A forked child must create its own, or it repeats its parent's ids.
+    """
+    # Random numbers are read once, not per id: in profiles of requests a read took 50 to 140 µs. An
+    # id must be unique, but may be predictable.
+    return map((secrets.token_hex(8) + "{:016x}").format, itertools.count(1))

@@ -37,7 +37,7 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
 from sluiceway_gateway.ledger import routes as ledger_routes
 from sluiceway_gateway.ledger.reading import LedgerReads
-from sluiceway_gateway.ledger.repairs import Repairs
+from sluiceway_gateway.ledger.repair_service import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
@@ -53,7 +53,7 @@ from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status import routes as status_routes
-from sluiceway_gateway.status.feed import StatusFeed
+from sluiceway_gateway.status.event_feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
 from sluiceway_gateway.ui import routes as ui_routes
 

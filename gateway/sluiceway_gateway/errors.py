@@ -113,7 +113,7 @@ class Unavailable(
 
 
 class DatabaseUnavailable(Unavailable, code="database_unavailable", title="The database is away"):
-    """The database is locked, unreachable, full or not migrated."""
+    """The database is locked, unreachable, full, not migrated, or refuses access."""
 
 
 class KafkaUnavailable(Unavailable, code="kafka_unavailable", title="Kafka is not available"):

@@ -1,4 +1,4 @@
-"""Structured logs: one event per line, as JSON or coloured text."""
+"""Structured logs: one event per line, as JSON, or as text, coloured in terminals."""
 
 import logging
 import sys
@@ -14,13 +14,14 @@ __all__ = ["configure_logs"]
 def configure_logs(
     *,
     level: Literal["debug", "info", "warning", "error"],
-    format: Literal["json", "console"],  # noqa: A002 - the setting's own name
+    format: Literal["json", "console"],
     stream: TextIO | None = None,
 ) -> None:
     """Send all log records, including those of libraries, to `stream` (by default stderr).
 
     For entry points of processes. A later call replaces an earlier one.
     """
+    stream = sys.stderr if stream is None else stream
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         add_trace_ids,
@@ -31,14 +32,13 @@ def configure_logs(
     ]
     renderers: list[structlog.typing.Processor]
     if format == "json":
-        renderers = [
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ]
+        renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
         # Plain tracebacks, because the values of variables may be secrets.
         renderers = [
-            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
         ]
     structlog.configure(
         processors=[
@@ -50,7 +50,7 @@ def configure_logs(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

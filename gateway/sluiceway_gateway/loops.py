@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.db.leases import Lease, acquire, current, release
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
@@ -103,7 +104,7 @@ class Leader:
             with self._database.write() as tx:
                 release(tx, lease)
         except DatabaseUnavailable as error:
-            _log.warning("lease not released, it will expire", lease=self._name, reason=str(error))
+            _log.warning("lease not released, it will expire", lease=self._name, **reason_of(error))
 
     def _leads(self) -> bool:
         now_s = self._monotonic()
@@ -241,7 +242,7 @@ class Loop:
             return
         self._failures += 1
         self._reason = type(error).__name__
-        fields = {"loop": self.name, "failures": self._failures, "reason": str(error)}
+        fields = {"loop": self.name, "failures": self._failures, **reason_of(error)}
         if not isinstance(error, SluicewayGatewayError):
             _log.error("pass failed", **fields, exc_info=error)
         elif self._failures >= _FAILING:

@@ -33,6 +33,12 @@ CLIENTS = (
 """Variables of the client, which may be in the same environment."""
 _TOKEN_KEY_LENGTH = 32
 _LISTENER = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+# As librdkafka parses them; it skips other addresses in silence.
+_SERVER = re.compile(
+    r"(?:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?"
+    r"(?:\[[^][\s/,]+\]|[^][\s/,:]+|[0-9a-fA-F]*(?::[0-9a-fA-F.]*){2,})(?::(?P<port>[0-9]{1,5}))?",
+    re.IGNORECASE,
+)
 
 
 class Settings(BaseSettings):
@@ -136,10 +142,25 @@ class Settings(BaseSettings):
     def _json_object(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
+        expected = 'expected a JSON object like {"security.protocol": "SSL"}'
         try:
-            return json.loads(value)
+            found = json.loads(value)
         except ValueError:
-            raise ValueError('expected a JSON object like {"security.protocol": "SSL"}') from None
+            raise ValueError(expected) from None
+        if not isinstance(found, dict):
+            raise ValueError(expected)  # noqa: TRY004 - what pydantic expects of a validator
+        for name, given in found.items():
+            nested = given if isinstance(given, dict) else {name: given}
+            if wrong := next((k for k, v in nested.items() if not isinstance(v, str)), None):
+                raise ValueError(f"the value of {wrong!r} is not text; put it in quotes")
+        return found
+
+    @field_validator("kafka_bootstrap_servers", "kafka_advertised_servers")
+    @classmethod
+    def _addresses(cls, value: str | None) -> str | None:
+        if value is not None:
+            _check_servers(value)
+        return value
 
     @field_validator("kafka_client_properties")
     @classmethod
@@ -164,8 +185,10 @@ class Settings(BaseSettings):
                     f"the listener {name!r} needs a name of 1 to 100 letters, digits, '.', '_', '-'"
                 )
             properties = _properties(given)
-            if not properties.get("bootstrap.servers"):
+            servers = properties.get("bootstrap.servers")
+            if not servers:
                 raise ValueError(f"the listener {name!r} has no bootstrap.servers")
+            _check_servers(servers)
             refuse_unlisted(properties, CONNECTION)
         return value
 
@@ -175,17 +198,17 @@ class Settings(BaseSettings):
         default = self.kafka_default_listener
         if names and self.kafka_advertised_servers is not None:
             raise ValueError(
-                "kafka_advertised_servers and kafka_listeners are both set: move the address to "
-                "kafka_listeners"
+                f"{PREFIX}KAFKA_ADVERTISED_SERVERS and {PREFIX}KAFKA_LISTENERS are both set: move "
+                f"the address to {PREFIX}KAFKA_LISTENERS"
             )
         if len(names) > 1 and default is None:
             raise ValueError(
-                "kafka_default_listener is required with several kafka_listeners; set it to one of "
-                f"{', '.join(sorted(names))}"
+                f"{PREFIX}KAFKA_DEFAULT_LISTENER is required with several listeners; set it to one "
+                f"of {', '.join(sorted(names))}"
             )
         if default is not None and default not in names:
             raise ValueError(
-                f"kafka_default_listener is {default!r}, but kafka_listeners has "
+                f"{PREFIX}KAFKA_DEFAULT_LISTENER is {default!r}, but {PREFIX}KAFKA_LISTENERS has "
                 f"{', '.join(sorted(names)) or 'none'}"
             )
         return self
@@ -193,7 +216,9 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
-            raise ValueError("tls_certificate_file and tls_key_file must be set together")
+            raise ValueError(
+                f"{PREFIX}TLS_CERTIFICATE_FILE and {PREFIX}TLS_KEY_FILE must be set together"
+            )
         return self
 
     @property
@@ -255,17 +280,37 @@ def _properties(listener: str | dict[str, str]) -> dict[str, str]:
     return {"bootstrap.servers": listener} if isinstance(listener, str) else listener
 
 
+def _check_servers(servers: str) -> None:
+    """Raise ValueError unless these are Kafka's addresses, separated by commas."""
+    addresses = [each.strip() for each in servers.split(",")]
+    for each in filter(None, addresses) if any(addresses) else addresses:
+        found = _SERVER.fullmatch(each)
+        if found is None or not 0 < int(found["port"] or 9092) <= 65535:
+            raise ValueError(
+                f"{each!r} is not an address of Kafka; give HOST:PORT, several of them separated "
+                "by commas"
+            )
+
+
 def _variable(*location: int | str) -> str:
     return f"{PREFIX}{str(location[0]).upper()}: " if location else ""
 
 
-def _refuse_typos() -> None:
-    """Raise InvalidSettings for misspelt variables of the gateway or the client."""
+def unknown_variables() -> list[str]:
+    """Return the variables that are named like settings, but are none of gateway or client."""
+    known = set(_known_variables())
+    return [each for each in sorted(os.environ) if each.startswith(PREFIX) and each not in known]
+
+
+def _known_variables() -> list[str]:
     known = [PREFIX + name.upper() for name in Settings.model_fields]
     known += [f"{PREFIX}{name.upper()}_FILE" for name in SECRETS]
-    known += [PREFIX + name for name in CLIENTS]
-    for variable in sorted(os.environ):
-        if variable.startswith(PREFIX) and variable not in known:
-            near = get_close_matches(variable, known, n=1, cutoff=0.9)
-            if near:
-                raise InvalidSettings(f"{variable} is not a setting; did you mean {near[0]}?")
+    return [*known, *(PREFIX + name for name in CLIENTS)]
+
+
+def _refuse_typos() -> None:
+    """Raise InvalidSettings for misspelt variables of the gateway or the client."""
+    for variable in unknown_variables():
+        near = get_close_matches(variable, _known_variables(), n=1, cutoff=0.9)
+        if near:
+            raise InvalidSettings(f"{variable} is not a setting; did you mean {near[0]}?")

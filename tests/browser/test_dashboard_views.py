@@ -295,7 +295,7 @@ def proxy(
             self.end_headers()
             self.wfile.write(response.content)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

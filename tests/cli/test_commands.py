@@ -1,5 +1,7 @@
+import json
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,9 +9,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import structlog
 
-from processes import Sluiceway
+from databases import Databases
+from processes import Sluiceway, restored_logging
 from sluiceway_gateway.cli.entry import COMMANDS
+from sluiceway_gateway.db import engine
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - refused
 TOKEN_KEY = "0123456789abcdef" * 2
@@ -209,3 +214,58 @@ def test_an_invalid_token_request_is_explained(
 def test_a_token_needs_a_key(sluiceway: Sluiceway, database_url: str) -> None:
     run = sluiceway("token", "create", "me", "--scope", "admin", database_url=database_url)
     run.failed("SLUICEWAY_TOKEN_KEY")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://a/b?sslmod=require", 'invalid connection option "sslmod"'),
+        ("postgresql://a/b?connect_timeout=soon", "connect_timeout: 'soon'"),
+        ("sqlite:///a.db?mode=ro", "SQLite takes none"),
+    ],
+)
+def test_a_wrong_parameter_of_a_database_url_is_named(
+    sluiceway: Sluiceway, url: str, words: str
+) -> None:
+    sluiceway("migrate", database_url=url).failed("SLUICEWAY_DATABASE_URL has", words)
+
+
+def test_a_database_that_cannot_be_written_is_reported_with_the_cause(
+    sluiceway: Sluiceway, sqlite: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, prepare = sqlite.migrated(), engine._prepare
+
+    def prepared(connection: sqlite3.Connection, record: object) -> None:
+        prepare(connection, record)
+        # Tests may run as root, for whom no file is read-only.
+        connection.execute("PRAGMA query_only = ON")
+
+    monkeypatch.setattr(engine, "_prepare", prepared)
+    run = sluiceway(
+        "token", "create", "me", "--scope", "admin", database_url=url, token_key=TOKEN_KEY
+    )
+    run.failed("attempt to write a readonly database")
+
+
+def test_a_silent_database_leaves_standard_output_to_the_token(sluiceway: Sluiceway) -> None:
+    with socket.socket() as silent, restored_logging():
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        # As in a process of its own.
+        structlog.reset_defaults()
+        run = sluiceway(
+            *("token", "create", "me", "--scope", "admin"),
+            database_url=f"postgresql://me@{address}/flights?connect_timeout=2",
+            token_key=TOKEN_KEY,
+        )
+    assert (run.status, run.out) == (1, "")
+    assert "accepts no connection in time" in run.err
+
+
+def test_serve_warns_of_variables_that_it_ignores(
+    sluiceway: Sluiceway, empty_database_url: str
+) -> None:
+    run = sluiceway("serve", database_url=empty_database_url, db_url="x")
+    warning = json.loads(run.err.splitlines()[0])
+    assert (warning["level"], warning["variables"]) == ("warning", ["SLUICEWAY_DB_URL"])

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import make_url, text
 
@@ -84,3 +85,30 @@ def test_a_database_with_another_encoding_than_utf8_is_refused(
         sluiceway(command, database_url=url).failed(
             f"encoding is {encoding}", "needs UTF8", "CREATE DATABASE", "ENCODING 'UTF8'"
         )
+
+
+def test_a_database_with_tables_of_another_program_is_refused(
+    sluiceway: Sluiceway, empty_database_url: str
+) -> None:
+    database = Database(empty_database_url)
+    with database.write() as tx:
+        tx.execute(text("CREATE TABLE channels (x INTEGER)"))
+    database.close()
+    run = sluiceway("migrate", database_url=empty_database_url)
+    run.failed("tables of another program (channels)", "SLUICEWAY_DATABASE_URL")
+
+
+def test_a_user_without_privileges_gets_the_reason(
+    sluiceway: Sluiceway, postgres: Postgres
+) -> None:
+    empty, migrated = postgres.empty(), postgres.migrated()
+    with psycopg.connect(empty.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE ROLE stranger LOGIN")
+    try:
+        for command, url in (("migrate", empty), ("serve", migrated)):
+            own = make_url(url).set(username="stranger").render_as_string(False)
+            run = sluiceway(command, database_url=own)
+            run.failed("refuses access", "Cause: permission denied for ")
+    finally:
+        with psycopg.connect(empty.replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute("DROP ROLE stranger")

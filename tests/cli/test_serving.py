@@ -9,16 +9,18 @@ import ssl
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from databases import Databases
-from processes import Process, process
+from processes import Process, Sluiceway, process
 from secured_kafka import Authority
-from sluiceway_gateway.cli.serve import _tuned_interpreter
+from sluiceway_gateway.cli import serve
+from sluiceway_gateway.cli.serve import Certificate, _tuned_interpreter
 
 FILES = 256
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
@@ -76,6 +78,66 @@ def test_a_connection_without_a_tls_handshake_is_closed_early(
             assert time.monotonic() - started_s < 15
 
 
+def _served(context: ssl.SSLContext, authority: Authority) -> str:
+    """Return the common name of the certificate that a server with this context presents."""
+    client = ssl.create_default_context(cafile=str(authority.file))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    serving = context.wrap_bio(to_server, to_client, server_side=True)
+    connecting = client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    for _ in range(3):
+        for side in (connecting, serving):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    peer: Any = connecting.getpeercert()
+    return str(peer["subject"][0][0][1])
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "authority", "Tests")
+    files = tmp_path / "tls.pem", tmp_path / "tls.key"
+
+    def write(name: str) -> None:
+        issued = authority.issue(name)
+        for path, content in zip(files, (issued.pem, issued.key), strict=True):
+            # As a rotated file of a mounted secret: a new one in its place.
+            new = path.with_suffix(".new")
+            new.write_text(content)
+            new.rename(path)
+
+    write("first")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*files)
+    certificate = Certificate(context, *files)
+    certificate.reload()
+    assert _served(context, authority) == "first"
+    write("second")
+    certificate.reload()
+    assert _served(context, authority) == "second"
+    files[1].write_text("not a key")
+    certificate.reload()
+    assert _served(context, authority) == "second"
+    files[0].unlink()
+    certificate.reload()
+    assert _served(context, authority) == "second"
+    write("third")
+    certificate.reload()
+    assert _served(context, authority) == "third"
+
+
+def test_of_two_gateways_that_bound_an_address_the_second_explains_its_end(
+    sluiceway: Sluiceway, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as first:
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        first.bind(("127.0.0.1", 0))
+        port = first.getsockname()[1]
+        # After the second has bound it, too.
+        monkeypatch.setattr(serve, "configure_tracing", lambda _name: first.listen())
+        settings = {each.removeprefix("SLUICEWAY_").lower(): SETTINGS[each] for each in SETTINGS}
+        run = sluiceway("serve", "--port", str(port), database_url=database, **settings)
+    run.failed(f"cannot listen on 127.0.0.1 port {port} (Address already in use)")
+
+
 def test_serve_shortens_the_switch_interval_and_restores_it() -> None:
     before_s, frozen = sys.getswitchinterval(), gc.get_freeze_count()
     with _tuned_interpreter():
@@ -104,7 +166,12 @@ def _wait_for_a_change(url: str, channel: httpx.Response) -> httpx.Response:
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+        signal.SIGTERM,
+    ],
 )
 def test_serve_answers_waiting_requests_before_it_ends(database: str, number: int) -> None:
     # Shutdown waits for calls to Kafka, which does not answer.

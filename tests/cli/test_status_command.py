@@ -143,3 +143,16 @@ def test_numbers_and_durations_are_formatted() -> None:
     assert bounds == ["> 0 s", "> 59 s", "> 1 h 1 min"]
     assert _seconds(None, at_least=False) == "?"
     assert _counts(EndpointCounts(live=3, lost=1, failed=2, finished=4)) == "3, 1 lost, 2 failed"
+
+
+def test_text_of_jobs_does_not_control_the_terminal(sluiceway: Sluiceway, gateway_url: str) -> None:
+    schema = {**SCHEMA, "fields": [{"name": "a", "type": "string"}]}
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel("status-escapes", schema, delivery="exactly_once")
+        with channel.writer() as writer, writer.batch("mon\x1b[31mday"):
+            writer.write([{"a": "\x9b31m\x1b[31m"}])
+    commits = sluiceway("channels", "commits", "status-escapes", url=gateway_url)
+    assert r"mon\u001b[31mday" in commits.out
+    tail = sluiceway("tail", "status-escapes", "--no-follow", url=gateway_url)
+    assert json.loads(tail.out) == {"a": "\x9b31m\x1b[31m"}
+    assert not {"\x1b", "\x9b"} & {*commits.out, *tail.out}

@@ -1,6 +1,7 @@
 """Interrupts, as by Ctrl-C in a notebook: no record is lost without an error."""
 
 import itertools
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,9 +10,10 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 
-from sluiceway.errors import EndpointClosed, OptionError
+from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
 from sluiceway.kafka.accumulator import Messages
 from sluiceway.kafka.consumer import OwnStream
+from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.reader import ChannelReader
 from sluiceway.records.row_buffer import RowBuffer
 from sluiceway.rest.models import Connection
@@ -108,6 +110,23 @@ def test_a_writer_interrupted_between_encoding_and_sending_fails(
         writer.flush()
     with pytest.raises(EndpointClosed, match="this writer failed"):
         writer.write(table)
+    writer.close()
+
+
+def test_a_repeated_flush_raises_the_failure_whose_report_an_interrupt_lost(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The gateway had a larger message limit than the topic.
+    connection = topics.connect("avro", partitions=1, config={"max.message.bytes": "2000"})
+    monkeypatch.setattr(IdempotentProducer, "_on_failure", interrupting(KeyboardInterrupt()))
+    writer = ChannelWriter(connection)
+    noise = random.Random(1).randbytes(4000).hex()  # noqa: S311
+    writer.write({"id": 1, "station": noise, "celsius": 0.0})
+    with pytest.raises(KeyboardInterrupt):
+        writer.flush()
+    with pytest.raises(DeliveryFailed, match="an interrupt lost the delivery report") as raised:
+        writer.flush()
+    assert (raised.value.written_records, raised.value.failed_records) == (0, 1)
     writer.close()
 
 

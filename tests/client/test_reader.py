@@ -25,7 +25,7 @@ def written(topics: Topics) -> Written:
     """Create a channel of `count` readings, in arrow ten per message."""
 
     def write(
-        format: str = "avro",  # noqa: A002
+        format: str = "avro",
         count: int = 100,
         partitions: int = 2,
         **wishes: Any,

@@ -5,7 +5,7 @@ import pytest
 from pydantic import ValidationError
 
 from sluiceway_gateway.errors import InvalidRequest, InvalidSettings
-from sluiceway_gateway.settings import CLIENTS, SECRETS, Settings
+from sluiceway_gateway.settings import CLIENTS, SECRETS, Settings, unknown_variables
 
 KEY = "0123456789" * 4
 OBJECTS = {
@@ -139,12 +139,12 @@ def test_a_missing_secret_file_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         ("KAFKA_CLIENT_PROPERTIES", '{"sasl.pasword": "x"}', "did you mean 'sasl.password'"),
         ("KAFKA_CLIENT_PROPERTIES", '{"ssl.ca.location": "/x"}', "ssl.ca.pem"),
         ("KAFKA_CLIENT_PROPERTIES", '{"bootstrap.servers": "x"}', "KAFKA_ADVERTISED_SERVERS"),
-        ("KAFKA_LISTENERS", '{"a": "x:1", "b": "x:2"}', "kafka_default_listener.*a, b"),
+        ("KAFKA_LISTENERS", '{"a": "x:1", "b": "x:2"}', "KAFKA_DEFAULT_LISTENER.*a, b"),
         ("KAFKA_LISTENERS", '{"a": ""}', "the listener 'a' has no bootstrap.servers"),
         ("KAFKA_LISTENERS", '{"a b": "x:1"}', "the listener 'a b' needs a name"),
         ("KAFKA_LISTENERS", '{"a": {"bootstrap.servers": "x", "acks": "0"}}', "'acks'"),
         ("KAFKA_LISTENERS", '{"a": 1}', "SLUICEWAY_KAFKA_LISTENERS: "),
-        ("KAFKA_DEFAULT_LISTENER", "a", "kafka_listeners has none"),
+        ("KAFKA_DEFAULT_LISTENER", "a", "KAFKA_LISTENERS has none"),
         ("TLS_KEY_FILE", "/x", "set together"),
         ("LEASE_MS", "1", "SLUICEWAY_LEASE_MS: "),
     ],
@@ -169,3 +169,58 @@ def test_listeners_and_one_address_are_mutually_exclusive(monkeypatch: pytest.Mo
     monkeypatch.setenv("SLUICEWAY_KAFKA_ADVERTISED_SERVERS", "x:2")
     with pytest.raises(InvalidSettings, match="both set: move the address to"):
         Settings.load()
+
+
+@pytest.mark.parametrize(
+    "servers", ["kafka", "a:1,b:2", " a:1 , b_c.d:2,", "SASL_SSL://a:1", "[::1]:9092", "::1"]
+)
+def test_kafkas_addresses_have_the_forms_of_librdkafka(
+    monkeypatch: pytest.MonkeyPatch, servers: str
+) -> None:
+    monkeypatch.setenv("SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS", servers)
+    assert Settings.load().kafka_bootstrap_servers == servers
+
+
+@pytest.mark.parametrize(
+    "servers", [" ", ",", "http://a:1", "a:port", "a:0", "a:70000", "a b:1", "a:1/x", "a:1;b:1"]
+)
+def test_addresses_that_librdkafka_would_skip_in_silence_are_refused(
+    monkeypatch: pytest.MonkeyPatch, servers: str
+) -> None:
+    listeners = json.dumps({"out": servers})
+    settings = {
+        "KAFKA_BOOTSTRAP_SERVERS": servers,
+        "KAFKA_ADVERTISED_SERVERS": servers,
+        "KAFKA_LISTENERS": listeners,
+    }
+    for name, value in settings.items():
+        with monkeypatch.context() as patch:
+            patch.setenv(f"SLUICEWAY_{name}", value)
+            with pytest.raises(InvalidSettings, match=f"SLUICEWAY_{name}: .* give HOST:PORT"):
+                Settings.load()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("KAFKA_PROPERTIES", '{"client.id": "b", "socket.timeout.ms": 5000}'),
+        ("KAFKA_CLIENT_PROPERTIES", '{"socket.timeout.ms": null}'),
+        ("KAFKA_LISTENERS", '{"out": {"bootstrap.servers": "a:1", "socket.timeout.ms": true}}'),
+    ],
+)
+def test_a_property_that_is_not_text_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"SLUICEWAY_{name}", value)
+    with pytest.raises(InvalidSettings) as raised:
+        Settings.load()
+    assert str(raised.value) == (
+        f"SLUICEWAY_{name}: the value of 'socket.timeout.ms' is not text; put it in quotes"
+    )
+
+
+def test_variables_that_are_no_settings_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLUICEWAY_DB_URL", "SLUICEWAY_PORT", "SLUICEWAY_URL", "OTHER"):
+        monkeypatch.setenv(name, "1")
+    Settings.load()
+    assert unknown_variables() == ["SLUICEWAY_DB_URL"]

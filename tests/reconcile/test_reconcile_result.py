@@ -12,7 +12,7 @@ from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicR
 from sluiceway_gateway.errors import AccessFailure, AccessProblem
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, ObservedTopic, ObservedTopics, Rejection
-from sluiceway_gateway.provisioning.status import (
+from sluiceway_gateway.provisioning.reconcile_result import (
     compute_status,
     desired_topic,
     unavailable_reason,

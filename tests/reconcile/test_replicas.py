@@ -112,8 +112,8 @@ def test_a_delayed_deletion_does_not_affect_a_newer_channel(rig: Rig, operator: 
     younger = rig.ready()
     assert younger.topic.name != channel.topic.name
     # The delayed replica still has the former row of the deleted channel.
+    from sluiceway_gateway.provisioning.reconcile_result import desired_topic
     from sluiceway_gateway.provisioning.reconciler import apply
-    from sluiceway_gateway.provisioning.status import desired_topic
     from sluiceway_gateway.provisioning.topic import plan
 
     late = desired_topic(replace(channel, phase=Phase.DELETING))

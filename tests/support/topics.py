@@ -69,7 +69,7 @@ class Topics:
 
     def connect(
         self,
-        format: str = "avro",  # noqa: A002
+        format: str = "avro",
         *,
         partitions: int = 3,
         config: Mapping[str, str] | None = None,

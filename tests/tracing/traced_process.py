@@ -19,8 +19,8 @@ from gateways import serving
 from sluiceway import Gateway
 from sluiceway.errors import SluicewayError
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.batching import Batcher
 from sluiceway_gateway.logs import configure_logs
+from sluiceway_gateway.request_batcher import Batcher
 from sluiceway_gateway.settings import Settings
 
 SCHEMA = {"type": "record", "name": "Landing", "fields": [{"name": "carrier", "type": "string"}]}

@@ -65,23 +65,17 @@ __all__ = [
 ]
 
 
-class KafkaException(SluicewayError):
+class KafkaException(SluicewayError, code="broker_error"):
     """Base of the exceptions with pykafka's names."""
 
-    code = "broker_error"
 
-
-class SocketDisconnectedError(KafkaException):
+class SocketDisconnectedError(KafkaException, code="broker_disconnected", retriable=True):
     """The gateway or Kafka does not answer, or the Broker is not connected; connect it again."""
 
-    code = "broker_disconnected"
-    retriable = True
 
-
-class ProtocolClientError(KafkaException):
+class ProtocolClientError(KafkaException, code="broker_refused"):
     """An error code in a response; `ERROR_CODE` is the code."""
 
-    code = "broker_refused"
     ERROR_CODE: ClassVar[int]
 
     def __init_subclass__(cls, error_code: int, *, retriable: bool = False) -> None:

@@ -27,7 +27,7 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import CommitUnknown, Conflict, OptionError, SluicewayError, TopicGone
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import create_client
-from sluiceway.ledger.message_batches import MessageBatches, ReportedOffsets, WriterEndpoint
+from sluiceway.ledger.facade_batches import MessageBatches, ReportedOffsets, WriterEndpoint
 from sluiceway.rest.models import Connection
 
 __all__ = ["ProduceRequests"]
@@ -38,7 +38,7 @@ _COMPRESSIONS = {
     CompressionType.SNAPPY: "snappy",
     CompressionType.LZ4: "lz4",
 }
-_UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 - a public code
+_UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION
 _EXIT_TIMEOUT_S = 5.0
 _GRACE_S = 10.0
 _SLICE_S = 0.25

@@ -202,10 +202,10 @@ class KafkaSource(Source):
         self._consumer.incremental_assign([each.place for each in partitions.values()])
 
     def _take_error(self, partition: FetchedPartition, error: KafkaError, offset: int) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        if error.code() == KafkaError._PARTITION_EOF:
             partition.at_end = offset >= partition.next
             partition.next = max(partition.next, offset)
-        elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._check_range(partition)
         elif not is_unavailable(error):
             partition.refusal = partition_refusal(error, "fetching")

@@ -4,12 +4,4 @@ from sluiceway.codecs.arrow import Envelope, Provenance
 from sluiceway.codecs.base import Codec, Corrupt, Decoded
 from sluiceway.codecs.decoder import Decoder, codec
 
-__all__ = [
-    "Codec",
-    "Corrupt",
-    "Decoded",
-    "Decoder",
-    "Envelope",
-    "Provenance",
-    "codec",
-]
+__all__ = ["Codec", "Corrupt", "Decoded", "Decoder", "Envelope", "Provenance", "codec"]

@@ -27,10 +27,7 @@ from sluiceway.schema.types import Nullable
 
 
 def codec(
-    format: str,  # noqa: A002 - the wire's word
-    schema: Schema,
-    schema_id: int,
-    columns: Collection[str] | None = None,
+    format: str, schema: Schema, schema_id: int, columns: Collection[str] | None = None
 ) -> Codec:
     """Return the codec of a format: "avro", "arrow" or "bytes". Raises OptionError for others.
 
@@ -163,7 +160,7 @@ class Decoder:
 
     def __init__(
         self,
-        format: str,  # noqa: A002 - the wire's word
+        format: str,
         target: Schema,
         schemas: Mapping[int, Schema],
         *,
@@ -291,8 +288,7 @@ class Decoder:
 
 
 def _schema_id_of(
-    format: str,  # noqa: A002 - the wire's word
-    schemas: Mapping[int, Schema],
+    format: str, schemas: Mapping[int, Schema]
 ) -> Callable[[bytes | None], int | None]:
     if format == "bytes":
         # Messages have no id; the channel's schemas differ only in allowing tombstones.
@@ -306,19 +302,14 @@ def _nullable(schema: Schema) -> bool:
 
 
 def decoder_for(
-    connection: Connection,
-    *,
-    target: Schema | None = None,
-    refresh: Callable[[], Connection] | None = None,
+    connection: Connection, *, target: Schema, refresh: Callable[[], Connection] | None
 ) -> Decoder:
     """Return the decoder for a channel's messages, to records of `target`.
 
-    The default target is the connection's schema in use. `refresh` returns a new connection when a
-    message has an unknown schema id; its exceptions pass through `decode`. Without it, messages of
-    unknown ids are not skippable. Raises InvalidSchema, UnsupportedType.
+    `refresh` returns a new connection when a message has an unknown schema id; its exceptions pass
+    through `decode`. Without it, messages of unknown ids are not skippable. Raises InvalidSchema,
+    UnsupportedType.
     """
-    if target is None:
-        target = Schema.parse(connection.schema_definition)
     look_up = None if refresh is None else lambda _: _schemas(refresh())
     return Decoder(connection.format, target, _schemas(connection), look_up=look_up)
 

@@ -18,13 +18,7 @@ from confluent_kafka import (
 
 from sluiceway.confluent.background import Steps, left_s
 from sluiceway.confluent.config import ConsumerSettings
-from sluiceway.confluent.errors import (
-    AUTO_OFFSET_RESET,
-    INVALID_ARG,
-    STATE,
-    error_event,
-    refused,
-)
+from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, error_event, refused
 from sluiceway.confluent.fetcher import MessageFetcher, Partition
 from sluiceway.confluent.members import (
     ChannelMember,

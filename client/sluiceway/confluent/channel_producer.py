@@ -16,7 +16,7 @@ from sluiceway.confluent.config import ProducerSettings, partition_of_key
 from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
 from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, OnDelivery, PendingMessage
 from sluiceway.errors import CommitUnknown, KafkaFailure, SluicewayError, SluicewayTimeout
-from sluiceway.ledger.message_batches import MessageBatches, WriterEndpoint
+from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
 from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["BatchCommits", "ChannelProducer"]
@@ -169,17 +169,12 @@ _COMMIT_EVERY_S: Final = 5.0
 _LEAST_S: Final = 1.0
 
 
-class DeliveryLost(KafkaFailure):
+class DeliveryLost(KafkaFailure, code="delivery_failed"):
     """Messages of an exactly-once channel were not delivered, so their batch was aborted."""
 
-    code = "delivery_failed"
 
-
-class TransactionAborted(SluicewayError):
+class TransactionAborted(SluicewayError, code="transaction_aborted", public=True):
     """The cause of a batch that its producer has aborted; it is never raised."""
-
-    code = "transaction_aborted"
-    message_is_public = True
 
 
 class BatchCommits:

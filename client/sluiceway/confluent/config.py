@@ -299,8 +299,7 @@ def _refuse(given: _Properties) -> None:
         value = given.pop(name, values[0])
         if str(value).lower() not in values:
             raise refused(
-                INVALID_ARG,
-                f"{name} is {value!r}: it is always {values[0]}, {reason}; omit it",
+                INVALID_ARG, f"{name} is {value!r}: it is always {values[0]}, {reason}; omit it"
             )
 
 

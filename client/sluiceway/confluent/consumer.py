@@ -289,10 +289,7 @@ class Consumer:
         return topic_partitions({each: found.get(each, unknown) for each in requested})
 
     def get_watermark_offsets(
-        self,
-        partition: TopicPartition,
-        timeout: float = -1,
-        cached: bool = False,
+        self, partition: TopicPartition, timeout: float = -1, cached: bool = False
     ) -> tuple[int, int] | None:
         """Return the first offset of the partition and the one after its last message."""
         deadline_s = time.monotonic() + _seconds(timeout)

@@ -31,19 +31,19 @@ from sluiceway.errors import (
 from sluiceway.rest.models import Connection
 
 # librdkafka's own codes have names with an underscore.
-CONFLICT: Final[int] = KafkaError._CONFLICT  # noqa: SLF001
-INVALID_ARG: Final[int] = KafkaError._INVALID_ARG  # noqa: SLF001
-PARTITION_EOF: Final[int] = KafkaError._PARTITION_EOF  # noqa: SLF001
-FENCED: Final[int] = KafkaError._FENCED  # noqa: SLF001
-NO_OFFSET: Final[int] = KafkaError._NO_OFFSET  # noqa: SLF001
-STATE: Final[int] = KafkaError._STATE  # noqa: SLF001
-UNKNOWN_PARTITION: Final[int] = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
-FAIL: Final[int] = KafkaError._FAIL  # noqa: SLF001
-TIMED_OUT: Final[int] = KafkaError._TIMED_OUT  # noqa: SLF001
-MSG_TIMED_OUT: Final[int] = KafkaError._MSG_TIMED_OUT  # noqa: SLF001
-QUEUE_FULL: Final[int] = KafkaError._QUEUE_FULL  # noqa: SLF001
-PURGE_QUEUE: Final[int] = KafkaError._PURGE_QUEUE  # noqa: SLF001
-AUTO_OFFSET_RESET: Final[int] = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+CONFLICT: Final[int] = KafkaError._CONFLICT
+INVALID_ARG: Final[int] = KafkaError._INVALID_ARG
+PARTITION_EOF: Final[int] = KafkaError._PARTITION_EOF
+FENCED: Final[int] = KafkaError._FENCED
+NO_OFFSET: Final[int] = KafkaError._NO_OFFSET
+STATE: Final[int] = KafkaError._STATE
+UNKNOWN_PARTITION: Final[int] = KafkaError._UNKNOWN_PARTITION
+FAIL: Final[int] = KafkaError._FAIL
+TIMED_OUT: Final[int] = KafkaError._TIMED_OUT
+MSG_TIMED_OUT: Final[int] = KafkaError._MSG_TIMED_OUT
+QUEUE_FULL: Final[int] = KafkaError._QUEUE_FULL
+PURGE_QUEUE: Final[int] = KafkaError._PURGE_QUEUE
+AUTO_OFFSET_RESET: Final[int] = KafkaError._AUTO_OFFSET_RESET
 
 _BY_CODE: Final = {
     "goes_back": KafkaError.INVALID_REQUEST,
@@ -56,8 +56,8 @@ _BY_CODE: Final = {
     "topic_changed": KafkaError.UNKNOWN_TOPIC_ID,
 }
 _BY_CLASS: Final[tuple[tuple[type[SluicewayError], int], ...]] = (
-    (GatewayUnavailable, KafkaError._TRANSPORT),  # noqa: SLF001
-    (Unauthenticated, KafkaError._AUTHENTICATION),  # noqa: SLF001
+    (GatewayUnavailable, KafkaError._TRANSPORT),
+    (Unauthenticated, KafkaError._AUTHENTICATION),
     (Forbidden, KafkaError.TOPIC_AUTHORIZATION_FAILED),
     (ChannelNotFound, KafkaError.UNKNOWN_TOPIC_OR_PART),
     (ChannelNotReady, KafkaError.LEADER_NOT_AVAILABLE),
@@ -70,7 +70,7 @@ _BY_CLASS: Final[tuple[tuple[type[SluicewayError], int], ...]] = (
     (EndpointClosed, KafkaError.UNKNOWN_MEMBER_ID),
     (OffsetOutOfRange, KafkaError.OFFSET_OUT_OF_RANGE),
     (TopicGone, KafkaError.UNKNOWN_TOPIC_OR_PART),
-    (KafkaUnavailable, KafkaError._ALL_BROKERS_DOWN),  # noqa: SLF001
+    (KafkaUnavailable, KafkaError._ALL_BROKERS_DOWN),
     (SluicewayTimeout, TIMED_OUT),
     (GatewayError, KafkaError.UNKNOWN),
 )

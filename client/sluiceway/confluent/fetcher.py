@@ -23,7 +23,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from sluiceway.confluent.committed import CommittedMessages
+from sluiceway.confluent.committed_messages import CommittedMessages
 from sluiceway.confluent.errors import (
     UNKNOWN_PARTITION,
     kafka_exceptions,
@@ -55,12 +55,7 @@ class MessageFetcher:
     """
 
     def __init__(
-        self,
-        config: MaskedProperties,
-        callbacks: Mapping[str, Any],
-        *,
-        reset: str,
-        eof: bool,
+        self, config: MaskedProperties, callbacks: Mapping[str, Any], *, reset: str, eof: bool
     ) -> None:
         self._config = config
         self._own = {**callbacks, "auto.offset.reset": reset, "enable.partition.eof": eof}

@@ -165,9 +165,7 @@ class SubscribedConsumer(ChannelMember):
             raise
 
     def commit_with(
-        self,
-        positions: Mapping[int, Position],
-        send: Callable[[PositionAdvance | None], None],
+        self, positions: Mapping[int, Position], send: Callable[[PositionAdvance | None], None]
     ) -> None:
         """Commit positions by the caller's `send`, for transactions."""
         self._commits.commit_with(send, dict, positions)

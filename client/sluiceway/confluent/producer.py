@@ -219,12 +219,7 @@ class Producer:
         """Drop the transaction's messages and offsets. Raises KafkaException."""
         self._require_transactions().abort(_limit_s(timeout))
 
-    def purge(
-        self,
-        in_queue: bool = True,
-        in_flight: bool = True,
-        blocking: bool = True,
-    ) -> None:
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Drop messages that are not delivered yet; `on_delivery` gets them as failures."""
         self._require_open()
         self._deliveries.purge(in_queue=in_queue, in_flight=in_flight, blocking=blocking)

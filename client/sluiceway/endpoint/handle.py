@@ -1,17 +1,17 @@
-"""Attached endpoints: attach, heartbeats, detach; and the base class of readers and writers."""
+"""Attached endpoints: attach, report by heartbeats, detach."""
 
 import logging
 import threading
 import time
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
-from sluiceway.endpoint.metrics import EndpointMetrics
 from sluiceway.errors import (
     ChannelNotFound,
     ChannelNotReady,
@@ -19,7 +19,6 @@ from sluiceway.errors import (
     EndpointClosed,
     Fenced,
     GatewayError,
-    OptionError,
     SluicewayError,
     SluicewayTimeout,
     cause_of,
@@ -30,18 +29,20 @@ from sluiceway.rest.endpoint_models import (
     Endpoint,
     HeartbeatResult,
     Membership,
+    Position,
     Role,
     checked_payload,
 )
 from sluiceway.rest.transport import Backoff, check_seconds
 from sluiceway.tracing import channel_span
 
-__all__ = ["ChannelEndpoint", "ClosesOnExit", "EndpointHandle", "StatusCallback"]
-
+__all__ = ["EndpointHandle", "EndpointMetrics", "StatusCallback"]
 
 LOGGER = logging.getLogger("sluiceway.endpoint.handle")
 
 StatusCallback = Callable[[tuple[Endpoint, ...]], object]
+Progress = Callable[[], tuple[int, Mapping[int, Position]]]
+"""Returns the number of records that a reader has returned, and its positions."""
 
 _GONE = frozenset({"channel_not_found", "endpoint_not_found", "uid_mismatch"})
 _MAX_CAUSE_CHARACTERS = 1000
@@ -331,7 +332,7 @@ class EndpointHandle:
             "state": state,
             "cause": cause and cause[:_MAX_CAUSE_CHARACTERS],
             "ends": None if ends is None else {str(p): end for p, end in ends.items()},
-            **self.metrics.final_fields(self.attached.takes),
+            **self.metrics.heartbeat_fields(self.attached.takes, final=True),
         }
         self.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
 
@@ -361,72 +362,86 @@ class EndpointHandle:
         self.session.unregister(self)
 
 
-class ClosesOnExit(ABC):
-    """A context manager: leaving the block closes, leaving it by an exception aborts."""
+class EndpointMetrics:
+    """The records, cycle times and positions that heartbeats report for an endpoint.
 
-    @abstractmethod
-    def close(self) -> None:
-        """Release everything. May be repeated."""
+    A cycle is the time between two calls that read or write; averages are over the last `cycles`,
+    and `kind` is part of their names, which are those of pypz. The heartbeat thread reads `records`
+    and `positions`, so they are replaced, never changed.
+    """
 
-    def abort(self, error: BaseException) -> None:
-        """Release everything after a failure; `error` is its reported cause."""
-        del error
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abort(error)
-
-
-class ChannelEndpoint(ClosesOnExit):
-    """Base class of writers and readers, which may be attached as endpoints."""
-
-    def __init__(self, handle: EndpointHandle | None) -> None:
-        self._handle = handle
+    def __init__(
+        self, role: Role, *, cycles: int = 10, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        reads = role == "reader"
+        self.kind = "Read" if reads else "Output"
+        self.records = 0
+        self.positions: Mapping[int, Position] | None = None
+        self._count_name = "receivedRecordCount" if reads else "sentRecordCount"
+        self._monotonic = monotonic
+        # Time and total records at the end of each cycle; the first one starts the first cycle.
+        self._marks: deque[tuple[float, int]] = deque(maxlen=cycles + 1)
+        self._progress: weakref.ref[Progress] | None = None
+        # The positions known to the gateway, and those of the heartbeat in flight.
+        self._delivered: Mapping[int, Position] | None = None
+        self._in_flight: Mapping[int, Position] | None = None
 
     @property
-    def endpoint_id(self) -> str | None:
-        """The endpoint's id, 32 hexadecimal digits; None if it is not attached."""
-        return None if self._handle is None else self._handle.id
+    def elapsed_s(self) -> float:
+        """The time since the current cycle began; 0 before the first one."""
+        marks = list(self._marks)
+        return self._monotonic() - marks[-1][0] if marks else 0.0
 
-    @property
-    def handle(self) -> EndpointHandle:
-        """The endpoint's handle, for libraries on top of readers and writers.
+    def record_cycle(self, records: int) -> None:
+        """Begin a cycle: count a call that reads or writes; `records` is the total before it."""
+        self._marks.append((self._monotonic(), records))
+        self.records = records
 
-        Raises OptionError if it is not attached.
+    def observe(self, progress: Progress) -> None:
+        """Take records and positions from `progress`, a method called in the heartbeat thread.
+
+        The reference to its object is weak, so an abandoned reader can be garbage-collected.
         """
-        if self._handle is None:
-            raise OptionError(
-                "this reader or writer is not attached to its channel, so it has no status: give "
-                "it a group"
-            )
-        return self._handle
+        self._progress = weakref.WeakMethod(progress)
 
-    @property
-    def payload(self) -> Mapping[str, Any] | None:
-        """The payload that its counterparts see: a JSON object up to 4 KiB, or None."""
-        return self.handle.payload
+    def heartbeat_fields(self, accepted: Collection[str], *, final: bool = False) -> dict[str, Any]:
+        """Return the fields of the next heartbeat, or of the detach request if `final`.
 
-    @payload.setter
-    def payload(self, payload: Mapping[str, Any] | None) -> None:
-        self.handle.payload = payload
-
-    @property
-    def finish_requested(self) -> bool:
-        """Whether the channel is closing or being deleted, as of the last heartbeat.
-
-        Then a writer should finish, and no further writer attaches.
+        A heartbeat has positions only if the gateway lacks them. `accepted` has the optional fields
+        that the gateway accepts.
         """
-        return self._handle is not None and self._handle.finish_requested
+        progress = None if self._progress is None else self._progress()
+        if progress is not None:
+            self.records, self.positions = progress()
+        if not final:
+            self._in_flight = self.positions
+        fields: dict[str, Any] = {"counters": self.counters()}
+        changed = final or self.positions != self._delivered
+        if changed and self.positions is not None and "positions" in accepted:
+            current = self.positions.items()
+            fields["positions"] = {str(p): [at.offset, at.records] for p, at in current}
+        return fields
 
-    def on_status(self, callback: StatusCallback) -> None:
-        """Call `callback` with the counterparts, a tuple of Endpoint: now and after each change.
+    def mark_delivered(self) -> None:
+        """Record that the gateway has received the last heartbeat."""
+        self._delivered = self._in_flight
 
-        It runs in the heartbeat thread, which it should not block; exceptions are logged.
-        """
-        self.handle.subscribe(callback)
+    def counters(self) -> dict[str, float]:
+        """Return the counters by pypz's names."""
+        return {"records": self.records, self._count_name: self.records, **self.averages()}
+
+    def averages(self) -> dict[str, float]:
+        """Return the averages by pypz's names; without a finished cycle there are none."""
+        marks = list(self._marks)
+        cycles = len(marks) - 1
+        if cycles < 1:
+            return {}
+        elapsed_ms = 1000 * (marks[-1][0] - marks[0][0])
+        records = max(0, marks[-1][1] - marks[0][1])
+        found = {
+            f"averageTimePer{self.kind}CycleMs": round(elapsed_ms / cycles, 3),
+            f"averageRecordPer{self.kind}Cycle": round(records / cycles, 3),
+        }
+        if records:
+            found[f"averageTimePer{self.kind}RecordMs"] = round(elapsed_ms / records, 6)
+        return found

@@ -11,7 +11,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import KafkaUnavailable, SluicewayError
 from sluiceway.kafka.config import consumer_config
-from sluiceway.kafka.errors import create_client, is_gone, is_unavailable, translate_error
+from sluiceway.kafka.errors import (
+    create_client,
+    is_gone,
+    is_unavailable,
+    run_callbacks,
+    translate_error,
+)
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
 from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
@@ -143,9 +149,9 @@ class MessageStream(PartitionStream):
             error = event.error()
             if error is None:
                 continue
-            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            if error.code() == KafkaError._PARTITION_EOF:
                 ends[event.partition()] = event.offset()
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 out_of_range = event.partition()
             elif not is_unavailable(error) and not is_gone(error):
                 # librdkafka retries the others by itself; the idle timeout diagnoses them.
@@ -201,7 +207,7 @@ class MessageStream(PartitionStream):
 
     def _call(self, call: Any, *arguments: Any, **named: Any) -> Any:
         try:
-            return call(*arguments, **named)
+            return run_callbacks(call, *arguments, **named)
         except KafkaException as error:
             raise self._failure(error.args[0]) from error
 

@@ -217,12 +217,7 @@ def _is_kafka(response: bytes | None) -> bool:
     return bool(_RESPONSE.unpack(response)[1] == _CORRELATION_ID)
 
 
-_REFUSED = frozenset(
-    {
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - librdkafka's own codes have such names
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-    }
-)
+_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 _SOURCES = (
     "Kafka properties come from the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES and this process's "
     "SLUICEWAY_KAFKA_CREDENTIALS, which takes precedence"
@@ -244,7 +239,7 @@ class ConnectionErrors:
 
     def on_error(self, error: KafkaError) -> None:
         """Record an error of librdkafka."""
-        if error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._down = True
         else:
             self._last = error

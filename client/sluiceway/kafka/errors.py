@@ -32,8 +32,8 @@ _GONE = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.UNKNOWN_TOPIC_ID,
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 - librdkafka's own codes have such names
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
     }
 )
 _UNAVAILABLE = frozenset(
@@ -67,22 +67,22 @@ _UNAVAILABLE = frozenset(
         KafkaError.UNSTABLE_OFFSET_COMMIT,
         # librdkafka's local codes for temporary errors: connections, brokers, missing metadata. The
         # diagnosis recognizes refused access among them.
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._AUTHENTICATION,  # noqa: SLF001
-        KafkaError._DESTROY_BROKER,  # noqa: SLF001
-        KafkaError._INTR,  # noqa: SLF001
-        KafkaError._ISR_INSUFF,  # noqa: SLF001
-        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
-        KafkaError._NODE_UPDATE,  # noqa: SLF001
-        KafkaError._RESOLVE,  # noqa: SLF001
-        KafkaError._RETRY,  # noqa: SLF001
-        KafkaError._SSL,  # noqa: SLF001
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._UNKNOWN_BROKER,  # noqa: SLF001
-        KafkaError._WAIT_CACHE,  # noqa: SLF001
-        KafkaError._WAIT_COORD,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._AUTHENTICATION,
+        KafkaError._DESTROY_BROKER,
+        KafkaError._INTR,
+        KafkaError._ISR_INSUFF,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._NODE_UPDATE,
+        KafkaError._RESOLVE,
+        KafkaError._RETRY,
+        KafkaError._SSL,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._UNKNOWN_BROKER,
+        KafkaError._WAIT_CACHE,
+        KafkaError._WAIT_COORD,
     }
 )
 
@@ -98,6 +98,18 @@ def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
             "source: the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES, this process's "
             "SLUICEWAY_KAFKA_CREDENTIALS, or the arguments of the call"
         ) from error
+
+
+def run_callbacks(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Return the result of a call of librdkafka's that runs callbacks in this thread.
+
+    A signal handler that raises within a callback interrupts it, and librdkafka's binding replaces
+    the exception by a SystemError. Raises KeyboardInterrupt instead, the usual exception.
+    """
+    try:
+        return call(*arguments, **named)
+    except SystemError as error:
+        raise KeyboardInterrupt from error
 
 
 def is_unavailable(error: KafkaError) -> bool:

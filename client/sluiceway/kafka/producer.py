@@ -1,5 +1,6 @@
 """Idempotent producer with a delivery report for every message."""
 
+import functools
 import itertools
 import operator
 import time
@@ -13,7 +14,7 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.accumulator import Messages
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.errors import create_client, translate_error
+from sluiceway.kafka.errors import create_client, run_callbacks, translate_error
 
 __all__ = ["IdempotentProducer", "OnDelivery"]
 
@@ -67,7 +68,10 @@ class IdempotentProducer:
         self._accepted_records = 0
         self._partitions = partitions
         self._touched: set[int] = set()
-        reports: dict[str, object] = {"on_delivery": self._on_failure}
+        # A signal handler may raise before the first line of a callback in Python, and librdkafka
+        # does not repeat a report. This cache keeps nothing, and counts the calls in C.
+        self._failures = functools.lru_cache(maxsize=0)(self._on_failure)
+        reports: dict[str, object] = {"on_delivery": self._failures}
         if reporting is not None:
             reports = {"on_delivery": reporting(self._on_failure)}
             reports["delivery.report.only.error"] = False
@@ -113,7 +117,7 @@ class IdempotentProducer:
         try:
             while operator.length_hint(pending):
                 self._produce(itertools.islice(rest, per_poll))
-                self._producer.poll(0)
+                run_callbacks(self._producer.poll, 0)
                 if self._first_failure is not None:
                     raise self._failed(values[len(values) - operator.length_hint(pending) :])
         except KafkaException as error:
@@ -125,7 +129,7 @@ class IdempotentProducer:
 
     def flush_briefly(self) -> None:
         """Wait a moment for acknowledgements, also while another thread sends."""
-        self._producer.flush(_POLL_S)
+        self._flush()
 
     def flush(self, check: Callable[[], None] = lambda: None) -> None:
         """Return when Kafka has acknowledged everything. Raises DeliveryFailed, EndpointClosed.
@@ -135,10 +139,14 @@ class IdempotentProducer:
         self._fork_guard.check("this writer")
         deadline_s = time.monotonic() + self._timeout_s
         # In short waits, between which an interrupt of the process is handled.
-        while self._producer.flush(_POLL_S) and self._first_failure is None:
+        while self._flush() and self._first_failure is None:
             if time.monotonic() > deadline_s:
-                self._first_failure = (None, KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
+                self._first_failure = (None, KafkaError(KafkaError._TIMED_OUT))
             check()
+        if self._first_failure is None and self._failures.cache_info().misses:
+            interrupted = KafkaError(KafkaError._FAIL, "an interrupt lost the delivery report")
+            self._first_failure = (None, interrupted)
+            self._lost_records.append(self._failures.cache_info().misses)
         if self._first_failure is not None:
             raise self._failed(())
 
@@ -150,9 +158,14 @@ class IdempotentProducer:
         if self._fork_guard.forked:
             return
         if self._first_failure is None:
-            self._first_failure = (None, KafkaError(KafkaError._PURGE_QUEUE))  # noqa: SLF001
+            self._first_failure = (None, KafkaError(KafkaError._PURGE_QUEUE))
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
-        self._producer.flush(_GRACE_S)
+        run_callbacks(self._producer.flush, _GRACE_S)
+
+    def _flush(self) -> int:
+        """Wait a moment for acknowledgements, and return the number of missing ones."""
+        missing: int = run_callbacks(self._producer.flush, _POLL_S)
+        return missing
 
     def _tracked(self, partitions: Iterable[int]) -> Iterable[int]:
         """Return `partitions`, and record those that had no messages before."""
@@ -184,14 +197,14 @@ class IdempotentProducer:
     ) -> None:
         deadline_s = time.monotonic() + self._timeout_s
         while True:
-            self._producer.poll(_POLL_S)
+            run_callbacks(self._producer.poll, _POLL_S)
             if self._first_failure is not None:
                 raise KafkaException(self._first_failure[1])
             try:
                 self._producer.produce(self._topic, value, key, partition)
             except BufferError as error:
                 if time.monotonic() > deadline_s:
-                    cause = KafkaError(KafkaError._TIMED_OUT_QUEUE)  # noqa: SLF001
+                    cause = KafkaError(KafkaError._TIMED_OUT_QUEUE)
                     raise KafkaException(cause) from error
             else:
                 return

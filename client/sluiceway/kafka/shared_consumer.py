@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -11,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import GATHER_S
-from sluiceway.kafka.errors import create_client, is_gone, is_unavailable
+from sluiceway.kafka.errors import create_client, is_gone, is_unavailable, run_callbacks
 from sluiceway.records.to_python import gc_paused
 
 __all__ = ["SharedConsumer", "SharedPartitionBuffer"]
@@ -22,9 +23,7 @@ _MIN_POLL_MESSAGES = 1024
 """The least number of messages to poll, because most may be for other readers."""
 _BUFFER_BYTES = 1024 * 1024
 _TOTAL_BYTES = 64 * 1024 * 1024
-_OF_A_PARTITION = frozenset(
-    {KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET}  # noqa: SLF001
-)
+_OF_A_PARTITION = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET})
 
 
 @dataclass
@@ -104,7 +103,7 @@ def _after(items: list[Message]) -> int:
         error = item.error()
         if error is None:
             return int(item.offset() or 0) + 1
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        if error.code() == KafkaError._PARTITION_EOF:
             return int(item.offset() or 0)
     return 0
 
@@ -130,8 +129,9 @@ class SharedConsumer:
         self._topics: dict[str, tuple[str | None, int]] = {}
         self._waiting: dict[SharedPartitionBuffer, threading.Condition] = {}
         self._polling = False
-        # Whether an interrupt may have lost polled messages before they were buffered.
-        self._undelivered = False
+        # Whether an interrupt may have lost polled messages before they were buffered, or left a
+        # change of the assignment half done.
+        self._undelivered = self._half_changed = False
         # Partitions unassigned since the wait for a message began.
         self._unassigned: set[tuple[str, int]] = set()
 
@@ -148,7 +148,7 @@ class SharedConsumer:
         Returns False, and changes nothing, if another buffer has one of them, or if the consumer
         may have cached a deleted topic of that name.
         """
-        with self._lock:
+        with self._lock, self._change():
             if any(self._routes.get((buffer.topic, p), buffer) is not buffer for p in offsets):
                 return False
             topic_id, known = self._topics.get(buffer.topic, (buffer.topic_id, buffer.partitions))
@@ -166,7 +166,7 @@ class SharedConsumer:
 
     def add(self, buffer: SharedPartitionBuffer, offsets: Mapping[int, int]) -> bool:
         """Read these partitions for a buffer as well; False if another buffer has one of them."""
-        with self._lock:
+        with self._lock, self._change():
             if any((buffer.topic, p) in self._routes for p in offsets):
                 return False
             if not buffer.paused:
@@ -177,12 +177,12 @@ class SharedConsumer:
 
     def drop(self, buffer: SharedPartitionBuffer, partitions: Collection[int]) -> None:
         """Stop reading partitions, and drop their messages."""
-        with self._lock:
+        with self._lock, self._change():
             self._drop(buffer, partitions)
 
     def remove(self, buffer: SharedPartitionBuffer) -> None:
         """Remove a buffer."""
-        with self._lock:
+        with self._lock, self._change():
             self._clear(buffer)
             self._buffers.pop(buffer, None)
 
@@ -208,8 +208,9 @@ class SharedConsumer:
                         break
                 popped = buffer.pop(limit)
                 if buffer.paused and buffer.size <= _BUFFER_BYTES // 2:
-                    self._assign(buffer, buffer.next)
-                    buffer.paused = False
+                    with self._change():
+                        self._assign(buffer, buffer.next)
+                        buffer.paused = False
                 return popped
             finally:
                 if not self._polling and self._waiting:
@@ -218,6 +219,29 @@ class SharedConsumer:
     def close(self) -> None:
         """Release the connections."""
         self._consumer.close()
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Change the assignment in the block; if it is interrupted, the next change repairs it."""
+        if self._half_changed:
+            self._repair()
+        self._half_changed = True
+        yield
+        self._half_changed = False
+
+    def _repair(self) -> None:
+        """Assign the partitions of all buffers anew, from the offsets after their messages."""
+        for buffer in self._buffers:
+            buffer.repair()
+        self._routes = {(buffer.topic, p): buffer for buffer in self._buffers for p in buffer.next}
+        assigned = self._consumer.assignment()
+        self._unassigned.update((each.topic, each.partition) for each in assigned)
+        if assigned:
+            self._consumer.incremental_unassign(assigned)
+        for buffer in self._buffers:
+            if not buffer.paused:
+                self._assign(buffer, buffer.next)
+        self._half_changed = False
 
     def _wait(self, buffer: SharedPartitionBuffer, timeout_s: float) -> None:
         self._waiting[buffer] = condition = threading.Condition(self._lock)
@@ -228,17 +252,14 @@ class SharedConsumer:
 
     def _poll(self, limit: int, wait_s: float) -> None:
         """Wait for a message of any reader, and buffer all available messages."""
-        if self._undelivered:
-            for buffer in self._buffers:
-                buffer.repair()
-                if not buffer.paused:
-                    self._fetch_again(buffer, buffer.next)
+        if self._undelivered or self._half_changed:
+            self._repair()
             self._undelivered = False
         self._unassigned.clear()
         self._polling = self._undelivered = True
         try:
             self._lock.release()
-            polled = self._consumer.consume(1, wait_s)
+            polled = run_callbacks(self._consumer.consume, 1, wait_s)
         finally:
             self._lock.acquire()
             self._polling = False
@@ -246,7 +267,7 @@ class SharedConsumer:
             self._deliver(self._without_stale(polled))
             with gc_paused():
                 # With the lock held nothing is unassigned, and librdkafka drops stale messages.
-                self._deliver(self._consumer.consume(limit, GATHER_S))
+                self._deliver(run_callbacks(self._consumer.consume, limit, GATHER_S))
         self._undelivered = False
 
     def _without_stale(self, polled: list[Message]) -> list[Message]:

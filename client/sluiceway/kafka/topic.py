@@ -206,7 +206,7 @@ class TopicIdentity:
             )
             offsets = {at.partition: self._result(found[at], timeout_s).offset for at in asked}
         except KafkaException as error:
-            if error.args[0].code() == KafkaError._NOENT:  # noqa: SLF001 - a public code
+            if error.args[0].code() == KafkaError._NOENT:
                 # librdkafka's code for partitions without a leader.
                 raise KafkaUnavailable(
                     f"the partitions of the topic {name} have no leader now; try again when the "

@@ -151,4 +151,4 @@ def _disordered(offset: int, expected: int) -> KafkaError:
         if offset < 0
         else f"the delivery report has the offset {offset} after {expected - 1}"
     )
-    return KafkaError(KafkaError._FAIL, problem)  # noqa: SLF001
+    return KafkaError(KafkaError._FAIL, problem)

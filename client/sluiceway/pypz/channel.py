@@ -9,8 +9,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from sluiceway.channel import Channel
-from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.endpoint.metrics import EndpointMetrics
+from sluiceway.endpoint.handle import EndpointHandle, EndpointMetrics
 from sluiceway.errors import ChannelNotFound, EndpointClosed, Fenced, SluicewayError
 from sluiceway.pypz.config import ChannelLogger, flag, level_of
 from sluiceway.pypz.peers import ChannelStatusMonitor, Filter, Peers
@@ -35,11 +34,8 @@ E = TypeVar("E", bound=ChannelReader | ChannelWriter)
 StatusCallback = Callable[[list[ChannelStatusMessage]], object]
 
 
-class OperatorFailed(SluicewayError):
+class OperatorFailed(SluicewayError, code="operator_failed", public=True):
     """The cause of an endpoint whose port sent the status Error; it is never raised."""
-
-    code = "operator_failed"
-    message_is_public = True
 
 
 class ChannelBase(ABC, Generic[E]):
@@ -281,7 +277,7 @@ class ChannelBase(ABC, Generic[E]):
         with it.
         """
         if self._metrics_enabled:
-            self._health_check_payload |= cycle_figures(self._metrics.cycles)
+            self._health_check_payload |= cycle_figures(self._metrics)
 
     def retrieve_all_connected_channel_count(self) -> int:
         """Return the number of channels seen so far."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
-from sluiceway.endpoint.metrics import CycleCounter
+from sluiceway.endpoint.handle import EndpointMetrics
 from sluiceway.rest.endpoint_models import Endpoint
 
 __all__ = [
@@ -226,13 +226,13 @@ class StatusLoop:
         self._left.set()
 
 
-def cycle_figures(cycles: CycleCounter) -> dict[str, float]:
+def cycle_figures(metrics: EndpointMetrics) -> dict[str, float]:
     """Return a channel's figures by pypz's names; 0 before the second call."""
-    averages, kind = cycles.averages(), cycles.kind
+    averages, kind = metrics.averages(), metrics.kind
     names = (
         f"averageTimePer{kind}CycleMs",
         f"averageTimePer{kind}RecordMs",
         f"averageRecordPer{kind}Cycle",
     )
-    elapsed = {f"elapsedTimeSinceLast{kind}CycleMs": round(1000 * cycles.elapsed_s)}
+    elapsed = {f"elapsedTimeSinceLast{kind}CycleMs": round(1000 * metrics.elapsed_s)}
     return elapsed | {name: averages.get(name, 0) for name in names}

@@ -135,10 +135,7 @@ def speaks_tls(host: str, port: int, timeout_s: float) -> bool | None:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        with (
-            socket.create_connection((host, port), timeout_s) as plain,
-            context.wrap_socket(plain),
-        ):
+        with socket.create_connection((host, port), timeout_s) as plain, context.wrap_socket(plain):
             return True
     except TimeoutError:
         return None

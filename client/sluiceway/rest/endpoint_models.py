@@ -44,6 +44,12 @@ class Position:
         return given if isinstance(given, Position) else cls(offset=given)
 
 
+def position_json(position: Position) -> dict[str, Any]:
+    """Return a position as requests have it."""
+    found: dict[str, Any] = {"offset": position.offset, "record": position.records}
+    return found if position.metadata is None else found | {"metadata": position.metadata}
+
+
 def read_positions(node: JsonNode) -> dict[int, Position]:
     """Read a list of positions as a mapping by partition."""
     return {

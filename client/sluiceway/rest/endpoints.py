@@ -14,6 +14,7 @@ from sluiceway.rest.endpoint_models import (
     Position,
     Role,
     SyncResult,
+    position_json,
     read_positions,
 )
 from sluiceway.rest.ledger import LedgerCalls
@@ -245,7 +246,6 @@ class EndpointCalls:
 
 def _to_json(positions: Mapping[int, Position]) -> list[dict[str, Any]]:
     return [
-        {"partition": partition, "offset": position.offset, "record": position.records}
-        | ({} if position.metadata is None else {"metadata": position.metadata})
+        {"partition": partition, **position_json(position)}
         for partition, position in sorted(positions.items())
     ]

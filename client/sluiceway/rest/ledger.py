@@ -92,12 +92,11 @@ class LedgerCalls:
         instance: str,
         index: int,
         manifest: Manifest,
-        timeout_s: float | None = None,
     ) -> None:
         """Upload one slice of a manifest to the open batch, at most 10,000 intervals."""
         path = f"{_batches(channel)}/{batch_id}/manifest/{index}"
         body = {"uid": uid, "instance": instance, "manifest": manifest_json(manifest)}
-        self._transport.request("PUT", path, body=body, timeout_s=timeout_s)
+        self._transport.request("PUT", path, body=body)
 
     def commit(
         self,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoint_models import Position, position_json
 from sluiceway.rest.parsing import JsonNode, JsonPath, incompatible
 
 __all__ = [
@@ -235,20 +235,12 @@ class PositionAdvance:
             "positions": [
                 {
                     "partition": partition,
-                    "from": _position_json(self.before.get(partition)),
-                    "to": _position_json(position),
+                    "from": (before := self.before.get(partition)) and position_json(before),
+                    "to": position_json(position),
                 }
                 for partition, position in sorted(self.after.items())
             ],
         }
-
-
-def _position_json(position: Position | None) -> dict[str, Any] | None:
-    if position is None:
-        return None
-    return {"offset": position.offset, "record": position.records} | (
-        {} if position.metadata is None else {"metadata": position.metadata}
-    )
 
 
 def manifest_json(manifest: Manifest) -> dict[str, list[list[int]]]:

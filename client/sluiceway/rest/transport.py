@@ -26,8 +26,7 @@ from sluiceway.errors import (
 )
 from sluiceway.rest.auth import Token, TokenSource, certificate_fault, clear_tracebacks, speaks_tls
 from sluiceway.rest.parsing import JsonNode, Page, parse, problem
-from sluiceway.rest.request_ids import request_ids
-from sluiceway.tracing import carrier, child_span
+from sluiceway.tracing import carrier, child_span, request_ids
 
 #: Sent to the gateway, which refuses clients without a feature that a channel needs.
 _FEATURES = "exactly-once"
@@ -157,12 +156,7 @@ class Transport:
             left_s = max(0.001, min(timeout_s, backoff.left_s))
 
     def poll(
-        self,
-        path: str,
-        *,
-        params: Mapping[str, str] | None = None,
-        seen: str | None,
-        wait_s: float,
+        self, path: str, *, params: Mapping[str, str] | None = None, seen: str | None, wait_s: float
     ) -> httpx.Response | None:
         """Return the response of a GET; None if it still has the ETag `seen` after `wait_s`."""
         params, headers = dict(params or {}), {}

@@ -88,11 +88,7 @@ class ChannelDataSource(Shipped, DataSource):
     """
 
     def __init__(
-        self,
-        options: Mapping[str, str],
-        *,
-        gateway_url: str | None = None,
-        job: Job | None = None,
+        self, options: Mapping[str, str], *, gateway_url: str | None = None, job: Job | None = None
     ) -> None:
         super().__init__(dict(options))
         self.gateway_url = gateway_url
@@ -146,12 +142,7 @@ class ChannelDataSource(Shipped, DataSource):
         instance = uuid.uuid4().hex
         batch = self._batch(sink, options, instance)
         endpoint = JobEndpoint.attach(
-            self.job,
-            sink.gateway_url,
-            sink.connection,
-            "writer",
-            options.group,
-            instance=instance,
+            self.job, sink.gateway_url, sink.connection, "writer", options.group, instance=instance
         )
         if batch is not None and endpoint is not None:
             # The session identifies the batch by its instance, which is the endpoint's id.
@@ -203,16 +194,14 @@ class ChannelDataSource(Shipped, DataSource):
             group=options.group,
         )
         return JobBatch(
-            connection=connection,
-            gateway_url=_url(sink),
-            request=request,
-            has_key=key is not None,
+            connection=connection, gateway_url=_url(sink), request=request, has_key=key is not None
         )
 
     def _checked_source(self, options: ReadOptions, struct: StructType) -> RefreshableConnection:
         source = self._source(options.channel)
         columns = MetadataColumns(options).remove_from(struct, options.channel)
-        require_readable(columns, options.channel, _schema(source))
+        of_table = any(_KEY in field.metadata for field in struct.fields)
+        require_readable(columns, options.channel, _schema(source), of_table=of_table)
         return source
 
     def _source(self, channel: str) -> RefreshableConnection:

@@ -30,14 +30,7 @@ from sluiceway.rest.ledger_models import Batch
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
 
-__all__ = [
-    "BatchPart",
-    "CommitMessages",
-    "JobBatch",
-    "TaskBatch",
-    "TaskResult",
-    "request_of_job",
-]
+__all__ = ["BatchPart", "CommitMessages", "JobBatch", "TaskBatch", "TaskResult", "request_of_job"]
 
 LOGGER = logging.getLogger(__name__)
 

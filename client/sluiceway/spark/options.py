@@ -215,9 +215,7 @@ class ReadOptions:
 
     @classmethod
     def parse(
-        cls,
-        options: Mapping[str, str],
-        kind: Literal["batch read", "streaming read"] | None = None,
+        cls, options: Mapping[str, str], kind: Literal["batch read", "streaming read"] | None = None
     ) -> "ReadOptions":
         """Parse Spark's options. Raises OptionError naming the option.
 

@@ -37,7 +37,7 @@ _ENDS_TIMEOUT_S: Final = 10.0
 _TUNING: Final[dict[str, object]] = {
     # Limits the producer's queue, which together with one of Spark's batches is a task's memory. A
     # few batches keep Kafka busy, and a short queue makes the flush at the task's end short.
-    "queue.buffering.max.kbytes": 16 * 1024,
+    "queue.buffering.max.kbytes": 16 * 1024
 }
 _BATCH_RECORDS: Final = 10_000
 """Records per `arrow` message, the default size of Spark's Arrow batches."""

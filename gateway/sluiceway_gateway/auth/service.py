@@ -12,6 +12,7 @@ from datetime import timedelta
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+import structlog
 from pydantic import SecretStr
 
 from sluiceway_gateway.auth import store as auth_store
@@ -38,9 +39,12 @@ from sluiceway_gateway.errors import (
 LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=ScopeKind.ADMIN),))
 """The principal of loopback requests while there are no tokens."""
 
+_log = structlog.get_logger(__name__)
+
 _LABEL_LENGTH = 200
 _RECENT_S = 10.0
 _MOST_RECENT = 10_000
+_WARN_EVERY_S = 60.0
 _REQUIRED = "This gateway requires a token; send it as `Authorization: Bearer TOKEN`."
 _REFUSED = "The token is unknown, revoked or expired; ask for a new one."
 
@@ -64,6 +68,7 @@ class Tokens:
         self._clock = clock
         self._closed = False
         self._recent = _RecentPrincipals()
+        self._warned_s = -_WARN_EVERY_S
 
     def create(
         self, *, label: str, scopes: Iterable[str], expires_in: timedelta | None = None
@@ -131,22 +136,21 @@ class Tokens:
         Raises Unauthenticated for a token that is not valid, and for none once there are tokens.
         The caller checks that a request without a token comes from this machine.
         """
-        if text is None:
-            if self.exist():
-                raise Unauthenticated(_REQUIRED)
-            principal = LOOPBACK
-        else:
-            principal = self._principal_of(text)
+        try:
+            principal = self._without_token() if text is None else self._principal_of(text)
+        except Unauthenticated:
+            self._recent.forget(text)
+            raise
         self._recent.add(text, principal)
         return principal
 
-    def recall(self, text: str | None) -> Principal | None:
+    def recall(self, text: str | None, *, within_s: float = _RECENT_S) -> Principal | None:
         """Return the recent result of `authenticate` for this token, without a read, or None.
 
         The token may have been revoked since, so a transaction that relies on this principal must
         call `refusals`.
         """
-        return None if text is None and self._closed else self._recent.get(text)
+        return None if text is None and self._closed else self._recent.get(text, within_s)
 
     def refusals(
         self, tx: ReadTransaction, principals: Collection[Principal]
@@ -179,6 +183,11 @@ class Tokens:
         for error in self.refusals(tx, [principal]).values():
             raise error
 
+    def _without_token(self) -> Principal:
+        if self.exist():
+            raise Unauthenticated(_REQUIRED)
+        return LOOPBACK
+
     def _principal_of(self, text: str) -> Principal:
         given = split_token(text)
         if given is None:
@@ -190,9 +199,23 @@ class Tokens:
         # Unknown ids are hashed and compared too, so that timing does not reveal known ids.
         known = token.hash if token is not None else "0" * 64
         same = self._key is not None and hmac.compare_digest(token_hash(self._key, *given), known)
+        if token is not None and not same:
+            self._warn_of_key(token)
         if not same or token is None or not token.valid_at(self._clock()):
             raise Unauthenticated(_REFUSED)
         return Principal(id=token.id, scopes=token.scopes, subject=token.label)
+
+    def _warn_of_key(self, token: Token) -> None:
+        """Log that a known token has another hash, at most once a minute."""
+        now_s = time.monotonic()
+        if now_s - self._warned_s >= _WARN_EVERY_S:
+            self._warned_s = now_s
+            _log.warning(
+                "a token is known, but its secret does not match: it is wrong, or the token was "
+                "created with another SLUICEWAY_TOKEN_KEY",
+                token_id=token.id,
+                label=token.label,
+            )
 
     def _required_key(self) -> bytes:
         if self._key is None:
@@ -204,7 +227,7 @@ class Tokens:
 
 
 class _RecentPrincipals:
-    """Recently verified principals by a keyed hash of their token. Thread-safe."""
+    """Verified principals, and when, by a keyed hash of their token. Thread-safe."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -214,19 +237,23 @@ class _RecentPrincipals:
     def add(self, text: str | None, principal: Principal) -> None:
         key = self._hash(text)
         with self._lock:
-            self._found[key] = (principal, time.monotonic() + _RECENT_S)
+            self._found[key] = (principal, time.monotonic())
             self._found.move_to_end(key)
             if len(self._found) > _MOST_RECENT:
                 self._found.popitem(last=False)
 
-    def get(self, text: str | None) -> Principal | None:
+    def get(self, text: str | None, within_s: float) -> Principal | None:
         key = self._hash(text)
         with self._lock:
             found = self._found.get(key)
-            if found is None or found[1] <= time.monotonic():
+            if found is None or time.monotonic() - found[1] >= within_s:
                 return None
             self._found.move_to_end(key)
             return found[0]
+
+    def forget(self, text: str | None) -> None:
+        with self._lock:
+            self._found.pop(self._hash(text), None)
 
     def discard(self, principal: Principal) -> None:
         with self._lock:

@@ -129,7 +129,5 @@ def _checked(
     key: str, operator: Literal["in", "notin", "exists", "absent"], values: tuple[str, ...]
 ) -> Requirement:
     return Requirement(
-        key=check_key(key),
-        operator=operator,
-        values=tuple(check_value(value) for value in values),
+        key=check_key(key), operator=operator, values=tuple(check_value(value) for value in values)
     )

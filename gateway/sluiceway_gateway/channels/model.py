@@ -205,12 +205,7 @@ class Channel:
         return next((each for each in self.conditions if each.type == type_), None)
 
     def with_condition(
-        self,
-        type_: str,
-        status: Literal["True", "False"],
-        reason: str,
-        message: str,
-        now: datetime,
+        self, type_: str, status: Literal["True", "False"], reason: str, message: str, now: datetime
     ) -> "Channel":
         """Return the channel with this condition instead of the previous one of the type.
 

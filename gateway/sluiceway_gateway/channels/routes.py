@@ -153,8 +153,7 @@ def list_channels(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     selector: Annotated[
-        str | None,
-        Query(max_length=4000, description="a=b,c!=d,e,!f,g in (x,y),h notin (z)"),
+        str | None, Query(max_length=4000, description="a=b,c!=d,e,!f,g in (x,y),h notin (z)")
     ] = None,
 ) -> Response:
     """Return the channels that the token may see, ordered by name."""

@@ -6,12 +6,7 @@ from datetime import timedelta
 
 from sluiceway.schema import Schema
 from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import (
-    AuditedAction,
-    AuditEntry,
-    fields_of,
-    given_fields,
-)
+from sluiceway_gateway.audit.model import AuditedAction, AuditEntry, fields_of, given_fields
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import (
@@ -378,12 +373,6 @@ class Channels:
                 f"The channel {was.name!r} was changed at the same time; send the request again."
             )
         audit_store.add(
-            tx,
-            channel,
-            action,
-            by=by,
-            at=self._clock(),
-            old=fields_of(was),
-            new=fields_of(channel),
+            tx, channel, action, by=by, at=self._clock(), old=fields_of(was), new=fields_of(channel)
         )
         return channel

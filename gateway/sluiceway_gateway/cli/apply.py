@@ -6,7 +6,6 @@ channel since, the run stops.
 """
 
 import json
-import re
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,13 +39,13 @@ from sluiceway_gateway.cli.entry import (
     confirm,
     gateway_at,
     gateway_option,
+    printable,
     waiting_for,
     yes_option,
 )
 
 #: Exit status of a dry run that found something to change.
 WOULD_CHANGE = 2
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _DRY = {"dry_run": "true"}
 
 
@@ -303,7 +302,7 @@ def _show(steps: Sequence[Step]) -> None:
     for step in steps:
         click.echo(f"{_SIGNS[step.kind]} {step.name}: {step.kind}")
         for line in step.lines:
-            click.echo(f"    {_printable(line)}")
+            click.echo(f"    {printable(line)}")
     counts = [
         f"{sum(each.kind is kind for each in steps)} {words}"
         for kind, words in (
@@ -315,11 +314,6 @@ def _show(steps: Sequence[Step]) -> None:
         )
     ]
     click.echo(f"plan: {', '.join(counts)}")
-
-
-def _printable(text: str) -> str:
-    """Return the text with control characters escaped, so that it cannot disguise the plan."""
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _carry_out(steps: Sequence[Step]) -> None:
@@ -341,7 +335,7 @@ _UNKNOWN = "it may or may not be done"
 
 
 def _reason(error: SluicewayError) -> str:
-    text = _printable(str(error).rstrip("."))
+    text = printable(str(error).rstrip("."))
     if isinstance(error, GatewayError) and error.code == "precondition_failed":
         return f"changed by somebody else since the plan, and not changed again: {text}"
     if isinstance(error, GatewayUnavailable):

@@ -41,6 +41,7 @@ _TABLE_WIDTH = 100_000
 _LEAST_FOLDED = 30
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _FLAG = re.compile(r"\b(force|keep_topic)=[Tt]rue\b")
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _DURATION = re.compile(r"([0-9]{1,9})([smhd])\Z")
 
 gateway_option = click.option(
@@ -113,10 +114,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _database_failure(error: DatabaseUnavailable) -> str:
     """Return the message with the cause, which responses to requests leave out."""
-    cause = getattr(error.__cause__, "orig", None)
+    # Imported on use: most commands need no database.
+    from sluiceway_gateway.db.failures import cause_of
+
+    cause = cause_of(error)
     if cause is None:
         return str(error)
-    return f"{error} Check SLUICEWAY_DATABASE_URL. The cause: {' '.join(str(cause).split())}"
+    return f"{str(error).rstrip('.')}. Check SLUICEWAY_DATABASE_URL. Cause: {cause}"
 
 
 def _flag(option: re.Match[str]) -> str:
@@ -124,8 +128,17 @@ def _flag(option: re.Match[str]) -> str:
 
 
 def _fail(message: str, status: int) -> int:
-    click.echo(f"sluiceway: {message}", err=True)
+    lines = "\n".join(map(printable, message.split("\n")))
+    click.echo(f"sluiceway: {lines}", err=True)
     return status
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters escaped as in JSON.
+
+    Causes and keys are chosen by jobs: they must not control the operator's terminal.
+    """
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def duration(
@@ -170,7 +183,7 @@ def print_table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> No
     from rich.console import Console
     from rich.table import Column, Table
 
-    cells = list(rows)
+    cells = [tuple(map(printable, row)) for row in rows]
     *others, last = columns
     folded = None
     if sys.stdout.isatty():

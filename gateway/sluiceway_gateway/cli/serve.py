@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 import click
+import structlog
 import uvicorn
 from pydantic import Secret
 from rich.console import Console
@@ -29,16 +30,20 @@ from sluiceway_gateway.db.revision import migrate as migrate_database
 from sluiceway_gateway.db.revision import open_database
 from sluiceway_gateway.embedded import KafkaServer, find_java
 from sluiceway_gateway.logs import configure_logs
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.settings import Settings, unknown_variables
+
+_log = structlog.get_logger(__name__)
 
 #: Time for which requests may continue after SIGTERM.
 _GRACE_S = 10
 _HANDSHAKE_S = 5
+#: Checks of the certificate's files, a minute apart, in uvicorn's ticks of a tenth of a second.
+_TICKS_PER_CHECK = 600
 _SWITCH_INTERVAL_S = 0.0005
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM arrived; `number` is the signal's."""
+    """A signal to end arrived; `number` is the signal's."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -47,19 +52,26 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise Interrupted in the block on the first SIGINT or SIGTERM, and ignore later ones."""
+    """Raise Interrupted in the block on the first signal to end, and ignore later ones."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         for each in handlers:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)
 
-    handlers = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {each: signal.signal(each, interrupt) for each in _signals()}
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _signals() -> Iterator[signal.Signals]:
+    """Yield the signals to end: of Ctrl-C, of `kill`, and of a closed terminal without `nohup`."""
+    yield from (signal.SIGINT, signal.SIGTERM)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        yield signal.SIGHUP
 
 
 @click.command()
@@ -72,9 +84,12 @@ def interruptible() -> Iterator[None]:
 def serve(host: str | None, port: int | None) -> None:
     """Run the gateway, configured by SLUICEWAY_* variables."""
     settings = Settings.load(host=host, port=port)
+    configure_logs(level=settings.log_level, format=settings.log_format)
+    if unknown := unknown_variables():
+        # Kubernetes sets such variables for its services, so they do not stop the start.
+        _log.warning("variables that are no settings are ignored", variables=unknown)
     check(settings)
     with suppress(Interrupted), interruptible(), bind(settings.host, settings.port) as bound:
-        configure_logs(level=settings.log_level, format=settings.log_format)
         address = url(bound, settings)
         run_server(settings, bound, lambda: click.echo(f"serving on {address}", err=True))
 
@@ -86,6 +101,7 @@ def migrate() -> None:
     Can be repeated, and run by several processes at once.
     """
     settings = Settings.load()
+    configure_logs(level="error", format="console")
     with waiting_for("the database"):
         revision = migrate_database(settings.database_url.get_secret_value())
     click.echo(f"the database is at revision {revision}")
@@ -123,11 +139,17 @@ def bind(host: str, port: int) -> socket.socket:
     """Return a socket bound to the address, or raise a ClickException that says what to do."""
     try:
         return bound_socket(host, port)
-    except OSError as error:
-        raise click.ClickException(
-            f"cannot listen on {host} port {port} ({error.strerror}): "
-            "choose another with --port, or --port 0 for a free one"
-        ) from error
+    except (OSError, UnicodeError) as error:
+        raise _cannot_listen(host, port, error) from error
+
+
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> click.ClickException:
+    # A name that is too long to look up is a UnicodeError.
+    reason = error.strerror if isinstance(error, OSError) else "not a host name"
+    return click.ClickException(
+        f"cannot listen on {host} port {port} ({reason}): "
+        "choose another with --port, or --port 0 for a free one"
+    )
 
 
 def url(bound: socket.socket, settings: Settings) -> str:
@@ -140,11 +162,49 @@ def url(bound: socket.socket, settings: Settings) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+class Certificate:
+    """The certificate of a TLS context; read again when its files change."""
+
+    def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+        """Watch the files, which the context has loaded."""
+        self._context = context
+        self._files = (certificate, key)
+        self._seen = self._state()
+
+    def reload(self) -> None:
+        """Load changed files. The previous certificate stays if they cannot be used."""
+        seen = self._state()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            # Into another context first, because a failure may leave half of the pair.
+            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._context):
+                _load_certificate(context, *self._files)
+        except OSError as error:
+            _log.error("the changed certificate cannot be used", reason=str(error))
+        else:
+            _log.info("the certificate was read again", file=str(self._files[0]))
+
+    def _state(self) -> list[tuple[int, int] | None]:
+        """Return what changes with the files' content; None for a file that cannot be read."""
+        found: list[tuple[int, int] | None] = []
+        for each in self._files:
+            try:
+                status = each.stat()
+            except OSError:
+                found.append(None)
+            else:
+                found.append((status.st_ino, status.st_mtime_ns))
+        return found
+
+
 class _Server(uvicorn.Server):
     """A uvicorn server that reports its start, and ends long polls before a shutdown."""
 
     on_started: Callable[[], None]
     on_stopping: Callable[[], None]
+    certificate: Certificate | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         loop: Any = asyncio.get_running_loop()
@@ -154,6 +214,11 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self.on_started()
+
+    async def on_tick(self, counter: int) -> bool:
+        if self.certificate is not None and counter % _TICKS_PER_CHECK == 0:
+            self.certificate.reload()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.on_stopping()
@@ -186,6 +251,21 @@ def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[]
     )
     server.on_started = on_started
     server.on_stopping = app.state.parts.watch.close
+    if settings.tls_certificate_file is not None and settings.tls_key_file is not None:
+        server.config.load()
+        context = server.config.ssl
+        assert context is not None  # noqa: S101 - it has a certificate
+        server.certificate = Certificate(
+            context, settings.tls_certificate_file, settings.tls_key_file
+        )
+    try:
+        # Fails if another process has bound the address too, and was the first to listen. uvloop
+        # would only log that.
+        bound.listen(server.config.backlog)
+    except OSError as error:
+        raise _cannot_listen(settings.host, settings.port, error) from error
+    if signal.SIGHUP in _signals():
+        signal.signal(signal.SIGHUP, server.handle_exit)
     with _tuned_interpreter():
         server.run(sockets=[bound])
     if not server.started:
@@ -215,14 +295,18 @@ def _tls_options(settings: Settings) -> dict[str, Any]:
     if certificate is None:
         return {}
     try:
-        # A password makes an encrypted key an error instead of a prompt on the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="-")  # noqa: S106
+        _load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
     except OSError as error:
         raise click.ClickException(
             f"cannot serve HTTPS with the certificate {certificate} and the key {key} ({error}): "
             "use PEM files, one with the certificate and its chain, one with the unencrypted key"
         ) from error
     return {"ssl_certfile": certificate, "ssl_keyfile": key}
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    # A password makes an encrypted key an error instead of a prompt on the terminal.
+    context.load_cert_chain(certificate, key, password="-")  # noqa: S106
 
 
 @click.command()
@@ -264,6 +348,7 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
             log_format="console",
             log_level="warning",
         )
+        configure_logs(level=settings.log_level, format=settings.log_format)
         migrate_database(settings.database_url.get_secret_value())
         check(settings)
         kafka = stack.enter_context(_start_broker(directory / "kafka", kafka_port, console))
@@ -278,7 +363,6 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
                 "kafka_default_listener": None,
             }
         )
-        configure_logs(level=settings.log_level, format=settings.log_format)
         address = url(bound, settings)
         run_server(
             settings,

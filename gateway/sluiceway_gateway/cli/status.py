@@ -24,6 +24,7 @@ from sluiceway_gateway.cli.entry import (
     gateway_at,
     gateway_option,
     print_table,
+    printable,
     waiting_for,
     yes_option,
 )
@@ -133,7 +134,7 @@ def _print_report(report: StatusReport) -> None:
         _print_ledger(report.name, report.ledger)
     for problem in report.problems:
         since = "" if problem.since is None else f" (since {format_time(problem.since)})"
-        click.echo(f"{problem.severity}: {problem}{since}")
+        click.echo(f"{problem.severity}: {printable(str(problem))}{since}")
     if report.groups:
         click.echo()
         print_table(

@@ -80,4 +80,4 @@ def _print(reader: ChannelReader, number: int | None, awaited: str) -> None:
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(json_value(record), ensure_ascii=False, allow_nan=False)
+    return entry.printable(json.dumps(json_value(record), ensure_ascii=False, allow_nan=False))

@@ -10,6 +10,7 @@ from sluiceway_gateway.auth.model import Token
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.cli.entry import duration, format_time, print_table, waiting_for
 from sluiceway_gateway.db.revision import open_database
+from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.settings import Settings
 
 
@@ -85,6 +86,8 @@ def revoke(token_id: str) -> None:
 @contextmanager
 def _tokens() -> Iterator[Tokens]:
     settings = Settings.load()
+    # Standard output is for the token.
+    configure_logs(level="error", format="console")
     with ExitStack() as stack:
         with waiting_for("the database"):
             url = settings.database_url.get_secret_value()

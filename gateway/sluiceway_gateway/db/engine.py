@@ -1,4 +1,4 @@
-"""The database engine: read and write transactions, error translation, SQLite's single writer."""
+"""The database engine: read and write transactions, SQLite's single writer."""
 
 import sqlite3
 import threading
@@ -8,77 +8,22 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-import psycopg
 from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DataError,
-    DBAPIError,
-    IntegrityError,
-    NoSuchModuleError,
-    NotSupportedError,
-    OperationalError,
-    ProgrammingError,
-)
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from sluiceway_gateway.db.postgresql import CircuitBreaker, Connector, connect_arguments
+from sluiceway_gateway.db.failures import UNCONFIRMED, is_locked, translated
+from sluiceway_gateway.db.postgresql import (
+    CircuitBreaker,
+    Connector,
+    check_parameters,
+    connect_arguments,
+)
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings
 from sluiceway_gateway.tracing import child_span, statement
-
-# Errors of these types are bugs, not states of the database.
-_BUGS = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
-# The same for statements that bypass SQLAlchemy.
-_DRIVER_ERRORS = (sqlite3.Error, psycopg.Error)
-_DRIVER_BUGS = tuple(
-    kind
-    for driver in (sqlite3, psycopg)
-    for kind in (
-        driver.DataError,
-        driver.IntegrityError,
-        driver.NotSupportedError,
-        driver.ProgrammingError,
-    )
-)
-_UNDEFINED_TABLE = "42P01"
-_LOCK_TIMEOUT = "55P03"
-_BUSY = "SQLITE_BUSY"
-_DETAIL = "The database does not answer, is locked, or is not migrated; try again in a moment."
-UNCONFIRMED = (
-    "The database did not confirm the change, which may or may not have been made; send the same "
-    "request again, with the same Idempotency-Key if it had one."
-)
-"""Detail of DatabaseUnavailable after a failed commit."""
-
-
-@contextmanager
-def translated(detail: str = _DETAIL) -> Iterator[None]:
-    """Raise DatabaseUnavailable instead of errors that are states of the database."""
-    try:
-        yield
-    except PoolTimeout as error:
-        raise DatabaseUnavailable(
-            "All connections to the database are in use; try again in a moment."
-        ) from error
-    except (DBAPIError, *_DRIVER_ERRORS) as error:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        lost = isinstance(error, DBAPIError) and error.connection_invalidated
-        missing_table = getattr(cause, "sqlstate", None) == _UNDEFINED_TABLE
-        if isinstance(error, (*_BUGS, *_DRIVER_BUGS)) and not missing_table and not lost:
-            raise
-        raise DatabaseUnavailable(detail) from error
-
-
-def is_locked(error: OperationalError | sqlite3.OperationalError) -> bool:
-    """Return whether the wait for a lock timed out."""
-    # SQLite's transactions bypass SQLAlchemy.
-    cause = error.orig if isinstance(error, OperationalError) else error
-    sqlite = getattr(cause, "sqlite_errorname", "")
-    return getattr(cause, "sqlstate", None) == _LOCK_TIMEOUT or sqlite.startswith(_BUSY)
-
 
 #: Interval at which a wait for a pooled connection checks the breaker.
 _CHECK_S = 0.2
@@ -391,13 +336,20 @@ def _parsed(text: str) -> URL:
     try:
         url = make_url(text)
     except (ArgumentError, NoSuchModuleError, ValueError):
-        raise InvalidSettings(f"database_url is not a URL; give {expected}") from None
+        raise InvalidSettings(f"SLUICEWAY_DATABASE_URL is not a URL; give {expected}") from None
     if url.drivername in {"postgresql", "postgres", "postgresql+psycopg"}:
+        check_parameters(url)
         return url.set(drivername="postgresql+psycopg")
     if url.drivername != "sqlite":
-        raise InvalidSettings(f"database_url has the dialect {url.drivername!r}; give {expected}")
+        raise InvalidSettings(
+            f"SLUICEWAY_DATABASE_URL has the dialect {url.drivername!r}; give {expected}"
+        )
     if not url.database or url.database == ":memory:":
         raise InvalidSettings("a database in memory would be lost on exit; give sqlite:///PATH")
+    if url.query:
+        raise InvalidSettings(
+            "SLUICEWAY_DATABASE_URL has parameters, but SQLite takes none; remove them"
+        )
     return url
 
 

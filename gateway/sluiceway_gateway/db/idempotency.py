@@ -43,10 +43,7 @@ _CLAIM = by_dialect(
 
 
 def once(
-    tx: WriteTransaction,
-    request: Request | None,
-    now: datetime,
-    act: Callable[[], StoredResponse],
+    tx: WriteTransaction, request: Request | None, now: datetime, act: Callable[[], StoredResponse]
 ) -> StoredResponse:
     """Act and store the response, or return the stored response of a repeated request.
 

@@ -90,9 +90,7 @@ def current(tx: ReadTransaction, name: str) -> Lease | None:
 def release(tx: WriteTransaction, lease: Lease) -> bool:
     """Release the lease; return False if another holder has it."""
     statement = update(leases).where(
-        leases.c.name == lease.name,
-        leases.c.holder == lease.holder,
-        leases.c.epoch == lease.epoch,
+        leases.c.name == lease.name, leases.c.holder == lease.holder, leases.c.epoch == lease.epoch
     )
     return tx.execute(statement.values(lease_ms=_RELEASED_MS)).rowcount == 1
 

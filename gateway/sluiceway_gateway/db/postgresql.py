@@ -11,10 +11,11 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 import structlog
+from psycopg.conninfo import make_conninfo, timeout_from_conninfo
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL
 
-from sluiceway_gateway.errors import DatabaseUnavailable, WrongEncoding
+from sluiceway_gateway.errors import DatabaseUnavailable, InvalidSettings, WrongEncoding
 from sluiceway_gateway.tracing import statement
 
 _log = structlog.get_logger(__name__)
@@ -34,8 +35,24 @@ _ENCODING = "UTF8"
 Result = TypeVar("Result")
 
 
+def check_parameters(url: URL) -> None:
+    """Raise InvalidSettings for parameters in the URL that libpq does not have."""
+    given: dict[str, Any] = {
+        name: value if isinstance(value, str) else ",".join(value)
+        for name, value in url.query.items()
+    }
+    try:
+        make_conninfo(**given)
+        timeout_from_conninfo(given)
+    except psycopg.ProgrammingError as error:
+        raise InvalidSettings(
+            f"SLUICEWAY_DATABASE_URL has a wrong parameter ({str(error).strip()}); it takes those "
+            "of libpq, such as sslmode"
+        ) from None
+
+
 def connect_arguments(url: URL, *, wait_ms: int) -> dict[str, Any]:
-    """Return libpq's connection arguments; TCP settings in the URL take precedence.
+    """Return libpq's connection arguments; parameters in the URL take precedence.
 
     `wait_ms` is the lock timeout.
     """
@@ -56,11 +73,14 @@ def connect_arguments(url: URL, *, wait_ms: int) -> dict[str, Any]:
         "tcp_keepalives_interval": 10,
         "tcp_keepalives_count": 3,
     }
+    own: dict[str, Any] = {**tcp, "application_name": "sluiceway-gateway"}
+    options = [f"-c {name}={value}" for name, value in server.items()]
+    # The last value of an option applies.
+    options += [str(url.query["options"])] if "options" in url.query else []
     return {
-        **{name: value for name, value in tcp.items() if name not in url.query},
+        **{name: value for name, value in own.items() if name not in url.query},
         "client_encoding": _ENCODING,
-        "application_name": "sluiceway-gateway",
-        "options": " ".join(f"-c {name}={value}" for name, value in server.items()),
+        "options": " ".join(options),
     }
 
 
@@ -125,11 +145,14 @@ class CircuitBreaker:
         self._stopping.set()
 
     def _run(self) -> None:
+        known = ""
         while not self._stopping.is_set():
             try:
                 self._probe()
             except Exception as error:
-                _log.debug("the database still does not answer", reason=str(error))
+                if (reason := " ".join(str(error).split())) != known:
+                    _log.warning("the database still does not answer", reason=reason)
+                    known = reason
                 self._stopping.wait(_PAUSE_S)
             else:
                 _log.info("the database answers again")

@@ -10,11 +10,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import OperationalError
 
-from sluiceway_gateway.db.engine import Database, is_locked, translated
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.failures import is_locked, translated
 from sluiceway_gateway.db.postgresql import wait_without_limit
+from sluiceway_gateway.db.schema import metadata
 from sluiceway_gateway.errors import DatabaseUnavailable, WrongRevision
 
 # Number of the advisory lock.
@@ -139,9 +141,20 @@ def _lock_postgresql(connection: Connection, wait_s: float) -> None:
 
 def _migrate(connection: Connection) -> None:
     config = _config()
-    _refuse_unknown(config, MigrationContext.configure(connection).get_current_revision())
+    found = MigrationContext.configure(connection).get_current_revision()
+    _refuse_unknown(config, found)
+    if found is None and (others := _own_tables(connection)):
+        raise WrongRevision(
+            f"the database has tables of another program ({', '.join(others)}): create a database "
+            "for the gateway alone, and set SLUICEWAY_DATABASE_URL to it"
+        )
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+def _own_tables(connection: Connection) -> list[str]:
+    """Return the tables of the database that have the names of the gateway's."""
+    return sorted(metadata.tables.keys() & set(inspect(connection).get_table_names()))
 
 
 def _refuse_unknown(config: Config, found: str | None) -> None:
@@ -149,5 +162,6 @@ def _refuse_unknown(config: Config, found: str | None) -> None:
     if found is not None and found not in known:
         raise WrongRevision(
             f"the database is at revision {found}, which this gateway does not know: "
-            "a newer version has migrated it; run that version, or restore a backup"
+            "a newer version has migrated it; run that version, or restore a backup. If it is of "
+            "another program, set SLUICEWAY_DATABASE_URL to a database for the gateway alone"
         )

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction, fields_of
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, changed
@@ -122,6 +124,8 @@ class AttachBatch:
     endpoints: list[Endpoint] = field(default_factory=list)
     _channels: dict[str, Channel] = field(default_factory=dict)
     _grown: dict[str, Channel] = field(default_factory=dict)
+    _growers: dict[str, _Candidate] = field(default_factory=dict)
+    """The last request for which a channel grows."""
     """Channels with a larger number of partitions, by name."""
     _groups: dict[RoleGroup, Group] = field(default_factory=dict)
     _changed_groups: dict[RoleGroup, Group] = field(default_factory=dict)
@@ -322,6 +326,7 @@ class AttachBatch:
                 )
             candidate.principal.require(Action.MANAGE, channel.name)
             channel = self._grown[channel.name] = changed(channel, Change(partitions=size))
+            self._growers[channel.name] = candidate
         self.needs_growth = True
         raise ChannelNotReady(
             f"The topic of the channel {channel.name!r} has {channel.topic.partitions} partitions "
@@ -337,6 +342,18 @@ class AttachBatch:
                 raise ConcurrentChange(
                     f"The channel {name!r} was changed at the same time; send the request again."
                 )
+            grower = self._growers[name]
+            audit_store.add(
+                tx,
+                channel,
+                AuditedAction.UPDATE,
+                by=grower.principal,
+                at=self.now,
+                target=grower.spec.group,
+                reason=f"the group has {grower.spec.size} members",
+                old=fields_of(was),
+                new=fields_of(channel),
+            )
         if not new:
             return
         endpoints_store.save(tx, list(self._superseded.values()))

@@ -101,10 +101,7 @@ def add_events(tx: WriteTransaction, events: Sequence[Event]) -> None:
     """Append events to the history."""
     rows = [
         vars(each)
-        | {
-            "state": each.state and str(each.state),
-            "health": each.health and str(each.health),
-        }
+        | {"state": each.state and str(each.state), "health": each.health and str(each.health)}
         for each in events
     ]
     if rows:

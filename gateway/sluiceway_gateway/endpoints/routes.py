@@ -167,7 +167,7 @@ async def list_endpoints(
     response_description="It",
     responses=problems(404),
 )
-def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) -> Response:  # noqa: A002
+def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) -> Response:
     """Return an endpoint, superseded or not, with its partitions and last events."""
     found = gateway.endpoints.get(name, id)
     body = endpoint_json(found.channel, found.endpoint) | {
@@ -186,11 +186,7 @@ def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) 
     responses=problems(404, 409, 413),
 )
 def detach(
-    name: Name,
-    id: EndpointId,  # noqa: A002
-    body: DetachPost,
-    principal: Viewer,
-    gateway: Gateway,
+    name: Name, id: EndpointId, body: DetachPost, principal: Viewer, gateway: Gateway
 ) -> Response:
     """Close an endpoint for good, or fail it.
 
@@ -218,7 +214,7 @@ def detach(
 )
 def remove_endpoint(
     name: Name,
-    id: EndpointId,  # noqa: A002
+    id: EndpointId,
     uid: Annotated[Uid, Query(description="Of the channel")],
     principal: Manager,
     gateway: Gateway,

@@ -10,7 +10,6 @@ from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.batching import Batcher
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.service import find_channel, hold_channel
 from sluiceway_gateway.clock import Clock, system_clock
@@ -46,6 +45,7 @@ from sluiceway_gateway.errors import (
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import endpoint_partitions
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
+from sluiceway_gateway.request_batcher import Batcher
 
 _EVENTS_SHOWN = 100
 

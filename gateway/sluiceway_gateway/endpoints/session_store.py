@@ -399,10 +399,7 @@ _STALE_SHARES = (
 # A channel with endpoints has, or had, a topic, so its partitions are known.
 _LOST_WRITERS = (
     select(
-        endpoints.c.id,
-        endpoints.c.channel_uid,
-        channels.c.topic_name,
-        channels.c.topic_partitions,
+        endpoints.c.id, endpoints.c.channel_uid, channels.c.topic_name, channels.c.topic_partitions
     )
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
     .where(*_LOST_WITHOUT_ENDS)

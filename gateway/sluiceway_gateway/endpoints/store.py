@@ -1,13 +1,14 @@
 """Storage of endpoints. Lock order: sessions, channels, endpoints, each sorted by id."""
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, and_, bindparam, case, or_, select, tuple_, update
+from sqlalchemy import Row, and_, bindparam, case, func, or_, select, tuple_, update
 
 from sluiceway_gateway.channels.model import Heartbeat
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, endpoints
+from sluiceway_gateway.db.schema import channels, endpoints, sessions
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.db.types import Document, OptionalDocument
 from sluiceway_gateway.endpoints.model import (
@@ -381,14 +382,46 @@ def revision(tx: ReadTransaction, channel_uid: str) -> int:
     return number
 
 
-def _of_place(channel_uid: str, place: Place) -> dict[str, Any]:
+def _before(endpoint: Endpoint) -> dict[str, Any]:
+    place = endpoint.place
     return {
-        "channel_uid": channel_uid,
+        "channel_uid": endpoint.channel_uid,
         "role": str(place.role),
         "group_name": place.group,
         "member_index": place.index,
+        "before": endpoint.epoch,
     }
 
 
-def _before(endpoint: Endpoint) -> dict[str, Any]:
-    return _of_place(endpoint.channel_uid, endpoint.place) | {"before": endpoint.epoch}
+_BEATS_OF_SESSIONS = PreparedSelect(
+    select(sessions.c.id, sessions.c.beat_at).where(
+        sessions.c.id.in_(bindparam("ids", expanding=True)), sessions.c.beat_at.is_not(None)
+    ),
+    keys="ids",
+)
+_LATEST_BEATS = (
+    select(endpoints.c.channel_uid, func.max(sessions.c.beat_at).label("beat_at"))
+    .join(sessions, sessions.c.id == endpoints.c.session_id)
+    .where(_HERE, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
+    .group_by(endpoints.c.channel_uid)
+)
+_BEATS_OF_CHANNEL = (
+    select(endpoints.c.id, sessions.c.beat_at)
+    .join(sessions, sessions.c.id == endpoints.c.session_id)
+    .where(endpoints.c.channel_uid == bindparam("uid"), _HERE, sessions.c.beat_at.is_not(None))
+)
+
+
+def beats_of_sessions(tx: ReadTransaction, ids: Collection[str]) -> dict[str, datetime]:
+    """Return the last heartbeat of each of these sessions that has sent one."""
+    return {row.id: row.beat_at for row in tx.look_up(_BEATS_OF_SESSIONS, sorted(ids))}
+
+
+def beats_of_channel(tx: ReadTransaction, channel_uid: str) -> dict[str, datetime]:
+    """Return the last heartbeat of each endpoint that has a place and has sent one, by its id."""
+    return {row.id: row.beat_at for row in tx.execute(_BEATS_OF_CHANNEL, {"uid": channel_uid})}
+
+
+def latest_beats(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, datetime | None]:
+    """Return the last heartbeat of any endpoint that has a place, by channel."""
+    return {row.channel_uid: row.beat_at for row in tx.in_parts(_LATEST_BEATS, uids=channel_uids)}

@@ -71,11 +71,7 @@ class ResizedBody(BaseModel):
     responses=problems(404, 409, 413),
 )
 def sync(
-    name: Name,
-    id: EndpointId,  # noqa: A002
-    body: SyncPost,
-    principal: Viewer,
-    gateway: Gateway,
+    name: Name, id: EndpointId, body: SyncPost, principal: Viewer, gateway: Gateway
 ) -> Response:
     """Return a member's assignment and, with `take`, assign it.
 
@@ -106,11 +102,6 @@ def resize(
     attaching, which can fence members too.
     """
     found = gateway.groups.resize(
-        name,
-        group,
-        size=body.size,
-        generation=body.generation,
-        uid=body.uid,
-        principal=principal,
+        name, group, size=body.size, generation=body.generation, uid=body.uid, principal=principal
     )
     return json_response({"group": found.name, "size": found.size, "generation": found.generation})

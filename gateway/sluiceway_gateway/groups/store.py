@@ -100,10 +100,7 @@ def live_members(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupK
     found: dict[GroupKey, list[Member]] = {key: [] for key in keys}
     for row in tx.in_parts(_MEMBERS, keys=list(found)):
         member = Member(
-            endpoint=row.id,
-            index=row.member_index,
-            generation=row.generation,
-            share=share_of(row),
+            endpoint=row.id, index=row.member_index, generation=row.generation, share=share_of(row)
         )
         found[row.channel_uid, row.group_name].append(member)
     return found

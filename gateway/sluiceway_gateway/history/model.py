@@ -73,9 +73,7 @@ def point_of(
     """Return the point of a sample, at the finest resolution."""
     points = {name: _group_point(at, each) for name, each in groups.items()}
     return HistoryPoint(
-        at_s=FINEST.start(at.timestamp()),
-        write_rate=rounded(write_rate),
-        groups=_largest(points),
+        at_s=FINEST.start(at.timestamp()), write_rate=rounded(write_rate), groups=_largest(points)
     )
 
 

@@ -76,9 +76,7 @@ def write(tx: WriteTransaction, writes: Sequence[PointWrite]) -> None:
         for (since_s, until_s), uids in ended.items():
             found = _in_slots(tx, uids, finer, since_s=since_s, until_s=until_s)
             _write(
-                tx,
-                coarser,
-                [(uid, each) for uid in found for each in merged(found[uid], coarser)],
+                tx, coarser, [(uid, each) for uid in found for each in merged(found[uid], coarser)]
             )
 
 

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens, is_loopback, is_loopback_authority
-from sluiceway_gateway.errors import Forbidden, Unauthenticated
+from sluiceway_gateway.errors import DatabaseUnavailable, Forbidden, Unauthenticated
 
 HEALTH = frozenset({"/livez", "/readyz"})
 """Paths of health: yes, or no with one word for each missing part."""
@@ -24,21 +24,33 @@ PUBLIC = HEALTH | {
 same for everybody."""
 
 _PRINCIPAL = "sluiceway.principal"
+_OUTAGE_S = 86_400.0
 
 
 async def authenticate(
-    request: Request, tokens: Tokens, *, recent: bool = False, basic: bool = False
+    request: Request,
+    tokens: Tokens,
+    *,
+    recent: bool = False,
+    basic: bool = False,
+    in_outages: bool = False,
 ) -> Principal:
     """Return the principal of a request; raises Unauthenticated and Forbidden.
 
     Reads the database on a worker thread. With `recent`, credentials that were valid within the
     last seconds are accepted without a read. With `basic`, the token may also be the password of
-    basic authentication, with any user.
+    basic authentication, with any user. With `in_outages`, credentials that were last valid are
+    accepted for a day while the database is unavailable.
     """
     token = _token(request.headers, basic=basic)
     principal = tokens.recall(token) if recent else None
     if principal is None:
-        principal = await to_thread.run_sync(tokens.authenticate, token)
+        try:
+            principal = await to_thread.run_sync(tokens.authenticate, token)
+        except DatabaseUnavailable:
+            principal = tokens.recall(token, within_s=_OUTAGE_S) if in_outages else None
+            if principal is None:
+                raise
     if token is None:
         _require_local(request)
     return principal
@@ -100,16 +112,31 @@ class Access:
     `rechecked`: the service authenticates the principal once more in the transaction of the
     request, so credentials that were valid within the last seconds are enough to get there.
     `basic`: the token may be the password of basic authentication.
+    `in_outages`: credentials that were last valid are enough while the database is unavailable.
     """
 
-    def __init__(self, action: Action | None, *, rechecked: bool, basic: bool = False) -> None:
+    def __init__(
+        self,
+        action: Action | None,
+        *,
+        rechecked: bool = False,
+        basic: bool = False,
+        in_outages: bool = False,
+    ) -> None:
         self.action = action
         self.rechecked = rechecked
         self.basic = basic
+        self.in_outages = in_outages
 
     async def authorize(self, request: Request, tokens: Tokens) -> None:
         """Raise Unauthenticated or Forbidden unless the request may go on; reads no body."""
-        principal = await authenticate(request, tokens, recent=self.rechecked, basic=self.basic)
+        principal = await authenticate(
+            request,
+            tokens,
+            recent=self.rechecked,
+            basic=self.basic,
+            in_outages=self.in_outages,
+        )
         if self.action is not None:
             principal.require(self.action, request.path_params.get("name"))
         request.scope[_PRINCIPAL] = principal
@@ -133,4 +160,5 @@ Anybody = Annotated[Principal, access(None)]
 Viewer = Annotated[Principal, access(Action.VIEW)]
 Manager = Annotated[Principal, access(Action.MANAGE)]
 Administrator = Annotated[Principal, access(Action.ADMIN)]
-RegistryClient = Annotated[Principal, Depends(Access(None, rechecked=False, basic=True))]
+RegistryClient = Annotated[Principal, Depends(Access(None, basic=True))]
+Scraper = Annotated[Principal, Depends(Access(None, in_outages=True))]

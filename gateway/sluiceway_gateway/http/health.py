@@ -18,12 +18,12 @@ from sluiceway_gateway.errors import (
     WrongEncoding,
     WrongRevision,
 )
-from sluiceway_gateway.http.auth import Anybody
+from sluiceway_gateway.http.auth import Scraper
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.metrics import CONTENT_TYPE, Scrape
-from sluiceway_gateway.provisioning.status import unavailable_reason
+from sluiceway_gateway.provisioning.reconcile_result import unavailable_reason
 from sluiceway_gateway.status.lag import Overview
 
 #: Timeout of the check of Kafka; short, because probes time out.
@@ -112,13 +112,13 @@ def _kafka_failure(kafka: KafkaAdmin) -> str | None:
         }
     ),
 )
-async def metrics(anybody: Anybody, gateway: Gateway) -> Response:
+async def metrics(scraper: Scraper, gateway: Gateway) -> Response:
     """Return all metrics, of the channels that the token may see.
 
     Sends nothing to Kafka, and reads the database once; without the database, returns the metrics
     that need none.
     """
-    text = await run_in_threadpool(_metrics, gateway, anybody.prefixes(Action.VIEW))
+    text = await run_in_threadpool(_metrics, gateway, scraper.prefixes(Action.VIEW))
     return Response(text, media_type=CONTENT_TYPE)
 
 

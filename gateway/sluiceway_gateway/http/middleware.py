@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import structlog
@@ -13,12 +13,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sluiceway.rest.request_ids import request_ids
+from sluiceway.tracing import request_ids
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.change import Precondition
+from sluiceway_gateway.db.failures import cause_of
 from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.http.auth import authenticate
-from sluiceway_gateway.http.problems import error_response, problem_response
+from sluiceway_gateway.http.problems import problem_response, unrouted
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.tracing import continued
 
@@ -47,6 +48,7 @@ class Observation:
             raise NotImplementedError(f"a connection of the kind {scope['type']}")
         request_id = _given_id(scope) or next(self._request_ids)
         begun, status = time.perf_counter(), 0
+        failure: SluicewayGatewayError | None = None
 
         async def observed(message: Message) -> None:
             nonlocal status
@@ -68,21 +70,27 @@ class Observation:
                 except (HTTPException, SluicewayGatewayError) as error:
                     if status:
                         raise
-                    response = await error_response(
-                        error, Request(scope), self._tokens, request_id=request_id
-                    )
+                    headers: Mapping[str, str] = {}
+                    if isinstance(error, HTTPException):
+                        failure, headers = await unrouted(error, Request(scope), self._tokens)
+                    else:
+                        failure = error
+                    response = problem_response(failure, headers, request_id=request_id)
                     await response(scope, receive, observed)
             except Exception:
                 _log.exception("request failed", method=scope["method"])
                 if status:
                     # A part of the response was sent; the server closes the connection.
                     raise
-                failure = problem_response(_internal(request_id), request_id=request_id)
-                await failure(scope, receive, observed)
+                failure = _internal(request_id)
+                response = problem_response(failure, request_id=request_id)
+                await response(scope, receive, observed)
             finally:
-                self._record(scope, status, time.perf_counter() - begun)
+                self._record(scope, status, time.perf_counter() - begun, failure)
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(
+        self, scope: Scope, status: int, seconds: float, failure: SluicewayGatewayError | None
+    ) -> None:
         route = getattr(scope.get("route"), "path_format", "unmatched")
         method = scope["method"]
         self._metrics.count_request(route=route, method=method, status=status, seconds=seconds)
@@ -99,7 +107,14 @@ class Observation:
             channel=scope.get("path_params", {}).get("name"),
             status=status,
             ms=round(seconds * 1000, 1),
+            **({} if failure is None else _fields_of(failure)),
         )
+
+
+def _fields_of(failure: SluicewayGatewayError) -> dict[str, str]:
+    """Return the log's fields for an error: its code, and the database's own message."""
+    cause = cause_of(failure)
+    return {"code": failure.code} | ({} if cause is None else {"cause": cause})
 
 
 def _given_id(scope: Scope) -> str | None:

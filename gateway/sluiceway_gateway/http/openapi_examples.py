@@ -145,7 +145,7 @@ LINKS: Mapping[str, Sequence[Link]] = {
     "create_channel": _from_channel(""),
     "list_channels": _from_channel("/items/0"),
     "get_connection": [
-        Link(operation="get_schema", parameters={"schema_id": "$response.body#/schema/id"}),
+        Link(operation="get_schema", parameters={"schema_id": "$response.body#/schema/id"})
     ],
     "attach_endpoint": [
         Link(operation="get_endpoint", parameters=_OF_ENDPOINT),
@@ -187,6 +187,6 @@ LINKS: Mapping[str, Sequence[Link]] = {
         Link(
             operation="list_messages",
             parameters=_OF_CHANNEL | {"cursor": "$response.body#/next_cursor"},
-        ),
+        )
     ],
 }

@@ -177,28 +177,19 @@ def problems(
     return {**found, **(also or {})}
 
 
-async def error_response(
-    error: HTTPException | SluicewayGatewayError,
-    request: Request,
-    tokens: Tokens,
-    *,
-    request_id: str,
-) -> Response:
-    """Return the response for an error, or for an unknown path or method (HTTPException)."""
-    headers = {}
-    if isinstance(error, HTTPException):
-        try:
-            # No route was found, so none has authenticated the request.
-            await authenticate(request, tokens)
-        except SluicewayGatewayError as refusal:
-            found = refusal
-        else:
-            if error.status_code == 405:
-                headers["Allow"] = ", ".join(_methods(request))
-            found = _unrouted(request, allowed=headers.get("Allow"))
-    else:
-        found = error
-    return problem_response(found, headers, request_id=request_id)
+async def unrouted(
+    error: HTTPException, request: Request, tokens: Tokens
+) -> tuple[SluicewayGatewayError, Mapping[str, str]]:
+    """Return the error for an unknown path or method, and its headers."""
+    try:
+        # No route was found, so none has authenticated the request.
+        await authenticate(request, tokens)
+    except SluicewayGatewayError as refusal:
+        return refusal, {}
+    if error.status_code != 405:
+        return _unrouted(request, allowed=None), {}
+    allowed = ", ".join(_methods(request))
+    return _unrouted(request, allowed=allowed), {"Allow": allowed}
 
 
 def _unrouted(request: Request, *, allowed: str | None) -> SluicewayGatewayError:

@@ -36,7 +36,7 @@ from sluiceway_gateway.http.json import NO_BODY, JsonCache, ResponseCache, loads
 from sluiceway_gateway.http.problems import malformed
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger.reading import LedgerReads
-from sluiceway_gateway.ledger.repairs import Repairs
+from sluiceway_gateway.ledger.repair_service import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.messages.reading import MessageReads
@@ -45,7 +45,7 @@ from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.status.feed import StatusFeed
+from sluiceway_gateway.status.event_feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
 
 _T = TypeVar("_T")

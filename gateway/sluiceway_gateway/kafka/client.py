@@ -74,7 +74,7 @@ _UNAVAILABLE = frozenset(getattr(KafkaError, name) for name in _UNAVAILABLE_NAME
 CAUSES: Mapping[int, Cause] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: Cause.TOPIC_ABSENT,
     KafkaError.UNKNOWN_TOPIC_ID: Cause.TOPIC_ABSENT,
-    KafkaError._UNKNOWN_TOPIC: Cause.TOPIC_ABSENT,  # noqa: SLF001 - librdkafka's public name
+    KafkaError._UNKNOWN_TOPIC: Cause.TOPIC_ABSENT,
     KafkaError.TOPIC_ALREADY_EXISTS: Cause.TOPIC_EXISTS,
     KafkaError.TOPIC_EXCEPTION: Cause.INVALID_NAME,
     KafkaError.INVALID_PARTITIONS: Cause.INVALID_PARTITIONS,
@@ -94,12 +94,7 @@ _WRONG_CREDENTIALS = (
     "it refuses the user, the password or the mechanism; correct sasl.username, sasl.password and "
     "sasl.mechanism in SLUICEWAY_KAFKA_PROPERTIES, and start the gateway again"
 )
-_REFUSED = frozenset(
-    {
-        KafkaError._AUTHENTICATION,  # noqa: SLF001 - a public code's name
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-    }
-)
+_REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 
 
 def refusals(properties: Mapping[str, str]) -> tuple[str, ...]:
@@ -297,7 +292,7 @@ class Client:
 
     def _on_error(self, error: KafkaError) -> None:
         # "All brokers are down" follows each actual cause and adds nothing.
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - a public code's name
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._last_error = error
 
 

@@ -119,10 +119,7 @@ def commit_batch(
         ),
         owner=replace(owner, ordinal=max(ordinals, default=None)),
         ledger=replace(
-            ledger,
-            number=number,
-            visible_end=visible_end,
-            stable=stable_of(visible_end, others),
+            ledger, number=number, visible_end=visible_end, stable=stable_of(visible_end, others)
         ),
         runs_removed=removed,
         runs_added=added,

@@ -221,8 +221,7 @@ def end_batches(
     )
     stable = stable_of(ledger.visible_end, (each.begin for each in others))
     return AbortDecision(
-        aborted=aborted,
-        ledger=replace(ledger, number=ledger.number + len(aborted), stable=stable),
+        aborted=aborted, ledger=replace(ledger, number=ledger.number + len(aborted), stable=stable)
     )
 
 

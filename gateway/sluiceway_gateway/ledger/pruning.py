@@ -24,8 +24,7 @@ _PAUSE_S = 600.0
 _HIGHEST = (
     select(batch_owners.c.ordinal)
     .where(
-        batch_owners.c.channel_uid == batches.c.channel_uid,
-        batch_owners.c.name == batches.c.owner,
+        batch_owners.c.channel_uid == batches.c.channel_uid, batch_owners.c.name == batches.c.owner
     )
     .scalar_subquery()
 )

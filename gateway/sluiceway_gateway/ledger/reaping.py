@@ -116,12 +116,7 @@ class LedgerComparer:
     """
 
     def __init__(
-        self,
-        *,
-        database: Database,
-        kafka: KafkaAdmin,
-        clock: Clock,
-        monotonic: Callable[[], float],
+        self, *, database: Database, kafka: KafkaAdmin, clock: Clock, monotonic: Callable[[], float]
     ) -> None:
         self._database = database
         self._kafka = kafka

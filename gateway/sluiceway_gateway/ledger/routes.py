@@ -103,12 +103,7 @@ def open_batch(name: Name, body: BatchPost, _writer: Writer, gateway: Gateway) -
     responses=problems(404, 409, 413),
 )
 def upload_slice(
-    name: Name,
-    id: BatchId,  # noqa: A002 - the path's name
-    slice: SliceNumber,  # noqa: A002 - the path's name
-    body: SlicePut,
-    _writer: Writer,
-    gateway: Gateway,
+    name: Name, id: BatchId, slice: SliceNumber, body: SlicePut, _writer: Writer, gateway: Gateway
 ) -> Response:
     """Store a part of an open batch's manifest, until the commit with the digest of the whole."""
     manifest = checked_manifest(body.manifest)
@@ -124,11 +119,7 @@ def upload_slice(
     responses=problems(404, 409, 413),
 )
 def commit_batch(
-    name: Name,
-    id: BatchId,  # noqa: A002 - the path's name
-    body: CommitPost,
-    writer: Writer,
-    gateway: Gateway,
+    name: Name, id: BatchId, body: CommitPost, writer: Writer, gateway: Gateway
 ) -> Response:
     """Make the manifest's offsets visible, and commit a reader's positions with them, or neither.
 
@@ -160,11 +151,7 @@ def commit_batch(
     responses=problems(404, 409, 413),
 )
 def abort_batch(
-    name: Name,
-    id: BatchId,  # noqa: A002 - the path's name
-    body: AbortPost,
-    writer: Writer,
-    gateway: Gateway,
+    name: Name, id: BatchId, body: AbortPost, writer: Writer, gateway: Gateway
 ) -> Response:
     """End a batch; none of its records become visible. 409 `batch_committed` after its commit."""
     if body.instance is None:

@@ -45,10 +45,7 @@ RenewedLeaseMs = Annotated[
 ]
 _Offset = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Intervals = Annotated[
-    dict[
-        PartitionText,
-        list[Annotated[list[_Offset], Field(min_length=2, max_length=2)]],
-    ],
+    dict[PartitionText, list[Annotated[list[_Offset], Field(min_length=2, max_length=2)]]],
     Field(
         max_length=MAX_PARTITIONS,
         description=f"By partition, [first, end] of offsets written; at most {MAX_INTERVALS:,}",

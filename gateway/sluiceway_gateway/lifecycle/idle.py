@@ -16,6 +16,7 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, sources
 from sluiceway_gateway.clock import Clock, clocks_apart
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events
@@ -221,7 +222,7 @@ class UsageRecorder:
                 record_use(tx, channel.uid, now)
         except DatabaseUnavailable as error:
             # The request succeeds anyway: later uses of its client are recorded.
-            _log.warning("a use is not saved", channel=channel.name, reason=str(error))
+            _log.warning("a use is not saved", channel=channel.name, **reason_of(error))
             return
         recent = {uid: at for uid, at in self._recorded.items() if abs(now - at) < USE_INTERVAL}
         self._recorded = recent | {channel.uid: now}

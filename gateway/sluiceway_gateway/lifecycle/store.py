@@ -11,13 +11,7 @@ from sqlalchemy import Row, bindparam, exists, func, or_, select, update
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.store import channel_of, in_phases, selection
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import (
-    batches,
-    channels,
-    endpoints,
-    positions,
-    visible_runs,
-)
+from sluiceway_gateway.db.schema import batches, channels, endpoints, positions, visible_runs
 from sluiceway_gateway.endpoints.model import ANONYMOUS, OPEN, Health, Mode, Role
 from sluiceway_gateway.endpoints.store import LIVES
 from sluiceway_gateway.groups import store as groups_store
@@ -43,10 +37,7 @@ _PRESENT = (
     .order_by(endpoints.c.group_name, endpoints.c.member_index)
 )
 _COMMITTED = select(
-    positions.c.group_name,
-    positions.c.member_index,
-    positions.c.partition,
-    positions.c.next_offset,
+    positions.c.group_name, positions.c.member_index, positions.c.partition, positions.c.next_offset
 ).where(
     positions.c.channel_uid == bindparam("channel_uid"),
     positions.c.topic_id == bindparam("topic_id"),
@@ -76,8 +67,7 @@ def closing(tx: ReadTransaction) -> list[Channel]:
 _OPEN_BATCH = (
     select(batches.c.id)
     .where(
-        batches.c.channel_uid == bindparam("channel_uid"),
-        batches.c.state == str(BatchState.OPEN),
+        batches.c.channel_uid == bindparam("channel_uid"), batches.c.state == str(BatchState.OPEN)
     )
     .limit(1)
 )
@@ -164,9 +154,7 @@ _LAST_COMMITTED = (
 _ALL = (
     selection()
     .add_columns(
-        _LIVING.label("lives"),
-        _CHANGED.label("changed_at"),
-        _LAST_COMMITTED.label("committed_at"),
+        _LIVING.label("lives"), _CHANGED.label("changed_at"), _LAST_COMMITTED.label("committed_at")
     )
     .where(channels.c.idle_ms.is_not(None), in_phases(PHASES))
     .order_by(channels.c.uid)

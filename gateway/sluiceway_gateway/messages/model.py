@@ -159,12 +159,7 @@ class MessageSelection:
     """
 
     def __init__(
-        self,
-        views: Mapping[int, PartitionView],
-        *,
-        newest: bool,
-        limit: int,
-        limit_bytes: int,
+        self, views: Mapping[int, PartitionView], *, newest: bool, limit: int, limit_bytes: int
     ) -> None:
         self._views = views
         self._newest = newest

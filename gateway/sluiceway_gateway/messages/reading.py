@@ -14,7 +14,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import ChannelNotReady, InvalidRequest, KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
-from sluiceway_gateway.kafka.reading import window_reader
+from sluiceway_gateway.kafka.window_reader import window_reader
 from sluiceway_gateway.ledger import store as ledger_store
 from sluiceway_gateway.ledger.model import Interval
 from sluiceway_gateway.messages.model import (

@@ -184,10 +184,7 @@ class MessagesPost(RequestModel):
         description="In the JSON forms of GET; fields with a default may be left out",
     )
     partition: int | None = Field(
-        default=None,
-        ge=0,
-        lt=MAX_PARTITIONS,
-        description="Default: by `key`, else in turn",
+        default=None, ge=0, lt=MAX_PARTITIONS, description="Default: by `key`, else in turn"
     )
     key: Annotated[str, Field(max_length=10_000)] | int | None = Field(
         default=None,

@@ -17,6 +17,7 @@ from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
 from sluiceway_gateway.channels.service import Channels, require_channel
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest, SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import NewMessage
@@ -124,7 +125,7 @@ class MessageWrites:
         except DatabaseUnavailable as error:
             # The messages are in Kafka: a repeat would write them again.
             _log.warning(
-                "a write is not in the audit trail", channel=channel.name, reason=str(error)
+                "a write is not in the audit trail", channel=channel.name, **reason_of(error)
             )
 
     def _encoded(

@@ -349,8 +349,7 @@ async def passed(
         topic_id=body.topic_id, offsets={int(each): end for each, end in body.offsets.items()}
     )
     found = await unless_disconnected(
-        request,
-        gateway.acknowledgements.wait(name, group, bounds, uid=body.uid, timeout_s=wait),
+        request, gateway.acknowledgements.wait(name, group, bounds, uid=body.uid, timeout_s=wait)
     )
     if wait:
         await authenticate(request, gateway.tokens)

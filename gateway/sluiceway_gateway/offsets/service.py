@@ -11,7 +11,6 @@ from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction, Scalar
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.batching import Batcher
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import find_channel, hold_channel
 from sluiceway_gateway.clock import Clock, system_clock
@@ -51,6 +50,7 @@ from sluiceway_gateway.offsets.model import (
     require_topic,
 )
 from sluiceway_gateway.offsets.store import Whose, committed_offsets
+from sluiceway_gateway.request_batcher import Batcher
 
 RESETS_SHOWN = 20
 
@@ -225,11 +225,7 @@ class Offsets:
         # The status has the group's generation.
         endpoints_store.revise(tx, [channel.uid])
         line = Event(
-            channel_uid=channel.uid,
-            at=now,
-            group_name=group,
-            cause=reset.reason,
-            by=principal.id,
+            channel_uid=channel.uid, at=now, group_name=group, cause=reset.reason, by=principal.id
         )
         add_events(tx, [line])
         report = _report(tx, following, member=member)

@@ -202,11 +202,7 @@ _TARGETS = CachedSelect(
 
 
 def commit(
-    tx: WriteTransaction,
-    pending: Sequence[PendingCommit],
-    *,
-    now: datetime,
-    wait: bool = True,
+    tx: WriteTransaction, pending: Sequence[PendingCommit], *, now: datetime, wait: bool = True
 ) -> list[CommitResult | SluicewayGatewayError]:
     """Validate and store commits, each all or nothing; return a result or an error for each.
 
@@ -346,11 +342,7 @@ _MIRRORED = (
         positions.c.next_offset,
     )
     .join(channels, channels.c.uid == positions.c.channel_uid)
-    .where(
-        channels.c.mirrored,
-        in_phases(READABLE),
-        channels.c.topic_id == positions.c.topic_id,
-    )
+    .where(channels.c.mirrored, in_phases(READABLE), channels.c.topic_id == positions.c.topic_id)
 )
 _MIRRORED_SINCE = _MIRRORED.where(positions.c.committed_at >= bindparam("since"))
 

@@ -15,7 +15,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
-from sluiceway_gateway.provisioning.status import (
+from sluiceway_gateway.provisioning.reconcile_result import (
     BACKOFF_MAX_S,
     RACES,
     ReconcileResult,
@@ -92,11 +92,7 @@ def apply(kafka: KafkaAdmin, actions: Iterable[Action]) -> Applied:
     # An absent topic counts as deleted.
     deleted = accepted({name: each for name, each in deletions.items() if not _absent(each)})
     return Applied(
-        created=created,
-        grown=grown,
-        configured=configured,
-        deleted=deleted,
-        rejections=rejections,
+        created=created, grown=grown, configured=configured, deleted=deleted, rejections=rejections
     )
 
 

@@ -201,12 +201,7 @@ class _Stream(StreamingResponse):
 
 
 def _stream(
-    request: Request,
-    gateway: Services,
-    *,
-    by: Principal,
-    channel: str | None,
-    last_id: str | None,
+    request: Request, gateway: Services, *, by: Principal, channel: str | None, last_id: str | None
 ) -> Response:
     compress = "gzip" in request.headers.get("accept-encoding", "")
     events = gateway.feed.events(by, channel=channel, last_id=last_id, compress=compress)
@@ -221,11 +216,7 @@ def _stream(
     responses=problems(404, also={200: _OF_CHANNEL}),
 )
 async def watch_status(
-    name: Name,
-    request: Request,
-    viewer: Viewer,
-    gateway: Gateway,
-    last_event_id: LastEvent = None,
+    name: Name, request: Request, viewer: Viewer, gateway: Gateway, last_event_id: LastEvent = None
 ) -> Response:
     """Send the status now and after each change, at most once a second.
 
@@ -244,10 +235,7 @@ async def watch_status(
     responses=problems(also={200: _OF_LIST}),
 )
 async def watch_statuses(
-    request: Request,
-    principal: Anybody,
-    gateway: Gateway,
-    last_event_id: LastEvent = None,
+    request: Request, principal: Anybody, gateway: Gateway, last_event_id: LastEvent = None
 ) -> Response:
     """Send all channels that the token may see, then the changes, at most once a second.
 

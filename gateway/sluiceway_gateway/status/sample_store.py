@@ -45,7 +45,7 @@ from sluiceway_gateway.status.lag import (
     summarize,
     summarize_groups,
 )
-from sluiceway_gateway.status.model import Coverage
+from sluiceway_gateway.status.problems import Coverage
 from sluiceway_gateway.status.progress import (
     WINDOW,
     CommittedOffset,
@@ -62,10 +62,7 @@ _CHANNELS = select(
     channels.c.topic_id,
     channels.c.topic_partitions.label("partitions"),
     (channels.c.delivery == str(Delivery.EXACTLY_ONCE)).label("exactly_once"),
-).where(
-    in_phases(READABLE),
-    channels.c.topic_partitions.is_not(None),
-)
+).where(in_phases(READABLE), channels.c.topic_partitions.is_not(None))
 _IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(LIVES)))
 _BY_UID = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
 # EXISTS uses an index per channel. With IN, PostgreSQL scans the list of all uids for each channel

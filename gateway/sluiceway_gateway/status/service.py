@@ -15,12 +15,12 @@ from sluiceway_gateway.channels.service import find_channel
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.endpoints.store import beats_of_channel
 from sluiceway_gateway.errors import ChannelNotFound, InvalidRequest
 from sluiceway_gateway.graph import store as graph_store
 from sluiceway_gateway.graph.model import GraphJob, jobs_of
 from sluiceway_gateway.history import store as history_store
 from sluiceway_gateway.history.model import LagHistory, history_of, resolution_for
-from sluiceway_gateway.status import heartbeat_store
 from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.lag import Overview
 from sluiceway_gateway.status.store import ChannelSummary, StatusReport, StatusVersion
@@ -100,7 +100,7 @@ class Statuses:
         """Return the last heartbeats of a channel's endpoints by id. Raises ChannelNotFound."""
         with self._database.read() as tx:
             channel = find_channel(tx, name)
-            return heartbeat_store.of_channel(tx, channel.uid)
+            return beats_of_channel(tx, channel.uid)
 
     def page(self, *, limit: int, after: str, by: Principal) -> StatusPage:
         """Return a summary of each channel after `after` that the principal may see.

@@ -38,13 +38,13 @@ from sluiceway_gateway.endpoints.model import (
     State,
     outcome,
 )
-from sluiceway_gateway.endpoints.store import endpoint_of
+from sluiceway_gateway.endpoints.store import beats_of_sessions, endpoint_of, latest_beats
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
 from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.ledger import store as ledgers_store
 from sluiceway_gateway.ledger.model import Batch, Ledger
-from sluiceway_gateway.status import heartbeat_store, sample_store
+from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import (
     FAILED,
     ChannelOverview,
@@ -54,7 +54,7 @@ from sluiceway_gateway.status.lag import (
     Overview,
     summarize_groups,
 )
-from sluiceway_gateway.status.model import (
+from sluiceway_gateway.status.problems import (
     MAX_PROBLEMS,
     Coverage,
     CurrentProblem,
@@ -205,7 +205,7 @@ def status(tx: ReadTransaction, name: str) -> StatusReport | None:
             ReaderGroup(group=group_of(each), dynamic=each.dynamic)
             for each in tx.execute(groups.order_by(endpoint_groups.c.name))
         ),
-        heartbeats=heartbeat_store.of_sessions(
+        heartbeats=beats_of_sessions(
             tx, {(each.endpoint if isinstance(each, Reader) else each).session for each in attached}
         ),
     )
@@ -230,7 +230,7 @@ def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSu
     uids = [row.uid for row in rows]
     samples, counts = sample_store.summaries(tx, uids), _endpoint_counts(tx, uids)
     troubled = _troubled_endpoints(tx, uids)
-    heartbeats = heartbeat_store.latest(tx, uids)
+    heartbeats = latest_beats(tx, uids)
     found = []
     for row in rows:
         last = samples.get(row.uid)

@@ -106,9 +106,7 @@ async def index(request: Request, precondition: Conditions) -> Response:
 
 @router.get("/ui/{file:path}", include_in_schema=False)
 async def ui_file(
-    file: Annotated[str, PathParameter(max_length=200)],
-    request: Request,
-    precondition: Conditions,
+    file: Annotated[str, PathParameter(max_length=200)], request: Request, precondition: Conditions
 ) -> Response:
     """Return a file of the page; raises NotFound."""
     found = _files().get(file)

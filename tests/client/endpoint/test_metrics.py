@@ -5,7 +5,7 @@ import weakref
 import pytest
 
 from sluiceway import Position
-from sluiceway.endpoint.metrics import EndpointMetrics
+from sluiceway.endpoint.handle import EndpointMetrics
 
 
 class Clock:
@@ -75,7 +75,7 @@ def test_positions_are_reported_until_acknowledged_and_on_change() -> None:
     assert metrics.heartbeat_fields(takes)["positions"] == {"0": [5, 3]}
     metrics.mark_delivered()
     place.positions = {0: Position(offset=6)}
-    assert metrics.final_fields(takes)["positions"] == {"0": [6, 0]}
+    assert metrics.heartbeat_fields(takes, final=True)["positions"] == {"0": [6, 0]}
 
 
 def test_metrics_keep_no_endpoint_alive_and_have_its_last_position() -> None:
@@ -92,6 +92,5 @@ def test_metrics_keep_no_endpoint_alive_and_have_its_last_position() -> None:
 def test_an_older_gateway_gets_no_unknown_fields() -> None:
     metrics, place = EndpointMetrics("reader"), Place()
     metrics.observe(place.look)
-    assert (
-        metrics.heartbeat_fields(()) == metrics.final_fields(()) == {"counters": metrics.counters()}
-    )
+    last = metrics.heartbeat_fields((), final=True)
+    assert metrics.heartbeat_fields(()) == last == {"counters": metrics.counters()}

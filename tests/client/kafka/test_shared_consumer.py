@@ -229,6 +229,33 @@ def test_an_interrupt_loses_no_messages_of_any_reader(topics: Topics) -> None:
         assert list(first) == list(second) == readings(15, 5)
 
 
+@pytest.mark.parametrize("call", ["incremental_assign", "incremental_unassign"])
+@pytest.mark.parametrize("done", [True, False])
+def test_an_interrupted_seek_may_be_repeated(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch, call: str, done: bool
+) -> None:
+    one, two = written(topics, 20), written(topics, 20)
+    with shared(one, until="now") as first, shared(two, until="now") as second:
+        assert second.read(5, timeout=None) == readings(5)
+        consumer = consumer_of(first)
+        original = getattr(consumer._consumer, call)
+
+        def interrupt(places: Any) -> None:
+            if done:
+                original(places)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            interrupted = Between(consumer._consumer, lambda _: None)
+            setattr(interrupted, call, interrupt)
+            patched.setattr(consumer, "_consumer", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                first.seek({0: 10})
+        first.seek({0: 10})
+        assert list(first) == readings(10, 10)
+        assert list(second) == readings(15, 5)
+
+
 def test_an_error_without_a_partition_reaches_every_reader_once(
     topics: Topics,
 ) -> None:

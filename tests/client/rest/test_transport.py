@@ -27,8 +27,8 @@ from sluiceway.errors import (
 )
 from sluiceway.gateway import Gateway
 from sluiceway.rest.auth import TokenSource
-from sluiceway.rest.request_ids import request_ids
 from sluiceway.rest.transport import Transport
+from sluiceway.tracing import request_ids
 
 
 def test_transient_failures_are_retried_as_one_change(script: Script) -> None:

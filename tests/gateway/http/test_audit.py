@@ -207,3 +207,13 @@ def test_entries_are_bounded_by_number_and_age(ops: Rig, monkeypatch: pytest.Mon
     assert pruner.run_once().audited == 3
     assert [each["action"] for each in changes(ops)] == ["update"]
     assert changes(ops, "weather") == []
+
+
+def test_a_group_that_grows_the_channel_is_named(ops: Rig) -> None:
+    flights = site(ops, partitions=2)
+    assert flights.post_attach(group="loads", index=0, size=5).status_code == 409
+    assert flights.post_attach(group="loads", index=1, size=5).status_code == 409
+    entry, _creation = changes(ops)
+    assert (entry["action"], entry["by"], entry["target"]) == ("update", "ops", "loads")
+    assert entry["reason"] == "the group has 5 members"
+    assert fields(entry) == {"partitions": (2, 5)}

@@ -2,22 +2,24 @@ import asyncio
 import io
 import itertools
 import json
+import logging
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import text
 from starlette.types import Message, Receive, Scope, Send
 
 from gateways import Rig, code
 from processes import restored_logging
 from sluiceway_gateway.channels.service import Channels
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.loops import Leader
-from sluiceway_gateway.status.service import Statuses
 from waiting import until
 
 
@@ -102,15 +104,27 @@ def test_a_pass_of_the_loop_is_counted(rig: Rig) -> None:
     assert metric(rig, "sluiceway_reconciled_channels_total", outcome="created") == 2
 
 
-def test_metrics_are_available_without_the_database(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(_self: Statuses, **_options: object) -> None:
-        raise DatabaseUnavailable("away")
-
-    monkeypatch.setattr(Statuses, "overview", away)
+def test_metrics_are_available_without_the_database(rig: Rig, database: Database) -> None:
+    rig.put()
+    scraper, revoked, unused = (rig.token("read", label=each) for each in "abc")
+    rig.http.headers.update(scraper)
+    assert metric(rig, "sluiceway_database_up") == 1
+    assert rig.http.get("/metrics", headers=revoked).status_code == 200
+    rig.tokens.revoke(revoked["Authorization"].split("_")[1])
+    assert rig.http.get("/metrics", headers=revoked).status_code == 401
+    tables = ("channels", "tokens")
+    with database.write() as tx:
+        for each in tables:
+            tx.execute(text(f"ALTER TABLE {each} RENAME TO other_{each}"))
     assert metric(rig, "sluiceway_database_up") == 0
     assert metric(rig, "sluiceway_channels", phase="ready") is None
+    assert metric(rig, "sluiceway_http_requests_total", status="401") == 1
+    for path, headers in (("/metrics", revoked), ("/metrics", unused), ("/v1/status", scraper)):
+        assert code(rig.http.get(path, headers=headers)) == "database_unavailable"
+    with database.write() as tx:
+        for each in tables:
+            tx.execute(text(f"ALTER TABLE other_{each} RENAME TO {each}"))
+    assert metric(rig, "sluiceway_database_up") == 1
 
 
 def test_an_unexpected_error_is_a_problem_response_and_logged(
@@ -236,3 +250,42 @@ def test_a_response_does_not_wait_for_a_delayed_ack(rig: Rig) -> None:
     # The kernel delays an acknowledgement by 40 ms.
     took = sorted(rig.http.get("/livez").elapsed.total_seconds() for _ in range(20))
     assert took[5] < 0.03
+
+
+def test_the_log_has_the_code_of_a_refusal_and_the_cause_in_the_database(
+    rig: Rig, database: Database, lines: io.StringIO
+) -> None:
+    def entries(**fields: object) -> list[dict[str, Any]]:
+        logged = [json.loads(line) for line in lines.getvalue().splitlines()]
+        return [each for each in logged if fields.items() <= each.items()]
+
+    rig.put()
+    refused = rig.put(partitions=0)
+    assert refused.status_code == 422
+    until(lambda: entries(event="request", status=422, code="invalid_request"))
+    with database.write() as tx:
+        for table in ("channels", "leases"):
+            tx.execute(text(f"ALTER TABLE {table} RENAME TO other_{table}"))
+    away = rig.put("second")
+    assert away.status_code == 503
+    assert "table" not in away.json()["detail"]
+    until(lambda: entries(event="request", request_id=away.headers["x-request-id"]))
+    (entry,) = entries(event="request", request_id=away.headers["x-request-id"])
+    missing = ("no such table: {}", 'relation "{}" does not exist')
+    assert entry["code"] == "database_unavailable"
+    assert entry["cause"] in [each.format("channels") for each in missing]
+    causes = [each.format("leases") for each in missing]
+    until(lambda: any(each.get("cause") in causes for each in entries(loop="reconcile")))
+
+
+def test_text_has_colours_in_terminals_only() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, coloured in ((Terminal(), True), (io.StringIO(), False)):
+        with restored_logging():
+            configure_logs(level="info", format="console", stream=stream)
+            logging.getLogger("sluiceway_gateway.http").warning("all connections are in use")
+        assert "all connections are in use" in stream.getvalue()
+        assert ("\x1b[" in stream.getvalue()) is coloured

@@ -25,7 +25,7 @@ from sluiceway_gateway.http.json import JsonCache
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.status import feed
+from sluiceway_gateway.status import event_feed
 from sluiceway_gateway.status.service import Statuses
 from waiting import until
 
@@ -36,9 +36,9 @@ BOTH = [PATH, LIST]
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "PACE_S", 0.01)
-    monkeypatch.setattr(feed, "MAX_PAUSE_S", 0.1)
-    monkeypatch.setattr(feed, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(event_feed, "PACE_S", 0.01)
+    monkeypatch.setattr(event_feed, "MAX_PAUSE_S", 0.1)
+    monkeypatch.setattr(event_feed, "HEARTBEAT_S", 0.1)
 
 
 @pytest.fixture
@@ -179,9 +179,9 @@ def test_a_stream_is_compressed_for_clients_that_accept_it(flights: Site, path: 
         assert compressed.data() == plain.data() != first
 
 
-def separate_feed(rig: Rig) -> feed.StatusFeed:
+def separate_feed(rig: Rig) -> event_feed.StatusFeed:
     """Return a feed that the gateway does not use."""
-    return feed.StatusFeed(
+    return event_feed.StatusFeed(
         rig.app.state.parts.statuses,
         Watch(rig.database, limit=1, poll_s=0.01),
         fragments=JsonCache(),
@@ -199,7 +199,7 @@ async def stream_pieces(
     other = own.events(LOOPBACK, channel=channel, last_id=None, compress=False)
 
     async def event(of: AsyncGenerator[bytes]) -> bytes:
-        while (piece := await anext(of)) == feed._COMMENT:
+        while (piece := await anext(of)) == event_feed._COMMENT:
             pass
         return piece
 
@@ -268,7 +268,7 @@ def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
     mine = [rig.token("read:fl") for _ in range(3)]
     summaries: list[int] = []
     encoded: list[tuple[str, ...]] = []
-    feed_update, changes = Statuses.feed_update, feed._changes
+    feed_update, changes = Statuses.feed_update, event_feed._changes
 
     def counted(self: Statuses, **arguments: Any) -> Any:
         found = feed_update(self, **arguments)
@@ -280,7 +280,7 @@ def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
         return changes(lines, prefixes, changed)
 
     monkeypatch.setattr(Statuses, "feed_update", counted)
-    monkeypatch.setattr(feed, "_changes", encode)
+    monkeypatch.setattr(event_feed, "_changes", encode)
     with ExitStack() as stack:
         tokens = [*mine, {}, {}]
         streams = [stack.enter_context(watched(rig, LIST, **each)) for each in tokens]
@@ -374,18 +374,18 @@ def test_a_slow_stream_of_a_deleted_channel_does_not_end_those_of_its_successor(
             own.events(LOOPBACK, channel="flights", last_id=None, compress=False) for _ in range(3)
         )
         for each in (slow, ended):
-            assert await anext(each) == feed._START
-            while await anext(each) == feed._COMMENT:
+            assert await anext(each) == event_feed._START
+            while await anext(each) == event_feed._COMMENT:
                 pass
         await asyncio.to_thread(delete)
-        assert {piece async for piece in ended} <= {feed._COMMENT}
+        assert {piece async for piece in ended} <= {event_feed._COMMENT}
         await asyncio.to_thread(site, rig)
-        assert await anext(successor) == feed._START
-        while await anext(successor) == feed._COMMENT:
+        assert await anext(successor) == event_feed._START
+        while await anext(successor) == event_feed._COMMENT:
             pass
         # The new channel's stream does not end with the last one of the deleted channel.
         await slow.aclose()
-        assert await anext(successor) == feed._COMMENT
+        assert await anext(successor) == event_feed._COMMENT
         await successor.aclose()
 
     asyncio.run(run())

@@ -111,3 +111,16 @@ def test_without_a_key_there_are_no_tokens(database: Database) -> None:
     tokens.check_key()
     with pytest.raises(InvalidSettings, match="SLUICEWAY_TOKEN_KEY"):
         tokens.create(label="job", scopes=["read"])
+
+
+def test_another_key_than_the_one_of_the_tokens_is_logged_once_a_minute(
+    tokens: Tokens, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = tokens.create(label="job", scopes=["admin"])
+    others = Tokens(database, SecretStr("x" * 32))
+    for each in ("slw_" + "0" * 16 + "_" + "0" * 64, *[made.text.get_secret_value()] * 3):
+        with pytest.raises(Unauthenticated):
+            others.authenticate(each)
+    (warning,) = [each for each in caplog.records if "does not match" in each.getMessage()]
+    assert vars(warning)["token_id"] == made.token.id
+    assert made.text.get_secret_value().split("_")[2] not in caplog.text

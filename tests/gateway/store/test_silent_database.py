@@ -210,3 +210,12 @@ def test_tcp_options_of_the_url_override_the_defaults() -> None:
     assert (given["tcp_user_timeout"], given["keepalives"]) == (5_000, 1)
     url = make_url("postgresql://h/d?keepalives_idle=60&tcp_user_timeout=9000&connect_timeout=7")
     assert given.keys() - connect_arguments(url, wait_ms=5_000).keys() == set(url.query)
+
+
+def test_options_of_the_url_are_added_to_the_gateways(postgres: Postgres) -> None:
+    own = {"options": "-c search_path=flights -c lock_timeout=7s", "application_name": "gates"}
+    url = make_url(postgres.empty()).update_query_dict(own).render_as_string(False)
+    with opened(url) as database, database.read() as tx:
+        names = ("search_path", "lock_timeout", "statement_timeout", "application_name")
+        found = [tx.execute(text(f"SHOW {name}")).scalar_one() for name in names]
+    assert found == ["flights", "7s", "2500ms", "gates"]

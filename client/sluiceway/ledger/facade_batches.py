@@ -5,12 +5,7 @@ from collections.abc import Mapping
 
 from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.errors import (
-    CommitUnknown,
-    DeliveryFailed,
-    KafkaFailure,
-    SluicewayError,
-)
+from sluiceway.errors import CommitUnknown, DeliveryFailed, KafkaFailure, SluicewayError
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch, open_batch
@@ -81,12 +76,7 @@ class MessageBatches:
     """
 
     def __init__(
-        self,
-        calls: LedgerCalls,
-        connection: Connection,
-        *,
-        writer: str,
-        owner: str | None = None,
+        self, calls: LedgerCalls, connection: Connection, *, writer: str, owner: str | None = None
     ) -> None:
         """Describe a writer by its endpoint's id; `owner` is by default the writer alone."""
         self._calls = calls

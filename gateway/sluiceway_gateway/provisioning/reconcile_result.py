@@ -7,13 +7,7 @@ from enum import StrEnum
 from typing import Literal
 
 from sluiceway_gateway.channels.change import followed
-from sluiceway_gateway.channels.model import (
-    Channel,
-    Delivery,
-    Phase,
-    TopicRef,
-    may_become,
-)
+from sluiceway_gateway.channels.model import Channel, Delivery, Phase, TopicRef, may_become
 from sluiceway_gateway.errors import AccessFailure, AccessProblem
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
 from sluiceway_gateway.provisioning.topic import AlterConfig, Plan, TopicMatch, topic_overrides
@@ -267,10 +261,7 @@ def _synced(
     at_rest = not _has_changes(channel)
     if changes and at_rest:
         names = ", ".join(changes[0].names)
-        return (
-            Reason.DRIFT_REVERTED,
-            f"Changed outside Sluiceway, and reverted: {names}.",
-        )
+        return (Reason.DRIFT_REVERTED, f"Changed outside Sluiceway, and reverted: {names}.")
     if last.surplus_partitions and observed is not None:
         return Reason.PARTITIONS_EXCEED_SPEC, (
             f"The topic has {observed.partitions} partitions instead of "

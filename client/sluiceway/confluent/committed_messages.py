@@ -7,12 +7,7 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, Message
 
 from sluiceway.concurrency import FairLock
-from sluiceway.confluent.errors import (
-    AUTO_OFFSET_RESET,
-    PARTITION_EOF,
-    error_event,
-    kafka_error,
-)
+from sluiceway.confluent.errors import AUTO_OFFSET_RESET, PARTITION_EOF, error_event, kafka_error
 from sluiceway.errors import SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import FetchedMessages

@@ -10,7 +10,7 @@ from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.reading import WindowReader, window_reader
+from sluiceway_gateway.kafka.window_reader import WindowReader, window_reader
 from sluiceway_gateway.ledger.model import Interval
 from sluiceway_gateway.messages.model import ReadMessage
 from topics import Topics

@@ -105,7 +105,7 @@ class WindowReader:
         error = message.error()
         if error is None:
             return False
-        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        if error.code() == KafkaError._PARTITION_EOF:
             return True
         self._failure = error
         return False

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sluiceway_gateway.batching import Batcher
 from sluiceway_gateway.errors import DatabaseUnavailable
+from sluiceway_gateway.request_batcher import Batcher
 
 
 class Road:
