@@ -305,7 +305,9 @@ def test_titles_of_times_name_their_zone(browser: Browser, rig: Rig) -> None:
         time = browser.one("table.changes time")
         # Midnight in UTC.
         assert time.get_attribute("datetime").startswith("2030-01-01T00:00:00")
-        assert time.get_attribute("title") == "Jan 1, 2030, 5:30:00\u202fAM GMT+5:30"
+        title = str(time.get_attribute("title"))
+        assert title.startswith("Jan 1, 2030, 5:30:00")
+        assert title.endswith("AM GMT+5:30")
     finally:
         browser.driver.execute_cdp_cmd(zone, {"timezoneId": ""})
 
