@@ -200,7 +200,7 @@ def test_the_readme_creates_every_secret(config: dict[str, Any], secrets: Path) 
     created_by_the_gateway = {"token"}
     names = {each.name for each in secrets.iterdir()}
     assert names | created_by_the_gateway == config["secrets"].keys()
-    # Without -T, the notes on standard error would be in the file too: Compose allocates a terminal.
+    # Without -T, Compose allocates a terminal, and the file would have the notes for it, too.
     assert "run --rm -T gateway token create --scope admin me > secrets/token" in README
 
 
