@@ -262,6 +262,18 @@ def test_a_list_of_problems_that_the_gateway_has_cut_is_marked(browser: Browser,
     browser.shows("There may be more: the first 10 are listed.", "ul.problems")
 
 
+def test_a_channel_with_many_problems_hides_no_other(browser: Browser, rig: Rig) -> None:
+    for name in ("old", "flights"):
+        target = site(rig, name)
+        for number in range(9 if name == "flights" else 1):
+            target.detach(target.member(group=f"g{number}"), "error", cause="full")
+        rig.clock.advance(60)
+    browser.open(rig.url)
+    browser.shows("10 problems in 2 channels", ".problems h2")
+    channels = [each.text for each in browser.all(".problems li a")]
+    assert channels == ["flights", "old", *["flights"] * 6]
+
+
 def test_a_view_that_fails_is_reported_and_others_are_shown(browser: Browser, rig: Rig) -> None:
     for name in ("flights", "weather"):
         site(rig, name)
