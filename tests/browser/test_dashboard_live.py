@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from browsers import Browser
 from databases import SQLite
-from gateways import serving
+from gateways import UNREACHABLE, serving
 from shared_kafka import SharedKafka
 from sluiceway import Gateway, Heartbeat
 from sluiceway.errors import Conflict
@@ -143,8 +143,22 @@ def test_a_draining_channel_is_shown(browser: Browser, live: Live) -> None:
         live.http.post("/v1/channels/ending/close", json={"uid": uid}).raise_for_status()
         browser.shows("Draining", ".column-state", VISIBLE_S)
         browser.button("ending").click()
-        browser.button("Draining").click()
+        browser.one(".title a").click()
         browser.shows("WritersOpen", ".conditions", VISIBLE_S)
+
+
+def test_a_topic_that_cannot_be_created_is_a_problem(browser: Browser, sqlite: SQLite) -> None:
+    settings = Settings(
+        database_url=sqlite.migrated(), kafka_bootstrap_servers=UNREACHABLE, kafka_timeout_ms=300
+    )
+    with serving(create_app(settings)) as url, httpx.Client(base_url=url) as http:
+        http.put("/v1/channels/new", json={"spec": {"schema": SCHEMA}}).raise_for_status()
+        browser.open(url)
+        browser.shows("new: The topic does not match the spec.", ".problems")
+        browser.shows("Kafka does not answer. The gateway retries", ".problems")
+        browser.one(".problems a").click()
+        browser.shows("BrokerUnavailable: Kafka does not answer.", ".conditions")
+        browser.driver.get("about:blank")
 
 
 def test_an_open_batch_that_holds_readers_back_is_shown_and_aborted(

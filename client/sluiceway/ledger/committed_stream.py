@@ -6,9 +6,9 @@ from itertools import groupby
 
 from confluent_kafka import Message
 
-from sluiceway.errors import RecordsLost, SluicewayError, SluicewayTimeout
+from sluiceway.errors import OffsetOutOfRange, RecordsLost, SluicewayError, SluicewayTimeout
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, Watermarks
-from sluiceway.ledger.visibility import Visibility
+from sluiceway.ledger.visibility import Snapshot, Visibility
 
 __all__ = ["CommittedStream"]
 
@@ -132,9 +132,23 @@ class CommittedStream:
         return {p: mark.end for p, mark in self.watermarks(partitions).items()}
 
     def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the current visible end, which `stable` reaches once open batches end."""
+        """Return the current visible end, which `stable` reaches once open batches end.
+
+        Raises OffsetOutOfRange for a snapshot that retention has removed, with later records.
+        """
         self._visibility.refresh()
-        return {p: self._visibility.visible_end.get(p, 0) for p in partitions}
+        ends = {p: self._visibility.visible_end.get(p, 0) for p in partitions}
+        if isinstance(self._visibility, Snapshot):
+            for partition, mark in self._stream.watermarks(partitions).items():
+                if mark.begin > ends[partition] > 0:
+                    raise OffsetOutOfRange(
+                        partition=partition,
+                        offset=ends[partition] - 1,
+                        begin=mark.begin,
+                        end=mark.end,
+                        advice="Kafka has no record of this snapshot any more: read a later one",
+                    )
+        return ends
 
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or `stable`."""

@@ -15,6 +15,7 @@ from sluiceway.errors import (
     EndpointClosed,
     GatewayError,
     ReplayMismatch,
+    SluicewayError,
     TopicGone,
     cause_of,
 )
@@ -367,7 +368,19 @@ def open_batch(
         topic_id=connection.topic_id,
     )
     batch = WriteBatch(calls, request, leases=leases)
-    missing = set(range(connection.partitions)) - batch.open().begin.keys()
+    try:
+        begin = batch.open().begin
+    except SluicewayError:
+        raise
+    except BaseException as interrupt:
+        # The gateway may have opened it. It would keep the key, and hold readers back.
+        try:
+            batch.open(timeout_s=_ABORT_TIMEOUT_S)
+        except SluicewayError as failure:
+            LOGGER.warning("the batch %r may be open until its lease ends: %s", key, failure)
+        batch.abort(interrupt)
+        raise
+    missing = set(range(connection.partitions)) - begin.keys()
     if missing and not batch.replayed:
         error = ChannelNotReady(
             f"the ledger of the channel {connection.channel_name!r} does not have the partition "

@@ -200,7 +200,8 @@ class ChannelDataSource(Shipped, DataSource):
     def _checked_source(self, options: ReadOptions, struct: StructType) -> RefreshableConnection:
         source = self._source(options.channel)
         columns = MetadataColumns(options).remove_from(struct, options.channel)
-        require_readable(columns, options.channel, _schema(source))
+        of_table = any(_KEY in field.metadata for field in struct.fields)
+        require_readable(columns, options.channel, _schema(source), of_table=of_table)
         return source
 
     def _source(self, channel: str) -> RefreshableConnection:

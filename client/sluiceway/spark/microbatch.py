@@ -15,7 +15,7 @@ from pyspark import __version__ as spark_version
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sluiceway.errors import OffsetOutOfRange, OptionError
+from sluiceway.errors import OffsetOutOfRange, OptionError, SchemaMismatch
 from sluiceway.rest.models import Connection
 from sluiceway.spark.batch_reader import (
     InputSplit,
@@ -178,9 +178,17 @@ class ChannelStreamReader(Shipped, DataSourceStreamReader):
         split: InputSplit = partition.value
         records = 0
         with traced("receive", split.connection.channel_name, split.trace, kind="receive") as span:
-            for batch in read_split(split, self._options, self._columns):
-                records += batch.num_rows
-                yield batch
+            try:
+                for batch in read_split(split, self._options, self._columns):
+                    records += batch.num_rows
+                    yield batch
+            except SchemaMismatch as error:
+                error.add_note(
+                    "A query keeps the schema with which its channel was loaded. Load the channel "
+                    "again and restart the query: it continues at its checkpoint, with the newest "
+                    "schema."
+                )
+                raise
             span.set("sluiceway.records", records)
 
     def stop(self) -> None:

@@ -5,6 +5,7 @@ The other direction, from a StructType to a schema, is in `sluiceway.schema.infe
 
 import math
 from collections.abc import Callable, Collection
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import types as spark
@@ -111,35 +112,52 @@ def require_writable(struct: spark.StructType, channel: str, schema: Schema) -> 
             )
 
 
-def require_readable(struct: spark.StructType, channel: str, schema: Schema) -> None:
-    """Check that a user's schema selects columns of the channel.
+_LOAD_AGAIN: Final = (
+    " in .schema(...). Without .schema(...), the channel has changed since it was loaded: load it "
+    "again"
+)
+_CREATE_AGAIN: Final = (
+    "the table has the channel's columns as of its creation: drop it and create it again"
+)
+
+
+def require_readable(
+    struct: spark.StructType, channel: str, schema: Schema, *, of_table: bool = False
+) -> None:
+    """Check that the columns of a user's schema, or of a table, are columns of the channel.
 
     Columns may be omitted and reordered. They keep the channel's types, and a nullable column
     stays nullable. Raises SchemaMismatch.
     """
     theirs = _columns_of(schema)
-    _require_columns(struct, theirs, "the schema", channel, "remove it from .schema(...)")
+    given, advice = "the schema", f"remove it{_LOAD_AGAIN}"
+    if of_table:
+        given, advice = "the table", _CREATE_AGAIN
+    _require_columns(struct, theirs, given, channel, advice)
     for field in struct.fields:
         _require_supported(schema.arrow.field(field.name), field.name)
-        require_same_type(field, theirs[field.name], channel)
+        require_same_type(field, theirs[field.name], channel, of_table=of_table)
 
 
-def require_same_type(field: spark.StructField, their: spark.StructField, channel: str) -> None:
-    """Check that a user's column has the type of the channel's, and admits all of its nulls.
+def require_same_type(
+    field: spark.StructField, their: spark.StructField, channel: str, *, of_table: bool = False
+) -> None:
+    """Check that a column to read has the type of the channel's, and admits all of its nulls.
 
     Raises SchemaMismatch.
     """
     # Without nullability and metadata, such as comments.
     mine, wanted = field.dataType.simpleString(), their.dataType.simpleString()
     if mine != wanted:
+        advice = _CREATE_AGAIN if of_table else f"use the channel's type{_LOAD_AGAIN}"
         raise SchemaMismatch(
-            f"the column {field.name!r} is {wanted} in the channel {channel!r}, not {mine}: read "
-            "it with the channel's type and cast it"
+            f"the column {field.name!r} is {wanted} in the channel {channel!r}, not {mine}: "
+            + advice
         )
     if path := _null_refused(field, their, field.name):
+        advice = _CREATE_AGAIN if of_table else f"make it nullable{_LOAD_AGAIN}"
         raise SchemaMismatch(
-            f"the column {path!r} may be null in the channel {channel!r}: make it nullable in "
-            ".schema(...)"
+            f"the column {path!r} may be null in the channel {channel!r}: {advice}"
         )
 
 

@@ -283,7 +283,7 @@ class _Builder:
             return self._mapping(node, pointer, depth)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
             return [
-                self._part(node, each, f"{pointer}/{index}", depth)
+                self._part(each, each, f"{pointer}/{index}", depth)
                 for index, each in enumerate(node.value)
             ]
         if isinstance(node, yaml.ScalarNode) and node.tag in _TEXTS:

@@ -188,6 +188,29 @@ def interrupt_commit(monkeypatch: pytest.MonkeyPatch, *, arrives: bool = False) 
 
 
 @pytest.mark.parametrize("arrives", [True, False])
+def test_a_batch_whose_opening_is_interrupted_is_free_for_the_next_writer(
+    channel: Channel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    opened, interrupted = LedgerCalls.open, []
+
+    def open_and_interrupt(*arguments: Any, **options: Any) -> Any:
+        result = opened(*arguments, **options) if interrupted or arrives else None
+        if not interrupted:
+            interrupted.append(arguments)
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(LedgerCalls, "open", open_and_interrupt)
+    with channel.writer() as writer:
+        with pytest.raises(KeyboardInterrupt), writer.batch("day-1"):
+            raise AssertionError("the block runs")
+        assert ledger.open_keys(channel) == []
+    with channel.writer() as writer, writer.batch("day-1"):
+        writer.write(readings(10))
+    assert ledger.ids(channel) == list(range(10))
+
+
+@pytest.mark.parametrize("arrives", [True, False])
 def test_an_interrupted_flush_is_completed_before_later_records_are_written(
     new_ledgered: NewChannel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
 ) -> None:

@@ -223,6 +223,26 @@ def test_a_snapshot_reads_the_channel_as_of_a_commit(new_ledgered: NewChannel) -
         channel.reader(snapshot=1, until=None)
 
 
+def test_a_snapshot_that_retention_has_removed_is_refused(
+    new_ledgered: NewChannel, topics: Topics
+) -> None:
+    channel = new_ledgered(partitions=1)
+    with channel.writer() as writer:
+        for first in (0, 10, 20):
+            writer.write(readings(10, first))
+            writer.flush()
+    first, second, third = [each.number for each in reversed(channel.commits().events)]
+    with channel.reader(snapshot=second) as reader:
+        end = reader.end_offsets()[0]
+    topics.truncate(channel.connection("read").topic_name, 0, end)
+    with pytest.raises(OffsetOutOfRange, match="no record of this snapshot any more"):
+        channel.reader(snapshot=first)
+    with channel.reader(snapshot=second) as reader:
+        assert ids(reader) == []
+    with channel.reader(snapshot=third) as reader:
+        assert ids(reader) == [*range(20, 30)]
+
+
 def test_a_channel_without_commits_has_no_snapshots(new_channel: NewChannel) -> None:
     with pytest.raises(OptionError, match="at_least_once"):
         new_channel().reader(snapshot=1)

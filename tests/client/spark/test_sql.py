@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -92,6 +93,18 @@ def test_options_of_a_query_are_added_to_those_of_the_table(
     assert ids(spark, some) == [2]
     with pytest.raises(PySparkException, match="there is no option 'startingoffset'"):
         ids(spark, f"SELECT * FROM {table} WITH (startingOffset 'latest')")  # noqa: S608
+
+
+def test_a_table_of_a_changed_channel_is_refused_with_advice(
+    spark: SparkSession, gateway: Gateway, name: str, table: str
+) -> None:
+    gateway.channel(name).update(schema=pa.schema([*SCHEMA, pa.field("n", pa.int32())]))
+    assert spark.table(table).columns == ["id", "s"]
+    assert ids(spark, f"SELECT * FROM {table}") == [0, 1, 2]  # noqa: S608
+
+    gateway.channel(name).update(schema=SCHEMA.remove(1))
+    with pytest.raises(PySparkException, match=r"'s'.*: the table has .* create it again"):
+        ids(spark, f"SELECT * FROM {table}")  # noqa: S608
 
 
 @pytest.mark.long

@@ -51,9 +51,9 @@ def channel(gateway: Gateway, name: str) -> Channel:
 class Query:
     """A streaming query's driver, which calls the reader in the same order as Spark."""
 
-    def __init__(self, url: str, channel: str, **options: str) -> None:
+    def __init__(self, url: str, channel: str, schema: pa.Schema, **options: str) -> None:
         source = ChannelDataSource({"path": channel} | options, gateway_url=url)
-        reader = source.streamReader(struct_of(SCHEMA))
+        reader = source.streamReader(struct_of(schema))
         assert isinstance(reader, ChannelStreamReader)
         self.reader = reader
         self.task: ChannelStreamReader = pickle.loads(pickle.dumps(reader))  # noqa: S301
@@ -93,8 +93,8 @@ def offsets(offset: Json) -> dict[int, int]:
 def queries(gateway_url: str, channel: Channel) -> Iterator[Any]:
     with ExitStack() as stack:
 
-        def query(name: str = channel.name, **options: str) -> Query:
-            made = Query(gateway_url, name, **options)
+        def query(name: str = channel.name, schema: pa.Schema = SCHEMA, **options: str) -> Query:
+            made = Query(gateway_url, name, schema, **options)
             stack.callback(made.reader.stop)
             return made
 
@@ -389,6 +389,23 @@ def test_new_messages_are_read_with_the_querys_first_schema(
         writer.write([{"id": 1, "s": "x", "t": "y"}])
 
     assert query.batch(start, query.end()) == {0: [0, 1]}
+
+
+def test_a_message_that_the_querys_first_schema_cannot_read_is_an_error_with_advice(
+    gateway: Gateway, name: str, queries: Any
+) -> None:
+    ids = pa.schema([pa.field("id", pa.int32())])
+    channel = gateway.channel(f"{name}-ids", ids)
+    reader = queries(channel.name, ids).reader
+    start = reader.initialOffset()
+    channel.update(schema=pa.schema([pa.field("id", pa.int64())]))
+    with channel.writer() as writer:
+        writer.write([{"id": 2**40}])
+    (split,) = reader.partitions(start, reader.planner.end().to_json())
+
+    with pytest.raises(SchemaMismatch, match="written as long and cannot be read as int") as caught:
+        list(reader.read(split))
+    assert "Load the channel again and restart the query" in caught.value.__notes__[0]
 
 
 def test_a_query_continues_without_the_gateway(

@@ -291,7 +291,7 @@ def test_a_selection_of_columns_can_be_read() -> None:
     [
         (
             "id int",
-            r"column 'id' is bigint in the channel 'c', not int: read it with the channel's type",
+            r"column 'id' is bigint in the channel 'c', not int: use the channel's type",
         ),
         ("x int", "no column 'x', only id, n, s"),
         ("n int not null", "column 'n' may be null in the channel 'c'"),
@@ -300,6 +300,14 @@ def test_a_selection_of_columns_can_be_read() -> None:
 )
 def test_a_mismatched_schema_is_an_error_that_names_the_column(ddl: str, said: str) -> None:
     with pytest.raises(SchemaMismatch, match=said):
+        require_readable(struct(ddl), "c", CHANNEL)
+
+
+@pytest.mark.parametrize("ddl", ["id int", "x int", "n int not null"])
+def test_an_outdated_table_is_an_error_with_its_own_advice(ddl: str) -> None:
+    with pytest.raises(SchemaMismatch, match=r": the table has .* drop it and create it again"):
+        require_readable(struct(ddl), "c", CHANNEL, of_table=True)
+    with pytest.raises(SchemaMismatch, match=r"Without \.schema.* load it again"):
         require_readable(struct(ddl), "c", CHANNEL)
 
 
