@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql.datasource import InputPartition
 
 from relay import Relay
 from sluiceway import Gateway
