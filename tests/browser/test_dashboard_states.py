@@ -252,6 +252,18 @@ def test_problems_say_what_to_do_and_where(browser: Browser, rig: Rig) -> None:
     browser.button("Dismiss…")
 
 
+def test_a_draining_channel_is_closed_at_once(browser: Browser, rig: Rig) -> None:
+    flights = site(rig)
+    flights.member(role="writer", group="loader")
+    rig.http.post(f"{flights.path}/close", json={"uid": flights.uid}).raise_for_status()
+    browser.open(f"{rig.url}/#/channels/flights")
+    browser.shows("Draining", ".title .state")
+    browser.button("Close…").click()
+    browser.shows("flights waits for its writers and readers.", "dialog")
+    browser.button("Close it at once").click()
+    browser.shows("Closed", ".title .state")
+
+
 def test_a_list_of_problems_that_the_gateway_has_cut_is_marked(browser: Browser, rig: Rig) -> None:
     flights = site(rig)
     for number in range(11):
