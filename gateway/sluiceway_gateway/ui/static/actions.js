@@ -33,7 +33,7 @@ function closing(name, { uid, phase }) {
   if (phase === "closing") {
     return {
       title: "Close the channel at once?",
-      text: html`<${Text} value=${name} /> waits for its writers and readers. Closed at once, it refuses writers that are still open; what they have written stays readable.`,
+      text: html`<${Text} value=${name} /> waits for its writers and readers. Closed at once, it refuses writers that are still open; its records stay readable.`,
       confirm: "Close it at once",
       run: () => close(true),
     };
