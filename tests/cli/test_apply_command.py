@@ -19,7 +19,7 @@ from processes import Run, Sluiceway
 from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.wire import SpecPut
-from sluiceway_gateway.cli import documents, entry
+from sluiceway_gateway.cli import apply, documents, entry
 from sluiceway_gateway.cli.apply import WOULD_CHANGE, dump_document
 from sluiceway_gateway.cli.documents import document_schema, read_documents
 
@@ -370,6 +370,25 @@ def test_a_concurrent_change_stops_the_run_and_is_kept(
     assert f"Done: {names[0]}; not started: {names[2]}." in run.err
     partitions = [channel_json(command, each)["spec"]["partitions"] for each in names]
     assert partitions == [3, 2, 1]
+
+
+def test_a_channel_that_is_created_during_the_plan_is_refused_in_plain_words(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = write(folder / "a.yaml", document(name))
+    read = apply._read
+
+    def read_and_create(*arguments: Any) -> Any:
+        found = read(*arguments)
+        monkeypatch.setattr(apply, "_read", read)
+        command("apply", "-f", path, "--yes").succeeded()
+        return found
+
+    monkeypatch.setattr(apply, "_read", read_and_create)
+    run = command("apply", "-f", path, "--dry-run")
+    assert run.status == 1
+    assert "somebody else creates, changes or deletes it at the same time; apply again" in run.out
+    assert "If-None-Match" not in run.out
 
 
 def test_a_concurrently_created_channel_is_not_changed(
