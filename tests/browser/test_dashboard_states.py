@@ -17,7 +17,7 @@ from sluiceway_gateway.db.ledger_schema import ledger_repairs
 from sluiceway_gateway.endpoints.model import Mode
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import Sample, group_lag
-from sluiceway_gateway.status.progress import ReaderProgress, offset_tracks, partitions_read
+from sluiceway_gateway.status.lag_evaluation import ReaderProgress, offset_tracks, partitions_read
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
 from waiting import until
 
@@ -252,6 +252,18 @@ def test_problems_say_what_to_do_and_where(browser: Browser, rig: Rig) -> None:
     browser.button("Dismiss…")
 
 
+def test_a_draining_channel_is_closed_at_once(browser: Browser, rig: Rig) -> None:
+    flights = site(rig)
+    flights.member(role="writer", group="loader")
+    rig.http.post(f"{flights.path}/close", json={"uid": flights.uid}).raise_for_status()
+    browser.open(f"{rig.url}/#/channels/flights")
+    browser.shows("Draining", ".title .state")
+    browser.button("Close…").click()
+    browser.shows("flights waits for its writers and readers.", "dialog")
+    browser.button("Close it at once").click()
+    browser.shows("Closed", ".title .state")
+
+
 def test_a_list_of_problems_that_the_gateway_has_cut_is_marked(browser: Browser, rig: Rig) -> None:
     flights = site(rig)
     for number in range(11):
@@ -260,6 +272,18 @@ def test_a_list_of_problems_that_the_gateway_has_cut_is_marked(browser: Browser,
     browser.shows("At least 10 problems in 1 channel", ".problems h2")
     browser.one(".problems a").click()
     browser.shows("There may be more: the first 10 are listed.", "ul.problems")
+
+
+def test_a_channel_with_many_problems_hides_no_other(browser: Browser, rig: Rig) -> None:
+    for name in ("old", "flights"):
+        target = site(rig, name)
+        for number in range(9 if name == "flights" else 1):
+            target.detach(target.member(group=f"g{number}"), "error", cause="full")
+        rig.clock.advance(60)
+    browser.open(rig.url)
+    browser.shows("10 problems in 2 channels", ".problems h2")
+    channels = [each.text for each in browser.all(".problems li a")]
+    assert channels == ["flights", "old", *["flights"] * 6]
 
 
 def test_a_view_that_fails_is_reported_and_others_are_shown(browser: Browser, rig: Rig) -> None:

@@ -324,8 +324,9 @@ class ChannelDataReader(Shipped, DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return a split's records in order. Raises the errors of `read_split`."""
-        if partition is not None:  # Spark passes None for a plan without partitions
-            split: InputSplit = partition.value
+        # For a plan without partitions, Spark passes None, from 4.3 on as a partition's value.
+        split: InputSplit | None = None if partition is None else partition.value
+        if split is not None:
             channel = split.connection.channel_name
             with (
                 traced("receive", channel, split.trace, kind="receive") as span,

@@ -1,9 +1,11 @@
 """Liveness, readiness and metrics."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
-from anyio import to_thread
+from anyio import move_on_after, to_thread
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
@@ -23,11 +25,13 @@ from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.metrics import CONTENT_TYPE, Scrape
-from sluiceway_gateway.provisioning.reconcile_result import unavailable_reason
+from sluiceway_gateway.provisioning.reconcile_result import Reason, unavailable_reason
 from sluiceway_gateway.status.lag import Overview
 
-#: Timeout of the check of Kafka; short, because probes time out.
+#: Timeout of a request to Kafka, before the search for the reason.
 _TIMEOUT_S = 2.0
+#: Time of a check. Probes time out after 5 s, and would not show the reason.
+_RESPONSE_S = 4.0
 #: Time for which metrics show the result of a request to Kafka. The leading replica sends one a
 #: minute.
 _KAFKA_WITHIN_S = 120.0
@@ -69,8 +73,8 @@ async def livez() -> Response:
 async def readyz(gateway: Gateway) -> Response:
     """Check the database and Kafka, in a few threads for any number of requests."""
     database, kafka = await asyncio.gather(
-        to_thread.run_sync(_database_failure, gateway.database, limiter=gateway.probe_threads),
-        to_thread.run_sync(_kafka_failure, gateway.kafka, limiter=gateway.probe_threads),
+        _in_time(gateway, partial(_database_failure, gateway.database), "DatabaseUnavailable"),
+        _in_time(gateway, partial(_kafka_failure, gateway.kafka), str(Reason.BROKER_UNAVAILABLE)),
     )
     whys = {"database": database, "kafka": kafka}
     reasons = {part: why for part, why in whys.items() if why is not None}
@@ -80,6 +84,15 @@ async def readyz(gateway: Gateway) -> Response:
         "loops": dict(gateway.failing_loops()),
     }
     return JSONResponse(body, 503 if reasons else 200)
+
+
+async def _in_time(gateway: Services, check: Callable[[], str | None], silent: str) -> str | None:
+    """Return the result of a check, or `silent` if it takes too long; it continues then."""
+    with move_on_after(_RESPONSE_S):
+        return await to_thread.run_sync(
+            check, limiter=gateway.probe_threads, abandon_on_cancel=True
+        )
+    return silent
 
 
 def _database_failure(database: Database) -> str | None:

@@ -52,6 +52,12 @@ def test_a_second_write_appends_to_the_channel(
     assert spark.read.format("channel").load(name).count() == 200
 
 
+def test_an_empty_channel_has_no_rows(spark: SparkSession, frame: DataFrame, name: str) -> None:
+    save(frame.limit(0), name, create="true")
+
+    assert spark.read.format("channel").load(name).collect() == []
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

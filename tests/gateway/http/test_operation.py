@@ -4,7 +4,10 @@ import itertools
 import json
 import logging
 import re
+import socket
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,11 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 from starlette.types import Message, Receive, Scope, Send
 
-from gateways import Rig, code
+from databases import SQLite
+from gateways import Rig, code, running
 from processes import restored_logging
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import DatabaseUnavailable
+from sluiceway_gateway.http import health
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.loops import Leader
@@ -289,3 +294,21 @@ def test_text_has_colours_in_terminals_only() -> None:
             logging.getLogger("sluiceway_gateway.http").warning("all connections are in use")
         assert "all connections are in use" in stream.getvalue()
         assert ("\x1b[" in stream.getvalue()) is coloured
+
+
+def test_readiness_has_the_reason_before_probes_time_out(
+    sqlite: SQLite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(health, "_RESPONSE_S", 0.5)
+    url = sqlite.migrated()
+    with socket.socket() as silent, closing(Database(url)) as database:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        servers = f"127.0.0.1:{silent.getsockname()[1]}"
+        with running(database, url, kafka_bootstrap_servers=servers) as rig:
+            begun_s = time.monotonic()
+            ready = rig.http.get("/readyz").json()
+            # Without the limit, the search for the reason takes 6 s.
+            assert time.monotonic() - begun_s < 4
+    assert ready["reasons"] == {"kafka": "BrokerUnavailable"}

@@ -125,15 +125,17 @@ const MAX_PROBLEMS = 10;
 
 export const isCut = ({ problems }) => problems.length >= MAX_PROBLEMS;
 
-// All problems of the channels, errors first, the newest of them first.
+// All problems of the channels, errors first; of them the first one of each channel, so that a channel with many
+// hides no other; then the newest.
 export function allProblems(channels) {
   const found = channels.flatMap((line) =>
-    line.problems.map((fact) => ({ fact, channel: line.channel.name })),
+    line.problems.map((fact, place) => ({ fact, channel: line.channel.name, isFirst: place === 0 })),
   );
   const order = ({ fact }) => (fact.severity === "error" ? 0 : 1);
   return found.sort(
     (one, other) =>
       order(one) - order(other) ||
+      other.isFirst - one.isFirst ||
       (other.fact.since ?? "").localeCompare(one.fact.since ?? "") ||
       one.channel.localeCompare(other.channel),
   );
