@@ -17,7 +17,7 @@ from sluiceway_gateway.db.ledger_schema import ledger_repairs
 from sluiceway_gateway.endpoints.model import Mode
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import Sample, group_lag
-from sluiceway_gateway.status.progress import ReaderProgress, offset_tracks, partitions_read
+from sluiceway_gateway.status.lag_evaluation import ReaderProgress, offset_tracks, partitions_read
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
 from waiting import until
 
@@ -250,6 +250,18 @@ def test_problems_say_what_to_do_and_where(browser: Browser, rig: Rig) -> None:
     browser.shows("Start it again, or dismiss it, so that readers take it as", "ul.problems")
     browser.one("ul.problems .advice a").click()
     browser.button("Dismiss…")
+
+
+def test_a_draining_channel_is_closed_at_once(browser: Browser, rig: Rig) -> None:
+    flights = site(rig)
+    flights.member(role="writer", group="loader")
+    rig.http.post(f"{flights.path}/close", json={"uid": flights.uid}).raise_for_status()
+    browser.open(f"{rig.url}/#/channels/flights")
+    browser.shows("Draining", ".title .state")
+    browser.button("Close…").click()
+    browser.shows("flights waits for its writers and readers.", "dialog")
+    browser.button("Close it at once").click()
+    browser.shows("Closed", ".title .state")
 
 
 def test_a_list_of_problems_that_the_gateway_has_cut_is_marked(browser: Browser, rig: Rig) -> None:

@@ -19,7 +19,7 @@ from processes import Run, Sluiceway
 from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.wire import SpecPut
-from sluiceway_gateway.cli import entry
+from sluiceway_gateway.cli import apply, documents, entry
 from sluiceway_gateway.cli.apply import WOULD_CHANGE, dump_document
 from sluiceway_gateway.cli.documents import document_schema, read_documents
 
@@ -274,6 +274,17 @@ def test_a_part_of_a_folder_that_is_not_read_is_refused(
     assert len(run.err.splitlines()) == 3
 
 
+def test_a_file_too_large_for_documents_is_not_read_into_memory(
+    sluiceway: Sluiceway, folder: Path
+) -> None:
+    data = folder / "data.json"
+    data.touch()
+    os.truncate(data, 2 * documents._MAX_BYTES)
+    run = sluiceway("apply", "-f", str(folder), "--dry-run")
+    assert run.status == 1
+    assert f"{data}: larger than 64 MiB" in run.err
+
+
 def test_files_of_a_mounted_config_map_are_read_once(folder: Path) -> None:
     data = folder / "..2026_11_25"
     data.mkdir()
@@ -359,6 +370,25 @@ def test_a_concurrent_change_stops_the_run_and_is_kept(
     assert f"Done: {names[0]}; not started: {names[2]}." in run.err
     partitions = [channel_json(command, each)["spec"]["partitions"] for each in names]
     assert partitions == [3, 2, 1]
+
+
+def test_a_channel_that_is_created_during_the_plan_is_refused_in_plain_words(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = write(folder / "a.yaml", document(name))
+    read = apply._read
+
+    def read_and_create(*arguments: Any) -> Any:
+        found = read(*arguments)
+        monkeypatch.setattr(apply, "_read", read)
+        command("apply", "-f", path, "--yes").succeeded()
+        return found
+
+    monkeypatch.setattr(apply, "_read", read_and_create)
+    run = command("apply", "-f", path, "--dry-run")
+    assert run.status == 1
+    assert "somebody else creates, changes or deletes it at the same time; apply again" in run.out
+    assert "If-None-Match" not in run.out
 
 
 def test_a_concurrently_created_channel_is_not_changed(

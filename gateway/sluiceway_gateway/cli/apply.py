@@ -247,7 +247,9 @@ def _refused(name: str, error: GatewayError, document: Document | None = None) -
     aborts = isinstance(error, GatewayUnavailable | Unauthenticated | IncompatibleGateway)
     if aborts or error.status is None or error.status >= 500:
         raise error
-    lines = [f"{error.code}: {error}"]
+    # The error itself explains headers of HTTP.
+    what = _CHANGING if error.code == _PRECONDITION_FAILED else str(error)
+    lines = [f"{error.code}: {what}"]
     if document is not None and not error.errors:
         lines.append(f"at {document.place()}")
     elif document is not None:
@@ -331,13 +333,15 @@ def _carry_out(steps: Sequence[Step]) -> None:
         click.echo(f"channel {step.name} is {_DONE[step.kind]}")
 
 
+_PRECONDITION_FAILED = "precondition_failed"
+_CHANGING = "somebody else creates, changes or deletes it at the same time; apply again"
 _UNKNOWN = "it may or may not be done"
 
 
 def _reason(error: SluicewayError) -> str:
+    if isinstance(error, GatewayError) and error.code == _PRECONDITION_FAILED:
+        return "changed by somebody else since the plan, and not changed again"
     text = printable(str(error).rstrip("."))
-    if isinstance(error, GatewayError) and error.code == "precondition_failed":
-        return f"changed by somebody else since the plan, and not changed again: {text}"
     if isinstance(error, GatewayUnavailable):
         return f"{_UNKNOWN}: {text}"
     return f"refused: {text}"

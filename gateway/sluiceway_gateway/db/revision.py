@@ -80,7 +80,7 @@ def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
             raise DatabaseUnavailable(
                 "the database is locked: another migration is running, or a long transaction "
                 "holds its tables. Nothing was changed: run `sluiceway migrate` again"
-            ) from error
+            ) from None
     return head()
 
 

@@ -45,14 +45,14 @@ from sluiceway_gateway.status.lag import (
     summarize,
     summarize_groups,
 )
-from sluiceway_gateway.status.problems import Coverage
-from sluiceway_gateway.status.progress import (
+from sluiceway_gateway.status.lag_evaluation import (
     WINDOW,
     CommittedOffset,
     OffsetTrack,
     ProgressState,
     ReaderProgress,
 )
+from sluiceway_gateway.status.problems import Coverage
 
 _CURRENT = ~endpoints.c.superseded
 # Built once, because the leading replica executes them all the time.

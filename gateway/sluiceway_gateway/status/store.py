@@ -54,6 +54,7 @@ from sluiceway_gateway.status.lag import (
     Overview,
     summarize_groups,
 )
+from sluiceway_gateway.status.lag_evaluation import ReaderProgress
 from sluiceway_gateway.status.problems import (
     MAX_PROBLEMS,
     Coverage,
@@ -61,7 +62,6 @@ from sluiceway_gateway.status.problems import (
     EndpointState,
     current_problems,
 )
-from sluiceway_gateway.status.progress import ReaderProgress
 from sluiceway_gateway.status.sample_store import (
     StoredSample,
     group_summaries_of,

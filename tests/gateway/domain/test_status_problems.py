@@ -10,13 +10,13 @@ from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
 from sluiceway_gateway.endpoints.model import Health, Place, Role, State
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, OpenBatch
+from sluiceway_gateway.status.lag_evaluation import ProgressState
 from sluiceway_gateway.status.problems import (
     MAX_PROBLEMS,
     Coverage,
     EndpointState,
     current_problems,
 )
-from sluiceway_gateway.status.progress import ProgressState
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -22,7 +22,12 @@ from sluiceway_gateway.kafka.client import Client
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import Sample, group_lag, write_rate
-from sluiceway_gateway.status.progress import WINDOW, ReaderProgress, offset_tracks, partitions_read
+from sluiceway_gateway.status.lag_evaluation import (
+    WINDOW,
+    ReaderProgress,
+    offset_tracks,
+    partitions_read,
+)
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
 
 EVERY_S = 5.0

@@ -24,17 +24,26 @@ effect(() => {
 
 export function channelActions(name, { channel }) {
   if (!may("manage", name)) return [];
-  const open = !["closing", "closed", "deleting"].includes(channel.phase);
+  const open = !["closed", "deleting"].includes(channel.phase);
   return [{ title: "Close…", disabled: !open, onClick: () => ask(closing(name, channel)) }];
 }
 
-function closing(name, { uid }) {
+function closing(name, { uid, phase }) {
+  const close = (force) => send(channelPath(name, "close"), { method: "POST", body: { uid, force } });
+  if (phase === "closing") {
+    return {
+      title: "Close the channel at once?",
+      text: html`<${Text} value=${name} /> waits for its writers and readers. Closed at once, it refuses writers that are still open; its records stay readable.`,
+      confirm: "Close it at once",
+      run: () => close(true),
+    };
+  }
   return {
     title: "Close the channel?",
     text: html`New writers of <${Text} value=${name} /> will be refused. Present writers finish, and readers read the rest. A closed channel cannot be opened again.`,
     confirm: "Close the channel",
     fields: [{ id: "force", type: "checkbox", label: "Close at once, even while writers are attached" }],
-    run: ({ force }) => send(channelPath(name, "close"), { method: "POST", body: { uid, force: Boolean(force) } }),
+    run: ({ force }) => close(Boolean(force)),
   };
 }
 

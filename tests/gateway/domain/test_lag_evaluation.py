@@ -17,7 +17,7 @@ from sluiceway_gateway.status.lag import (
     write_rate,
     written_at,
 )
-from sluiceway_gateway.status.progress import (
+from sluiceway_gateway.status.lag_evaluation import (
     WINDOW,
     CommittedOffset,
     ProgressState,
