@@ -298,7 +298,8 @@ def _variable(*location: int | str) -> str:
 
 def unknown_variables() -> list[str]:
     """Return the variables that are named like settings, but are none of gateway or client."""
-    known = set(_known_variables())
+    # Where `sluiceway up` finds the broker's jars.
+    known = {*_known_variables(), f"{PREFIX}CACHE_DIR", f"{PREFIX}IVY_SETTINGS"}
     return [each for each in sorted(os.environ) if each.startswith(PREFIX) and each not in known]
 
 

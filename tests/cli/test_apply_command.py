@@ -19,7 +19,7 @@ from processes import Run, Sluiceway
 from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.wire import SpecPut
-from sluiceway_gateway.cli import apply, entry
+from sluiceway_gateway.cli import apply, documents, entry
 from sluiceway_gateway.cli.apply import WOULD_CHANGE, dump_document
 from sluiceway_gateway.cli.documents import document_schema, read_documents
 
@@ -272,6 +272,17 @@ def test_a_part_of_a_folder_that_is_not_read_is_refused(
     assert "linked: a link to a folder, which is not followed; give it with -f" in run.err
     assert "dangling.yaml: not readable: No such file" in run.err
     assert len(run.err.splitlines()) == 3
+
+
+def test_a_file_too_large_for_documents_is_not_read_into_memory(
+    sluiceway: Sluiceway, folder: Path
+) -> None:
+    data = folder / "data.json"
+    data.touch()
+    os.truncate(data, 2 * documents._MAX_BYTES)
+    run = sluiceway("apply", "-f", str(folder), "--dry-run")
+    assert run.status == 1
+    assert f"{data}: larger than 64 MiB" in run.err
 
 
 def test_files_of_a_mounted_config_map_are_read_once(folder: Path) -> None:

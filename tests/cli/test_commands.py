@@ -119,6 +119,16 @@ def test_a_closed_pipe_is_no_failure() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_a_full_disk_under_the_output_is_reported_in_one_line() -> None:
+    program = "import sys; from sluiceway_gateway.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "apply", "--schema"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("sluiceway: a file or the output cannot be written: No space")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_missing_database_is_named_and_not_created(
     sluiceway: Sluiceway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

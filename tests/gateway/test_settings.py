@@ -220,7 +220,7 @@ def test_a_property_that_is_not_text_is_named(
 
 
 def test_variables_that_are_no_settings_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLUICEWAY_DB_URL", "SLUICEWAY_PORT", "SLUICEWAY_URL", "OTHER"):
-        monkeypatch.setenv(name, "1")
+    for name in ("DB_URL", "PORT", "URL", "CACHE_DIR", "IVY_SETTINGS"):
+        monkeypatch.setenv(f"SLUICEWAY_{name}", "1")
     Settings.load()
     assert unknown_variables() == ["SLUICEWAY_DB_URL"]

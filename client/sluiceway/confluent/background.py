@@ -116,13 +116,14 @@ class StepRunner:
             return False
         try:
             request = next(steps) if pending is None else pending.resume(steps, deadline_s)
+            # Steps whose request an interrupt prevents would get None as its result.
+            self._pending = _Pending(request, self._wakeup.set)
         except StopIteration:
             self._steps = None
             return False
         except BaseException:
             self._steps = None
             raise
-        self._pending = _Pending(request, self._wakeup.set)
         return True
 
 

@@ -31,7 +31,7 @@ from sluiceway.confluent.errors import (
     require_same_kafka,
 )
 from sluiceway.kafka.config import MaskedProperties, consumer_config
-from sluiceway.kafka.errors import create_client, with_retries
+from sluiceway.kafka.errors import create_client, run_callbacks, with_retries
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
@@ -115,7 +115,7 @@ class MessageFetcher:
             and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
         ):
             return None
-        message = self._poll(timeout_s)
+        message = self._taking(self._poll, timeout_s) if timeout_s > 0 else self._poll(timeout_s)
         if message is not None:
             if self._only_name is not None:
                 message.set_topic(self._only_name)
@@ -136,10 +136,10 @@ class MessageFetcher:
         if self._committed:
             messages = self._consume_all(limit, timeout_s)
         elif limit < _LARGE_BATCH:
-            messages = consumer.consume(limit, timeout_s)
+            messages = self._taking(consumer.consume, limit, timeout_s)
         else:
             with gc_paused():
-                messages = consumer.consume(limit, timeout_s)
+                messages = self._taking(consumer.consume, limit, timeout_s)
         if self._only_name is not None:
             names: Iterable[str] = itertools.repeat(self._only_name)
         else:
@@ -149,6 +149,19 @@ class MessageFetcher:
         # The hot loop: one call per message, without bytecode.
         collections.deque(map(Message.set_topic, messages, names), maxlen=0)
         return list(messages)
+
+    def _taking(self, take: Callable[..., T], *arguments: float) -> T:
+        """Return a call's messages; if a signal handler raises, go back: librdkafka drops them."""
+        if threading.current_thread() is not threading.main_thread():
+            return take(*arguments)
+        before = self.positions([each for each in self.starts if each[0] not in self._committed])
+        try:
+            return run_callbacks(take, *arguments)
+        except BaseException:
+            for partition, offset in self.positions(before).items():
+                if offset != before[partition]:
+                    self.seek(partition, before[partition])
+            raise
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Fetch these partitions as well, from these offsets."""

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ _LIMIT = "100"
 _MAX_DEPTH = 100
 _SPACE = re.compile(r"\s*")
 _MAX_NODES = 200_000
+_MAX_BYTES = 64 << 20
 _TAG = "tag:yaml.org,2002:"
 _TEXTS = {f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value"}
 _SCALARS = {f"{_TAG}{each}": each for each in ("null", "bool", "int", "float")}
@@ -127,11 +129,13 @@ def _texts(paths: Sequence[str], faults: _Faults) -> Iterator[tuple[str, str]]:
             files = [Path(given)]
         for each in files:
             try:
-                content = sys.stdin.buffer.read() if given == _STDIN else each.read_bytes()
-                yield (
-                    "standard input" if given == _STDIN else str(each),
-                    content.decode("utf-8-sig"),
-                )
+                with nullcontext(sys.stdin.buffer) if given == _STDIN else each.open("rb") as file:
+                    content = file.read(_MAX_BYTES + 1)
+                if len(content) > _MAX_BYTES:
+                    faults.add(str(each), f"larger than {_MAX_BYTES >> 20} MiB; no documents are")
+                    continue
+                name = "standard input" if given == _STDIN else str(each)
+                yield name, content.decode("utf-8-sig")
             except OSError as error:
                 faults.add(str(each), f"not readable: {error.strerror or error}")
             except UnicodeDecodeError as error:

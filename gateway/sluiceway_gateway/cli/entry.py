@@ -1,5 +1,6 @@
 """The root command: loads subcommands, turns errors into exit statuses; options and tables."""
 
+import errno
 import importlib
 import os
 import re
@@ -39,6 +40,7 @@ NOTICE_S = 2.0
 #: A row is one line for programs. For terminals, its last cell is folded.
 _TABLE_WIDTH = 100_000
 _LEAST_FOLDED = 30
+_NOT_WRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _FLAG = re.compile(r"\b(force|keep_topic)=[Tt]rue\b")
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -71,6 +73,14 @@ class _Commands(click.Group):
             # interpreter from flushing into the pipe again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except OSError as error:
+            if error.errno not in _NOT_WRITTEN:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.ClickException(
+                f"a file or the output cannot be written: {error.strerror}. Free space, and run it "
+                "again"
+            ) from error
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -88,6 +88,51 @@ def test_messages_of_an_interrupted_consume_are_returned_again(
     assert [message.offset() for message in reader.consume(7, 20)] == [3, 4, 5, 6, 7, 8, 9]
 
 
+def test_messages_that_librdkafka_drops_after_an_interrupt_are_returned(
+    consumer: Callable[..., Consumer], site: Facade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = site.channel(partitions=1)
+    with site.producer() as producer:
+        for number in range(10):
+            producer.produce(name, str(number), partition=0)
+    reader = consumer(**{"group.id": "interrupted"})
+    reader.assign([at(name, 0, 0)])
+    fetcher = reader._fetcher
+
+    class Dropping:
+        """A consumer of librdkafka that a signal interrupts after it has taken messages."""
+
+        def __init__(self) -> None:
+            self._consumer = fetcher._consumer
+
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(self._consumer, attribute)
+
+        def consume(self, limit: int, wait_s: float) -> list[Message]:
+            if self._consumer.consume(limit, wait_s):
+                raise KeyboardInterrupt
+            return []
+
+        def poll(self, wait_s: float) -> Message | None:
+            if wait_s and self._consumer.poll(wait_s):
+                raise KeyboardInterrupt
+            return None
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fetcher, "_consumer", Dropping())
+        patched.setattr(fetcher, "_poll", Dropping().poll)
+        with pytest.raises(KeyboardInterrupt):
+            reader.consume(4, 20)
+        with pytest.raises(KeyboardInterrupt):
+            reader.poll(20)
+    assert [message.offset() for message in reader.consume(4, 20)] == [0, 1, 2, 3]
+    with monkeypatch.context() as patched:
+        patched.setattr(fetcher, "_poll", Dropping().poll)
+        with pytest.raises(KeyboardInterrupt):
+            reader.poll(20)
+    assert [message.offset() for message in reader.consume(6, 20)] == [4, 5, 6, 7, 8, 9]
+
+
 def test_position_is_past_the_last_returned_message(
     consumer: Callable[..., Consumer], name: str
 ) -> None:

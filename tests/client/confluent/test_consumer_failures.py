@@ -24,7 +24,7 @@ from confluent_facade import (
     poll_until,
 )
 from relay import Relay
-from sluiceway.confluent import Consumer, TopicPartition
+from sluiceway.confluent import Consumer, TopicPartition, background
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.coordinator import WakeupEvent
 from sluiceway.confluent.members import ChannelMember, ManualConsumer
@@ -401,3 +401,25 @@ def test_a_forked_process_gets_errors_and_closes_nothing(site: Facade, name: str
     channel = site.gateway.channel(name)
     assert channel.committed("forks")[0].offset == 1
     assert {each.state for each in channel.endpoints()} == {"closed"}
+
+
+def test_steps_whose_request_an_interrupt_prevented_begin_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runner = background.StepRunner(wakeup=threading.Event())
+    results = []
+
+    def steps() -> background.Steps[None]:
+        results.append((yield lambda: "response"))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(background, "_Pending", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            runner.advance(steps, 1.0)
+    assert not runner.active
+    while not results:
+        runner.advance(steps, 1.0)
+    assert results == ["response"]

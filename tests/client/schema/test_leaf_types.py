@@ -242,7 +242,7 @@ class Numbers(enum.Enum):
         (bad(Annotated[bytes, "fixed(2000)"]), UnsupportedType, "at most 1024 bytes"),
         (bad(Annotated[time, "timestamp-millis"]), InvalidSchema, "does not fit its type"),
         (bad(Literal["a b"]), InvalidSchema, "'a_b'"),
-        (bad(Literal[1]), InvalidSchema, "not an Avro name"),
+        (bad(Literal[1]), InvalidSchema, "the symbol 1 is not text"),
         (bad(Numbers), InvalidSchema, "'_1'"),
         (bad(time, x=time(1, tzinfo=UTC)), InvalidSchema, "the default does not fit"),
         (bad(date, x=datetime(2020, 1, 1, tzinfo=UTC)), InvalidSchema, "whole number"),
