@@ -200,14 +200,7 @@ class Transport:
                 self._http.close()
 
     def _open(self) -> None:
-        headers = {
-            "User-Agent": f"sluiceway/{__version__}",
-            "Accept": "application/json",
-            "Sluiceway-Features": _FEATURES,
-        }
-        self._http = httpx.Client(
-            base_url=self.url, verify=_trust(self.url, self._ca), headers=headers
-        )
+        self._http = self._new_client()
         # httpx leaks a connection that is being established while its client is closed, so the last
         # request closes the client.
         self._lock = threading.Lock()
@@ -216,6 +209,14 @@ class Transport:
         self._request_ids = request_ids()
         # Last, because other threads of a forked child check it before they use the new client.
         self._fork_guard = ForkGuard()
+
+    def _new_client(self) -> httpx.Client:
+        headers = {
+            "User-Agent": f"sluiceway/{__version__}",
+            "Accept": "application/json",
+            "Sluiceway-Features": _FEATURES,
+        }
+        return httpx.Client(base_url=self.url, verify=_trust(self.url, self._ca), headers=headers)
 
     def _raise_if_final(self, error: httpx.TransportError, *, first: bool) -> None:
         """Raise GatewayAccessFailed for an error that a retry cannot fix."""
@@ -256,7 +257,17 @@ class Transport:
                 token = self._token.current
                 # Not in `headers`: httpx keeps them in locals, and masks only its own headers.
                 auth = None if token is None else token.authorize
-                response = self._http.request(method, path, auth=auth, **options)
+                client = self._http
+                try:
+                    response = client.request(method, path, auth=auth, **options)
+                except httpx.HTTPError:
+                    raise
+                except BaseException:
+                    # An interrupt may leave the lock of httpx's connections held, which would
+                    # stop all later requests. Closing them would wait for it as well.
+                    if self._http is client:
+                        self._http = self._new_client()
+                    raise
                 if response.status_code != 401 or not self._token.refresh(token):
                     span.set("http.response.status_code", response.status_code)
                     if response.is_error:
