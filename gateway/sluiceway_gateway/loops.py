@@ -164,13 +164,16 @@ def _runs(process: int) -> bool:
 
 #: Consecutive failed passes after which a loop counts as failing.
 _FAILING = 3
+#: Failures of a lasting outage per entry in the log, which are about a minute apart.
+_FAILURES_PER_ENTRY = 60
 
 
 class Loop:
     """Calls `run_once` while `leader` leads.
 
     `run_once` returns the seconds until the next pass. An error is logged, and the next pass is
-    `retry_s` later. After three errors in a row the loop is failing, until a pass succeeds.
+    `retry_s` later. After three errors in a row the loop is failing, until a pass succeeds; only
+    each 60th is logged then, and those of another type.
     `on_pass` is called after each pass with the loop's name and the number of consecutive failures.
     """
 
@@ -241,8 +244,11 @@ class Loop:
                 _log.info("loop recovered", loop=self.name, failures=self._failures)
             self._failures, self._reason = 0, None
             return
+        before, self._reason = self._reason, type(error).__name__
         self._failures += 1
-        self._reason = type(error).__name__
+        lasts = self._failures > _FAILING and self._reason == before
+        if lasts and self._failures % _FAILURES_PER_ENTRY:
+            return
         fields = {"loop": self.name, "failures": self._failures, **reason_of(error)}
         if not isinstance(error, SluicewayGatewayError):
             _log.error("pass failed", **fields, exc_info=error)

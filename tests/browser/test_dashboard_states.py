@@ -274,6 +274,14 @@ def test_a_list_of_problems_that_the_gateway_has_cut_is_marked(browser: Browser,
     browser.shows("There may be more: the first 10 are listed.", "ul.problems")
 
 
+@pytest.mark.parametrize("name", ["weather", "a b", "%E0%A4%A"])
+def test_a_link_to_no_channel_is_explained(browser: Browser, rig: Rig, name: str) -> None:
+    browser.open(f"{rig.url}/#/channels/{name}")
+    browser.shows(f"The channel {name} does not exist.", "[role=alert]")
+    browser.button("All channels").click()
+    browser.shows("There are no channels yet.")
+
+
 def test_a_channel_with_many_problems_hides_no_other(browser: Browser, rig: Rig) -> None:
     for name in ("old", "flights"):
         target = site(rig, name)

@@ -325,6 +325,26 @@ def test_a_loop_continues_after_an_error_and_reports_repeated_failures(
     assert reported == [("test", each) for each in (1, 2, 0, 1, 2, 3, 4, 0)]
 
 
+def test_a_lasting_failure_is_logged_once_a_minute(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = iter([*[DatabaseUnavailable("locked")] * 130, *[RuntimeError("a bug")] * 5])
+
+    def run_once() -> float:
+        raise next(failures)
+
+    loop = Loop(
+        name="test",
+        leader=leader(database, "a", ManualSeconds()),
+        run_once=run_once,
+        stopping=threading.Event(),
+    )
+    for _ in range(135):
+        loop.run_pass()
+    logged = [vars(each)["failures"] for each in caplog.records if "failures" in vars(each)]
+    assert logged == [1, 2, 3, 60, 120, 131]
+
+
 def test_a_replica_without_the_lease_does_nothing(database: Database) -> None:
     seconds = ManualSeconds()
     assert leader(database, "a", seconds).leads()

@@ -16,6 +16,7 @@ from sluiceway.confluent.config import ProducerSettings, partition_of_key
 from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
 from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, OnDelivery, PendingMessage
 from sluiceway.errors import CommitUnknown, KafkaFailure, SluicewayError, SluicewayTimeout
+from sluiceway.kafka.errors import run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
 from sluiceway.rest.ledger_models import PositionAdvance
 
@@ -297,18 +298,22 @@ class BatchCommits:
     def _wait_reported(self, batches: MessageBatches, timeout_s: float) -> None:
         """Wait until Kafka has reported all messages of a batch. Raises SluicewayTimeout."""
         deadline_s = time.monotonic() + timeout_s
-        while batches.is_open and batches.pending:
+        while batches.is_open and batches.pending > 0:
             if time.monotonic() > deadline_s:
                 raise SluicewayTimeout(
                     f"Kafka has not acknowledged {batches.pending} messages in time: try again"
                 )
+            pending, none_left = batches.pending, not self._deliveries.in_librdkafka
             self.poll_reports(SHORT_WAIT_S)
+            if none_left and batches.pending == pending:
+                for _ in range(pending):
+                    batches.add_failure("an interrupt lost the delivery report")
 
     def poll_reports(self, wait_s: float) -> None:
         """Serve reports in this thread, unless the caller's callbacks would run in it."""
         if all(each.batches is not None for each in self._attached.values()):
             for each in self._deliveries.producers:
-                each.poll(wait_s)
+                run_callbacks(each.poll, wait_s)
         else:
             with self._deliveries.lock:
                 self._deliveries.changed.wait(wait_s)

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, Message
 
 from sluiceway.confluent.errors import MSG_TIMED_OUT, PURGE_QUEUE, TIMED_OUT
+from sluiceway.kafka.errors import run_callbacks
 
 __all__ = [
     "SHORT_WAIT_S",
@@ -258,9 +259,9 @@ class Deliveries:
             wait_s = 0.0 if called else max(0.0, min(_SLICE_S, left_s))
             producers = self.producers
             for each in producers[:-1]:
-                called += each.poll(0) if len(each) else 0
+                called += run_callbacks(each.poll, 0) if len(each) else 0
             if producers:
-                called += producers[-1].poll(wait_s)
+                called += run_callbacks(producers[-1].poll, wait_s)
             else:
                 # As in confluent-kafka, a poll without messages waits.
                 self._wait(wait_s)
@@ -275,7 +276,7 @@ class Deliveries:
             self._call()
             left_s = max(0.0, deadline_s - time.monotonic())
             for each in self.producers:
-                each.flush(min(_SLICE_S, left_s))
+                run_callbacks(each.flush, min(_SLICE_S, left_s))
                 left_s = max(0.0, deadline_s - time.monotonic())
             if not len(self) or not left_s:
                 self._report()

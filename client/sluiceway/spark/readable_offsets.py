@@ -24,6 +24,7 @@ LOGGER = logging.getLogger(__name__)
 _FOLLOWED_S: Final = 1.0
 """With calls at a shorter interval than this, a background long poll requests commits."""
 _RETRY_AFTER_S: Final = 15.0
+_OPEN_TIMEOUT_S: Final = 30.0
 _GRACE_S: Final = 60.0
 
 
@@ -249,5 +250,14 @@ class ReadableOffsets:
             return visibility_of(calls, connection, grace_s=_GRACE_S, snapshot=snapshot)
         # Not a shared object, because its connections are closed with this one.
         runs = CommittedRuns(calls, connection, grace_s=_GRACE_S)
-        runs.refresh()
-        return runs
+        # A query's requests are short. Without this one it cannot start, so it outlasts a restart
+        # of the gateway.
+        deadline_s = time.monotonic() + _OPEN_TIMEOUT_S
+        while True:
+            try:
+                runs.refresh()
+            except GatewayUnavailable:
+                if time.monotonic() >= deadline_s:
+                    raise
+            else:
+                return runs

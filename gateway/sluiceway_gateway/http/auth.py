@@ -23,7 +23,8 @@ PUBLIC = HEALTH | {
 """Routes without authentication: health, and the dashboard's files and documentation, which are the
 same for everybody."""
 
-_PRINCIPAL = "sluiceway.principal"
+PRINCIPAL = "sluiceway.principal"
+"""Key of an authorized request's principal in its ASGI scope."""
 _OUTAGE_S = 86_400.0
 
 
@@ -139,11 +140,11 @@ class Access:
         )
         if self.action is not None:
             principal.require(self.action, request.path_params.get("name"))
-        request.scope[_PRINCIPAL] = principal
+        request.scope[PRINCIPAL] = principal
 
     def __call__(self, request: Request) -> Principal:
         """Return the authorized principal."""
-        principal: Principal = request.scope[_PRINCIPAL]
+        principal: Principal = request.scope[PRINCIPAL]
         return principal
 
 

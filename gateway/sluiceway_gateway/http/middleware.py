@@ -14,11 +14,12 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluiceway.tracing import request_ids
+from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.db.failures import cause_of
 from sluiceway_gateway.errors import SluicewayGatewayError
-from sluiceway_gateway.http.auth import authenticate
+from sluiceway_gateway.http.auth import PRINCIPAL, authenticate
 from sluiceway_gateway.http.problems import problem_response, unrouted
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.tracing import continued
@@ -99,12 +100,14 @@ class Observation:
         if not _lines.isEnabledFor(level):
             # structlog's own check comes only after it has built the entry.
             return
+        principal: Principal | None = scope.get(PRINCIPAL)
         _log.log(
             level,
             "request",
             method=method,
             route=route,
             channel=scope.get("path_params", {}).get("name"),
+            by=None if principal is None else principal.subject or principal.id,
             status=status,
             ms=round(seconds * 1000, 1),
             **({} if failure is None else _fields_of(failure)),

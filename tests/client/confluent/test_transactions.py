@@ -14,6 +14,7 @@ from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError, Producer
+from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.rest.ledger import LedgerCalls
 from topics import Topics
 from waiting import until
@@ -126,6 +127,29 @@ def test_a_failed_message_commits_nothing_and_ends_the_producer(site: Facade, na
     producer.produce(name, b"large" * 1000, on_delivery=lambda *_: None)
     error = abort_error(producer.flush, 30)
     assert error.code() != 0
+    assert values(site, name) == []
+    error_code_of(producer.close)
+
+
+def test_a_batch_whose_delivery_report_an_interrupt_lost_is_aborted(
+    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = site.producer()
+    record, interrupted = ChannelProducer.record_delivery, []
+
+    def record_or_interrupt(*arguments: Any) -> None:
+        if not interrupted:
+            interrupted.append(arguments)
+            raise KeyboardInterrupt
+        record(*arguments)
+
+    monkeypatch.setattr(ChannelProducer, "record_delivery", record_or_interrupt)
+    for number in range(10):
+        producer.produce(name, b"%d" % number)
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush(30)
+    error = abort_error(producer.flush, 30)
+    assert "an interrupt lost the delivery report" in error.str()
     assert values(site, name) == []
     error_code_of(producer.close)
 

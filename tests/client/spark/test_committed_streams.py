@@ -313,6 +313,27 @@ def test_a_query_waits_while_the_gateway_does_not_answer(
     assert sum("waits for further commits" in each for each in caplog.messages) == 1
 
 
+def test_a_starting_query_waits_for_the_gateway(
+    channel: Channel, new_query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(channel, range(4))
+    request, attempts = CommittedRuns._request, []
+
+    def away_at_first(self: CommittedRuns, *arguments: Any, **named: Any) -> None:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise GatewayUnavailable("the gateway is away")
+        request(self, *arguments, **named)
+
+    monkeypatch.setattr(CommittedRuns, "_request", away_at_first)
+    assert offsets(new_query().end()) == {0: 4, 1: 0}
+
+    attempts.clear()
+    monkeypatch.setattr("sluiceway.spark.readable_offsets._OPEN_TIMEOUT_S", 0.0)
+    with pytest.raises(GatewayUnavailable):
+        new_query().end()
+
+
 def test_a_stream_continues_after_expired_records_of_failed_attempts(
     channel: Channel, new_query: Callable[..., Query], topics: Topics
 ) -> None:

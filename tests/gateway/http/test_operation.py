@@ -265,9 +265,11 @@ def test_the_log_has_the_code_of_a_refusal_and_the_cause_in_the_database(
         return [each for each in logged if fields.items() <= each.items()]
 
     rig.put()
+    until(lambda: entries(event="request", status=201, by="loopback"))
+    rig.http.headers.update(rig.token("manage", label="team a"))
     refused = rig.put(partitions=0)
     assert refused.status_code == 422
-    until(lambda: entries(event="request", status=422, code="invalid_request"))
+    until(lambda: entries(event="request", status=422, code="invalid_request", by="team a"))
     with database.write() as tx:
         for table in ("channels", "leases"):
             tx.execute(text(f"ALTER TABLE {table} RENAME TO other_{table}"))

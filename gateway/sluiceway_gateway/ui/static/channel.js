@@ -63,7 +63,7 @@ export function ChannelPage({ name }) {
 
 function Gone({ error, name, shown = false }) {
   const text =
-    error.status === 404
+    [404, 422].includes(error.status)
       ? html`The channel <${Text} value=${name} /> does not exist${shown ? " any more: it was deleted. What you see is its last state" : ""}.`
       : error.message;
   return html`<p class="notice" role="alert">${text} <a href=${href([])}>All channels</a></p>`;

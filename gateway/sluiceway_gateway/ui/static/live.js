@@ -85,7 +85,8 @@ async function keepReading(source, signal, once) {
         source.pollsUntil = performance.now() + RETRY_STREAM_MS;
         continue;
       }
-      if (error instanceof ApiError && [401, 403, 404].includes(error.status)) {
+      // 422: no name of a channel, as in a link that was typed.
+      if (error instanceof ApiError && [401, 403, 404, 422].includes(error.status)) {
         source.onGone(error);
         return;
       }
