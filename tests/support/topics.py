@@ -36,7 +36,9 @@ def create_topic(admin: AdminClient, topic: NewTopic) -> str:
     def topic_id() -> str | None:
         # The controller creates the topic; the metadata of brokers follows a moment later.
         with suppress(KafkaException):
-            return str(admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
+            found = admin.describe_topics(TopicCollection([name]))[name].result(30)
+            # In Kafka's alphabet.
+            return str(found.topic_id).translate(str.maketrans("+/", "-_"))
         return None
 
     return str(until(topic_id))

@@ -20,10 +20,10 @@ from sluiceway.broker.exceptions import (
     SocketDisconnectedError,
     topic_refusal,
 )
+from sluiceway.broker.fetch_sources import CommittedSource, FetchedPartition, KafkaSource, Source
 from sluiceway.broker.groups import group_state
 from sluiceway.broker.requests import ByName, Message, each_once, in_bytes
 from sluiceway.broker.responses import FetchPartitionResponse, FetchResponse
-from sluiceway.broker.sources import CommittedSource, FetchedPartition, KafkaSource, Source
 from sluiceway.errors import OptionError, SluicewayError
 from sluiceway.kafka.config import consumer_config
 from sluiceway.kafka.errors import translate_error

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from sluiceway_gateway.channels.model import TopicRef
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
@@ -62,36 +63,51 @@ class LedgerComparer:
             topics = store.topics(tx)
         self._behind = {at: each for at, each in self._behind.items() if at[0] in topics}
         try:
-            marks = self._kafka.watermarks_of(dict(topics.values()))
+            marks = self._kafka.watermarks_of(
+                {each.name: each.partitions or 0 for each in topics.values()}
+            )
         except KafkaUnavailable as error:
             _log.warning("kafka is unavailable", reason=str(error), ledgers=len(topics))
             return ComparisonCounts()
         clipped = halted = 0
-        for uid, (topic, _) in topics.items():
-            known = {at: each for at, each in marks[topic].items() if each is not None}
-            clipped += self._clip(uid, known)
-            halted += self._halt(uid, known)
+        for uid, topic in topics.items():
+            known = {at: each for at, each in marks[topic.name].items() if each is not None}
+            clipped += self._clip(uid, topic, known)
+            halted += self._halt(uid, topic, known)
         return ComparisonCounts(clipped=clipped, halted=halted)
 
-    def _clip(self, uid: str, marks: Mapping[int, Watermarks]) -> bool:
+    def _is_in_kafka(self, topic: TopicRef) -> bool:
+        """Whether Kafka has this topic, and not another one of its name.
+
+        Another cluster, or a topic that was recreated, says nothing about the ledger's records.
+        """
+        try:
+            found = self._kafka.describe_topic(topic.name)
+        except KafkaUnavailable:
+            return False
+        return found is not None and found.id == topic.id
+
+    def _clip(self, uid: str, topic: TopicRef, marks: Mapping[int, Watermarks]) -> bool:
         starts = {at: each.begin_offset for at, each in marks.items() if each.begin_offset > 0}
         with self._database.read() as tx:
             if not store.has_runs_below(tx, uid, starts):
                 return False
+        if not self._is_in_kafka(topic):
+            return False
         with self._database.write() as tx:
             if store.hold_existing(tx, uid) is None:
                 return False
             store.clip_runs(tx, uid, starts)
         return True
 
-    def _halt(self, uid: str, marks: Mapping[int, Watermarks]) -> bool:
+    def _halt(self, uid: str, topic: TopicRef, marks: Mapping[int, Watermarks]) -> bool:
         ends = {at: each.end_offset for at, each in marks.items()}
         with self._database.read() as tx:
             found = store.find(tx, uid)
         if found is None:
             return False
         lost = self._confirmed(uid, reused_offsets(found, ends))
-        if not lost:
+        if not lost or not self._is_in_kafka(topic):
             return False
         with self._database.write() as tx:
             was = store.hold_existing(tx, uid)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 
-from sluiceway_gateway.channels.model import READABLE, Channel
+from sluiceway_gateway.channels.model import READABLE, Channel, TopicRef
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import (
@@ -351,17 +351,25 @@ def tags(tx: ReadTransaction, uids: Sequence[str]) -> dict[str, tuple[int, bool]
 
 
 _TOPICS = (
-    select(ledgers.c.channel_uid, channels.c.topic_name, channels.c.topic_partitions)
+    select(
+        ledgers.c.channel_uid,
+        channels.c.topic_name,
+        channels.c.topic_partitions,
+        ledgers.c.topic_id,
+    )
     .join(channels, channels.c.uid == ledgers.c.channel_uid)
     .where(in_phases(READABLE), channels.c.topic_id == ledgers.c.topic_id)
     .order_by(ledgers.c.channel_uid)
 )
 
 
-def topics(tx: ReadTransaction) -> dict[str, tuple[str, int]]:
-    """Return, by the uids of channels with a ledger, their topics and numbers of partitions."""
+def topics(tx: ReadTransaction) -> dict[str, TopicRef]:
+    """Return the topics by the uids of channels with a ledger."""
     return {
-        row.channel_uid: (row.topic_name, row.topic_partitions or 0) for row in tx.execute(_TOPICS)
+        row.channel_uid: TopicRef(
+            name=row.topic_name, id=row.topic_id, partitions=row.topic_partitions
+        )
+        for row in tx.execute(_TOPICS)
     }
 
 

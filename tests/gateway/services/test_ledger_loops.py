@@ -206,3 +206,28 @@ def test_the_loss_begins_at_the_lowest_observed_watermark(
         assert found is not None
         assert found.lost_from == lost_from
     behind.close()
+
+
+def test_another_topic_of_the_same_name_changes_no_ledger(
+    ledger: LedgerSite,
+    clocks: Clocks,
+    kafka: SharedKafka,
+    comparer: Callable[..., LedgerComparer],
+) -> None:
+    topic = written_topic(kafka.bootstrap_servers, partitions=2, records=100)
+    site = ledger_site(ledger.rig, topic, "elsewhere")
+    site.commit(site.open(), {0: [(0, 10), (20, 60)], 1: [(0, 60)]})
+    # As in another cluster that the gateway was pointed at.
+    topics = Topics(kafka.bootstrap_servers)
+    topics.delete(topic.name)
+    topics.create(topic.name, 2)
+    topics.produce(topic.name, 0, [b"x"] * 70)
+    topics.truncate(topic.name, 0, 30)
+    compare = comparer()
+    for _ in range(3):
+        counts = compare.run_once()
+        assert (counts.clipped, counts.halted) == (0, 0)
+        clocks.go_on(40)
+    found = site.committed()
+    assert found["runs"] == {"0": [[0, 10], [20, 60]], "1": [[0, 60]]}
+    assert found["halted"] is None
