@@ -97,17 +97,24 @@ class JobBatch:
     """Whether running tasks renew the lease, instead of the session in Spark's driver."""
 
     def in_task(self) -> "TaskBatch":
-        """Return the running task's batch. Raises OptionError in `foreachBatch` without a key."""
+        """Return the running task's batch. Raises OptionError in `foreachBatch` without a key.
+
+        A key in `foreachBatch` belongs to the query: one with a new checkpoint counts from 0 again,
+        so it would find the keys of its predecessor, and write nothing.
+        """
         if self.request is None:
             return TaskBatch(self, _micro_batch_request(self.connection), waits=True)
-        if not self.has_key and _local_property(_BATCH_ID) is not None:
+        query = _local_property(_QUERY_ID)
+        if query is None or _local_property(_BATCH_ID) is None:
+            return TaskBatch(self, self.request, waits=False)
+        if not self.has_key:
             raise OptionError(
                 "this write is in foreachBatch, which Spark may run again after a failure, so it "
                 'needs a batch key: .option("batchKey", f"counts-{number}") with the number of the '
                 "micro-batch. A second write with the same key writes nothing, so use another "
                 "prefix with a new checkpointLocation, whose numbers begin at 0"
             )
-        return TaskBatch(self, self.request, waits=False)
+        return TaskBatch(self, replace(self.request, owner=_owner_of(query)), waits=False)
 
     def write_batch(self, request: BatchRequest, *, renews: bool = True) -> WriteBatch:
         """Return the batch of a request; `renews`: this process renews its lease."""
@@ -166,21 +173,36 @@ class JobBatch:
         """Abort the batch; its records stay invisible.
 
         The batch of a batch job is aborted even without a task's message, so later attempts of its
-        tasks cannot open it again. If the request fails, this is logged, and the batch ends with
-        its lease.
+        tasks cannot open it again; one with the user's key only if tasks have opened it. If the
+        request fails, this is logged, and the batch ends with its lease.
         """
         results = [each for each in messages if isinstance(each, TaskResult)]
         found = {each.part.batch.id: each.part for each in results if each.part is not None}
         for part in found.values():
             self._adopted(part).abort(cause)
         if not found and self.request is not None:
-            batch = self.write_batch(self.request)
             try:
-                batch.open(timeout_s=_ABORT_TIMEOUT_S)
+                batch = self._unnamed(self.request)
             except SluicewayError as error:
-                LOGGER.warning("the batch %r was not aborted: %s", batch.key, error)
+                LOGGER.warning("the batch %r was not aborted: %s", self.request.key, error)
             else:
-                batch.abort(cause)
+                if batch is not None:
+                    batch.abort(cause)
+
+    def _unnamed(self, request: BatchRequest) -> WriteBatch | None:
+        """Return the job's batch, opened, without a message of its tasks."""
+        if self.has_key:
+            # The owner may be the query of `foreachBatch`, which only the tasks know.
+            page = _ledger_calls(self.gateway_url).commits(
+                request.channel, uid=request.uid, limit=1
+            )
+            owners = [each.owner for each in page.open if each.key == request.key]
+            if not owners:
+                return None
+            request = replace(request, owner=owners[0])
+        batch = self.write_batch(request)
+        batch.open(timeout_s=_ABORT_TIMEOUT_S)
+        return batch
 
     def _adopted(self, part: BatchPart) -> WriteBatch:
         batch = self.write_batch(part.request)
@@ -203,7 +225,7 @@ class JobBatch:
         parts = [each.part for each in results if each.part is not None]
         batches = sorted({(part.batch.id, part.batch.state, part.request.key) for part in parts})
         strange = any(
-            part.request != self.request
+            replace(part.request, owner=self.request.owner) != self.request
             if self.request is not None
             else part.request.ordinal != number
             for part in parts
@@ -351,8 +373,12 @@ def _micro_batch_request(connection: Connection) -> BatchRequest:
     query, number, run = (_local_property(name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID))
     if query is None or number is None or run is None:
         raise RuntimeError(f"Spark's task lacks one of {_QUERY_ID}, {_BATCH_ID} and {_RUN_ID}")
-    request = _request(connection, f"{query}-{number}", f"Spark query {query}", run)
+    request = _request(connection, f"{query}-{number}", _owner_of(query), run)
     return replace(request, takeover=True, ordinal=int(number))
+
+
+def _owner_of(query: str) -> str:
+    return f"Spark query {query}"
 
 
 def _request(connection: Connection, key: str, owner: str, instance: str) -> BatchRequest:

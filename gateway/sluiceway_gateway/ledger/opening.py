@@ -124,7 +124,7 @@ def _require_key(found: Batch | None, request: OpenRequest) -> None:
     if found is not None and found.owner != request.owner:
         raise BatchKeyTaken(
             f"The batch {request.key!r} belongs to {found.owner!r}, not to {request.owner!r}. Give "
-            "each job keys of its own."
+            "each job keys of its own, and each query with a new checkpoint."
         )
 
 

@@ -28,6 +28,11 @@ from topics import Topics
 Start = Callable[..., BatchJob]
 
 
+def micro_batch(query: str, number: int) -> dict[str, str]:
+    """Return the local properties of tasks that `foreachBatch` starts."""
+    return {"sql.streaming.queryId": query, "streaming.sql.batchId": str(number)}
+
+
 @pytest.fixture(scope="module")
 def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
     with closing(LedgerView(gateway_url, topics)) as view:
@@ -158,12 +163,43 @@ def test_a_job_without_rows_or_tasks_commits_an_empty_batch(
 def test_a_job_in_foreach_batch_needs_a_key(
     start: Start, channel: Channel, ledger: LedgerView
 ) -> None:
-    properties = {"streaming.sql.batchId": "7"}
+    properties = micro_batch("a", 7)
     with pytest.raises(OptionError, match=r"in foreachBatch.*batchKey"):
         start().attempt(0, range(3), **properties)
 
     assert messages_of(channel.connection("read")) == []
     job = start(batchKey="counts-7")
+    job.writer.commit([job.attempt(0, range(3), **properties)])
+    assert ledger.ids(channel) == [0, 1, 2]
+
+
+def test_a_key_in_foreach_batch_belongs_to_its_query(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    for _ in range(2):  # as Spark does after a failure
+        job = start(batchKey="counts-0")
+        job.writer.commit([job.attempt(0, range(3), **micro_batch("a", 0))])
+    job = start(batchKey="counts-0")
+
+    with pytest.raises(Conflict, match=r"belongs to 'Spark query a'.*with a new checkpoint"):
+        job.attempt(0, range(3, 6), **micro_batch("b", 0))
+    job.writer.abort([None])
+
+    assert ledger.ids(channel) == [0, 1, 2]
+    assert ledger.kinds(channel) == ["commit"]
+
+
+def test_a_failed_job_in_foreach_batch_leaves_no_batch_open_and_its_key_to_the_query(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    properties = micro_batch("a", 0)
+    start(batchKey="counts-0").writer.abort([None])  # before its tasks
+    failed = start(batchKey="counts-0")
+    failed.attempt(0, range(3), **properties)
+    failed.writer.abort([None])
+
+    assert ledger.open_keys(channel) == []
+    job = start(batchKey="counts-0")
     job.writer.commit([job.attempt(0, range(3), **properties)])
     assert ledger.ids(channel) == [0, 1, 2]
 

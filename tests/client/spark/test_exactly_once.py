@@ -138,6 +138,8 @@ def test_foreach_batch_writes_each_batch_once_by_its_key(
     run(write, "first")
     with pytest.raises(StreamingQueryException, match="it needs a batch key"):
         run(forgetful, "second")
+    with pytest.raises(StreamingQueryException, match="'copy-0' belongs to 'Spark query"):
+        run(write, "third")
 
     assert ledger.ids(sink) == [*range(10)]
     assert ledger.open_keys(sink) == []
