@@ -10,10 +10,28 @@ from sluiceway.errors import OffsetOutOfRange, RecordsLost, SluicewayError, Slui
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, Watermarks
 from sluiceway.ledger.visibility import Snapshot, Visibility
 
-__all__ = ["CommittedStream"]
+__all__ = ["CommittedStream", "removed_records"]
 
 _JUMP_OFFSETS = 50_000
 """From this number of invisible offsets on, a new fetch is cheaper than reading over them."""
+
+
+def removed_records(
+    ends: Mapping[int, int], watermarks: Mapping[int, Watermarks]
+) -> Iterator[OffsetOutOfRange]:
+    """Return an error for each partition whose log begins after all records of a snapshot.
+
+    `ends` are the snapshot's ends.
+    """
+    for partition, mark in watermarks.items():
+        if mark.begin > ends[partition] > 0:
+            yield OffsetOutOfRange(
+                partition=partition,
+                offset=ends[partition] - 1,
+                begin=mark.begin,
+                end=mark.end,
+                advice="Kafka has no record of this snapshot any more: read a later one",
+            )
 
 
 class CommittedStream:
@@ -139,15 +157,8 @@ class CommittedStream:
         self._visibility.refresh()
         ends = {p: self._visibility.visible_end.get(p, 0) for p in partitions}
         if isinstance(self._visibility, Snapshot):
-            for partition, mark in self._stream.watermarks(partitions).items():
-                if mark.begin > ends[partition] > 0:
-                    raise OffsetOutOfRange(
-                        partition=partition,
-                        offset=ends[partition] - 1,
-                        begin=mark.begin,
-                        end=mark.end,
-                        advice="Kafka has no record of this snapshot any more: read a later one",
-                    )
+            for error in removed_records(ends, self._stream.watermarks(partitions)):
+                raise error
         return ends
 
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:

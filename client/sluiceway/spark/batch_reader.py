@@ -94,6 +94,9 @@ def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[Inp
         stream = readable.stream
         stream.verify()
         ends = readable.final_ends(partitions)
+        on_loss = loss_handler(options)
+        for error in readable.removed_records(ends):
+            on_loss(error)
         readable.await_stable(
             awaited_ends(options.ending, ends),
             timeout_s=options.poll_timeout_ms / 1000,
@@ -104,7 +107,7 @@ def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[Inp
             options.ending,
             readable.watermarks(partitions, ends),
             lambda timestamp_ms: stream.offsets_at(timestamp_ms, partitions),
-            loss_handler(options),
+            on_loss,
         )
         return input_splits(source, ranges, options, readable)
 

@@ -213,6 +213,22 @@ def test_a_snapshot_is_a_number_or_a_time_with_a_zone(read: Read, text: str) -> 
         read(snapshot=text)
 
 
+def test_a_snapshot_that_retention_has_removed_is_refused(
+    channel: Channel, read: Read, topics: Topics
+) -> None:
+    fill(channel, range(3))
+    fill(channel, range(3, 6))
+    second, first = channel.commits().events
+    connection = channel.connection("read")
+    for partition, end in channel.reader(until="now").end_offsets().items():
+        topics.truncate(connection.topic_name, partition, end)
+
+    with pytest.raises(OffsetOutOfRange, match="no record of this snapshot any more"):
+        read(snapshot=str(first.number))
+    assert read(snapshot=str(first.number), failOnDataLoss="false") == []
+    assert read(snapshot=str(second.number)) == []
+
+
 def test_a_channel_without_commits_has_no_snapshots(gateway: Gateway, gateway_url: str) -> None:
     channel = gateway.channel("spark-plain-snapshot", SCHEMA)
     source = ChannelDataSource({"path": channel.name, "snapshot": "1"}, gateway_url=gateway_url)
