@@ -41,9 +41,10 @@ if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _FREE_BYTES:
 gc.set_threshold(50_000, 20, 20)
 
 _HERE = Path(__file__).parent
-_TOGETHER = ("client/spark", "security", "cluster")
+_TOGETHER = ("client/spark", "security")
 _LONG = (
     *_TOGETHER,
+    "cluster",
     "demo",
     "cli",
     "gateway/services/test_endpoint_schedules.py",

@@ -20,7 +20,7 @@ from sluiceway import Gateway
 from sluiceway.kafka.topic import TopicIdentity
 
 ROWS, TASKS = 100_000, 4
-TIMEOUT_S = 60
+TIMEOUT_S = 240
 Rows = Iterator[pa.RecordBatch]
 
 
