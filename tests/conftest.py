@@ -41,10 +41,9 @@ if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _FREE_BYTES:
 gc.set_threshold(50_000, 20, 20)
 
 _HERE = Path(__file__).parent
-_TOGETHER = ("client/spark", "security")
+_TOGETHER = ("client/spark", "security", "cluster")
 _LONG = (
     *_TOGETHER,
-    "cluster",
     "demo",
     "cli",
     "gateway/services/test_endpoint_schedules.py",
