@@ -40,7 +40,7 @@ class SluicewayError(Exception):
     code: str = "error"
     retriable: bool = False
     message_is_public: bool = False
-    """Whether the message contains no values of records."""
+    """Whether everyone with access to the channel may see the message: it has no record values."""
 
     def __init_subclass__(
         cls, *, code: str = "", public: bool | None = None, retriable: bool | None = None

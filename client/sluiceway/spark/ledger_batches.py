@@ -104,8 +104,7 @@ class JobBatch:
         """
         if self.request is None:
             return TaskBatch(self, _micro_batch_request(self.connection), waits=True)
-        query = _local_property(_QUERY_ID)
-        if query is None or _local_property(_BATCH_ID) is None:
+        if _local_property(_BATCH_ID) is None:
             return TaskBatch(self, self.request, waits=False)
         if not self.has_key:
             raise OptionError(
@@ -114,7 +113,8 @@ class JobBatch:
                 "micro-batch. A second write with the same key writes nothing, so use another "
                 "prefix with a new checkpointLocation, whose numbers begin at 0"
             )
-        return TaskBatch(self, replace(self.request, owner=_owner_of(query)), waits=False)
+        owner = _owner_of(_required_property(_QUERY_ID))
+        return TaskBatch(self, replace(self.request, owner=owner), waits=False)
 
     def write_batch(self, request: BatchRequest, *, renews: bool = True) -> WriteBatch:
         """Return the batch of a request; `renews`: this process renews its lease."""
@@ -370,9 +370,7 @@ def request_of_job(
 
 
 def _micro_batch_request(connection: Connection) -> BatchRequest:
-    query, number, run = (_local_property(name) for name in (_QUERY_ID, _BATCH_ID, _RUN_ID))
-    if query is None or number is None or run is None:
-        raise RuntimeError(f"Spark's task lacks one of {_QUERY_ID}, {_BATCH_ID} and {_RUN_ID}")
+    query, number, run = map(_required_property, (_QUERY_ID, _BATCH_ID, _RUN_ID))
     request = _request(connection, f"{query}-{number}", _owner_of(query), run)
     return replace(request, takeover=True, ordinal=int(number))
 
@@ -395,6 +393,13 @@ def _request(connection: Connection, key: str, owner: str, instance: str) -> Bat
 def _local_property(name: str) -> str | None:
     task = TaskContext.get()
     return None if task is None else task.getLocalProperty(name)
+
+
+def _required_property(name: str) -> str:
+    found = _local_property(name)
+    if found is None:
+        raise RuntimeError(f"Spark's task lacks the local property {name}")
+    return found
 
 
 def _ledger_calls(gateway_url: str) -> LedgerCalls:

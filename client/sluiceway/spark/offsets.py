@@ -305,7 +305,7 @@ class StreamOffset:
 
     @property
     def is_query_start(self) -> bool:
-        """Whether no record precedes this offset in the query."""
+        """Whether the query begins at this offset."""
         return self.query_start == self.next_offsets
 
     def as_query_start(self) -> "StreamOffset":

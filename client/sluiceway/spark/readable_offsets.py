@@ -6,12 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from sluiceway.errors import (
-    CheckpointMismatch,
-    GatewayUnavailable,
-    OffsetOutOfRange,
-    OptionError,
-)
+from sluiceway.errors import CheckpointMismatch, GatewayUnavailable, OffsetOutOfRange, OptionError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import OwnStream, Watermarks
 from sluiceway.ledger.committed_stream import removed_records

@@ -64,7 +64,7 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What a file has at the JSON pointers of a document."""
+    """Details about the parts of a document, by JSON pointer."""
 
     lines: dict[str, int]
     plain: dict[str, str] = field(default_factory=dict)

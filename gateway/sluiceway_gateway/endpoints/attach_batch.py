@@ -124,9 +124,9 @@ class AttachBatch:
     endpoints: list[Endpoint] = field(default_factory=list)
     _channels: dict[str, Channel] = field(default_factory=dict)
     _grown: dict[str, Channel] = field(default_factory=dict)
-    _growers: dict[str, _Candidate] = field(default_factory=dict)
-    """The last request for which a channel grows."""
     """Channels with a larger number of partitions, by name."""
+    _growers: dict[str, _Candidate] = field(default_factory=dict)
+    """The last request for which a channel grows, by its name."""
     _groups: dict[RoleGroup, Group] = field(default_factory=dict)
     _changed_groups: dict[RoleGroup, Group] = field(default_factory=dict)
     _joined: Counter[RoleGroup] = field(default_factory=Counter)

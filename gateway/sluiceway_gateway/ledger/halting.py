@@ -77,7 +77,7 @@ class LedgerComparer:
         return ComparisonCounts(clipped=clipped, halted=halted)
 
     def _is_in_kafka(self, topic: TopicRef) -> bool:
-        """Whether Kafka has this topic, and not another one of its name.
+        """Whether the topic in Kafka has the id of this one.
 
         Another cluster, or a topic that was recreated, says nothing about the ledger's records.
         """

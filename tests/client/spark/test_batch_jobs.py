@@ -164,8 +164,9 @@ def test_a_job_in_foreach_batch_needs_a_key(
     start: Start, channel: Channel, ledger: LedgerView
 ) -> None:
     properties = micro_batch("a", 7)
-    with pytest.raises(OptionError, match=r"in foreachBatch.*batchKey"):
-        start().attempt(0, range(3), **properties)
+    for given in (properties, {"streaming.sql.batchId": "7"}):
+        with pytest.raises(OptionError, match=r"in foreachBatch.*batchKey"):
+            start().attempt(0, range(3), **given)
 
     assert messages_of(channel.connection("read")) == []
     job = start(batchKey="counts-7")

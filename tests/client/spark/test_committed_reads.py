@@ -220,7 +220,9 @@ def test_a_snapshot_that_retention_has_removed_is_refused(
     fill(channel, range(3, 6))
     second, first = channel.commits().events
     connection = channel.connection("read")
-    for partition, end in channel.reader(until="now").end_offsets().items():
+    with channel.reader(until="now") as reader:
+        ends = reader.end_offsets()
+    for partition, end in ends.items():
         topics.truncate(connection.topic_name, partition, end)
 
     with pytest.raises(OffsetOutOfRange, match="no record of this snapshot any more"):
