@@ -20,7 +20,7 @@ GATEWAY_LAYERS = (
 )
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
-    *("model", "labels", "assignment", "topic", "change", "lag", "lag_evaluation"),
+    *("model", "labels", "topic", "change", "lag", "lag_evaluation"),
     *("provisioning.reconcile_result", "status.problems", "ledger.opening", "ledger.committing"),
     "ledger.repairing",
 }
@@ -91,10 +91,10 @@ def _layer(path: Path) -> str:
         return "model"
     if name.endswith("store") or name == "pruning":
         return "store"
-    if package in {"kafka", "http"}:
-        return package
     if name.endswith("routes") or name in VIEWS:
         return "http"
+    if package in {"kafka", "http"}:
+        return package
     return "service"
 
 
@@ -267,11 +267,26 @@ def test_a_demo_job_loads_only_what_a_standalone_job_loads(job: str) -> None:
     assert _loaded_of({"confluent_kafka", "fastapi", "sqlalchemy"}, program) == {"confluent_kafka"}
 
 
+def _lines_of_code(path: Path) -> int:
+    """Return the number of lines without blank ones, comments and docstrings."""
+    source = path.read_text()
+    documented = {
+        line
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    return sum(
+        number not in documented and not line.lstrip().startswith("#") and not line.isspace()
+        for number, line in enumerate(source.splitlines(keepends=True), 1)
+    )
+
+
 def test_modules_stay_short() -> None:
     long = {
         str(path.relative_to(ROOT)): lines
         for path in [*_modules(GATEWAY), *_modules(CLIENT)]
-        if (lines := len(path.read_text().splitlines())) > 450
+        if (lines := _lines_of_code(path)) > 450
     }
     assert long == {}
 

@@ -15,8 +15,7 @@ from sluiceway_gateway.audit.model import AuditedAction, fields_of
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, sources
 from sluiceway_gateway.clock import Clock, clocks_apart
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.failures import reason_of
+from sluiceway_gateway.db.engine import Database, reason_of
 from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events
