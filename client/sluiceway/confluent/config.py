@@ -18,7 +18,7 @@ from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedPropert
 from sluiceway.kafka.partitioner import partition_of
 from sluiceway.rest.auth import Token, clear_tracebacks
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import Membership
+from sluiceway.rest.endpoints import Membership
 from sluiceway.rest.models import ChannelResource, Heartbeat
 from sluiceway.rest.transport import Transport
 

@@ -24,7 +24,7 @@ from sluiceway.errors import (
     cause_of,
 )
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import (
+from sluiceway.rest.endpoints import (
     AttachResult,
     Endpoint,
     HeartbeatResult,

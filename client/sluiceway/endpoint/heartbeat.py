@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
 from sluiceway.rest.auth import clear_tracebacks
-from sluiceway.rest.endpoint_models import HeartbeatReply, HeartbeatResult
-from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.endpoints import EndpointCalls, HeartbeatReply, HeartbeatResult
 from sluiceway.rest.parsing import JsonNode
 
 __all__ = [
