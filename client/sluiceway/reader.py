@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from sluiceway import offsets
 from sluiceway.codecs.decoder import decoder_for
-from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.committer import OffsetCommitter
-from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter, StopCondition, WhenFinished
 from sluiceway.errors import EndpointClosed, OptionError, SchemaMismatch, SluicewayError
 from sluiceway.kafka.config import MaskedProperties
