@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sluiceway.concurrency import ForkGuard
-from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
-from sluiceway.rest.auth import clear_tracebacks
+from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable, clear_tracebacks
 from sluiceway.rest.endpoints import EndpointCalls, HeartbeatReply, HeartbeatResult
 from sluiceway.rest.parsing import JsonNode
 
