@@ -22,7 +22,7 @@ GATEWAY_LAYERS = (
 )
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
-    *("model", "labels", "assignment", "topic", "change", "lag", "lag_evaluation"),
+    *("model", "labels", "topic", "change", "lag", "lag_evaluation"),
     *("provisioning.reconcile_result", "status.problems", "ledger.opening", "ledger.committing"),
     "ledger.repairing",
 }
@@ -93,10 +93,10 @@ def _layer(path: Path) -> str:
         return "model"
     if name.endswith("store") or name == "pruning":
         return "store"
-    if package in {"kafka", "http"}:
-        return package
     if name.endswith("routes") or name in VIEWS:
         return "http"
+    if package in {"kafka", "http"}:
+        return package
     return "service"
 
 

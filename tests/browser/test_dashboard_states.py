@@ -271,7 +271,7 @@ def test_a_list_of_problems_that_the_gateway_has_cut_is_marked(browser: Browser,
     browser.open(rig.url)
     browser.shows("At least 10 problems in 1 channel", ".problems h2")
     browser.one(".problems a").click()
-    browser.shows("There may be more: the first 10 are listed.", "ul.problems")
+    browser.shows("There are more: the first 10 are listed.", "ul.problems")
 
 
 @pytest.mark.parametrize("name", ["weather", "a b", "%E0%A4%A"])

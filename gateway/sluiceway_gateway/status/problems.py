@@ -84,7 +84,7 @@ def current_problems(
     ledger: LedgerSample | None,
     endpoints: Iterable[EndpointState],
 ) -> tuple[CurrentProblem, ...]:
-    """Return at most `MAX_PROBLEMS` problems, errors first."""
+    """Return the problems of a channel, errors first."""
     found = [
         *_of_channel(channel),
         *_of_coverage(coverage),
@@ -93,7 +93,7 @@ def current_problems(
         *(problem for each in endpoints if (problem := _of_endpoint(each)) is not None),
     ]
     found.sort(key=lambda each: each.severity is not Severity.ERROR)
-    return tuple(found[:MAX_PROBLEMS])
+    return tuple(found)
 
 
 def _of_channel(channel: Channel) -> Iterable[CurrentProblem]:

@@ -14,7 +14,7 @@ from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.history.model import FINEST
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger.model import Ledger
 from sluiceway_gateway.status import sample_store
@@ -138,7 +138,7 @@ class Sampler:
                     watermarks = self._kafka.watermarks_of({e.topic: e.partitions for e in chunk})
                 except KafkaUnavailable as error:
                     kafka_answers = False
-                    _log.warning("kafka is unavailable", reason=str(error))
+                    log_unavailable(_log, error)
             unknown += sum(_is_unknown(watermarks.get(each.topic, {})) for each in chunk)
             samples = self._sample(chunk, watermarks)
             with self._database.write() as tx:

@@ -84,6 +84,18 @@ def test_a_sample_without_offsets_is_a_problem_in_the_status_and_in_the_list(
         assert found() == expected
 
 
+def test_a_status_and_the_list_have_ten_problems_and_whether_there_are_more(flights: Site) -> None:
+    http = flights.rig.http
+    for number in range(11):
+        (line,) = http.get("/v1/status").json()["items"]
+        for shown in (line, http.get(PATH).json()):
+            assert (len(shown["problems"]), shown["more_problems"]) == (number, False)
+        flights.detach(flights.member(group=f"g{number}"), "error", cause="full")
+    (line,) = http.get("/v1/status").json()["items"]
+    for shown in (line, http.get(PATH).json()):
+        assert (len(shown["problems"]), shown["more_problems"]) == (10, True)
+
+
 def test_the_status_has_writers_readers_groups_and_partitions(flights: Site) -> None:
     writer, reader = flights.attach("writer"), flights.member(1, 2)
     sampled(flights)
@@ -343,6 +355,7 @@ def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
         "trend": None,
         "last_heartbeat_at": None,
         "problems": [],
+        "more_problems": False,
     }
     line = page["items"][1]
     assert line["writers"] == none | {"live": 1, "failed": 1, "finished": 1}
