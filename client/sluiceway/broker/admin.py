@@ -31,7 +31,7 @@ from sluiceway.channel import Channel
 from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError
 from sluiceway.kafka.config import MaskedProperties, admin_config
 from sluiceway.kafka.errors import create_client, translate_error
-from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoints import Endpoint
 from sluiceway.rest.models import Connection
 
 __all__ = [

@@ -33,7 +33,7 @@ from sluiceway.broker.responses import (
     SyncGroupResponse,
 )
 from sluiceway.errors import SluicewayError
-from sluiceway.rest.auth import Token
+from sluiceway.rest.transport import Token
 
 __all__ = ["Broker"]
 

@@ -28,8 +28,7 @@ from sluiceway.broker.responses import (
 from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.committer import StandaloneCommitter
 from sluiceway.errors import SluicewayError, StaleGeneration
-from sluiceway.rest.endpoint_models import Membership, Position, SyncResult
-from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.endpoints import EndpointCalls, Membership, Position, SyncResult
 from sluiceway.rest.models import Connection
 
 __all__ = ["GroupRequests", "JoinedMember", "group_state", "joined_member"]

@@ -23,7 +23,7 @@ from sluiceway.broker.responses import (
 )
 from sluiceway.endpoint.committer import StandaloneCommitter
 from sluiceway.errors import OptionError, SluicewayError
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 
 __all__ = ["OffsetRequests"]
 
