@@ -20,7 +20,7 @@ from sluiceway.errors import GatewayUnavailable, RecordsLost, SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import GATHER_S
 from sluiceway.kafka.errors import create_client, is_unavailable, with_retries
-from sluiceway.kafka.shared_stream import open_stream
+from sluiceway.kafka.shared_consumer import open_stream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.records.to_python import gc_paused
