@@ -22,8 +22,14 @@ from sluiceway.broker.exceptions import (
 )
 from sluiceway.broker.fetch_sources import CommittedSource, FetchedPartition, KafkaSource, Source
 from sluiceway.broker.groups import group_state
-from sluiceway.broker.requests import ByName, Message, each_once, in_bytes
-from sluiceway.broker.responses import FetchPartitionResponse, FetchResponse
+from sluiceway.broker.protocol import (
+    ByName,
+    FetchPartitionResponse,
+    FetchResponse,
+    Message,
+    each_once,
+    in_bytes,
+)
 from sluiceway.errors import OptionError, SluicewayError
 from sluiceway.kafka.config import consumer_config
 from sluiceway.kafka.errors import translate_error
