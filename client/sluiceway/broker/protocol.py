@@ -1,10 +1,9 @@
 """Requests and responses in pykafka's form, with a `reason` beside each code of a response.
 
-pykafka's names are bytes. str works as well, in requests and for lookups in responses.
-
-`err` and `error_code` are 0, or a code of `exceptions.ERROR_CODES`. `topics` has the results by
-topic, in bytes or str, and partition. Results of a partition, and the entries of metadata, are
-tuples of pykafka's fields in its order; additional fields are attributes.
+pykafka's names are bytes. str works as well, in requests and for lookups in responses. `err`
+and `error_code` are 0, or a code of `exceptions.ERROR_CODES`. `topics` has the results by topic,
+in bytes or str, and partition. Results of a partition, and the entries of metadata, are tuples of
+pykafka's fields in its order; additional fields are attributes.
 """
 
 from abc import ABC, abstractmethod
