@@ -22,7 +22,7 @@ GATEWAY_LAYERS = (
 )
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
-    *("model", "labels", "topic", "change", "lag", "lag_evaluation"),
+    *("model", "labels", "topic", "change", "lag"),
     *("provisioning.reconcile_result", "status.problems", "ledger.opening", "ledger.committing"),
     "ledger.repairing",
 }

@@ -7,8 +7,7 @@ from enum import StrEnum
 
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Place, State
-from sluiceway_gateway.status.lag import GroupSummary, LedgerSample
-from sluiceway_gateway.status.lag_evaluation import ProgressState
+from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, ProgressState
 
 MAX_PROBLEMS = 10
 """Maximum number of listed problems of a channel, errors first."""

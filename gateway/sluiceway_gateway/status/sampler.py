@@ -19,8 +19,17 @@ from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger.model import Ledger
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status import store as status_store
-from sluiceway_gateway.status.lag import LedgerSample, Sample, group_lag, ledger_sample, write_rate
-from sluiceway_gateway.status.lag_evaluation import WINDOW, Offsets, offset_tracks, partitions_read
+from sluiceway_gateway.status.lag import (
+    WINDOW,
+    LedgerSample,
+    Offsets,
+    Sample,
+    group_lag,
+    ledger_sample,
+    offset_tracks,
+    partitions_read,
+    write_rate,
+)
 from sluiceway_gateway.status.sample_store import (
     ReaderSnapshot,
     SampledChannel,

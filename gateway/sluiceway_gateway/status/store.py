@@ -52,9 +52,9 @@ from sluiceway_gateway.status.lag import (
     GroupSummary,
     LagSummary,
     Overview,
+    ReaderProgress,
     summarize_groups,
 )
-from sluiceway_gateway.status.lag_evaluation import ReaderProgress
 from sluiceway_gateway.status.problems import (
     MAX_PROBLEMS,
     Coverage,

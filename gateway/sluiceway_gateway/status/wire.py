@@ -13,8 +13,15 @@ from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
 from sluiceway_gateway.http.json import JsonCache, body_of, list_of, text_of, time_json
-from sluiceway_gateway.status.lag import GroupLag, lag_seconds, rounded
-from sluiceway_gateway.status.lag_evaluation import ProgressState, offset_at, track_key, worst
+from sluiceway_gateway.status.lag import (
+    GroupLag,
+    ProgressState,
+    lag_seconds,
+    offset_at,
+    rounded,
+    track_key,
+    worst,
+)
 from sluiceway_gateway.status.problems import MAX_PROBLEMS, CurrentProblem, Severity
 from sluiceway_gateway.status.sample_store import StoredSample
 from sluiceway_gateway.status.store import (
