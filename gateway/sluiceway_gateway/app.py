@@ -27,12 +27,13 @@ from sluiceway_gateway.graph import routes as graph_routes
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.history import routes as history_routes
-from sluiceway_gateway.http import cluster, health, openapi
+from sluiceway_gateway.http import health, openapi
 from sluiceway_gateway.http.auth import HEALTH
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.openapi import DESCRIPTION, document
 from sluiceway_gateway.http.route import BoundedThreads, GatewayRoute, Services
+from sluiceway_gateway.kafka import routes as kafka_routes
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
 from sluiceway_gateway.kafka.cluster_identity import ClusterIdentity
@@ -216,7 +217,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         audit_routes,
         auth_routes,
         registry_routes,
-        cluster,
+        kafka_routes,
         health,
         openapi,
         ui_routes,

@@ -25,7 +25,7 @@ from sluiceway.confluent.subscription import Subscription
 from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable, SluicewayError
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 
 __all__ = ["Assignment", "by_channel", "leave_all"]
 

@@ -17,8 +17,8 @@ from sluiceway.errors import (
     IncompatibleGateway,
     OptionError,
     TopicGone,
+    clear_tracebacks,
 )
-from sluiceway.rest.auth import clear_tracebacks
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Committed, Interval
 from sluiceway.rest.models import Connection

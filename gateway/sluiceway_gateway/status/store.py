@@ -52,9 +52,9 @@ from sluiceway_gateway.status.lag import (
     GroupSummary,
     LagSummary,
     Overview,
+    ReaderProgress,
     summarize_groups,
 )
-from sluiceway_gateway.status.lag_evaluation import ReaderProgress
 from sluiceway_gateway.status.problems import (
     MAX_PROBLEMS,
     Coverage,
@@ -259,7 +259,7 @@ def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSu
 def _troubled_endpoints(
     tx: ReadTransaction, uids: Sequence[str]
 ) -> Mapping[str, list[EndpointState]]:
-    """Return endpoints that failed or miss heartbeats, by channel, the worst `MAX_PROBLEMS`."""
+    """Return endpoints that failed or miss heartbeats, by channel, one more than are listed."""
     table = endpoints.c
     is_suspect = (table.state != State.ERROR) & (table.health == Health.SUSPECT)
     order = (case((is_suspect, 1), else_=0), *_PLACE)
@@ -274,7 +274,7 @@ def _troubled_endpoints(
         )
         .subquery()
     )
-    worst_ones = select(ranked).where(ranked.c.rank <= MAX_PROBLEMS).order_by(ranked.c.rank)
+    worst_ones = select(ranked).where(ranked.c.rank <= MAX_PROBLEMS + 1).order_by(ranked.c.rank)
     for row in tx.in_parts(worst_ones, uids=uids):
         found[row.channel_uid].append(
             EndpointState(

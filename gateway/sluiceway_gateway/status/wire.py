@@ -13,9 +13,16 @@ from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
 from sluiceway_gateway.http.json import JsonCache, body_of, list_of, text_of, time_json
-from sluiceway_gateway.status.lag import GroupLag, lag_seconds, rounded
-from sluiceway_gateway.status.lag_evaluation import ProgressState, offset_at, track_key, worst
-from sluiceway_gateway.status.problems import CurrentProblem, Severity
+from sluiceway_gateway.status.lag import (
+    GroupLag,
+    ProgressState,
+    lag_seconds,
+    offset_at,
+    rounded,
+    track_key,
+    worst,
+)
+from sluiceway_gateway.status.problems import MAX_PROBLEMS, CurrentProblem, Severity
 from sluiceway_gateway.status.sample_store import StoredSample
 from sluiceway_gateway.status.store import (
     ChannelSummary,
@@ -69,7 +76,7 @@ def status_rest(status: StatusReport, fragments: JsonCache) -> bytes:
         ),
         "ledger": fragments.of(("ledger", channel.uid), (last,), lambda: _ledger_json(last)),
         "write_rate": text_of(None if last is None else rounded(last.write_rate)),
-        "problems": text_of([_problem_json(each) for each in status.problems]),
+        **{name: text_of(value) for name, value in _problems_json(status.problems).items()},
     }
     return (",".join(f'"{name}":{text}' for name, text in parts.items()) + "}").encode()
 
@@ -98,8 +105,13 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
         "read_rate": rounded(summary.read_rate),
         "trend": lag and rounded(lag.trend),
         "last_heartbeat_at": summary.last_heartbeat_at and time_json(summary.last_heartbeat_at),
-        "problems": [_problem_json(each) for each in summary.problems],
+        **_problems_json(summary.problems),
     }
+
+
+def _problems_json(problems: Sequence[CurrentProblem]) -> dict[str, Any]:
+    listed = [_problem_json(each) for each in problems[:MAX_PROBLEMS]]
+    return {"problems": listed, "more_problems": len(problems) > len(listed)}
 
 
 def _channel_json(channel: Channel) -> dict[str, Any]:
@@ -400,7 +412,8 @@ class StatusProblem(BaseModel):
     reason: str | None
 
 
-_PROBLEMS = Field(description="Current problems, errors first; at most 10")
+_PROBLEMS = Field(description=f"Current problems, errors first; at most {MAX_PROBLEMS}")
+_MORE_PROBLEMS = Field(description="Whether there are more problems")
 
 
 class StatusBody(BaseModel):
@@ -415,6 +428,7 @@ class StatusBody(BaseModel):
     ledger: StatusLedger | None = Field(description="null for at_least_once")
     write_rate: float | None = Field(description="Messages per second over the last seconds")
     problems: list[StatusProblem] = _PROBLEMS
+    more_problems: bool = _MORE_PROBLEMS
 
 
 class StatusLine(BaseModel):
@@ -433,6 +447,7 @@ class StatusLine(BaseModel):
     trend: float | None = Field(description="Growth of the largest lag in messages per second")
     last_heartbeat_at: datetime | None = Field(description=f"Of any endpoint. {_HEARTBEAT}")
     problems: list[StatusProblem] = _PROBLEMS
+    more_problems: bool = _MORE_PROBLEMS
 
 
 class StatusList(BaseModel):

@@ -10,21 +10,19 @@ from hypothesis import strategies as st
 
 from sluiceway_gateway.endpoints.model import Mode
 from sluiceway_gateway.status.lag import (
+    WINDOW,
+    CommittedOffset,
     GroupLag,
+    ProgressState,
+    ReaderProgress,
     Sample,
+    evaluate_lag,
     group_lag,
+    offset_tracks,
+    partitions_read,
     summarize,
     write_rate,
     written_at,
-)
-from sluiceway_gateway.status.lag_evaluation import (
-    WINDOW,
-    CommittedOffset,
-    ProgressState,
-    ReaderProgress,
-    evaluate_lag,
-    offset_tracks,
-    partitions_read,
 )
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
