@@ -18,7 +18,7 @@ from sluiceway.errors import EndpointClosed, OptionError, SchemaMismatch, Sluice
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import PartitionStream
 from sluiceway.kafka.fetcher import Fetcher
-from sluiceway.kafka.shared_stream import open_stream
+from sluiceway.kafka.shared_consumer import open_stream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.rest.endpoints import Position

@@ -17,15 +17,19 @@ from sluiceway.broker.exceptions import (
     partition_refusal,
     topic_refusal,
 )
-from sluiceway.broker.requests import ByName, OffsetType, each_once, in_bytes, in_text
-from sluiceway.broker.responses import (
+from sluiceway.broker.protocol import (
     BrokerMetadata,
+    ByName,
     ListOffsetResponse,
     MemberAssignment,
     MetadataResponse,
     OffsetPartitionResponse,
+    OffsetType,
     PartitionMetadata,
     TopicMetadata,
+    each_once,
+    in_bytes,
+    in_text,
 )
 from sluiceway.channel import Channel
 from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError

@@ -13,7 +13,7 @@ from sluiceway.broker.exceptions import (
     UnknownTopicOrPartition,
     topic_refusal,
 )
-from sluiceway.broker.requests import in_text
+from sluiceway.broker.protocol import in_text
 from sluiceway.errors import (
     ChannelNotFound,
     GatewayAccessFailed,

@@ -16,14 +16,16 @@ from sluiceway.broker.exceptions import (
     UnknownMemberId,
     group_refusal,
 )
-from sluiceway.broker.requests import checked_generation, in_bytes, in_text
-from sluiceway.broker.responses import (
+from sluiceway.broker.protocol import (
     GroupResponse,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
     MemberAssignment,
     SyncGroupResponse,
+    checked_generation,
+    in_bytes,
+    in_text,
 )
 from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.committer import StandaloneCommitter

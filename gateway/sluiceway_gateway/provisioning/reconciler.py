@@ -202,6 +202,9 @@ class Reconciler:
 
     def _reconcile(self, page: list[DueChannel]) -> tuple[Applied, dict[str, ReconcileResult]]:
         """Observe, plan, apply, observe changed topics again, and compute the status."""
+        if page:
+            # In another cluster all topics would be missing, and their channels fail.
+            self._kafka.require_cluster()
         desired = {each.channel.topic.name: desired_topic(each.channel) for each in page}
         seen = self._kafka.observe(desired)
         topics = dict(seen.topics)
