@@ -128,6 +128,14 @@ class HeartbeatPost(RequestModel):
             "batches are renewed",
         ),
     ] = Field(default_factory=list)
+    ended: Annotated[
+        list[BatchText],
+        Field(
+            max_length=MAX_ENDPOINTS,
+            description="Instances of batches, the ended jobs of this process: their open batches "
+            "are aborted",
+        ),
+    ] = Field(default_factory=list)
 
 
 class EndpointReplyBody(BaseModel):
@@ -199,8 +207,10 @@ def beat(
         keeps=body.keeps,
         client=user_agent[:CLIENT_LENGTH],
     )
+    # In separate transactions, because they lock ledgers.
+    if body.ended:
+        gateway.ledgers.abort_ended(body.ended, principal)
     if body.renews:
-        # In separate transactions, because they lock ledgers.
         gateway.ledgers.renew_running(body.renews, principal)
     response = _result_json(result)
     if body.tasks:
