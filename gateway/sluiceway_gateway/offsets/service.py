@@ -28,6 +28,7 @@ from sluiceway_gateway.errors import (
     NotAssigned,
     PositionMoved,
     SluicewayGatewayError,
+    listed,
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
@@ -207,9 +208,8 @@ class Offsets:
         live = sorted(each.place.index for each in held if each.lives)
         if live and not reset.force:
             raise MembersOpen(
-                f"Members of the group {group!r} are reading: "
-                f"{', '.join(map(str, live[:20]))}. Reset after they have closed, or with "
-                "force, after which they cannot commit."
+                f"Members of the group {group!r} are reading: {listed(live)}. Reset after they "
+                "have closed, or with force, after which they cannot commit."
             )
         before = offsets_store.of(tx, channel.uid, group, member=member)
         if reset.positions is None:
