@@ -17,7 +17,6 @@ from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach import AttachBatch, Attached, AttachRequest, Outcome
-from sluiceway_gateway.endpoints.change_store import add_events, events_of_endpoint, save_changes
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
@@ -34,6 +33,7 @@ from sluiceway_gateway.endpoints.model import (
     returned,
     superseded,
 )
+from sluiceway_gateway.endpoints.store import add_events, events_of_endpoint, save_changes
 from sluiceway_gateway.errors import (
     ConcurrentChange,
     EndpointNotFound,

@@ -18,8 +18,8 @@ from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.idempotency import Request, StoredResponse
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role
+from sluiceway_gateway.endpoints.store import add_events, events_of_group
 from sluiceway_gateway.errors import (
     EndpointNotFound,
     GroupMode,
@@ -219,7 +219,7 @@ class Offsets:
             _put(tx, whose, reset.positions, str(channel.topic.id), now)
         if found.dynamic:
             # Their commits depend on their shares, not on the generation.
-            groups_store.release_shares(tx, [each.id for each in held])
+            endpoints_store.release_shares(tx, [each.id for each in held])
         following = found.next_generation(now)
         groups_store.save(tx, following)
         # The status has the group's generation.
