@@ -7,7 +7,7 @@ from typing import Literal
 
 from sluiceway.errors import OffsetOutOfRange, OptionError
 from sluiceway.kafka.consumer import PartitionStream, Watermarks
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 
 __all__ = ["Start", "Until", "chosen_partitions", "end_offsets", "positions_at", "start_positions"]
 

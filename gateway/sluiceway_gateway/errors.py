@@ -66,9 +66,7 @@ class SluicewayGatewayError(Exception):
         self.violations = violations
 
 
-class StartupRefused(
-    SluicewayGatewayError, code="startup_refused", title="The gateway does not start"
-):
+class StartupRefused(SluicewayGatewayError, code="startup_refused"):
     """The process must not start; an operator has to change the configuration."""
 
 
@@ -94,6 +92,8 @@ class AccessProblem(StrEnum):
     CREDENTIALS = "credentials"
     CERTIFICATE = "certificate"
     PROTOCOL = "protocol"
+    CLUSTER = "cluster"
+    """Refused by the gateway: another cluster than the one that has the channels' topics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class DatabaseUnavailable(Unavailable, code="database_unavailable", title="The d
 
 
 class KafkaUnavailable(Unavailable, code="kafka_unavailable", title="Kafka is not available"):
-    """Kafka does not answer in time; `access_failure` is set if it refuses the gateway."""
+    """Kafka does not answer in time, or `access_failure` says why it cannot be used."""
 
     retry_after_s = 2
 

@@ -6,8 +6,13 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from sluiceway.errors import KafkaFailure, KafkaUnavailable, OptionError, TopicGone
-from sluiceway.rest.auth import clear_tracebacks
+from sluiceway.errors import (
+    KafkaFailure,
+    KafkaUnavailable,
+    OptionError,
+    TopicGone,
+    clear_tracebacks,
+)
 from sluiceway.rest.transport import Backoff
 
 __all__ = [

@@ -16,9 +16,9 @@ from sluiceway.errors import (
     OptionError,
     RecordsLost,
     TopicGone,
+    clear_tracebacks,
 )
 from sluiceway.ledger.visible_runs import VisibleRuns
-from sluiceway.rest.auth import clear_tracebacks
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Committed
 from sluiceway.rest.models import Connection

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
-from sluiceway.rest.endpoint_models import Position, position_json
+from sluiceway.rest.endpoints import Position, position_json
 from sluiceway.rest.parsing import JsonNode, JsonPath, incompatible
 
 __all__ = [

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CheckpointMismatch, GatewayError, GatewayUnavailable, OptionError
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import Role
+from sluiceway.rest.endpoints import Role
 from sluiceway.rest.models import ChannelResource
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
 from sluiceway.spark.offsets import StreamOffset

@@ -31,7 +31,7 @@ from sluiceway_gateway.endpoints.session_store import (
 )
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,7 +348,7 @@ class LostEnds:
         try:
             bounds = self._topics.watermarks_of({each.topic: each.partitions for each in writers})
         except KafkaUnavailable as error:
-            _log.warning("kafka is unavailable", reason=str(error), lost_writers=len(writers))
+            log_unavailable(_log, error, lost_writers=len(writers))
             return 0
         noted: list[LostWriter] = []
         with self._database.write() as tx:

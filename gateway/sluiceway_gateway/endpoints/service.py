@@ -16,8 +16,7 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.attach_batch import AttachBatch, Attached, Outcome
-from sluiceway_gateway.endpoints.attach_request import AttachRequest
+from sluiceway_gateway.endpoints.attach import AttachBatch, Attached, AttachRequest, Outcome
 from sluiceway_gateway.endpoints.change_store import add_events, events_of_endpoint, save_changes
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
@@ -43,7 +42,7 @@ from sluiceway_gateway.errors import (
     SluicewayGatewayError,
 )
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.assignment import endpoint_partitions
+from sluiceway_gateway.groups.model import endpoint_partitions
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.request_batcher import Batcher
 

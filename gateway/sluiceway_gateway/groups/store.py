@@ -10,8 +10,7 @@ from sluiceway_gateway.db.schema import endpoint_groups, endpoints
 from sluiceway_gateway.db.statements import PreparedSelect, chunks, columns_of, upsert
 from sluiceway_gateway.endpoints.model import Mode, Role
 from sluiceway_gateway.endpoints.store import LIVES, share_of
-from sluiceway_gateway.groups.assignment import Member
-from sluiceway_gateway.groups.model import Group
+from sluiceway_gateway.groups.model import Group, Member
 
 RoleGroup = tuple[str, Role, str]
 """A channel's uid, a role and the name of a group."""

@@ -13,7 +13,7 @@ from ledger_view import LedgerView
 from sluiceway import Channel, Heartbeat
 from sluiceway.errors import Conflict, OffsetOutOfRange, OptionError, WriterFailed
 from sluiceway.ports import InputPort, OutputPort
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from topics import Topics, readings
 from waiting import until
 
