@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, Share
 from sluiceway_gateway.ledger.model import Batch, Ledger
 
 Offsets = Sequence[int | None]
@@ -107,8 +107,8 @@ class ReaderProgress:
     alive: bool
     positions: Mapping[int, int]
     """The next offset to read by partition, as last reported."""
-    share: tuple[int, int] | None = None
-    """For a member of a dynamic group, its rank and the number of members."""
+    share: Share | None = None
+    """For a member of a dynamic group."""
 
     @property
     def key(self) -> str:
@@ -123,7 +123,7 @@ class ReaderProgress:
         if self.mode is Mode.BROADCAST:
             return range(partitions)
         if self.share is not None:
-            return range(self.share[0], partitions, self.share[1])
+            return self.share.of(partitions)
         return range(self.index, partitions, self.size) if self.size else ()
 
 

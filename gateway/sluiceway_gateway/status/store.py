@@ -99,14 +99,6 @@ class StatusVersion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReaderGroup:
-    """A group of readers."""
-
-    group: Group
-    dynamic: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class Reader:
     """A reader and its assignment; the last sample has its positions."""
 
@@ -122,7 +114,7 @@ class StatusReport:
     last: StoredSample | None
     writers: tuple[Endpoint, ...]
     readers: tuple[Reader, ...]
-    groups: tuple[ReaderGroup, ...]
+    groups: tuple[Group, ...]
     heartbeats: Mapping[str, datetime]
     """Times of the last heartbeats, by session."""
 
@@ -202,8 +194,7 @@ def status(tx: ReadTransaction, name: str) -> StatusReport | None:
         writers=tuple(each for each in attached if isinstance(each, Endpoint)),
         readers=tuple(each for each in attached if isinstance(each, Reader)),
         groups=tuple(
-            ReaderGroup(group=group_of(each), dynamic=each.dynamic)
-            for each in tx.execute(groups.order_by(endpoint_groups.c.name))
+            group_of(each) for each in tx.execute(groups.order_by(endpoint_groups.c.name))
         ),
         heartbeats=beats_of_sessions(
             tx, {(each.endpoint if isinstance(each, Reader) else each).session for each in attached}

@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
+from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.json import JsonCache, body_of, list_of, text_of, time_json
 from sluiceway_gateway.status.lag import (
     GroupLag,
@@ -28,7 +29,6 @@ from sluiceway_gateway.status.store import (
     ChannelSummary,
     EndpointCounts,
     Reader,
-    ReaderGroup,
     StatusReport,
 )
 
@@ -69,7 +69,7 @@ def status_rest(status: StatusReport, fragments: JsonCache) -> bytes:
         "groups": list_of(
             line
             for each in status.groups
-            for line in _group_texts(channel, each, live[each.group.name], last, fragments)
+            for line in _group_texts(channel, each, live[each.name], last, fragments)
         ),
         "partitions": fragments.of(
             ("partitions", channel.uid), (last,), lambda: _bounds_json(last)
@@ -115,16 +115,13 @@ def _problems_json(problems: Sequence[CurrentProblem]) -> dict[str, Any]:
 
 
 def _channel_json(channel: Channel) -> dict[str, Any]:
-    return {
-        "name": channel.name,
-        "uid": channel.uid,
-        "phase": channel.phase,
-        "generation": channel.generation,
-        "labels": channel.labels,
-        "format": channel.spec.format,
-        "delivery": channel.spec.delivery,
-        "partitions": channel.topic.partitions or channel.spec.partitions,
-    }
+    return body_of(
+        StatusChannel,
+        channel,
+        format=channel.spec.format,
+        delivery=channel.spec.delivery,
+        partitions=channel.topic.partitions or channel.spec.partitions,
+    )
 
 
 def _problem_json(problem: CurrentProblem) -> dict[str, Any]:
@@ -186,13 +183,12 @@ def _reader_text(
 
 def _group_texts(
     channel: Channel,
-    reader_group: ReaderGroup,
+    group: Group,
     live: int,
     last: StoredSample | None,
     fragments: JsonCache,
 ) -> Iterable[str]:
     """Give the JSON of a group, or of each member of a broadcast group."""
-    group = reader_group.group
     members: Sequence[int | None] = [None]
     if group.mode is Mode.BROADCAST and last is not None:
         members = [
@@ -207,7 +203,7 @@ def _group_texts(
             "mode": str(group.mode),
             "size": group.size,
             "generation": group.generation,
-            "dynamic": reader_group.dynamic,
+            "dynamic": group.dynamic,
             "members": live,
             **_lag_json(channel, lag, last),
         }
