@@ -135,7 +135,7 @@ def require_unused(
     *,
     keeps_topic: bool,
     bounds: Bounds | None,
-    if_empty: bool = False,
+    if_empty: bool,
 ) -> None:
     """Raise EndpointsLive while an endpoint is open, UnreadData if a group has unread records.
 

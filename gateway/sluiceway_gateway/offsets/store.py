@@ -66,7 +66,7 @@ def whose(endpoint: Endpoint) -> Whose:
 
 
 def of(
-    tx: ReadTransaction, channel_uid: str, group: str, *, member: int | None = None
+    tx: ReadTransaction, channel_uid: str, group: str, *, member: int | None
 ) -> list[tuple[int, Committed]]:
     """Return the positions of a group, or of one member, each with its member's index."""
     whose = {"channel_uid": channel_uid, "group": group}
