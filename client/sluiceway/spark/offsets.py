@@ -92,14 +92,26 @@ def resolve_ranges(
     watermarks: Mapping[int, Watermarks],
     offsets_for_time: OffsetsForTime,
     on_loss: LossHandler,
+    *,
+    removed: Mapping[int, OffsetOutOfRange],
 ) -> tuple[OffsetRange, ...]:
     """Return the non-empty ranges to read, in partition order.
 
-    `watermarks` covers every partition of the channel. Raises OptionError for missing or unknown
-    partitions and for an end before its start.
+    `watermarks` covers every partition of the channel. `removed` has an error for each partition
+    whose first records are gone, although the read begins with them; `on_loss` is called for those
+    without an explicit start. Raises OptionError for missing or unknown partitions and for an end
+    before its start.
     """
     starts = resolve_bound("startingOffsets", starting, watermarks, offsets_for_time)
     ends = resolve_bound("endingOffsets", ending, watermarks, offsets_for_time)
+    at_time: Mapping[int, int] = {}
+    if removed and isinstance(starting, AtTime):
+        # Not cut to the watermarks, as the starts are.
+        at_time = offsets_for_time(starting.timestamp_ms)
+    for partition, error in removed.items():
+        given = starting.get(partition) if isinstance(starting, Mapping) else starting
+        if given == EARLIEST or at_time.get(partition, _MAX_OFFSET) <= watermarks[partition].begin:
+            on_loss(error)
     ranges = ranges_between(starts, ends, watermarks, on_loss)
     if isinstance(starting, Mapping) or isinstance(ending, Mapping):
         for partition in sorted(watermarks):

@@ -2,15 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Final
 
 from sluiceway.errors import CheckpointMismatch, GatewayUnavailable, OffsetOutOfRange, OptionError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import OwnStream, Watermarks
-from sluiceway.ledger.committed_stream import removed_records
-from sluiceway.ledger.visibility import CommittedRuns, Snapshot, Visibility, visibility_of
+from sluiceway.ledger.visibility import CommittedRuns, Visibility, visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger_models import Committed, Interval
 from sluiceway.rest.models import Connection
@@ -154,10 +153,11 @@ class ReadableOffsets:
         self._visibility.refresh()
         return {p: self._visibility.visible_end.get(p, 0) for p in partitions}
 
-    def removed_records(self, ends: Mapping[int, int]) -> Iterator[OffsetOutOfRange]:
-        """Return an error for each partition whose log begins after a snapshot's `ends`."""
-        if isinstance(self._visibility, Snapshot):
-            yield from removed_records(ends, self.stream.watermarks(ends))
+    def removed_records(self, marks: Mapping[int, Watermarks]) -> Mapping[int, OffsetOutOfRange]:
+        """Return an error for each partition of a snapshot whose first records are gone."""
+        if self._visibility is None:
+            return {}
+        return self._visibility.removed_records({p: each.begin for p, each in marks.items()})
 
     def await_stable(
         self, ends: Mapping[int, int], *, timeout_s: float, on_timeout: Callable[[str], None]

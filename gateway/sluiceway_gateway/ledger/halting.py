@@ -95,9 +95,10 @@ class LedgerComparer:
         if not self._is_in_kafka(topic):
             return False
         with self._database.write() as tx:
-            if store.hold_existing(tx, uid) is None:
+            ledger = store.hold_existing(tx, uid)
+            if ledger is None:
                 return False
-            store.clip_runs(tx, uid, starts)
+            store.clip_runs(tx, ledger, starts)
         return True
 
     def _halt(self, uid: str, topic: TopicRef, marks: Mapping[int, Watermarks]) -> bool:

@@ -74,6 +74,8 @@ class Ledger:
     """By partition of a halted ledger, the first committed offset that Kafka has lost."""
     repaired: int | None = None
     """The number of the last repair."""
+    removed_after: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the number after which retention last removed runs."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -228,6 +228,8 @@ class VisibleOffsetsBody(BaseModel):
     uid: str
     topic_id: str
     number: int = Field(description="Of the last end of a batch")
+    at: datetime | None = Field(description="The time of that end")
+    known_at: datetime | None = Field(description="The time of `known`; null: it is unknown")
     stable: dict[str, int] = Field(description="By partition, the end of what readers read")
     visible_end: dict[str, int] = Field(description="By partition, the end of the last run")
     runs: dict[str, list[list[int]]] = Field(description="By partition, [first, end] below stable")
@@ -237,6 +239,9 @@ class VisibleOffsetsBody(BaseModel):
     repaired: int | None = Field(description="Number of the last repair, which removed runs")
     given_up: dict[str, list[list[int]]] = Field(
         description="By partition, offsets that repairs removed"
+    )
+    removed: list[int] = Field(
+        description="Partitions of which retention removed records of this state after `number`"
     )
 
 

@@ -319,6 +319,19 @@ def test_a_snapshot_shows_the_channel_as_it_was(ledger: LedgerSite) -> None:
     assert (naive.status_code, code(naive)) == (422, "invalid_request")
 
 
+def test_a_read_has_the_times_of_its_number_and_of_a_known_one(ledger: LedgerSite) -> None:
+    found = ledger.committed(known=0)
+    assert (found["at"], found["known_at"]) == (None, None)
+    ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
+    first = ledger.committed()
+    ledger.rig.clock.advance(60)
+    ledger.commit(ledger.open("k2"), {0: [(10, 20)]})
+    found = ledger.committed(known=1)
+    assert (found["number"], found["known_at"]) == (2, first["at"])
+    assert found["at"] > first["at"]
+    assert ledger.committed(known=3)["known_at"] is None
+
+
 @pytest.mark.parametrize(
     ("at", "number"),
     [
