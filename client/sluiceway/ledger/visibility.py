@@ -310,7 +310,7 @@ class CommittedRuns(Visibility):
             )
             if response is None:
                 return
-            if response.known_at != at:
+            if response.number < known or response.known_at not in (None, at):
                 raise self._restored(known, at)
             self._check(response)
             added = response.stable.keys() - starts.keys()
@@ -333,10 +333,9 @@ class CommittedRuns(Visibility):
         self.outdated = True
         return Conflict(
             f"the gateway does not know the commit {known} of the channel {self.channel!r} that "
-            f"this reader has seen, of {at}: its database was restored to an earlier state, or the "
-            "commit is older than SLUICEWAY_HISTORY_DAYS. After a restore, records that this "
-            "reader has returned may be no longer committed, and be written again. Open a new "
-            "reader, which continues at the committed positions",
+            f"this reader has seen, of {at}: its database was restored to an earlier state. "
+            "Records that this reader has returned may be no longer committed, and be written "
+            "again. Open a new reader, which continues at the committed positions",
             code="ledger_restored",
         )
 
