@@ -29,10 +29,19 @@ of the HTTP interface. `retriable` is whether the same request can succeed later
 message says what is wrong and what to do about it, and never holds a secret.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Self
+
+_MOST_NAMED = 20
+
+
+def listed(what: Iterable[object]) -> str:
+    """Join the first texts for a message, and count the rest."""
+    names = [str(each) for each in what]
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 @dataclass(frozen=True, kw_only=True)

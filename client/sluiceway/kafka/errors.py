@@ -108,12 +108,15 @@ def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
 def run_callbacks(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Return the result of a call of librdkafka's that runs callbacks in this thread.
 
-    A signal handler that raises within a callback interrupts it, and librdkafka's binding replaces
-    the exception by a SystemError. Raises KeyboardInterrupt instead, the usual exception.
+    If a signal handler raises within a callback, the interpreter may replace the exception by a
+    SystemError. Raises the handler's exception instead, or, where the SystemError does not have it,
+    the usual KeyboardInterrupt.
     """
     try:
         return call(*arguments, **named)
     except SystemError as error:
+        if error.__cause__ is not None:
+            raise error.__cause__ from None
         raise KeyboardInterrupt from error
 
 

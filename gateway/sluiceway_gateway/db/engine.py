@@ -1,5 +1,6 @@
 """The database engine: read and write transactions, SQLite's single writer, failures."""
 
+import math
 import sqlite3
 import threading
 import time
@@ -36,6 +37,9 @@ from sluiceway_gateway.tracing import child_span, statement
 
 #: Interval at which a wait for a pooled connection checks the breaker.
 _CHECK_S = 0.2
+#: Time for which writes count as impossible after one that did not fit on the disk. Loops of the
+#: leading replica write more often.
+_FULL_S = 10.0
 
 
 class ReadTransaction:
@@ -176,6 +180,8 @@ class Database:
         self._url = _parsed(url)
         self._wait_s = wait_ms / 1000
         self._writers = threading.Lock()
+        self._full_s = -math.inf
+        """When a write last did not fit on the disk."""
         arguments: dict[str, Any]
         if self.dialect == "sqlite":
             arguments = {
@@ -265,7 +271,11 @@ class Database:
         Raises DatabaseUnavailable. After a failed commit the change may still have been made, so
         repeat it with the same idempotency key.
         """
-        with child_span("write transaction", {}, client=False), translated():
+        with (
+            child_span("write transaction", {}, client=False),
+            self._noting_full_disk(),
+            translated(),
+        ):
             if self._writer is not None:
                 with self._locked(self._writer) as connection:
                     yield WriteTransaction(connection)
@@ -286,9 +296,23 @@ class Database:
             raise _RolledBack
 
     def check(self) -> None:
-        """Raise DatabaseUnavailable unless writes are possible."""
+        """Raise DatabaseUnavailable unless writes are possible.
+
+        A full disk is known from the last writes: a transaction without a change fits on it.
+        """
+        if time.monotonic() - self._full_s < _FULL_S:
+            raise DatabaseUnavailable("The database's disk is full; free some of its space.")
         with self.write():
             pass
+
+    @contextmanager
+    def _noting_full_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except DatabaseUnavailable as error:
+            if _is_disk_full(error.__cause__):
+                self._full_s = time.monotonic()
+            raise
 
     def _connected(self, engine: Engine) -> Connection:
         """Return a live connection."""
@@ -420,6 +444,7 @@ _DRIVER_BUGS = tuple(
 # missing schema, a missing privilege.
 _NOT_PREPARED = frozenset({"42P01", "3F000", "42501"})
 _LOCK_TIMEOUT = "55P03"
+_DISK_FULL = "53100"
 _BUSY = "SQLITE_BUSY"
 _DETAIL = (
     "The database does not answer, is locked, full or not migrated, or refuses access; try again "
@@ -448,6 +473,12 @@ def translated(detail: str = _DETAIL) -> Iterator[None]:
         if isinstance(error, (*_BUGS, *_DRIVER_BUGS)) and not not_prepared and not lost:
             raise
         raise DatabaseUnavailable(detail) from error
+
+
+def _is_disk_full(raised: BaseException | None) -> bool:
+    cause = raised.orig if isinstance(raised, DBAPIError) else raised
+    sqlite = getattr(cause, "sqlite_errorname", None)
+    return sqlite == "SQLITE_FULL" or getattr(cause, "sqlstate", None) == _DISK_FULL
 
 
 def is_locked(error: OperationalError | sqlite3.OperationalError) -> bool:

@@ -15,7 +15,6 @@ from sluiceway_gateway.channels.service import require_channel, require_known, r
 from sluiceway_gateway.db.engine import WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.change_store import add_events, rebalance
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     MAX_GROUP_SIZE,
@@ -30,6 +29,7 @@ from sluiceway_gateway.endpoints.model import (
     own_heartbeat,
     superseded,
 )
+from sluiceway_gateway.endpoints.store import add_events, rebalance
 from sluiceway_gateway.errors import (
     ChannelNotReady,
     ConcurrentChange,

@@ -50,16 +50,24 @@ gateway's log; every response has an `X-Request-Id`.
 """
 
 
-def page(title: str, body: str, *, up: str = "") -> Response:
-    """Return an HTML page; `up` is the relative path to `/`."""
-    text = (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"<title>{escape(title)} - Sluiceway</title>\n"
-        f'<link rel="icon" type="image/png" href="{up}docs/favicon-32x32.png">\n'
-        f'<link rel="stylesheet" href="{up}docs/page.css">\n</head>\n<body>\n'
-        f"<h1>{escape(title)}</h1>\n{body}\n</body>\n</html>\n"
-    )
-    return Response(text, headers=_HEADERS, media_type="text/html")
+_ERRORS_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>Error codes - Sluiceway</title>
+<link rel="icon" type="image/png" href="../docs/favicon-32x32.png">
+<link rel="stylesheet" href="../docs/page.css">
+</head>
+<body>
+<h1>Error codes</h1>
+<p>An error response is <code>application/problem+json</code> (RFC 9457). Its <code>code</code> is
+stable. <code>retriable</code> means that the same request can succeed later. <code>detail</code>
+says what is wrong with this request and what to do.</p>
+<table><tr><th>code</th><th>status</th><th>retriable</th><th>meaning</th><th>what to do</th></tr>
+{rows}</table>
+</body>
+</html>
+"""
 
 
 @router.get("/openapi.json", include_in_schema=False)
@@ -83,15 +91,7 @@ async def errors_page() -> Response:
         f"<td>{escape(each.meaning)}</td><td>{escape(each.advice)}</td></tr>\n"
         for each in error_codes()
     )
-    return page(
-        "Error codes",
-        "<p>An error response is <code>application/problem+json</code> (RFC 9457). Its "
-        "<code>code</code> is stable. <code>retriable</code> means that the same request can "
-        "succeed later. <code>detail</code> says what is wrong with this request and what to do."
-        "</p>\n<table><tr><th>code</th><th>status</th><th>retriable</th><th>meaning</th>"
-        f"<th>what to do</th></tr>\n{rows}</table>",
-        up="../",
-    )
+    return Response(_ERRORS_PAGE.format(rows=rows), headers=_HEADERS, media_type="text/html")
 
 
 @router.get("/docs/{file}", include_in_schema=False)

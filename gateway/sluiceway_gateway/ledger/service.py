@@ -43,6 +43,7 @@ from sluiceway_gateway.ledger.model import (
     Manifest,
     Owner,
     abort_batch,
+    abort_instances,
     aborted_error,
     grow,
     renew,
@@ -298,7 +299,7 @@ class Ledgers:
         """
         with self._database.read() as tx:
             before = self._clock() + _RENEWED_BELOW
-            due = batch_store.due_renewals(tx, instances, before=before)
+            due = batch_store.open_of_instances(tx, instances, before=before)
         renewed = 0
         for each in due:
             if principal.may(Action.WRITE, each.channel):
@@ -307,6 +308,31 @@ class Ledgers:
                     found = self.renew(each.channel, each.instances, uid=each.uid, lease=LEASE)
                     renewed += len(found)
         return renewed
+
+    def abort_ended(self, instances: Collection[str], principal: Principal) -> int:
+        """Abort the open batches of ended jobs and queries, given by instance; return their number.
+
+        Batches of channels that the principal may not write are skipped.
+        """
+        with self._database.read() as tx:
+            found = batch_store.open_of_instances(tx, instances)
+        aborted = 0
+        for each in found:
+            if principal.may(Action.WRITE, each.channel):
+                # A channel may be deleted at any time.
+                with contextlib.suppress(ChannelNotFound, ChannelNotReady, UidMismatch):
+                    aborted += self._abort_instances(each.channel, instances, uid=each.uid)
+        return aborted
+
+    def _abort_instances(self, name: str, instances: Collection[str], *, uid: str) -> int:
+        with self._database.write() as tx:
+            was = store.hold(tx, self._channel(tx, name, uid))
+            now = self._clock()
+            decision = abort_instances(was, batch_store.open_batches(tx, uid), instances, now)
+            save_aborted(tx, decision, was=was, now=now)
+        if decision.aborted:
+            self._publish(decision.ledger)
+        return len(decision.aborted)
 
     def _channel(self, tx: WriteTransaction, name: str, uid: str) -> Channel:
         """Return the channel, locked against deletion until `tx` ends."""

@@ -16,10 +16,16 @@ from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.db.idempotency import Request
-from sluiceway_gateway.errors import ConcurrentChange, EndpointsLive, KafkaUnavailable, UnreadData
+from sluiceway_gateway.errors import (
+    ConcurrentChange,
+    EndpointsLive,
+    KafkaUnavailable,
+    UnreadData,
+    listed,
+)
 from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable, require_watermarks
 from sluiceway_gateway.kafka.model import Watermarks
-from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, listed, unread
+from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, unread
 from sluiceway_gateway.lifecycle.store import closing, usage_of_channel, visible_ends
 
 _log = structlog.get_logger(__name__)
@@ -129,7 +135,7 @@ def require_unused(
     *,
     keeps_topic: bool,
     bounds: Bounds | None,
-    if_empty: bool = False,
+    if_empty: bool,
 ) -> None:
     """Raise EndpointsLive while an endpoint is open, UnreadData if a group has unread records.
 

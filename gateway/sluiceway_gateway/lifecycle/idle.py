@@ -18,8 +18,8 @@ from sluiceway_gateway.clock import Clock, clocks_apart
 from sluiceway_gateway.db.engine import Database, reason_of
 from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.change_store import add_events
 from sluiceway_gateway.endpoints.model import Event
+from sluiceway_gateway.endpoints.store import add_events
 from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable, require_watermarks
 from sluiceway_gateway.lifecycle.model import apply_idle_limit, is_quiet, watch_period

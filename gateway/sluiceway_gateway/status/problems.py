@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Place, State
+from sluiceway_gateway.endpoints.model import Health, Place, State
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, ProgressState
 
 MAX_PROBLEMS = 10
@@ -152,7 +152,7 @@ def _of_groups(groups: Mapping[str, GroupSummary]) -> Iterable[CurrentProblem]:
                 code=code,
                 severity=severity,
                 role="reader",
-                group=_named(name),
+                group=name or None,
                 lag_messages=each.lag_messages,
             )
 
@@ -174,12 +174,8 @@ def _of_endpoint(endpoint: EndpointState) -> CurrentProblem | None:
         severity=severity,
         since=endpoint.changed_at,
         role=str(role),
-        group=_named(endpoint.place.group),
+        group=endpoint.place.group or None,
         index=endpoint.place.index,
         endpoint=endpoint.id,
         reason=endpoint.cause,
     )
-
-
-def _named(group: str) -> str | None:
-    return None if group == ANONYMOUS else group

@@ -38,7 +38,8 @@ from sluiceway_gateway.endpoints.model import (
     State,
     outcome,
 )
-from sluiceway_gateway.endpoints.store import beats_of_sessions, endpoint_of, latest_beats
+from sluiceway_gateway.endpoints.session_store import beats_of_sessions, latest_beats
+from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
 from sluiceway_gateway.ledger import batch_store
