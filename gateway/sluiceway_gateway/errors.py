@@ -21,7 +21,8 @@
             GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned,
             StaleGeneration, TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen,
             BatchAborted, BatchCommitted, BatchFenced, StaleBatch, ManifestConflict,
-            BeyondWatermark, UnknownPartition, LedgerHalted, LedgerIntact, RepairChanged, NoLedger
+            BeyondWatermark, UnknownPartition, LedgerHalted, LedgerIntact, LedgerRestored,
+            RepairChanged, NoLedger
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
@@ -441,6 +442,10 @@ class LedgerHalted(Conflict, code="ledger_halted", title="The channel's offsets 
 
 class LedgerIntact(Conflict, code="ledger_intact", title="The channel is not halted"):
     """There is nothing to repair."""
+
+
+class LedgerRestored(Conflict, code="ledger_restored", title="The commit is not in the database"):
+    """The database does not have a commit of the writer: it was restored to an earlier state."""
 
 
 class RepairChanged(Conflict, code="repair_changed", title="Other records are lost"):

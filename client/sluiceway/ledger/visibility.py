@@ -20,7 +20,7 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.visible_runs import VisibleRuns
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Committed
+from sluiceway.rest.ledger_models import Committed, KnownCommit
 from sluiceway.rest.models import Connection
 
 __all__ = ["CommittedRuns", "Snapshot", "Visibility", "visibility_of"]
@@ -219,9 +219,26 @@ class CommittedRuns(Visibility):
         self._failure: Exception | None = None
         self._failing_since_s: float | None = None
 
+    @property
+    def last_commit(self) -> KnownCommit | None:
+        """The last commit of the known runs; None before the first one."""
+        with self._changed:
+            number, at = self.number, self._at
+        return None if at is None else KnownCommit(number=number, at=at)
+
     def refresh(self) -> None:
-        """Request all commits until now. Raises GatewayError, TopicGone."""
+        """Request all commits until now. Raises GatewayError, TopicGone.
+
+        Raises Conflict `ledger_restored` if the gateway does not have the last commit any more.
+        """
         self._request(self._calls, seen=self._etag, wait_s=0.0)
+
+    def require(self, known: KnownCommit) -> None:
+        """Raise Conflict `ledger_restored` unless the gateway has this commit.
+
+        Raises GatewayError.
+        """
+        self._request(self._calls, seen=None, wait_s=0.0, required=known)
 
     def wait(self, number: int, timeout_s: float) -> bool:
         """Wait for an event after `number`; False after the timeout."""
@@ -295,23 +312,32 @@ class CommittedRuns(Visibility):
             return failure if self._monotonic() - since_s > self._grace_s else None
         return failure
 
-    def _request(self, calls: LedgerCalls, *, seen: str | None, wait_s: float) -> None:
+    def _request(
+        self,
+        calls: LedgerCalls,
+        *,
+        seen: str | None,
+        wait_s: float,
+        required: KnownCommit | None = None,
+    ) -> None:
         while True:
             starts = dict.fromkeys(range(self._partitions), 0) | self.runs.stable
-            with self._changed:
-                known, at = self.number, self._at
+            known = required or self.last_commit
             response = calls.all_committed(
                 self.channel,
                 uid=self._uid,
                 starts=starts,
                 seen=seen,
                 wait_s=wait_s,
-                known=known if known > 0 else None,
+                known=None if known is None else known.number,
             )
             if response is None:
                 return
-            if response.known_at != at:
-                raise self._restored(known, at)
+            # A commit without a time was pruned, if there are later ones.
+            if known is not None and (
+                response.number < known.number or response.known_at not in (None, known.at)
+            ):
+                raise self._restored(known)
             self._check(response)
             added = response.stable.keys() - starts.keys()
             if not added:
@@ -328,15 +354,15 @@ class CommittedRuns(Visibility):
                 self._at = response.at
             self._changed.notify_all()
 
-    def _restored(self, known: int, at: datetime | None) -> Conflict:
-        """Return the error for a ledger without the last event that this process knows."""
+    def _restored(self, known: KnownCommit) -> Conflict:
+        """Return the error for a ledger without a commit that this process knows."""
         self.outdated = True
         return Conflict(
-            f"the gateway does not know the commit {known} of the channel {self.channel!r} that "
-            f"this reader has seen, of {at}: its database was restored to an earlier state, or the "
-            "commit is older than SLUICEWAY_HISTORY_DAYS. After a restore, records that this "
-            "reader has returned may be no longer committed, and be written again. Open a new "
-            "reader, which continues at the committed positions",
+            f"the gateway does not know the commit {known.number} of the channel "
+            f"{self.channel!r} that this reader has seen, of {known.at}: its database was "
+            "restored to an earlier state. Records that this reader has returned may be no longer "
+            "committed, and be written again. Open a new reader, which continues at the committed "
+            "positions",
             code="ledger_restored",
         )
 

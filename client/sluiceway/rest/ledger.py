@@ -74,12 +74,19 @@ class LedgerCalls:
         partitions: Sequence[int] | None = None,
         own_key: bool = False,
         lease_ms: int | None = None,
+        previous: CommitResult | None = None,
         timeout_s: float | None = None,
     ) -> Batch:
-        """Open the batch of a key, or return its committed batch."""
+        """Open the batch of a key, or return its committed batch.
+
+        Raises Conflict `ledger_restored` if the gateway does not have the `previous` commit.
+        """
         body: dict[str, Any] = {"uid": uid, "key": key, "owner": owner, "instance": instance}
         body |= {"takeover": takeover, "ordinal": ordinal, "lease_ms": lease_ms}
         body["own_key"] = own_key
+        if previous is not None:
+            at = previous.committed_at.isoformat()
+            body["previous"] = {"number": previous.number, "at": at}
         body["partitions"] = None if partitions is None else sorted(partitions)
         return parse(Batch, self._post(_batches(channel), body, timeout_s=timeout_s))
 

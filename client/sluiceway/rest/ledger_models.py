@@ -18,6 +18,7 @@ __all__ = [
     "CommitResult",
     "Committed",
     "Interval",
+    "KnownCommit",
     "LedgerEvent",
     "LostRecords",
     "Manifest",
@@ -95,6 +96,14 @@ class CommitResult:
     number: int
     stable: Mapping[int, int]
     committed_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownCommit:
+    """The last commit that a reader knows: `number` and `at` of a Committed."""
+
+    number: int
+    at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,10 @@ from sluiceway_gateway.endpoints.store import EndpointChange, is_visible, save_c
 from sluiceway_gateway.errors import Fenced, Forbidden, IllegalTransition, MembersOpen
 
 _RECOVERED = "its session sends heartbeats again"
-_UNKNOWN = "it was never attached, or its channel was deleted."
+_UNKNOWN = (
+    "it was never attached, its channel was deleted, or the database was restored to an earlier "
+    "state."
+)
 Side = tuple[str, Role]
 """A channel's uid and a role."""
 

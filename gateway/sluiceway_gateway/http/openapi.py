@@ -209,6 +209,7 @@ ADVICE: Mapping[str, str] = {
     "kafka_unavailable": "repeat it; /readyz and the gateway's log have the cause",
     "ledger_halted": "`sluiceway channels repair NAME` shows what is lost, and repairs it",
     "ledger_intact": "nothing; the channel works",
+    "ledger_restored": "write the records since that commit again, with a new writer",
     "malformed_http": "use an HTTP/1.1 client",
     "malformed_json": "correct the body at the position that `detail` names",
     "manifest_conflict": "abort the batch and write it again",

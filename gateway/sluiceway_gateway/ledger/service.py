@@ -49,7 +49,7 @@ from sluiceway_gateway.ledger.model import (
     renew,
     require_instance,
 )
-from sluiceway_gateway.ledger.opening import OpenRequest, open_batch
+from sluiceway_gateway.ledger.opening import OpenRequest, open_batch, require_previous
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Commit, Position, require_topic
@@ -115,6 +115,10 @@ class Ledgers:
             require_topic(channel.topic.id, was.topic_id)
             # Added partitions get here on their first use.
             grown = grow(was, channel.topic.partitions or 0)
+            previous = request.previous
+            if previous is not None:
+                times = store.times_of(tx, uid, [previous.number])
+                require_previous(grown, previous, times.get(previous.number))
             found = batch_store.latest(tx, uid, request.key)
             decision = open_batch(
                 grown,
@@ -408,7 +412,9 @@ def _require_batch(tx: ReadTransaction, channel: Channel, batch_id: str) -> Batc
     batch = batch_store.batch(tx, channel.uid, batch_id)
     if batch is None:
         raise BatchNotFound(
-            f"The channel {channel.name!r} has no batch {batch_id}: open the batch's key again."
+            f"The channel {channel.name!r} has no batch {batch_id}: the id is wrong, or the "
+            "database was restored to an earlier state. Open the batch's key again, and write its "
+            "records again; after a restore, also those of later commits than the backup."
         )
     return batch
 

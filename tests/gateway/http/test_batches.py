@@ -319,6 +319,21 @@ def test_a_snapshot_shows_the_channel_as_it_was(ledger: LedgerSite) -> None:
     assert (naive.status_code, code(naive)) == (422, "invalid_request")
 
 
+def test_a_batch_is_refused_if_the_previous_commit_of_its_writer_is_missing(
+    ledger: LedgerSite,
+) -> None:
+    ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
+    found = ledger.commit(ledger.open("k2"), {0: [(10, 20)]})
+    previous = {"number": found["number"], "at": found["committed_at"]}
+    assert ledger.open("k3", previous=previous)["state"] == "open"
+    for other in ({"at": "2029-12-31T00:00:00.000Z"}, {"number": 3}):
+        refused = ledger.post_open("k4", previous=previous | other)
+        assert (refused.status_code, code(refused)) == (409, "ledger_restored")
+    assert [each["key"] for each in ledger.committed()["open"]] == ["k3"]
+    naive = ledger.post_open("k4", previous={"number": 1, "at": "2030-01-01T00:00:00"})
+    assert (naive.status_code, code(naive)) == (422, "invalid_request")
+
+
 def test_a_read_has_the_times_of_its_number_and_of_a_known_one(ledger: LedgerSite) -> None:
     found = ledger.committed(known=0)
     assert (found["at"], found["known_at"]) == (None, None)
