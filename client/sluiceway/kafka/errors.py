@@ -18,6 +18,7 @@ from sluiceway.rest.transport import Backoff
 __all__ = [
     "LOGGER",
     "create_client",
+    "handler_exception",
     "is_gone",
     "is_unavailable",
     "translate_error",
@@ -108,16 +109,23 @@ def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
 def run_callbacks(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Return the result of a call of librdkafka's that runs callbacks in this thread.
 
-    If a signal handler raises within a callback, the interpreter may replace the exception by a
-    SystemError. Raises the handler's exception instead, or, where the SystemError does not have it,
-    the usual KeyboardInterrupt.
+    Raises the exception of a signal handler that raises within a callback.
     """
     try:
         return call(*arguments, **named)
     except SystemError as error:
-        if error.__cause__ is not None:
-            raise error.__cause__ from None
-        raise KeyboardInterrupt from error
+        raise handler_exception(error) from None
+
+
+def handler_exception(error: BaseException) -> BaseException:
+    """Return the exception of a signal handler that raised within a callback; else the `error`.
+
+    The interpreter may replace it by a SystemError. If that does not have it, it is the usual
+    KeyboardInterrupt.
+    """
+    if not isinstance(error, SystemError):
+        return error
+    return error.__cause__ or KeyboardInterrupt()
 
 
 def is_unavailable(error: KafkaError) -> bool:
