@@ -24,7 +24,14 @@ from sluiceway.errors import (
 from sluiceway.rest.ledger import Committed, Interval, KnownCommit, LedgerCalls
 from sluiceway.rest.models import Connection
 
-__all__ = ["CommittedRuns", "Snapshot", "Visibility", "VisibleRuns", "visibility_of"]
+__all__ = [
+    "CommittedRuns",
+    "FixedVisibility",
+    "Snapshot",
+    "Visibility",
+    "VisibleRuns",
+    "visibility_of",
+]
 
 _LONG_POLL_S = 20.0
 _PARK_S = 30.0
@@ -209,7 +216,22 @@ class Visibility(ABC):
         return response
 
 
-class Snapshot(Visibility):
+class FixedVisibility(Visibility):
+    """A visible part that never changes."""
+
+    def refresh(self) -> None:
+        """Do nothing."""
+
+    def wait(self, number: int, timeout_s: float) -> bool:
+        """Return False."""
+        del number, timeout_s
+        return False
+
+    def held_back_by(self) -> None:
+        """Return None."""
+
+
+class Snapshot(FixedVisibility):
     """A channel as of one commit."""
 
     def __init__(
@@ -274,17 +296,6 @@ class Snapshot(Visibility):
                 "the start to an offset within the range to read what is left",
             )
         return found
-
-    def refresh(self) -> None:
-        """Do nothing: a snapshot is final."""
-
-    def wait(self, number: int, timeout_s: float) -> bool:
-        """Return False: a snapshot never changes."""
-        del number, timeout_s
-        return False
-
-    def held_back_by(self) -> None:
-        """Return None: a snapshot waits for nothing."""
 
 
 class CommittedRuns(Visibility):
