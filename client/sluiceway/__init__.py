@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sluiceway.gateway import Gateway
     from sluiceway.ports import InputPort, OutputPort
     from sluiceway.reader import ChannelReader
-    from sluiceway.rest.endpoint_models import Endpoint, Position
+    from sluiceway.rest.endpoints import Endpoint, Position
     from sluiceway.rest.models import Connection, Heartbeat, Retention
     from sluiceway.rest.status import StatusReport
     from sluiceway.schema import Schema
@@ -25,11 +25,11 @@ _MODULES = {
     "ChannelReader": "reader",
     "ChannelWriter": "writer",
     "Connection": "rest.models",
-    "Endpoint": "rest.endpoint_models",
+    "Endpoint": "rest.endpoints",
     "Gateway": "gateway",
     "InputPort": "ports",
     "OutputPort": "ports",
-    "Position": "rest.endpoint_models",
+    "Position": "rest.endpoints",
     "Retention": "rest.models",
     "Schema": "schema",
     "SluicewayError": "errors",

@@ -23,7 +23,7 @@ from sluiceway.rest.channels import (
     spec_json,
     watch_status,
 )
-from sluiceway.rest.endpoint_models import Endpoint, Membership, Mode, Position, Role, membership
+from sluiceway.rest.endpoints import Endpoint, Membership, Mode, Position, Role, membership
 from sluiceway.rest.ledger_models import CommitPage
 from sluiceway.rest.models import (
     ChannelResource,

@@ -74,6 +74,18 @@ def cause_of(error: BaseException) -> str:
     return name if summary is None else f"{name}: {summary}"
 
 
+def clear_tracebacks(error: BaseException) -> None:
+    """Drop the tracebacks of a foreign exception and of its causes.
+
+    Error reporters render the locals of every frame: those of httpx contain the token, those of a
+    parser the response, and those of Kafka clients credentials.
+    """
+    chain = [error]
+    for each in chain:
+        each.__traceback__ = None
+        chain += [e for e in (each.__cause__, each.__context__) if e and e not in chain]
+
+
 class OptionError(SluicewayError, ValueError, code="invalid_option"):
     """An invalid argument, option or setting; the message says what is valid."""
 

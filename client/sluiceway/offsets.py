@@ -7,7 +7,7 @@ from typing import Literal
 
 from sluiceway.errors import OffsetOutOfRange, OptionError
 from sluiceway.kafka.consumer import PartitionStream, Watermarks
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 
 __all__ = ["Start", "Until", "chosen_partitions", "end_offsets", "positions_at", "start_positions"]
 
@@ -44,7 +44,7 @@ def start_positions(
     """
     if start == "earliest" and not committed:
         # There is no offset to check against the end offsets, which saves a request.
-        return {p: Position(offset=begin) for p, begin in stream.begins(partitions).items()}
+        return {p: Position(offset=begin) for p, begin in stream.earliest(partitions).items()}
     marks = stream.watermarks(partitions)
     try:
         resumed = positions_at(committed or {}, marks)
@@ -73,8 +73,9 @@ def _starts(
         found = stream.offsets_at(_milliseconds(start), partitions)
         return {p: Position(offset=found[p]) for p in partitions}
     if isinstance(start, Mapping):
-        earliest = {p: Position(offset=marks[p].begin) for p in partitions}
-        return earliest | positions_at(start, marks)
+        positions = positions_at(start, marks)
+        others = stream.earliest([p for p in partitions if p not in positions])
+        return {p: Position(offset=begin) for p, begin in others.items()} | positions
     raise OptionError(
         f"start is {start!r}; it takes 'earliest', 'latest', a datetime with a time zone, or a "
         "Position for each partition"

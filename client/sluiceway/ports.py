@@ -10,13 +10,13 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from sluiceway.channel import Channel
-from sluiceway.endpoint.channel_endpoint import ClosesOnExit
+from sluiceway.endpoint.handle import ClosesOnExit
 from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, writers_outcome
 from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.reader import ChannelReader
 from sluiceway.record_sender import PreparedRecords, RecordSender
-from sluiceway.rest.endpoint_models import Endpoint, Position
+from sluiceway.rest.endpoints import Endpoint, Position
 from sluiceway.rest.transport import check_seconds
 from sluiceway.writer import ChannelWriter
 

@@ -2,14 +2,12 @@
 
 import contextlib
 import logging
-import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sluiceway.concurrency import ForkGuard
-from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
-from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
 from sluiceway.endpoint.waiting import wait_for_commits
 from sluiceway.errors import KafkaFailure, OptionError
 from sluiceway.kafka.config import MaskedProperties
@@ -76,14 +74,13 @@ class ChannelWriter(ChannelEndpoint):
         commit_every_s: float = 5.0,
         config: Mapping[str, object] | None = None,
         attach: Callable[[], EndpointHandle] | None = None,
-        ledger: LedgerCalls | None = None,
     ) -> None:
         """Open a writer.
 
         `config` has further properties of a Kafka producer. `timeout_s` limits the check that the
         topic is the channel's. `attach` makes the writer an endpoint; it is called last, when
-        nothing else can fail. Without it, a writer of an exactly_once channel needs `ledger`.
-        Raises OptionError, TopicGone, KafkaUnavailable, and the errors of `attach`.
+        nothing else can fail, and required for an exactly_once channel. Raises OptionError,
+        TopicGone, KafkaUnavailable, and the errors of `attach`.
         """
         config = MaskedProperties(config or {})
         if type(batch_records) is not int or batch_records < 1:
@@ -92,10 +89,10 @@ class ChannelWriter(ChannelEndpoint):
             check_seconds(name, value, 1)
         check_seconds("commit_every_s", commit_every_s, 0.001)
         exactly_once = connection.delivery == "exactly_once"
-        if exactly_once and attach is None and ledger is None:
+        if exactly_once and attach is None:
             raise OptionError(
                 "a writer of an exactly_once channel commits at the gateway: open it with "
-                "channel.writer(), or give ledger=…"
+                "channel.writer()"
             )
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
@@ -124,7 +121,7 @@ class ChannelWriter(ChannelEndpoint):
             self._handle.pristine = True
         self.sender.handle = self._handle
         if exactly_once:
-            self.sender.batches = self._create_batches(ledger, commit_every_s)
+            self.sender.batches = self._create_batches(commit_every_s)
         ForkGuard().finalize(self, _warn_if_open, weakref.ref(self))
 
     def write(self, records: Any) -> int:
@@ -327,17 +324,17 @@ class ChannelWriter(ChannelEndpoint):
             self._handle.metrics.records = self.accepted_records
             self._handle.fail(error)
 
-    def _create_batches(self, ledger: LedgerCalls | None, commit_every_s: float) -> WriterBatches:
-        handle, sender = self._handle, self.sender
+    def _create_batches(self, commit_every_s: float) -> WriterBatches:
+        handle, sender = self.handle, self.sender
         assert sender.intervals is not None  # noqa: S101 - the channel is exactly_once
-        member = None if handle is None else handle.membership
+        member = handle.membership
         return WriterBatches(
             sender,
             sender.turn,
-            ledger or self.handle.calls.ledger,
+            LedgerCalls(handle.calls.transport),
             self.connection,
             sender.intervals,
-            writer_id=uuid.uuid4().hex if handle is None else handle.id,
+            writer_id=handle.id,
             place=None if member is None else f"{member.group}[{member.index}]",
             commit_every_s=commit_every_s,
         )

@@ -27,14 +27,16 @@ from sluiceway_gateway.graph import routes as graph_routes
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.history import routes as history_routes
-from sluiceway_gateway.http import cluster, health, openapi
+from sluiceway_gateway.http import health, openapi
 from sluiceway_gateway.http.auth import HEALTH
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.openapi import DESCRIPTION, document
 from sluiceway_gateway.http.route import BoundedThreads, GatewayRoute, Services
+from sluiceway_gateway.kafka import routes as kafka_routes
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
+from sluiceway_gateway.kafka.cluster_identity import ClusterIdentity
 from sluiceway_gateway.ledger import routes as ledger_routes
 from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs
@@ -82,6 +84,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         settings.kafka_bootstrap_servers,
         settings.kafka_properties.get_secret_value(),
         timeout_s=settings.kafka_timeout_ms / 1000,
+        identity=ClusterIdentity(database, accepted=settings.kafka_cluster_id, clock=clock),
     )
     for properties in settings.listeners.properties.values():
         check_client_properties(properties)
@@ -214,7 +217,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         audit_routes,
         auth_routes,
         registry_routes,
-        cluster,
+        kafka_routes,
         health,
         openapi,
         ui_routes,

@@ -21,17 +21,27 @@
             GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned,
             StaleGeneration, TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen,
             BatchAborted, BatchCommitted, BatchFenced, StaleBatch, ManifestConflict,
-            BeyondWatermark, UnknownPartition, LedgerHalted, LedgerIntact, RepairChanged, NoLedger
+            BeyondWatermark, UnknownPartition, LedgerHalted, LedgerIntact, LedgerRestored,
+            RepairChanged, NoLedger
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
 message says what is wrong and what to do about it, and never holds a secret.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Self
+
+_MOST_NAMED = 20
+
+
+def listed(what: Iterable[object]) -> str:
+    """Join the first texts for a message, and count the rest."""
+    names = [str(each) for each in what]
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +76,7 @@ class SluicewayGatewayError(Exception):
         self.violations = violations
 
 
-class StartupRefused(
-    SluicewayGatewayError, code="startup_refused", title="The gateway does not start"
-):
+class StartupRefused(SluicewayGatewayError, code="startup_refused"):
     """The process must not start; an operator has to change the configuration."""
 
 
@@ -94,6 +102,8 @@ class AccessProblem(StrEnum):
     CREDENTIALS = "credentials"
     CERTIFICATE = "certificate"
     PROTOCOL = "protocol"
+    CLUSTER = "cluster"
+    """Refused by the gateway: another cluster than the one that has the channels' topics."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +127,7 @@ class DatabaseUnavailable(Unavailable, code="database_unavailable", title="The d
 
 
 class KafkaUnavailable(Unavailable, code="kafka_unavailable", title="Kafka is not available"):
-    """Kafka does not answer in time; `access_failure` is set if it refuses the gateway."""
+    """Kafka does not answer in time, or `access_failure` says why it cannot be used."""
 
     retry_after_s = 2
 
@@ -432,6 +442,10 @@ class LedgerHalted(Conflict, code="ledger_halted", title="The channel's offsets 
 
 class LedgerIntact(Conflict, code="ledger_intact", title="The channel is not halted"):
     """There is nothing to repair."""
+
+
+class LedgerRestored(Conflict, code="ledger_restored", title="The commit is not in the database"):
+    """The database does not have a commit of the writer: it was restored to an earlier state."""
 
 
 class RepairChanged(Conflict, code="repair_changed", title="Other records are lost"):

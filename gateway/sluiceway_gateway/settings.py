@@ -82,6 +82,8 @@ class Settings(BaseSettings):
     """
     kafka_default_listener: str | None = None
     """The listener for clients that do not name one; required if there are several."""
+    kafka_cluster_id: str | None = Field(default=None, pattern=r"^\S{1,249}$")
+    """Id of the Kafka cluster that the gateway may use; by default that of the first one."""
     kafka_timeout_ms: int = Field(default=5000, ge=100, le=600_000)
     """Timeout of a call to Kafka."""
     topic_prefix: str = Field(default="sluiceway.", pattern=r"^[a-zA-Z0-9._-]{0,40}$")

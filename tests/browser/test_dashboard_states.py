@@ -16,8 +16,13 @@ from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.ledger_schema import ledger_repairs
 from sluiceway_gateway.endpoints.model import Mode
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag import Sample, group_lag
-from sluiceway_gateway.status.lag_evaluation import ReaderProgress, offset_tracks, partitions_read
+from sluiceway_gateway.status.lag import (
+    ReaderProgress,
+    Sample,
+    group_lag,
+    offset_tracks,
+    partitions_read,
+)
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
 from waiting import until
 
@@ -271,7 +276,7 @@ def test_a_list_of_problems_that_the_gateway_has_cut_is_marked(browser: Browser,
     browser.open(rig.url)
     browser.shows("At least 10 problems in 1 channel", ".problems h2")
     browser.one(".problems a").click()
-    browser.shows("There may be more: the first 10 are listed.", "ul.problems")
+    browser.shows("There are more: the first 10 are listed.", "ul.problems")
 
 
 @pytest.mark.parametrize("name", ["weather", "a b", "%E0%A4%A"])

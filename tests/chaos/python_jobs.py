@@ -17,7 +17,7 @@ from tests.chaos.journal import Task, attempt_name, record_of, rows_of
 
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
 from sluiceway.errors import CommitUnknown
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 
 _CHUNK = 8
 _PAUSE_S = 0.05

@@ -10,7 +10,7 @@ from tests.chaos.journal import record_of
 
 from sluiceway import Gateway
 from sluiceway.errors import SluicewayError
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import OpenBatch
 
 _READ = 200

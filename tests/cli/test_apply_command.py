@@ -489,6 +489,7 @@ def test_pruning_deletes_matching_channels_but_none_with_data_unless_forced(
     assert (refused.status, "nothing was changed" in refused.err) == (1, True)
     assert f"- {name}-empty: delete" in refused.out
     assert f"! {name}-full: refused\n    unread_data: " in refused.out
+    assert "--force deletes the channel anyway" in refused.out
     assert f"{name}-other" not in refused.out
     assert channel_json(command, f"{name}-empty")["status"]["phase"] == "ready"
 

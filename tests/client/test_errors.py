@@ -20,7 +20,7 @@ from sluiceway.errors import (
     TopicGone,
     UnsupportedType,
 )
-from sluiceway.kafka.errors import translate_error
+from sluiceway.kafka.errors import run_callbacks, translate_error
 from sluiceway.rest.parsing import BY_CODE
 from sluiceway_gateway.http.openapi import error_codes
 from sluiceway_gateway.kafka.client import rejection
@@ -156,3 +156,18 @@ def test_gateway_and_client_retry_the_same_codes() -> None:
         "INCONSISTENT_TOPIC_ID",
         "INVALID_FETCH_SESSION_EPOCH",
     }
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "raised"),
+    [(SystemExit(3), SystemExit), (TimeoutError("late"), TimeoutError), (None, KeyboardInterrupt)],
+)
+def test_an_interrupt_within_a_callback_is_the_handlers_exception(
+    interrupt: BaseException | None, raised: type[BaseException]
+) -> None:
+    def poll() -> None:
+        raise SystemError("poll returned a result with an exception set") from interrupt
+
+    with pytest.raises(raised) as found:
+        run_callbacks(poll)
+    assert interrupt is None or found.value is interrupt

@@ -15,7 +15,7 @@ from confluent_facade import Facade, at, error_code_of
 from sluiceway import Channel, ChannelWriter
 from sluiceway.broker import Broker, OffsetType, PartitionOffsetRequest
 from sluiceway.broker.exceptions import LeaderNotAvailable
-from sluiceway.confluent import channel_producers
+from sluiceway.confluent import sender
 from sluiceway.errors import Fenced, KafkaUnavailable
 from topics import readings
 
@@ -225,7 +225,7 @@ def test_a_producer_closes_after_a_leader_election(
     (endpoint,) = [each for each in site.gateway.channel(name).endpoints() if each.ends]
     assert (endpoint.state, endpoint.ends) == ("closed", {0: 2})
 
-    monkeypatch.setattr(channel_producers, "_LEAST_DETACH_S", 0.2)
+    monkeypatch.setattr(sender, "_LEAST_DETACH_S", 0.2)
     elections.left = math.inf
     for _ in range(2):
         assert error_code_of(impatient.close, 0.2) == KafkaError._ALL_BROKERS_DOWN

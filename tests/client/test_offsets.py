@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sluiceway.errors import KafkaUnavailable
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings

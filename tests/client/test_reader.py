@@ -11,7 +11,7 @@ import pytest
 
 from sluiceway.errors import EndpointClosed, OffsetOutOfRange, OptionError, ValueOutOfRange
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings

@@ -7,7 +7,7 @@ import pytest
 from relay import Relay
 from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings

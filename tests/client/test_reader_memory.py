@@ -15,7 +15,7 @@ from sluiceway.codecs import Decoded, Decoder
 from sluiceway.errors import CorruptMessage, SchemaMismatch, ValueOutOfRange
 from sluiceway.kafka import completed_fetch
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings

@@ -7,7 +7,7 @@ import pytest
 
 from sluiceway import Gateway
 from sluiceway.errors import CorruptMessage, EndpointClosed, SchemaMismatch
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from topics import Topics, readings
 
 

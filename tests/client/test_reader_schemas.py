@@ -11,7 +11,7 @@ from sluiceway.codecs import codec
 from sluiceway.errors import CorruptMessage, GatewayUnavailable, SchemaMismatch
 from sluiceway.reader import ChannelReader
 from sluiceway.records import to_batches
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection, SchemaVersion
 from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter

@@ -58,6 +58,8 @@ class Gateway:
         self.positions: dict[str, int] = {}
         self.slices: dict[str, dict[int, Manifest]] = {}
         self.fenced: set[tuple[str, str]] = set()
+        self.over: set[str] = set()
+        """Instances whose drivers have ended."""
 
     # --- requests
 
@@ -141,6 +143,16 @@ class Gateway:
                 instance,
             )
         )
+
+    def end(self, instance: str) -> None:
+        """Abort the batches of an instance that has ended."""
+        decision = model.abort_instances(
+            self.locked_ledger(), self.open_batches(), {instance}, self.world.now
+        )
+        for each in decision.aborted:
+            if each.instance not in self.over:
+                raise Violation("fenced", f"{each.key} of the live {each.instance} was aborted")
+        self._store_aborts(decision)
 
     def renew(self, batch: str) -> BatchState:
         """Renew a lease."""

@@ -287,6 +287,8 @@ class Job:
     def supervise(self) -> None:
         """Start the next run if there is none."""
         run = self.current
+        if run and run.over:
+            self._report_end(run.name)
         if self.done or self.refused or (run and not run.over and not run.declared_dead):
             return
         if run and isinstance(run.error, JobRefused | BatchKeyTaken | StaleBatch):
@@ -299,6 +301,13 @@ class Job:
         instance = f"{self.owner}#{self.runs}"
         self.before_restart()
         self.current = self.world.spawn(instance, self.drive(instance))
+
+    def _report_end(self, instance: str) -> None:
+        """Report the end of a run, sometimes late or not at all; its tasks may continue."""
+        if instance not in self.gateway.over:
+            self.gateway.over.add(instance)
+            if self.world.random.random() < 0.5:
+                self.world.send("end", lambda: self.gateway.end(instance))
 
     def before_restart(self) -> None:
         """Damage the state that is kept between runs."""

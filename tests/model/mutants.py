@@ -20,7 +20,14 @@ from tests.model.world import Record, Steps
 from sluiceway_gateway.errors import PositionMoved
 from sluiceway_gateway.ledger import committing, model, opening, repairing
 from sluiceway_gateway.ledger.committing import commit_batch
-from sluiceway_gateway.ledger.model import AbortDecision, Batch, BatchState, Ledger, stable_of
+from sluiceway_gateway.ledger.model import (
+    AbortDecision,
+    Batch,
+    BatchState,
+    Ending,
+    Ledger,
+    stable_of,
+)
 from sluiceway_gateway.ledger.model import halt as model_halt
 from sluiceway_gateway.ledger.opening import open_batch
 from sluiceway_gateway.ledger.repairing import RepairDecision, repair_ledger
@@ -441,6 +448,26 @@ def _() -> list[Patch]:
 @mutant("live batches are reaped")
 def _() -> list[Patch]:
     return [(model, "expired", lambda batch, _: batch.state is BatchState.OPEN)]
+
+
+@mutant("the end of an instance aborts the batches of others")
+def _() -> list[Patch]:
+    def all_of_them(ledger: Ledger, batches: Any, _instances: Any, now: Any) -> AbortDecision:
+        return model.end_batches(ledger, batches, [], now, Ending.ABORT, "")
+
+    return [(model, "abort_instances", all_of_them)]
+
+
+@mutant("the end of an instance aborts committed batches")
+def _() -> list[Patch]:
+    def also_committed(self: Gateway, instance: str) -> None:
+        batches = [each for each in self.batches.values() if each.instance == instance]
+        others = [each for each in self.open_batches() if each.instance != instance]
+        self._store_aborts(
+            model.end_batches(self.ledger, batches, others, self.world.now, Ending.ABORT, "")
+        )
+
+    return [(Gateway, "end", also_committed)]
 
 
 @mutant("a lease is renewed without limit")

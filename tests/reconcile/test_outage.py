@@ -7,8 +7,11 @@ from databases import Databases, SQLite
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from relay import Relay
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.clock import system_clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.cluster_identity import ClusterIdentity
+from sluiceway_gateway.kafka.cluster_store import replace_id
 
 
 @pytest.fixture
@@ -94,3 +97,41 @@ def test_a_hanging_broker_does_not_block_the_pass(rig: Rig, fragile_kafka: Relay
         assert time.monotonic() - began < 10
         assert status(rig.get(waiting), "Ready") == ("False", "BrokerUnavailable")
     run_until(rig, lambda: rig.get(waiting).phase is Phase.READY)
+
+
+def test_in_another_cluster_nothing_is_created_and_no_channel_fails(
+    database: Database, fragile_kafka: Relay
+) -> None:
+    identity = ClusterIdentity(database, accepted=None, clock=system_clock)
+    kafka = KafkaAdmin(fragile_kafka.address, identity=identity)
+    rig = Rig(database=database, kafka=kafka)
+    settled, grown, doomed = rig.ready(), rig.ready(), rig.ready()
+    new = rig.add()
+    found = kafka.describe_cluster().cluster_id
+    assert found is not None
+
+    def move(was: str, to: str) -> None:
+        with database.write() as tx:
+            assert replace_id(tx, to, was=was, now=rig.clock.now)
+
+    move(found, "elsewhere")
+    rig.change_spec(grown, partitions=2)
+    rig.delete(doomed)
+    for _ in range(3):
+        rig.clock.advance(RESYNC_S)
+        counts = rig.run_once()
+        assert (counts.unreachable, counts.created, counts.deleted) == (4, 0, 0)
+    assert rig.get(settled) == settled, "a settled channel must not change"
+    assert rig.get(doomed).phase is Phase.DELETING
+    assert status(rig.get(new), "Ready") == ("False", "WrongKafkaCluster")
+    assert rig.get(grown).phase is Phase.READY
+    assert status(rig.get(grown), "Synced") == ("False", "WrongKafkaCluster")
+    message = condition(rig.get(grown), "Synced").message
+    assert f"set SLUICEWAY_KAFKA_CLUSTER_ID={found}" in message
+
+    move("elsewhere", found)
+    run_until(rig, lambda: rig.find(doomed) is None)
+    assert rig.get(new).phase is Phase.READY
+    assert rig.get(grown).topic.partitions == 2
+    assert rig.get(settled).topic == settled.topic
+    kafka.close()

@@ -16,19 +16,9 @@ from sluiceway.broker.admin import (
 )
 from sluiceway.broker.broker import Broker
 from sluiceway.broker.connection import SslConfig
-from sluiceway.broker.requests import (
-    CompressionType,
-    Message,
-    MessageSet,
-    OffsetType,
-    PartitionFetchRequest,
-    PartitionOffsetCommitRequest,
-    PartitionOffsetFetchRequest,
-    PartitionOffsetRequest,
-    ProduceRequest,
-)
-from sluiceway.broker.responses import (
+from sluiceway.broker.protocol import (
     BrokerMetadata,
+    CompressionType,
     FetchPartitionResponse,
     FetchResponse,
     HeartbeatResponse,
@@ -36,14 +26,22 @@ from sluiceway.broker.responses import (
     LeaveGroupResponse,
     ListOffsetResponse,
     MemberAssignment,
+    Message,
+    MessageSet,
     MetadataResponse,
     OffsetCommitPartitionResponse,
     OffsetCommitResponse,
     OffsetFetchPartitionResponse,
     OffsetFetchResponse,
     OffsetPartitionResponse,
+    OffsetType,
+    PartitionFetchRequest,
     PartitionMetadata,
+    PartitionOffsetCommitRequest,
+    PartitionOffsetFetchRequest,
+    PartitionOffsetRequest,
     ProducePartitionResponse,
+    ProduceRequest,
     ProduceResponse,
     SyncGroupResponse,
     TopicMetadata,

@@ -17,21 +17,25 @@ from sluiceway.broker.exceptions import (
     partition_refusal,
     topic_refusal,
 )
-from sluiceway.broker.requests import ByName, OffsetType, each_once, in_bytes, in_text
-from sluiceway.broker.responses import (
+from sluiceway.broker.protocol import (
     BrokerMetadata,
+    ByName,
     ListOffsetResponse,
     MemberAssignment,
     MetadataResponse,
     OffsetPartitionResponse,
+    OffsetType,
     PartitionMetadata,
     TopicMetadata,
+    each_once,
+    in_bytes,
+    in_text,
 )
 from sluiceway.channel import Channel
 from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError
 from sluiceway.kafka.config import MaskedProperties, admin_config
 from sluiceway.kafka.errors import create_client, translate_error
-from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoints import Endpoint
 from sluiceway.rest.models import Connection
 
 __all__ = [

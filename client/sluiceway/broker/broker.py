@@ -18,8 +18,7 @@ from sluiceway.broker.fetch import FetchRequests
 from sluiceway.broker.groups import GroupRequests
 from sluiceway.broker.offsets import OffsetRequests
 from sluiceway.broker.produce import ProduceRequests
-from sluiceway.broker.requests import checked_count
-from sluiceway.broker.responses import (
+from sluiceway.broker.protocol import (
     FetchResponse,
     HeartbeatResponse,
     JoinGroupResponse,
@@ -31,9 +30,10 @@ from sluiceway.broker.responses import (
     ProduceResponse,
     Response,
     SyncGroupResponse,
+    checked_count,
 )
 from sluiceway.errors import SluicewayError
-from sluiceway.rest.auth import Token
+from sluiceway.rest.transport import Token
 
 __all__ = ["Broker"]
 

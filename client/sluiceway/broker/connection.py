@@ -13,7 +13,7 @@ from sluiceway.broker.exceptions import (
     UnknownTopicOrPartition,
     topic_refusal,
 )
-from sluiceway.broker.requests import in_text
+from sluiceway.broker.protocol import in_text
 from sluiceway.errors import (
     ChannelNotFound,
     GatewayAccessFailed,
@@ -23,10 +23,9 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.visibility import Visibility, visibility_of
-from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import Control
 from sluiceway.rest.models import Connection
-from sluiceway.rest.transport import Transport
+from sluiceway.rest.transport import Token, Transport
 
 __all__ = ["GatewayAddress", "RequestHandler", "SslConfig"]
 

@@ -16,20 +16,21 @@ from sluiceway.broker.exceptions import (
     UnknownMemberId,
     group_refusal,
 )
-from sluiceway.broker.requests import checked_generation, in_bytes, in_text
-from sluiceway.broker.responses import (
+from sluiceway.broker.protocol import (
     GroupResponse,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
     MemberAssignment,
     SyncGroupResponse,
+    checked_generation,
+    in_bytes,
+    in_text,
 )
 from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.committer import StandaloneCommitter
 from sluiceway.errors import SluicewayError, StaleGeneration
-from sluiceway.rest.endpoint_models import Membership, Position, SyncResult
-from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.endpoints import EndpointCalls, Membership, Position, SyncResult
 from sluiceway.rest.models import Connection
 
 __all__ = ["GroupRequests", "JoinedMember", "group_state", "joined_member"]

@@ -14,16 +14,20 @@ from sluiceway.broker.exceptions import (
     group_refusal,
 )
 from sluiceway.broker.groups import JoinedMember, group_state, joined_member
-from sluiceway.broker.requests import ByName, checked_generation, each_once, in_bytes, in_text
-from sluiceway.broker.responses import (
+from sluiceway.broker.protocol import (
+    ByName,
     OffsetCommitPartitionResponse,
     OffsetCommitResponse,
     OffsetFetchPartitionResponse,
     OffsetFetchResponse,
+    checked_generation,
+    each_once,
+    in_bytes,
+    in_text,
 )
 from sluiceway.endpoint.committer import StandaloneCommitter
 from sluiceway.errors import OptionError, SluicewayError
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 
 __all__ = ["OffsetRequests"]
 

@@ -21,8 +21,13 @@ from sluiceway.broker.exceptions import (
     partition_refusal,
     topic_refusal,
 )
-from sluiceway.broker.requests import ByName, CompressionType, in_bytes
-from sluiceway.broker.responses import ProducePartitionResponse, ProduceResponse
+from sluiceway.broker.protocol import (
+    ByName,
+    CompressionType,
+    ProducePartitionResponse,
+    ProduceResponse,
+    in_bytes,
+)
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import CommitUnknown, Conflict, OptionError, SluicewayError, TopicGone
 from sluiceway.kafka.config import MaskedProperties, producer_config

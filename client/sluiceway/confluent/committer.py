@@ -11,7 +11,7 @@ from sluiceway.confluent.assignment import by_channel
 from sluiceway.confluent.errors import FAIL, kafka_error
 from sluiceway.confluent.fetcher import Partition
 from sluiceway.errors import GatewayUnavailable, SluicewayError
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 
 __all__ = ["AsyncCommitter", "committed_partitions"]
 

@@ -13,14 +13,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from sluiceway.confluent import properties
 from sluiceway.confluent.errors import INVALID_ARG, refused
-from sluiceway.errors import ChannelNotFound, Conflict, OptionError
+from sluiceway.errors import ChannelNotFound, Conflict, OptionError, clear_tracebacks
 from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedProperties
 from sluiceway.kafka.partitioner import partition_of
-from sluiceway.rest.auth import Token, clear_tracebacks
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import Membership
+from sluiceway.rest.endpoints import Membership
 from sluiceway.rest.models import ChannelResource, Heartbeat
-from sluiceway.rest.transport import Transport
+from sluiceway.rest.transport import Token, Transport
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 

@@ -27,7 +27,7 @@ from sluiceway.confluent.fetcher import Partition, partitions_of, topic_partitio
 from sluiceway.confluent.members import SubscribedConsumer
 from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.confluent.transactions import GroupMetadata
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["Consumer"]

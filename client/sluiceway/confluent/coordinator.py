@@ -29,7 +29,7 @@ from sluiceway.confluent.errors import (
 from sluiceway.confluent.fetcher import Partition, topic_partitions
 from sluiceway.confluent.members import ChannelMember, ManualConsumer, SubscribedConsumer
 from sluiceway.errors import GatewayUnavailable, SluicewayError
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 
 __all__ = ["ConsumerCoordinator", "OnPartitions", "WakeupEvent"]
 

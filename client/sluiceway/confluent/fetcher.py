@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -30,16 +30,14 @@ from sluiceway.confluent.errors import (
     refused,
     require_same_kafka,
 )
+from sluiceway.confluent.returned_offsets import Partition, ReturnedOffsets
 from sluiceway.kafka.config import MaskedProperties, consumer_config
-from sluiceway.kafka.errors import create_client, run_callbacks, with_retries
+from sluiceway.kafka.errors import create_client, handler_exception, with_retries
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
 
 __all__ = ["MessageFetcher", "Partition", "partitions_of", "topic_partitions"]
-
-Partition: TypeAlias = tuple[str, int]
-"""A channel and the number of a partition."""
 
 T = TypeVar("T")
 
@@ -71,6 +69,7 @@ class MessageFetcher:
         self._turn = 0
         self._closed = False
         self._requests = _Requests()
+        self._returned = ReturnedOffsets()
         # Threads that read the watermarks of a partition do not hold the consumer's lock.
         self._lock = threading.Lock()
         self.starts: dict[Partition, int] = {}
@@ -104,6 +103,7 @@ class MessageFetcher:
                         eof=self._own["enable.partition.eof"],
                     )
                 self._poll = self._poll_all
+            self._returned.settle(self._only_name)
             self.connections[connection.channel_name] = connection
             self._names[connection.topic_name] = connection.channel_name
             self._only_name = connection.channel_name if len(self._names) == 1 else None
@@ -115,12 +115,16 @@ class MessageFetcher:
             and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
         ):
             return None
-        message = self._taking(self._poll, timeout_s) if timeout_s > 0 else self._poll(timeout_s)
+        try:
+            message = self._poll(timeout_s)
+        except BaseException as error:
+            raise self._interrupted(error) from error.__cause__
         if message is not None:
             if self._only_name is not None:
                 message.set_topic(self._only_name)
             elif (topic := message.topic()) is not None:
                 message.set_topic(self._names.get(topic, topic))
+            self._returned.add((message,), self._only_name)
         return message
 
     def consume(self, limit: int, timeout_s: float) -> list[Message]:
@@ -133,13 +137,16 @@ class MessageFetcher:
             and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
         ):
             return []
-        if self._committed:
-            messages = self._consume_all(limit, timeout_s)
-        elif limit < _LARGE_BATCH:
-            messages = self._taking(consumer.consume, limit, timeout_s)
-        else:
-            with gc_paused():
-                messages = self._taking(consumer.consume, limit, timeout_s)
+        try:
+            if self._committed:
+                messages = self._consume_all(limit, timeout_s)
+            elif limit < _LARGE_BATCH:
+                messages = consumer.consume(limit, timeout_s)
+            else:
+                with gc_paused():
+                    messages = consumer.consume(limit, timeout_s)
+        except BaseException as error:
+            raise self._interrupted(error) from error.__cause__
         if self._only_name is not None:
             names: Iterable[str] = itertools.repeat(self._only_name)
         else:
@@ -148,20 +155,22 @@ class MessageFetcher:
             names = [self._names.get(topic, topic) for topic in topics]
         # The hot loop: one call per message, without bytecode.
         collections.deque(map(Message.set_topic, messages, names), maxlen=0)
+        self._returned.add(messages, self._only_name)
         return list(messages)
 
-    def _taking(self, take: Callable[..., T], *arguments: float) -> T:
-        """Return a call's messages; if a signal handler raises, go back: librdkafka drops them."""
-        if threading.current_thread() is not threading.main_thread():
-            return take(*arguments)
-        before = self.positions([each for each in self.starts if each[0] not in self._committed])
-        try:
-            return run_callbacks(take, *arguments)
-        except BaseException:
-            for partition, offset in self.positions(before).items():
-                if offset != before[partition]:
-                    self.seek(partition, before[partition])
-            raise
+    def _interrupted(self, error: BaseException) -> BaseException:
+        """Go back to messages that an interrupted call has taken, because librdkafka drops them.
+
+        Returns the error to raise.
+        """
+        if not self._closed:
+            self._returned.settle(self._only_name)
+            plain = [each for each in self.starts if each[0] not in self._committed]
+            for partition, offset in self.consumed(plain).items():
+                returned = self._returned.next_offsets.get(partition, self.starts[partition])
+                if offset > returned:
+                    self.seek(partition, returned)
+        return handler_exception(error)
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Fetch these partitions as well, from these offsets."""
@@ -176,6 +185,7 @@ class MessageFetcher:
         ]
         if plain:
             self._consumer.incremental_assign(plain)
+        self._forget(offsets)
         self.starts |= offsets
 
     def unassign(self, partitions: Collection[Partition]) -> None:
@@ -189,6 +199,7 @@ class MessageFetcher:
                 self._consumer.incremental_unassign(places)
                 # Otherwise a pause would also apply to the partition's next assignment.
                 self._consumer.resume(places)
+        self._forget(known)
         for each in known:
             del self.starts[each]
 
@@ -201,6 +212,7 @@ class MessageFetcher:
                 self._committed[partition[0]].seek(partition[1], start)
         else:
             self._consumer.seek(self._place(partition, start))
+        self._forget([partition])
         self.starts[partition] = start
 
     def pause(self, partitions: Collection[Partition]) -> None:
@@ -326,6 +338,12 @@ class MessageFetcher:
             self._consumer, self._poll = None, _no_message
             for own in self._committed.values():
                 own.close()
+
+    def _forget(self, partitions: Iterable[Partition]) -> None:
+        """Forget the returned messages of partitions that continue elsewhere."""
+        self._returned.settle(self._only_name)
+        for each in partitions:
+            self._returned.next_offsets.pop(each, None)
 
     def _assigned(self, partitions: Collection[Partition]) -> list[TopicPartition]:
         for channel, number in partitions:

@@ -83,7 +83,7 @@ class PendingMessage(NamedTuple):
 class LocalQueue:
     """Messages in order, by channel; the limits include librdkafka's queue.
 
-    Not thread-safe: callers hold the lock of `ChannelProducers`; only `calls` may be read and
+    Not thread-safe: callers hold the lock of `MessageSender`; only `calls` may be read and
     emptied by any thread. A failed message becomes a call, which counts until it is made.
     """
 

@@ -11,7 +11,7 @@ from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, StaleGeneration
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import HeartbeatResult, Position
+from sluiceway.rest.endpoints import HeartbeatResult, Position
 from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["ChannelMember", "ManualConsumer", "SubscribedConsumer"]

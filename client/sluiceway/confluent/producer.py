@@ -11,7 +11,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.confluent.channel_producer import ChannelProducer
-from sluiceway.confluent.channel_producers import CLOSE_TIMEOUT_S, ChannelProducers
 from sluiceway.confluent.config import partition_of_key, producer_settings
 from sluiceway.confluent.errors import (
     INVALID_ARG,
@@ -23,6 +22,7 @@ from sluiceway.confluent.errors import (
 )
 from sluiceway.confluent.local_queue import OnDelivery, PendingMessage, checked_headers
 from sluiceway.confluent.metadata import cluster_metadata
+from sluiceway.confluent.sender import CLOSE_TIMEOUT_S, MessageSender
 from sluiceway.confluent.transactions import Transactions
 
 __all__ = ["Producer"]
@@ -62,16 +62,16 @@ class Producer:
         self._settings = producer_settings(config, named)
         self._default = self._settings.on_delivery
         self._timeout_s = self._settings.delivery_timeout_s
-        self._channels = ChannelProducers(self._settings)
-        self._deliveries = self._channels.deliveries
-        self._by_name = self._channels.by_name
+        self._sender = MessageSender(self._settings)
+        self._deliveries = self._sender.deliveries
+        self._by_name = self._sender.by_name
         self._transactions = None
         if self._settings.transactional_id is not None:
-            self._transactions = Transactions(self._channels, self._settings)
+            self._transactions = Transactions(self._sender, self._settings)
         self._closed = False
         self._failure: KafkaError | None = None
         self._fork_guard = ForkGuard()
-        self._finalizer = self._fork_guard.finalize_in_thread(self, self._channels.close_abandoned)
+        self._finalizer = self._fork_guard.finalize_in_thread(self, self._sender.close_abandoned)
 
     def produce(
         self,
@@ -108,7 +108,7 @@ class Producer:
         if key is not None and partition == -1:
             partition = partition_of_key(key, channel.partitions)
         # The hot path: no keywords, and no new objects for the garbage collector.
-        if on_delivery is not None and not self._channels.reports_all:
+        if on_delivery is not None and not self._sender.reports_all:
             self._queue(topic, value, key, partition, on_delivery, timestamp, headers, forced=True)
             return
         if timestamp or headers is not None:
@@ -181,7 +181,7 @@ class Producer:
         left = self._deliveries.flush(_limit_s(timeout))
         if not left and self._transactions is None:
             with kafka_exceptions():
-                self._channels.commits.commit(max(_LEAST_COMMIT_S, deadline_s - time.monotonic()))
+                self._sender.commits.commit(max(_LEAST_COMMIT_S, deadline_s - time.monotonic()))
         return left
 
     def init_transactions(self, timeout: float = -1) -> None:
@@ -249,7 +249,7 @@ class Producer:
         if self._failure is not None:
             raise KafkaException(self._failure)
         if self._end():
-            self._failure = self._channels.close(None, timeout_s=min(_limit_s(timeout), _LONGEST_S))
+            self._failure = self._sender.close(None, timeout_s=min(_limit_s(timeout), _LONGEST_S))
             if self._failure is not None:
                 raise KafkaException(self._failure)
         return True
@@ -267,18 +267,18 @@ class Producer:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close; after an exception flush, and report that the writer failed."""
         if error is not None and self._end():
-            self._channels.close(error, timeout_s=CLOSE_TIMEOUT_S)
+            self._sender.close(error, timeout_s=CLOSE_TIMEOUT_S)
             return
         self.close()
 
     def _end(self) -> bool:
         """Refuse further messages; return False if it was closed before."""
         require_same_process(self._fork_guard, "producer")
-        with self._channels.lock:
+        with self._sender.lock:
             if self._closed:
                 return False
             self._closed = True
-            self._channels.refuse_more()
+            self._sender.refuse_more()
         self._finalizer.detach()
         return True
 
@@ -314,13 +314,13 @@ class Producer:
             due_s=time.monotonic() + self._timeout_s,
         )
         message.check()
-        with self._channels.lock:
+        with self._sender.lock:
             if self._closed:
                 raise RuntimeError("Producer has been closed")
             # If it has become ready, messages must not queue behind each other any more.
             if forced or topic not in self._by_name:
                 if self._transactions is None:
-                    self._channels.add(message)
+                    self._sender.add(message)
                 else:
                     self._transactions.add(message)
                 return
@@ -328,7 +328,7 @@ class Producer:
 
     def _check_early(self, topic: str, value: Any) -> None:
         """Raise for an invalid value of an exactly-once channel, which would fail the batch."""
-        channel = self._channels.attached(topic)
+        channel = self._sender.attached(topic)
         if channel is None or channel.batches is None or not channel.validates:
             return
         if not channel.may_refresh(value):

@@ -10,11 +10,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from sluiceway.confluent.background import left_s
 from sluiceway.confluent.channel_producer import ChannelProducer
-from sluiceway.confluent.channel_producers import ChannelProducers
 from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.errors import FENCED, INVALID_ARG, STATE, TIMED_OUT, kafka_error, refused
 from sluiceway.confluent.fetcher import partitions_of
 from sluiceway.confluent.local_queue import PendingMessage
+from sluiceway.confluent.sender import MessageSender
 from sluiceway.errors import CommitUnknown, Conflict, SluicewayError, SluicewayTimeout
 from sluiceway.rest.ledger_models import PositionAdvance
 
@@ -53,8 +53,8 @@ class Transactions:
     As in librdkafka, one thread at a time may use it; several threads may add messages.
     """
 
-    def __init__(self, channels: ChannelProducers, settings: ProducerSettings) -> None:
-        self._channels = channels
+    def __init__(self, sender: MessageSender, settings: ProducerSettings) -> None:
+        self._sender = sender
         self._settings = settings
         self._state = _State.NEW
         self._topic: str | None = None
@@ -94,7 +94,7 @@ class Transactions:
                 f"{message.topic!r}: a transaction has one channel. Use a producer and a "
                 "transaction for each channel",
             )
-        self._channels.add(message)
+        self._sender.add(message)
         self._topic = message.topic
         self._produced += 1
 
@@ -131,7 +131,7 @@ class Transactions:
 
         def send(positions: PositionAdvance | None) -> None:
             if channel is not None:
-                self._channels.commits.end(channel, left_s(deadline_s), positions)
+                self._sender.commits.end(channel, left_s(deadline_s), positions)
 
         try:
             if self._group is None or not self._offsets:
@@ -155,11 +155,11 @@ class Transactions:
         deadline_s = time.monotonic() + min(timeout_s, _TIMEOUT_S)
         committed = False
         if self._topic is not None:
-            self._channels.purge(self._topic)
-            channel = self._channels.attached(self._topic)
+            self._sender.purge(self._topic)
+            channel = self._sender.attached(self._topic)
             if channel is not None:
                 try:
-                    committed = not self._channels.commits.abort(channel, left_s(deadline_s))
+                    committed = not self._sender.commits.abort(channel, left_s(deadline_s))
                 except SluicewayError as error:
                     raise KafkaException(_failure(error)) from error
         self._end()
@@ -180,7 +180,7 @@ class Transactions:
             )
 
     def _deliver(self, deadline_s: float) -> None:
-        left = self._channels.deliveries.flush(left_s(deadline_s))
+        left = self._sender.deliveries.flush(left_s(deadline_s))
         if left:
             text = f"{left} messages are not delivered yet: call commit_transaction() again"
             raise KafkaException(KafkaError(TIMED_OUT, text, retriable=True))
@@ -189,7 +189,7 @@ class Transactions:
         """Return the transaction's channel. Raises if messages are missing."""
         if self._topic is None:
             return None
-        channel = self._channels.attached(self._topic)
+        channel = self._sender.attached(self._topic)
         batches = None if channel is None else channel.batches
         if batches is None or batches.admitted != self._produced:
             taken = 0 if batches is None else batches.admitted

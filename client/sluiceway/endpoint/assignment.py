@@ -9,7 +9,7 @@ from dataclasses import replace
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import GatewayUnavailable, StaleGeneration
-from sluiceway.rest.endpoint_models import HeartbeatResult, Position, SyncResult
+from sluiceway.rest.endpoints import HeartbeatResult, Position, SyncResult
 
 __all__ = ["PartitionAssignment", "StopAtAssignmentEnd"]
 

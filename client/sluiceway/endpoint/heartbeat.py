@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sluiceway.concurrency import ForkGuard
-from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable
-from sluiceway.rest.auth import clear_tracebacks
-from sluiceway.rest.endpoint_models import HeartbeatReply, HeartbeatResult
-from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable, clear_tracebacks
+from sluiceway.rest.endpoints import EndpointCalls, HeartbeatReply, HeartbeatResult
 from sluiceway.rest.parsing import JsonNode
 
 __all__ = [

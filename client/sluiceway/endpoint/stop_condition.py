@@ -9,7 +9,7 @@ from typing import Literal
 
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CounterpartError, OptionError, WriterFailed, WriterLost
-from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoints import Endpoint
 
 __all__ = [
     "LostWriterPolicy",

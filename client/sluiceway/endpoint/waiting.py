@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from sluiceway.errors import OptionError, SluicewayTimeout
-from sluiceway.rest.endpoint_models import CommitProgress, Endpoint
-from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.endpoints import CommitProgress, Endpoint, EndpointCalls
 from sluiceway.rest.transport import check_seconds
 
 __all__ = ["WaitedState", "missing_endpoints", "wait_for_commits", "wait_for_endpoints"]

@@ -12,7 +12,7 @@ from confluent_kafka import Message
 from sluiceway.codecs import Corrupt, Decoded
 from sluiceway.errors import OptionError
 from sluiceway.records import to_records
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 
 __all__ = ["CompletedFetch"]
 

@@ -89,6 +89,9 @@ class PartitionStream(Protocol):
     def begins(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset of each partition."""
 
+    def earliest(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return the offset at which a read of everything begins in each partition."""
+
     def ends(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the offset up to which each partition can be read now."""
 
@@ -175,6 +178,10 @@ class MessageStream(PartitionStream):
     def begins(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset of each partition."""
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
+
+    def earliest(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return `begins`."""
+        return self.begins(partitions)
 
     def ends(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the offset after the last message of each partition."""

@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from sluiceway.errors import KafkaAccessFailed
-from sluiceway.rest.auth import certificate_fault, speaks_tls
+from sluiceway.rest.tls import certificate_fault, speaks_tls
 
 _MAX_SERVERS = 3
 # A busy broker may take more than a second for one handshake.

@@ -6,13 +6,19 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from sluiceway.errors import KafkaFailure, KafkaUnavailable, OptionError, TopicGone
-from sluiceway.rest.auth import clear_tracebacks
+from sluiceway.errors import (
+    KafkaFailure,
+    KafkaUnavailable,
+    OptionError,
+    TopicGone,
+    clear_tracebacks,
+)
 from sluiceway.rest.transport import Backoff
 
 __all__ = [
     "LOGGER",
     "create_client",
+    "handler_exception",
     "is_gone",
     "is_unavailable",
     "translate_error",
@@ -103,13 +109,23 @@ def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
 def run_callbacks(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Return the result of a call of librdkafka's that runs callbacks in this thread.
 
-    A signal handler that raises within a callback interrupts it, and librdkafka's binding replaces
-    the exception by a SystemError. Raises KeyboardInterrupt instead, the usual exception.
+    Raises the exception of a signal handler that raises within a callback.
     """
     try:
         return call(*arguments, **named)
     except SystemError as error:
-        raise KeyboardInterrupt from error
+        raise handler_exception(error) from None
+
+
+def handler_exception(error: BaseException) -> BaseException:
+    """Return the exception of a signal handler that raised within a callback; else the `error`.
+
+    The interpreter may replace it by a SystemError. If that does not have it, it is the usual
+    KeyboardInterrupt.
+    """
+    if not isinstance(error, SystemError):
+        return error
+    return error.__cause__ or KeyboardInterrupt()
 
 
 def is_unavailable(error: KafkaError) -> bool:

@@ -6,32 +6,14 @@ from itertools import groupby
 
 from confluent_kafka import Message
 
-from sluiceway.errors import OffsetOutOfRange, RecordsLost, SluicewayError, SluicewayTimeout
+from sluiceway.errors import RecordsLost, SluicewayError, SluicewayTimeout
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, Watermarks
-from sluiceway.ledger.visibility import Snapshot, Visibility
+from sluiceway.ledger.visibility import Visibility
 
-__all__ = ["CommittedStream", "removed_records"]
+__all__ = ["CommittedStream"]
 
 _JUMP_OFFSETS = 50_000
 """From this number of invisible offsets on, a new fetch is cheaper than reading over them."""
-
-
-def removed_records(
-    ends: Mapping[int, int], watermarks: Mapping[int, Watermarks]
-) -> Iterator[OffsetOutOfRange]:
-    """Return an error for each partition whose log begins after all records of a snapshot.
-
-    `ends` are the snapshot's ends.
-    """
-    for partition, mark in watermarks.items():
-        if mark.begin > ends[partition] > 0:
-            yield OffsetOutOfRange(
-                partition=partition,
-                offset=ends[partition] - 1,
-                begin=mark.begin,
-                end=mark.end,
-                advice="Kafka has no record of this snapshot any more: read a later one",
-            )
 
 
 class CommittedStream:
@@ -145,27 +127,34 @@ class CommittedStream:
         """Return the first offset of each partition."""
         return self._stream.begins(partitions)
 
+    def earliest(self, partitions: Collection[int]) -> dict[int, int]:
+        """Return `begins`.
+
+        Raises OffsetOutOfRange for a snapshot of which retention has removed records.
+        """
+        begins = self.begins(partitions)
+        for error in self._visibility.removed_records(begins).values():
+            raise error
+        return begins
+
     def ends(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the `stable` of each partition, up to which it can be read now."""
         return {p: mark.end for p, mark in self.watermarks(partitions).items()}
 
     def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return the current visible end, which `stable` reaches once open batches end.
-
-        Raises OffsetOutOfRange for a snapshot that retention has removed, with later records.
-        """
+        """Return the current visible end, which `stable` reaches once open batches end."""
         self._visibility.refresh()
-        ends = {p: self._visibility.visible_end.get(p, 0) for p in partitions}
-        if isinstance(self._visibility, Snapshot):
-            for error in removed_records(ends, self._stream.watermarks(partitions)):
-                raise error
-        return ends
+        return {p: self._visibility.visible_end.get(p, 0) for p in partitions}
 
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
-        """Return the first offset not older than `time_ms` (Unix time), or `stable`."""
+        """Return the first offset not older than `time_ms` (Unix time), or `stable`.
+
+        Raises OffsetOutOfRange for a snapshot of which retention may have removed such records.
+        """
         found = self._stream.offsets_at(time_ms, partitions)
-        ends = self.ends(partitions)
-        return {p: min(offset, ends[p]) for p, offset in found.items()}
+        marks = self.watermarks(partitions)
+        self.earliest([p for p, offset in found.items() if offset <= marks[p].begin])
+        return {p: min(offset, marks[p].end) for p, offset in found.items()}
 
     def silence(self, idle_s: float) -> SluicewayError:
         """Return the error for awaited messages that have not arrived for `idle_s`."""

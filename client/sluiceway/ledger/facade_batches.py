@@ -11,7 +11,7 @@ from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch, open_batch
 from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Interval, PositionAdvance
+from sluiceway.rest.ledger_models import CommitResult, Interval, PositionAdvance
 from sluiceway.rest.models import Connection
 
 __all__ = ["MessageBatches", "ReportedOffsets", "WriterEndpoint"]
@@ -86,6 +86,7 @@ class MessageBatches:
         self._count = 0
         self._batch: WriteBatch | None = None
         self._unknown: WrittenRecords | None = None
+        self._last: CommitResult | None = None
         self.offsets = ReportedOffsets()
         self.admitted = 0
         self.failures = 0
@@ -120,6 +121,7 @@ class MessageBatches:
             instance=self._writer,
             takeover=self._owner is not None,
             own_key=True,
+            previous=self._last,
         )
 
     def add_failure(self, reason: str) -> None:
@@ -143,7 +145,7 @@ class MessageBatches:
             if written is None:
                 self._require_delivered()
                 written = self._unknown = self.offsets.take()
-            batch.commit(written, positions=positions, timeout_s=timeout_s)
+            self._last = batch.commit(written, positions=positions, timeout_s=timeout_s)
         except CommitUnknown:
             # If it was not committed, it ends with its lease.
             batch.release()

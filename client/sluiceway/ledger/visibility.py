@@ -1,11 +1,9 @@
 """Visibility: a channel's committed runs, kept current for all readers of a process."""
 
-import bisect
 import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime
 
@@ -14,114 +12,18 @@ from sluiceway.errors import (
     Conflict,
     GatewayError,
     GatewayUnavailable,
-    IncompatibleGateway,
+    OffsetOutOfRange,
     OptionError,
+    RecordsLost,
     TopicGone,
+    clear_tracebacks,
 )
-from sluiceway.rest.auth import clear_tracebacks
+from sluiceway.ledger.visible_runs import VisibleRuns
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Committed, Interval
+from sluiceway.rest.ledger_models import Committed, KnownCommit
 from sluiceway.rest.models import Connection
 
-__all__ = ["CommittedRuns", "Snapshot", "Visibility", "VisibleRuns", "visibility_of"]
-
-
-class _PartitionRuns:
-    """The runs of one partition below `stable`, sorted and disjoint.
-
-    Arrays save memory: failed attempts of years may leave hundreds of thousands of runs.
-    """
-
-    __slots__ = ("ends", "firsts", "stable")
-
-    def __init__(self) -> None:
-        self.stable = 0
-        self.firsts, self.ends = array("q"), array("q")
-
-    def append(self, run: Interval) -> None:
-        """Add the unknown part of a later run."""
-        first, end = max(run.first, self.stable), run.end
-        if first >= end:
-            return
-        if self.ends and self.ends[-1] == first:
-            self.ends[-1] = end
-        else:
-            self.firsts.append(first)
-            self.ends.append(end)
-
-
-class VisibleRuns:
-    """Committed runs of a channel below `stable`, by partition.
-
-    Responses of the ledger may be added in any order; `stable` never falls, and runs below it never
-    change. A partition without a response has no runs. Can be pickled. One thread adds, others may
-    read meanwhile; below a `stable` that they have read, the runs are complete.
-    """
-
-    def __init__(self) -> None:
-        self._partitions: dict[int, _PartitionRuns] = {}
-
-    @property
-    def stable(self) -> dict[int, int]:
-        """By partition, the offset below which the runs are final."""
-        return {partition: runs.stable for partition, runs in list(self._partitions.items())}
-
-    def add(self, response: Committed) -> None:
-        """Add a complete response that begins at or below the `stable` of each partition.
-
-        Raises IncompatibleGateway if runs are missing: `stable` is always the end of a run, or of
-        a run that a repair removed.
-        """
-        for partition, stable in response.stable.items():
-            found = response.runs.get(partition)
-            given_up = response.given_up.get(partition, ())
-            if any(lost.first < stable <= lost.end for lost in given_up):
-                continue
-            if found and found[-1].end < stable > self.stable_of(partition):
-                raise IncompatibleGateway(
-                    f"the gateway's list of committed records is incomplete: partition "
-                    f"{partition} is listed up to {found[-1].end}, but committed up to {stable}, "
-                    "so the list is not used. Update the gateway"
-                )
-        for partition, stable in response.stable.items():
-            runs = self._partitions.setdefault(partition, _PartitionRuns())
-            if stable <= runs.stable:
-                continue
-            for run in response.runs.get(partition, ()):
-                runs.append(Interval(run.first, min(run.end, stable)))
-            runs.stable = stable
-
-    def stable_of(self, partition: int) -> int:
-        """Return a partition's `stable`."""
-        runs = self._partitions.get(partition)
-        return 0 if runs is None else runs.stable
-
-    def next_run(self, partition: int, offset: int) -> Interval | None:
-        """Return the next visible interval from `offset` on; None without one below `stable`.
-
-        It begins at or after `offset`, and ends with its run.
-        """
-        runs = self._partitions.get(partition)
-        if runs is None:
-            return None
-        index = bisect.bisect_right(runs.ends, offset)
-        if index == len(runs.ends):
-            return None
-        return Interval(max(offset, runs.firsts[index]), runs.ends[index])
-
-    def visible(self, partition: int, offset: int) -> bool:
-        """Whether the record at an offset is visible."""
-        found = self.next_run(partition, offset)
-        return found is not None and found.first == offset
-
-    def between(self, partition: int, first: int, end: int) -> tuple[Interval, ...]:
-        """Return the visible intervals from `first` up to, not including, `end`."""
-        found = []
-        at = self.next_run(partition, first)
-        while at is not None and at.first < end:
-            found.append(Interval(at.first, min(at.end, end)))
-            at = self.next_run(partition, at.end)
-        return tuple(found)
+__all__ = ["CommittedRuns", "Snapshot", "Visibility", "visibility_of"]
 
 
 _LONG_POLL_S = 20.0
@@ -146,7 +48,7 @@ class Visibility(ABC):
         self.visible_end: Mapping[int, int] = {}
         self.users = 0
         self.outdated = False
-        """True once a repair has removed some of these runs."""
+        """True once a repair, or a restore of the database, has removed some of these runs."""
         self._repaired: int | None = None
 
     def acquire(self) -> None:
@@ -167,6 +69,15 @@ class Visibility(ABC):
 
         A timeout of 0 only announces that a reader waits. Raises GatewayError, TopicGone.
         """
+
+    def removed_records(self, begins: Mapping[int, int]) -> dict[int, OffsetOutOfRange]:
+        """Return an error for each partition of a snapshot whose first records are gone.
+
+        `begins` are the first offsets in Kafka, requested after the commits. Empty for readers that
+        are not of a snapshot, which begin with what Kafka has.
+        """
+        del begins
+        return {}
 
     @abstractmethod
     def held_back_by(self) -> str | None:
@@ -208,7 +119,8 @@ class Snapshot(Visibility):
     ) -> None:
         """Request the snapshot, given as the number of a commit or a time.
 
-        Raises OptionError, GatewayError, TopicGone.
+        Raises OptionError, GatewayError, TopicGone, and RecordsLost if a repair has removed records
+        since.
         """
         super().__init__(connection)
         if isinstance(snapshot, datetime):
@@ -230,8 +142,40 @@ class Snapshot(Visibility):
         )
         assert response is not None  # noqa: S101 - a request without an ETag has a response
         self.runs.add(self._check(response))
+        if response.repaired is not None and response.repaired > response.number:
+            for partition, intervals in response.given_up.items():
+                if any(lost.first < response.stable.get(partition, 0) for lost in intervals):
+                    raise RecordsLost(
+                        f"the snapshot of commit {response.number} of the channel "
+                        f"{self.channel!r} is not complete: Kafka had lost records of partition "
+                        f"{partition}, which the repair {response.repaired} has removed. Read a "
+                        "snapshot after the repair"
+                    )
+        self._removed = frozenset(response.removed)
         self.number = response.number
         self.visible_end = self.runs.stable
+
+    def removed_records(self, begins: Mapping[int, int]) -> dict[int, OffsetOutOfRange]:
+        """Return an error for each partition of which retention has removed records."""
+        found = {}
+        for partition, begin in begins.items():
+            run = self.runs.next_run(partition, 0)
+            if run is not None and run.first < begin:
+                offset = run.first
+            elif partition in self._removed:
+                # The gateway has dropped their runs as well.
+                offset = max(0, begin - 1)
+            else:
+                continue
+            found[partition] = OffsetOutOfRange(
+                partition=partition,
+                offset=offset,
+                begin=begin,
+                end=max(begin, self.runs.stable_of(partition)),
+                advice="Kafka no longer has all records of this snapshot: read a later one, or set "
+                "the start to an offset within the range to read what is left",
+            )
+        return found
 
     def refresh(self) -> None:
         """Do nothing: a snapshot is final."""
@@ -267,6 +211,7 @@ class CommittedRuns(Visibility):
         self._grace_s = grace_s
         self._monotonic = monotonic
         self._etag: str | None = None
+        self._at: datetime | None = None
         self._held_back_by: str | None = None
         self._changed = threading.Condition()
         self._demand = threading.Event()
@@ -274,9 +219,26 @@ class CommittedRuns(Visibility):
         self._failure: Exception | None = None
         self._failing_since_s: float | None = None
 
+    @property
+    def last_commit(self) -> KnownCommit | None:
+        """The last commit of the known runs; None before the first one."""
+        with self._changed:
+            number, at = self.number, self._at
+        return None if at is None else KnownCommit(number=number, at=at)
+
     def refresh(self) -> None:
-        """Request all commits until now. Raises GatewayError, TopicGone."""
+        """Request all commits until now. Raises GatewayError, TopicGone.
+
+        Raises Conflict `ledger_restored` if the gateway does not have the last commit any more.
+        """
         self._request(self._calls, seen=self._etag, wait_s=0.0)
+
+    def require(self, known: KnownCommit) -> None:
+        """Raise Conflict `ledger_restored` unless the gateway has this commit.
+
+        Raises GatewayError.
+        """
+        self._request(self._calls, seen=None, wait_s=0.0, required=known)
 
     def wait(self, number: int, timeout_s: float) -> bool:
         """Wait for an event after `number`; False after the timeout."""
@@ -350,14 +312,32 @@ class CommittedRuns(Visibility):
             return failure if self._monotonic() - since_s > self._grace_s else None
         return failure
 
-    def _request(self, calls: LedgerCalls, *, seen: str | None, wait_s: float) -> None:
+    def _request(
+        self,
+        calls: LedgerCalls,
+        *,
+        seen: str | None,
+        wait_s: float,
+        required: KnownCommit | None = None,
+    ) -> None:
         while True:
             starts = dict.fromkeys(range(self._partitions), 0) | self.runs.stable
+            known = required or self.last_commit
             response = calls.all_committed(
-                self.channel, uid=self._uid, starts=starts, seen=seen, wait_s=wait_s
+                self.channel,
+                uid=self._uid,
+                starts=starts,
+                seen=seen,
+                wait_s=wait_s,
+                known=None if known is None else known.number,
             )
             if response is None:
                 return
+            # A commit without a time was pruned, if there are later ones.
+            if known is not None and (
+                response.number < known.number or response.known_at not in (None, known.at)
+            ):
+                raise self._restored(known)
             self._check(response)
             added = response.stable.keys() - starts.keys()
             if not added:
@@ -371,7 +351,20 @@ class CommittedRuns(Visibility):
                 self.visible_end = response.visible_end
                 self._held_back_by = _holder(response)
                 self.number, self._etag = response.number, response.etag
+                self._at = response.at
             self._changed.notify_all()
+
+    def _restored(self, known: KnownCommit) -> Conflict:
+        """Return the error for a ledger without a commit that this process knows."""
+        self.outdated = True
+        return Conflict(
+            f"the gateway does not know the commit {known.number} of the channel "
+            f"{self.channel!r} that this reader has seen, of {known.at}: its database was "
+            "restored to an earlier state. Records that this reader has returned may be no longer "
+            "committed, and be written again. Open a new reader, which continues at the committed "
+            "positions",
+            code="ledger_restored",
+        )
 
 
 def _follow(

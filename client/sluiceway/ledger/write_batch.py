@@ -139,7 +139,8 @@ class BatchRequest:
     `owner` is the query or job, and its sink, that the key belongs to. `instance` is one run of
     it; with `takeover`, it aborts the batches of the owner's earlier instances at once. `ordinal`
     is the batch's number in a stream, and `partitions` are those it writes to, by default all.
-    With `own_key`, only this instance ever uses the key, which is pruned later.
+    With `own_key`, only this instance ever uses the key, which is pruned later. `previous` is the
+    last commit of a writer: without it in the database, the batch is refused.
     """
 
     channel: str
@@ -153,6 +154,7 @@ class BatchRequest:
     own_key: bool = False
     lease_ms: int = DEFAULT_LEASE_MS
     topic_id: str | None = None
+    previous: CommitResult | None = None
 
 
 class WriteBatch:
@@ -203,7 +205,8 @@ class WriteBatch:
 
         Raises Conflict `batch_key_taken` for a key of another owner, `batch_open` while another
         live instance has it, `batch_aborted` and `batch_fenced` for an instance that has to stop,
-        `stale_batch` for an ordinal below a committed one; TopicGone for another topic.
+        `stale_batch` for an ordinal below a committed one, `ledger_restored` after a restore of the
+        database to a state without the `previous` commit; TopicGone for another topic.
         """
         request = self.request
         batch = self._calls.open(
@@ -217,6 +220,7 @@ class WriteBatch:
             partitions=request.partitions,
             own_key=request.own_key,
             lease_ms=request.lease_ms,
+            previous=request.previous,
             timeout_s=timeout_s,
         )
         if None not in (batch.topic_id, request.topic_id) and batch.topic_id != request.topic_id:
@@ -351,6 +355,7 @@ def open_batch(
     instance: str,
     takeover: bool,
     own_key: bool,
+    previous: CommitResult | None,
 ) -> WriteBatch:
     """Open a batch for all of a connection's partitions.
 
@@ -366,6 +371,7 @@ def open_batch(
         own_key=own_key,
         lease_ms=leases.lease_ms,
         topic_id=connection.topic_id,
+        previous=previous,
     )
     batch = WriteBatch(calls, request, leases=leases)
     try:

@@ -21,7 +21,7 @@ from sluiceway.errors import (
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch, open_batch
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.ledger_models import CommitResult, PositionAdvance
 from sluiceway.rest.models import Connection
 
 __all__ = ["BatchedWriter", "WriterBatches"]
@@ -99,6 +99,7 @@ class WriterBatches:
         # Whether the current batch's commit was requested, and interrupted before its response.
         self._interrupted = False
         self._unknown: tuple[CommitUnknown, WriteBatch] | None = None
+        self._last: CommitResult | None = None
         self._on_resolved: Callable[[bool], None] | None = None
         self.ends: dict[int, int] = {}
         """By partition, the offset after the last committed record."""
@@ -304,7 +305,7 @@ class WriterBatches:
             )
         self._interrupted = True
         try:
-            batch.commit(self._written, positions=positions)
+            self._last = batch.commit(self._written, positions=positions)
         except CommitUnknown as error:
             self._unknown, self._on_resolved = (error, batch), on_resolved
             # If it was not committed, it ends with its lease.
@@ -377,6 +378,7 @@ class WriterBatches:
             instance=instance,
             takeover=takeover,
             own_key=own_key,
+            previous=self._last,
         )
         return self._batch
 

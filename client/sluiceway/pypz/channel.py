@@ -24,7 +24,7 @@ from sluiceway.pypz.status import (
     cycle_figures,
 )
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoint_models import Endpoint, Role
+from sluiceway.rest.endpoints import Endpoint, Role
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["ChannelBase", "StatusCallback"]

@@ -13,7 +13,7 @@ from sluiceway.pypz.status import (
     OwnChannelStatus,
     received_status,
 )
-from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoints import Endpoint
 
 __all__ = ["ChannelStatusMonitor", "FailedWriters", "Filter", "Peers"]
 

@@ -12,7 +12,7 @@ from sluiceway.pypz.config import ReaderSettings, group_name, reader_settings
 from sluiceway.pypz.peers import ChannelStatusMonitor, FailedWriters
 from sluiceway.pypz.status import ChannelStatus
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoint_models import Endpoint, Position
+from sluiceway.rest.endpoints import Endpoint, Position
 from sluiceway.rest.models import Heartbeat
 
 __all__ = ["KafkaChannelReader", "OffsetHistory"]

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
 from sluiceway.endpoint.handle import EndpointMetrics
-from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoints import Endpoint
 
 __all__ = [
     "ChannelStatus",

@@ -9,7 +9,7 @@ from sluiceway.pypz.channel import ChannelBase
 from sluiceway.pypz.config import group_name, writer_properties
 from sluiceway.pypz.status import ChannelStatus
 from sluiceway.record_sender import PreparedRecords, RecordSender
-from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoints import Endpoint
 from sluiceway.schema import types as t
 from sluiceway.writer import ChannelWriter
 

@@ -324,11 +324,14 @@ class ResourceField(Generic[T]):
 
 def checked_idle(idle: timedelta) -> timedelta | None:
     """Return the idle TTL; None (never) for 0. Raises OptionError."""
-    if not isinstance(idle, timedelta) or not (
-        idle == timedelta(0) or _MIN_IDLE <= idle <= _MAX_IDLE
-    ):
+    if not isinstance(idle, timedelta):
         raise OptionError(
             f"idle is {idle!r}; it takes a timedelta from a minute to ten years, or 0 for never"
+        )
+    if idle and not _MIN_IDLE <= idle <= _MAX_IDLE:
+        raise OptionError(
+            f"idle is {idle.total_seconds():,} s; it takes from a minute to ten years, or 0 for "
+            "never"
         )
     return idle or None
 

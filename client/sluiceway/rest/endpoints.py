@@ -1,29 +1,316 @@
-"""Requests about endpoints and their positions."""
+"""Endpoints, their positions and heartbeats: values, and requests to the gateway."""
 
+import json
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
 
-from sluiceway.errors import Conflict
-from sluiceway.rest.endpoint_models import (
-    AttachResult,
-    CommitProgress,
-    Endpoint,
-    HeartbeatReply,
-    Membership,
-    Position,
-    Role,
-    SyncResult,
-    position_json,
-    read_positions,
-)
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.parsing import JsonNode, Page, parse
+from sluiceway.errors import Conflict, OptionError
+from sluiceway.rest.models import Connection
+from sluiceway.rest.parsing import JsonNode, JsonPath, Page, parse
 from sluiceway.rest.transport import Transport, channel_path, group_path
 
-__all__ = ["EndpointCalls"]
+__all__ = [
+    "AttachResult",
+    "CommitProgress",
+    "Endpoint",
+    "EndpointCalls",
+    "HeartbeatReply",
+    "HeartbeatResult",
+    "Membership",
+    "Mode",
+    "PartitionShortfall",
+    "Position",
+    "Role",
+    "SyncResult",
+    "checked_payload",
+    "membership",
+    "position_json",
+]
 
-_LIMIT = 200
+_LIMIT: Final = 200
+_MAX_PAYLOAD_BYTES: Final = 4096
+
+Role = Literal["reader", "writer"]
+Mode = Literal["shared", "broadcast"]
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Position:
+    """The next record to read: message `offset`, of which `records` records were already read.
+
+    An `arrow` message holds many records, so an offset alone would not be exact. The position
+    after a whole message is `Position(offset=its offset + 1)`. Positions of one partition are
+    ordered. `metadata` is a text of up to 4096 characters that is stored with a committed
+    position; comparisons ignore it.
+    """
+
+    offset: int
+    records: int = 0
+    metadata: str | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("offset", "records"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise OptionError(
+                    f"{name} of a position is {value!r}; it must be a whole number from 0"
+                )
+
+    def replaces(self, stored: "Position | None") -> bool:
+        """Whether it differs from the stored position or its metadata."""
+        return self != stored or self.metadata != stored.metadata
+
+    @classmethod
+    def of(cls, given: "Position | int") -> "Position":
+        """Return `given`, where an int is an offset."""
+        return given if isinstance(given, Position) else cls(offset=given)
+
+
+def position_json(position: Position) -> dict[str, Any]:
+    """Return a position as requests have it."""
+    found: dict[str, Any] = {"offset": position.offset, "record": position.records}
+    return found if position.metadata is None else found | {"metadata": position.metadata}
+
+
+def read_positions(node: JsonNode) -> dict[int, Position]:
+    """Read a list of positions as a mapping by partition."""
+    return {
+        each.read(int, "partition"): Position(
+            offset=each.read(int, "offset"),
+            records=each.read(int, "record"),
+            metadata=each.read(str, "metadata") if each.has("metadata") else None,
+        )
+        for each in node.items()
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """A place in a group: `index` of `size`; members of dynamic groups have neither.
+
+    A member of a dynamic group with a `static_id` takes over from its predecessor with this id.
+    """
+
+    group: str
+    index: int | None
+    size: int | None
+    mode: Mode = "shared"
+    static_id: str | None = None
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether partitions move between members that join and leave."""
+        return self.size is None
+
+    def __str__(self) -> str:
+        return self.group if self.dynamic else f"{self.group}[{self.index} of {self.size}]"
+
+
+def membership(
+    group: str | None,
+    index: int | None,
+    size: int | None,
+    mode: Mode = "shared",
+    *,
+    dynamic: bool = False,
+) -> Membership | None:
+    """Check the arguments and return the membership; a group alone has one member.
+
+    Raises OptionError.
+    """
+    if dynamic:
+        if group is None or index is not None or size is not None or mode != "shared":
+            raise OptionError(
+                "a member of a dynamic group has only the group's name: omit index, size and mode"
+            )
+        group_path("any", group)
+        return Membership(group=group, index=None, size=None)
+    if group is None:
+        if index is not None or size is not None or mode != "shared":
+            raise OptionError("index, size and mode need a group: give its name with group=…")
+        return None
+    if mode not in ("shared", "broadcast"):
+        raise OptionError(f"mode is {mode!r}; it must be 'shared' or 'broadcast'")
+    if index is None and size is None:
+        index, size = 0, 1
+    if type(index) is not int or type(size) is not int or not 0 <= index < size:
+        raise OptionError(
+            f"index is {index!r} and size is {size!r}: give both or neither; indexes run from 0 "
+            "to size - 1"
+        )
+    group_path("any", group)
+    return Membership(group=group, index=index, size=size, mode=mode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """A writer or reader of a channel, in its state last known to the gateway.
+
+    `state` is reported by the endpoint: opened, started, stopped, closed, or error with `cause`.
+    `health` is the gateway's judgement by its heartbeats: healthy, suspect or lost. `group` and
+    `size` are None without a group. `title` describes the endpoint to people.
+
+    `ends` are the end offsets of a finished writer by partition; of a failed writer, the end
+    offsets of all records written in its place, or None if unknown. `lost_at` are the end offsets
+    of the channel at the time the writer became lost.
+    """
+
+    id: str
+    role: str
+    group: str | None
+    index: int
+    size: int | None
+    state: str
+    health: str
+    cause: str | None = None
+    payload: Mapping[str, Any] | None = None
+    ends: Mapping[int, int] | None = None
+    lost_at: Mapping[int, int] | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)
+    changed_at: datetime | None = None
+    title: str | None = None
+    patience_ms: Annotated[int | None, JsonPath("heartbeat", "timeout_ms")] = None
+
+    @property
+    def patience_s(self) -> float | None:
+        """The time without a heartbeat after which it is lost; None if unknown."""
+        return None if self.patience_ms is None else self.patience_ms / 1000
+
+    @property
+    def place(self) -> str:
+        """The place in the group, such as `delays[2]`, else the role and the start of the id."""
+        return f"{self.group}[{self.index}]" if self.group else f"{self.role} {self.id[:8]}"
+
+    @property
+    def lives(self) -> bool:
+        """Whether the gateway has it as live: neither ended nor lost."""
+        return self.state in ("opened", "started", "stopped") and self.health != "lost"
+
+    @property
+    def is_accounted_for(self) -> bool:
+        """Whether its end offsets are known: it finished, or failed and reported them."""
+        return self.state == "closed" or (self.state == "error" and self.ends is not None)
+
+    @property
+    def wrote_nothing(self) -> bool:
+        """Whether it failed, and certainly nothing was written in its place."""
+        return self.state == "error" and self.ends == {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachResult:
+    """The response to an attach.
+
+    `took_over`: the previous writer in this place did not finish. `positions` are the group's
+    committed positions in the assigned partitions. An endpoint without a heartbeat for
+    `heartbeat_timeout_ms` is lost; `channel_timeout_ms` is the channel's timeout, None if unknown.
+    `takes` names the optional fields that heartbeats may have.
+    """
+
+    epoch: Annotated[int, JsonPath("endpoint", "epoch")]
+    generation: Annotated[int, JsonPath("endpoint", "generation")]
+    partitions: Annotated[tuple[int, ...], JsonPath("endpoint", "partitions")]
+    heartbeat_interval_ms: Annotated[int, JsonPath("heartbeat", "interval_ms")]
+    heartbeat_timeout_ms: Annotated[int, JsonPath("heartbeat", "timeout_ms")]
+    positions: Annotated[Mapping[int, Position], JsonPath("positions", read=read_positions)]
+    connection: Connection
+    took_over: Annotated[bool, JsonPath("endpoint", "took_over")] = False
+    channel_timeout_ms: Annotated[int | None, JsonPath("channel_heartbeat", "timeout_ms")] = None
+    takes: frozenset[str] = frozenset()
+
+    @property
+    def replacement_timeout_s(self) -> float:
+        """The wait for the successor of a failed endpoint: the channel's timeout."""
+        return (self.channel_timeout_ms or self.heartbeat_timeout_ms) / 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeartbeatResult:
+    """The part of a heartbeat's response for one endpoint.
+
+    `counterparts` is None if they did not change.
+    """
+
+    status: str
+    reason: str | None = None
+    asked: str | None = None
+    revision: Annotated[int | None, JsonPath("endpoints_revision")] = None
+    generation: int | None = None
+    counterparts: tuple[Endpoint, ...] | None = None
+
+
+def _by_id(node: JsonNode) -> dict[str, HeartbeatResult]:
+    return {each.read(str, "id"): each.read(HeartbeatResult) for each in node.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeartbeatReply:
+    """The response to a heartbeat: when to send the next one, and the result of each endpoint.
+
+    `highest_number` is the highest number of the session's heartbeats that the gateway accepted.
+    """
+
+    next_ms: int
+    highest_number: Annotated[int, JsonPath("beat")] = 0
+    results: Annotated[Mapping[str, HeartbeatResult], JsonPath("endpoints", read=_by_id)]
+    body: Annotated[JsonNode, JsonPath()] = field(compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncResult:
+    """The partitions of a dynamic group's member in generation `generation`, if they are `taken`.
+
+    `held` are the partitions that the member holds now, and `has` is their generation (None: it
+    holds none). `pending` are assigned to it, but still held by other members.
+    """
+
+    generation: int
+    taken: bool
+    has: int | None
+    partitions: tuple[int, ...]
+    pending: tuple[int, ...]
+    held: tuple[int, ...]
+    positions: Annotated[Mapping[int, Position], JsonPath("positions", read=read_positions)]
+    total: int
+
+
+def checked_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a payload in the form that counterparts receive. Raises OptionError."""
+    try:
+        text = json.dumps(dict(payload), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"a payload must be a JSON object: {error}") from error
+    size = len(text.encode())
+    if size > _MAX_PAYLOAD_BYTES:
+        raise OptionError(f"the payload has {size:,} bytes; the limit is {_MAX_PAYLOAD_BYTES:,}")
+    parsed: dict[str, Any] = json.loads(text)
+    return parsed
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionShortfall:
+    """A partition in which a group has not committed up to the wanted offset.
+
+    `index` is the member's in a broadcast group.
+    """
+
+    index: int | None
+    partition: int
+    committed: int | None
+    wanted: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitProgress:
+    """Whether a group has committed past given offsets; `lacking` counts the missing partitions."""
+
+    passed: bool
+    known: bool
+    lacking: int
+    missing: tuple[PartitionShortfall, ...]
 
 
 class EndpointCalls:
@@ -34,22 +321,17 @@ class EndpointCalls:
     """
 
     def __init__(self, transport: Transport, *, listener: str | None = None) -> None:
-        self._transport = transport
+        self.transport = transport
         self._listener = listener
 
     @property
     def identity(self) -> Hashable:
         """A key that is equal for calls to one gateway, as one principal, through one listener."""
-        return (self._transport.identity, self._listener)
-
-    @property
-    def ledger(self) -> LedgerCalls:
-        """Requests to ledgers, by the same connections."""
-        return LedgerCalls(self._transport)
+        return (self.transport.identity, self._listener)
 
     def clone(self) -> "EndpointCalls":
         """Return a copy with its own connections."""
-        return EndpointCalls(self._transport.clone(), listener=self._listener)
+        return EndpointCalls(self.transport.clone(), listener=self._listener)
 
     def attach(
         self,
@@ -94,7 +376,7 @@ class EndpointCalls:
     ) -> None:
         """Report the end of an endpoint instance."""
         path = f"{channel_path(channel)}/endpoints/{instance}/detach"
-        self._transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
+        self.transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
 
     def sync(self, channel: str, instance: str, body: Mapping[str, Any]) -> SyncResult:
         """Request the partitions of a dynamic group's member, or take them."""
@@ -105,12 +387,12 @@ class EndpointCalls:
         """Change the size of a group."""
         generation = self._offsets(channel, group).read(int, "generation")
         body = {"uid": uid, "size": size, "generation": generation}
-        self._transport.request("POST", f"{group_path(channel, group)}/resize", body=body)
+        self.transport.request("POST", f"{group_path(channel, group)}/resize", body=body)
 
     def remove(self, channel: str, instance: str, *, uid: str) -> None:
         """Remove an endpoint instance; it is fenced from then on."""
         path = f"{channel_path(channel)}/endpoints/{instance}"
-        self._transport.request("DELETE", path, params={"uid": uid})
+        self.transport.request("DELETE", path, params={"uid": uid})
 
     def heartbeat(
         self,
@@ -139,13 +421,13 @@ class EndpointCalls:
         """
         path = f"{channel_path(channel)}/endpoints"
         params = {"limit": str(_LIMIT)} | ({} if group is None else {"group": group})
-        response = self._transport.poll(path, params=params, seen=seen, wait_s=wait_s)
+        response = self.transport.poll(path, params=params, seen=seen, wait_s=wait_s)
         if response is None:
             return None, seen
-        page = parse(Page, self._transport.json(response))
+        page = parse(Page, self.transport.json(response))
         found = list(page.items)
         if page.next_cursor is not None:
-            found += self._transport.items(path, {**params, "cursor": page.next_cursor})
+            found += self.transport.items(path, {**params, "cursor": page.next_cursor})
         return tuple(each.read(Endpoint) for each in found), response.headers.get("ETag")
 
     def committed(
@@ -173,7 +455,7 @@ class EndpointCalls:
     ) -> None:
         """Commit positions, all or none."""
         path = f"{group_path(channel, group)}/offsets"
-        self._transport.request("PUT", path, body={**body, "positions": _to_json(positions)})
+        self.transport.request("PUT", path, body={**body, "positions": _to_json(positions)})
 
     def advance(
         self,
@@ -187,7 +469,7 @@ class EndpointCalls:
         """Commit positions without membership, all or none, if the stored ones are `before`."""
         path = f"{group_path(channel, group)}/offsets/advance"
         moves = {"positions": _to_json(positions), "before": _to_json(before)}
-        self._transport.request("POST", path, body={**body, **moves})
+        self.transport.request("POST", path, body={**body, **moves})
 
     def commit_progress(
         self, channel: str, group: str, body: Mapping[str, Any], *, wait_s: float
@@ -210,7 +492,7 @@ class EndpointCalls:
         positions: Mapping[int, Position] | None,
     ) -> None:
         """Reset a group to other positions; None removes its positions."""
-        self._transport.request(
+        self.transport.request(
             "POST",
             f"{group_path(channel, group)}/offsets/reset",
             headers={"Idempotency-Key": uuid.uuid4().hex},
@@ -219,15 +501,15 @@ class EndpointCalls:
 
     def close(self) -> None:
         """Close the connections to the gateway."""
-        self._transport.close()
+        self.transport.close()
 
     def _offsets(
         self, channel: str, group: str, *, index: int | None = None, timeout_s: float | None = None
     ) -> JsonNode:
         params = None if index is None else {"index": str(index)}
         path = f"{group_path(channel, group)}/offsets"
-        response = self._transport.request("GET", path, params=params, timeout_s=timeout_s)
-        return self._transport.json(response)
+        response = self.transport.request("GET", path, params=params, timeout_s=timeout_s)
+        return self.transport.json(response)
 
     def _post(
         self,
@@ -238,10 +520,10 @@ class EndpointCalls:
         wait_s: float = 0.0,
         timeout_s: float | None = None,
     ) -> JsonNode:
-        response = self._transport.request(
+        response = self.transport.request(
             "POST", path, params=params, body=dict(body), wait_s=wait_s, timeout_s=timeout_s
         )
-        return self._transport.json(response)
+        return self.transport.json(response)
 
 
 def _to_json(positions: Mapping[int, Position]) -> list[dict[str, Any]]:

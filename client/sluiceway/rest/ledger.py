@@ -74,12 +74,19 @@ class LedgerCalls:
         partitions: Sequence[int] | None = None,
         own_key: bool = False,
         lease_ms: int | None = None,
+        previous: CommitResult | None = None,
         timeout_s: float | None = None,
     ) -> Batch:
-        """Open the batch of a key, or return its committed batch."""
+        """Open the batch of a key, or return its committed batch.
+
+        Raises Conflict `ledger_restored` if the gateway does not have the `previous` commit.
+        """
         body: dict[str, Any] = {"uid": uid, "key": key, "owner": owner, "instance": instance}
         body |= {"takeover": takeover, "ordinal": ordinal, "lease_ms": lease_ms}
         body["own_key"] = own_key
+        if previous is not None:
+            at = previous.committed_at.isoformat()
+            body["previous"] = {"number": previous.number, "at": at}
         body["partitions"] = None if partitions is None else sorted(partitions)
         return parse(Batch, self._post(_batches(channel), body, timeout_s=timeout_s))
 
@@ -188,18 +195,22 @@ class LedgerCalls:
         wait_s: float = 0.0,
         number: int | None = None,
         snapshot: int | datetime | None = None,
+        known: int | None = None,
     ) -> Committed | None:
         """Return the committed part of a channel, with at most `limit` runs from `starts` on.
 
         With the ETag `seen`, wait up to `wait_s` for a change and return None without one. The
         `number` of a truncated response requests the rest of its runs. `snapshot` is the number or
-        the time of a commit: the response is the state as of that commit.
+        the time of a commit: the response is the state as of that commit. The response has the time
+        of the number `known`.
         """
         params = {"uid": uid, "limit": str(limit)}
         if starts:
             params["from"] = ",".join(f"{p}:{offset}" for p, offset in sorted(starts.items()))
         if number is not None:
             params["number"] = str(number)
+        if known is not None:
+            params["known"] = str(known)
         if isinstance(snapshot, datetime):
             params["snapshot_at"] = snapshot.astimezone(UTC).isoformat()
         elif snapshot is not None:
@@ -221,15 +232,23 @@ class LedgerCalls:
         seen: str | None = None,
         wait_s: float = 0.0,
         snapshot: int | datetime | None = None,
+        known: int | None = None,
     ) -> Committed | None:
         """Like `committed`, but with all runs, from several requests for one state."""
         named, left = _cut(starts)
         first = self.committed(
-            channel, uid=uid, starts=named, seen=seen, wait_s=wait_s, snapshot=snapshot
+            channel,
+            uid=uid,
+            starts=named,
+            seen=seen,
+            wait_s=wait_s,
+            snapshot=snapshot,
+            known=known,
         )
         if first is None or not (first.truncated or left):
             return first
         runs = {partition: list(found) for partition, found in first.runs.items()}
+        removed = set(first.removed)
         left = {**first.truncated, **left}
         while left:
             named, left = _cut(left)
@@ -239,13 +258,16 @@ class LedgerCalls:
             assert more is not None  # noqa: S101 - a request without an ETag has a response
             if more.repaired != first.repaired:
                 # A repair in between has removed runs.
-                return self.all_committed(channel, uid=uid, starts=starts, snapshot=snapshot)
+                return self.all_committed(
+                    channel, uid=uid, starts=starts, snapshot=snapshot, known=known
+                )
+            removed.update(more.removed)
             for partition, found in more.runs.items():
                 if partition in named:
                     runs.setdefault(partition, []).extend(found)
             left = {**more.truncated, **left}
         merged = {partition: tuple(found) for partition, found in runs.items()}
-        return replace(first, runs=merged, truncated={})
+        return replace(first, runs=merged, truncated={}, removed=tuple(sorted(removed)))
 
     def commits(
         self, channel: str, *, uid: str | None = None, limit: int = 100, before: int | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
-from sluiceway.rest.endpoint_models import Position, position_json
+from sluiceway.rest.endpoints import Position, position_json
 from sluiceway.rest.parsing import JsonNode, JsonPath, incompatible
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "CommitResult",
     "Committed",
     "Interval",
+    "KnownCommit",
     "LedgerEvent",
     "LostRecords",
     "Manifest",
@@ -98,6 +99,14 @@ class CommitResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KnownCommit:
+    """The last commit that a reader knows: `number` and `at` of a Committed."""
+
+    number: int
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class BatchLease:
     """A batch's state and lease after a renewal."""
 
@@ -129,7 +138,9 @@ class Committed:
     offsets. `truncated` has the partitions with more runs, and the offset of the next request.
     `visible_end` is the end of the last run, which may be above `stable`. `halted` is the reason
     why the ledger accepts no more commits, or None. `repaired` is the number of the last repair,
-    or None, and `given_up` are the intervals that repairs have removed from the runs.
+    or None, and `given_up` are the intervals that repairs have removed from the runs. `removed` are
+    the partitions of which retention has removed runs of this state since commit `number`. `at` is
+    the time of that commit, and `known_at` that of the number `known` of the request.
     """
 
     uid: str
@@ -145,6 +156,9 @@ class Committed:
     given_up: Annotated[
         Mapping[int, tuple[Interval, ...]], JsonPath("given_up", read=_read_runs)
     ] = field(default_factory=dict)
+    removed: tuple[int, ...] = ()
+    at: datetime | None = None
+    known_at: datetime | None = None
     etag: str | None = field(default=None, compare=False)
 
 

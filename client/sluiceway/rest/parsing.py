@@ -206,11 +206,12 @@ _CODES: Mapping[type[GatewayError], str] = {
         beyond_watermark channel_adopted channel_deleting channel_pinned client_outdated
         concurrent_change conflict endpoint_id_reused endpoint_not_found endpoints_live goes_back
         group_larger_than_pinned group_mode group_not_found group_size idempotency_key_reused
-        illegal_transition immutable_field ledger_halted ledger_intact manifest_conflict
-        members_open no_group no_ledger not_assigned partitions_shrink patience_out_of_bounds
-        position_moved precondition_failed repair_changed replication_exceeds_brokers
-        schema_incompatible snapshot_not_found stale_batch too_many_schemas topic_changed
-        topic_not_found topic_taken uid_mismatch unknown_partition unread_data
+        illegal_transition immutable_field ledger_halted ledger_intact ledger_restored
+        manifest_conflict members_open no_group no_ledger not_assigned partitions_shrink
+        patience_out_of_bounds position_moved precondition_failed repair_changed
+        replication_exceeds_brokers schema_incompatible snapshot_not_found stale_batch
+        too_many_schemas topic_changed topic_not_found topic_taken uid_mismatch unknown_partition
+        unread_data
     """,
     Fenced: "fenced",
     Forbidden: "forbidden",

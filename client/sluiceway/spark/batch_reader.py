@@ -94,20 +94,19 @@ def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[Inp
         stream = readable.stream
         stream.verify()
         ends = readable.final_ends(partitions)
-        on_loss = loss_handler(options)
-        for error in readable.removed_records(ends):
-            on_loss(error)
         readable.await_stable(
             awaited_ends(options.ending, ends),
             timeout_s=options.poll_timeout_ms / 1000,
             on_timeout=held_back,
         )
+        marks = readable.watermarks(partitions, ends)
         ranges = resolve_ranges(
             options.starting,
             options.ending,
-            readable.watermarks(partitions, ends),
+            marks,
             lambda timestamp_ms: stream.offsets_at(timestamp_ms, partitions),
-            on_loss,
+            loss_handler(options),
+            removed=readable.removed_records(marks),
         )
         return input_splits(source, ranges, options, readable)
 

@@ -13,7 +13,13 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.spark.endpoints import Job, control, heartbeat_session
-from sluiceway.spark.queries import Queries, active_jobs, is_stopped, ui_address
+from sluiceway.spark.queries import (
+    Queries,
+    active_jobs,
+    is_driver_stopped,
+    is_stopped,
+    ui_address,
+)
 from sluiceway.tracing import carrier
 
 __all__ = ["Application"]
@@ -50,6 +56,7 @@ class Application:
 
     The heartbeats also renew the open batches of running jobs and queries. They list the instances
     that may have batches: the endpoints of batch writes while Spark runs jobs, and runs of queries.
+    The batches of ended runs, and of all writes once Spark is stopped, are aborted.
     """
 
     def __init__(self, spark: SparkSession, gateway_url: str) -> None:
@@ -116,7 +123,7 @@ class Application:
         if is_stopped(self._spark):
             self._ending = True
         if self._ending:
-            self.queries.end(_ENDED)
+            self.queries.end(_ENDED, stopped=is_driver_stopped(self._spark))
             self._final_heartbeats += 1
         else:
             self.queries.advance()
@@ -125,7 +132,10 @@ class Application:
             self._close()
             return {}
         renews = [] if self._ending else self._running()
-        return {"keeps": True, "renews": renews[:_MAX_RENEWED]}
+        fields = {"keeps": True, "renews": renews[:_MAX_RENEWED]}
+        if ended := self._ended():
+            fields["ended"] = ended[:_MAX_RENEWED]
+        return fields
 
     def on_response(self, response: JsonNode) -> None:
         """Detach the kept endpoints that have ended."""
@@ -162,6 +172,14 @@ class Application:
             return []
         # The end of a failed job may be unreported.
         return self.queries.running + (self._writes if jobs else [])
+
+    def _ended(self) -> list[str]:
+        """Return the instances of ended writes, whose open batches are aborted.
+
+        At the end of this process, Spark's driver may continue, so that is no end of its writes.
+        """
+        ended = self.queries.ended
+        return ended + self._writes if is_driver_stopped(self._spark) else ended
 
     def _detach(self, kept: _KeptEndpoint, state: str, cause: str) -> None:
         body = {"uid": kept.uid, "epoch": kept.epoch, "state": state, "cause": cause}

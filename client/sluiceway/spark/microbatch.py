@@ -67,6 +67,8 @@ class MicroBatchPlanner:
         )
         self._stream = self._readable.stream
         self._discovered = source.connection.partitions
+        # Whether the commits of the query's checkpoint are compared with those of the gateway.
+        self._checked = False
 
     def start(self) -> StreamOffset:
         """Return the start offset of a query without a checkpoint.
@@ -94,7 +96,7 @@ class MicroBatchPlanner:
         connection = self._current()
         self._readable.follow()
         ends = self._readable.ends(range(connection.partitions))
-        return StreamOffset.of(connection, ends, self._options.group)
+        return self._offset(connection, ends)
 
     def final_end(self, on_timeout: Callable[[str], None]) -> StreamOffset:
         """Wait until all records committed now are readable, and return their end.
@@ -107,7 +109,12 @@ class MicroBatchPlanner:
         ends = self._readable.final_ends(partitions)
         self._readable.await_stable(ends, timeout_s=self._timeout_s, on_timeout=on_timeout)
         ends = self._readable.ends(partitions)
-        return StreamOffset.of(connection, ends, self._options.group)
+        return self._offset(connection, ends)
+
+    def _offset(self, connection: Connection, ends: Mapping[int, int]) -> StreamOffset:
+        return StreamOffset.of(
+            connection, ends, self._options.group, commit=self._readable.last_commit
+        )
 
     def _current(self) -> Connection:
         self._source.refresh(max_age_s=_REFRESH_EVERY_S)
@@ -120,11 +127,15 @@ class MicroBatchPlanner:
     def splits(self, start: StreamOffset, end: StreamOffset) -> list[InputSplit]:
         """Return the splits of the batch from `start` to `end`; new partitions begin at 0.
 
-        Raises CheckpointMismatch for offsets of another topic or past the committed records, and
-        OffsetOutOfRange.
+        Raises CheckpointMismatch for offsets of another topic, past the committed records or of
+        commits that the gateway does not have, and OffsetOutOfRange.
         """
         for offset in (start, end):
             offset.require_topic_of(self._source.connection)
+        commit = end.commit or start.commit
+        if not self._checked and commit not in (None, self._readable.last_commit):
+            self._readable.require(commit)
+        self._checked = True
         starts = start.starts_until(end)
         ends = {p: offset for p, offset in end.next_offsets.items() if offset != starts.get(p, 0)}
         if not ends:

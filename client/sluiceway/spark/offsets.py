@@ -6,11 +6,13 @@ Pure functions: watermarks and offsets by time are passed in.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
 from sluiceway.errors import CheckpointMismatch, OffsetOutOfRange, OptionError
 from sluiceway.kafka.consumer import Watermarks
+from sluiceway.rest.ledger_models import KnownCommit
 from sluiceway.rest.models import Connection
 
 EARLIEST: Final = -2
@@ -92,14 +94,26 @@ def resolve_ranges(
     watermarks: Mapping[int, Watermarks],
     offsets_for_time: OffsetsForTime,
     on_loss: LossHandler,
+    *,
+    removed: Mapping[int, OffsetOutOfRange],
 ) -> tuple[OffsetRange, ...]:
     """Return the non-empty ranges to read, in partition order.
 
-    `watermarks` covers every partition of the channel. Raises OptionError for missing or unknown
-    partitions and for an end before its start.
+    `watermarks` covers every partition of the channel. `removed` has an error for each partition
+    whose first records are gone, although the read begins with them; `on_loss` is called for those
+    without an explicit start. Raises OptionError for missing or unknown partitions and for an end
+    before its start.
     """
     starts = resolve_bound("startingOffsets", starting, watermarks, offsets_for_time)
     ends = resolve_bound("endingOffsets", ending, watermarks, offsets_for_time)
+    at_time: Mapping[int, int] = {}
+    if removed and isinstance(starting, AtTime):
+        # Not cut to the watermarks, as the starts are.
+        at_time = offsets_for_time(starting.timestamp_ms)
+    for partition, error in removed.items():
+        given = starting.get(partition) if isinstance(starting, Mapping) else starting
+        if given == EARLIEST or at_time.get(partition, _MAX_OFFSET) <= watermarks[partition].begin:
+            on_loss(error)
     ranges = ranges_between(starts, ends, watermarks, on_loss)
     if isinstance(starting, Mapping) or isinstance(ending, Mapping):
         for partition in sorted(watermarks):
@@ -232,6 +246,10 @@ def _partitions_json(offsets: Mapping[int, int]) -> dict[str, int]:
     return {str(p): offsets[p] for p in sorted(offsets)}
 
 
+def _parse_commit(stored: Mapping[str, Any]) -> KnownCommit:
+    return KnownCommit(number=int(stored["number"]), at=datetime.fromisoformat(stored["at"]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class StreamOffset:
     """Checkpoint offset: the next offset of every partition known to the query.
@@ -242,6 +260,9 @@ class StreamOffset:
     Spark does not store the start of a query's first batch, and requests it again for a replay,
     after retention or `latest` may have moved it. So the end of this batch contains it,
     `query_start`; a start offset contains itself.
+
+    `commit` is the last commit of an exactly-once channel that the query knew. If the gateway does
+    not have it when the query is started again, its database was restored to an earlier state.
     """
 
     channel: str
@@ -250,10 +271,15 @@ class StreamOffset:
     next_offsets: Mapping[int, int]
     group: str | None = None
     query_start: Mapping[int, int] | None = None
+    commit: KnownCommit | None = None
 
     @classmethod
     def of(
-        cls, connection: Connection, next_offsets: Mapping[int, int], group: str | None = None
+        cls,
+        connection: Connection,
+        next_offsets: Mapping[int, int],
+        group: str | None = None,
+        commit: KnownCommit | None = None,
     ) -> "StreamOffset":
         """Return the offset of these partitions in the topic of `connection`."""
         return cls(
@@ -262,6 +288,7 @@ class StreamOffset:
             topic_id=connection.topic_id or "",
             next_offsets=next_offsets,
             group=group,
+            commit=commit,
         )
 
     @classmethod
@@ -282,6 +309,7 @@ class StreamOffset:
                 next_offsets=_parse_partitions(stored["offsets"]),
                 group=None if stored.get("group") is None else str(stored["group"]),
                 query_start=_parse_partitions(stored["start"]) if "start" in stored else None,
+                commit=_parse_commit(stored["commit"]) if "commit" in stored else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointMismatch(
@@ -301,6 +329,8 @@ class StreamOffset:
             found["group"] = self.group
         if self.query_start is not None:
             found["start"] = _partitions_json(self.query_start)
+        if self.commit is not None:
+            found["commit"] = {"number": self.commit.number, "at": self.commit.at.isoformat()}
         return found
 
     @property
@@ -317,7 +347,9 @@ class StreamOffset:
 
         Offsets without new records are equal, or Spark would run an empty batch.
         """
-        if start.is_query_start or self.next_offsets == start.next_offsets:
+        if self.next_offsets == start.next_offsets:
+            return replace(self, query_start=start.query_start, commit=start.commit)
+        if start.is_query_start:
             return replace(self, query_start=start.query_start)
         return self
 

@@ -21,19 +21,22 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CheckpointMismatch, GatewayError, GatewayUnavailable, OptionError
+from sluiceway.ledger.write_batch import DEFAULT_LEASE_MS
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import Role
+from sluiceway.rest.endpoints import Role
 from sluiceway.rest.models import ChannelResource
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import WriteOptions
 
-__all__ = ["Queries", "active_jobs", "is_stopped", "public_cause"]
+__all__ = ["Queries", "active_jobs", "is_driver_stopped", "is_stopped", "public_cause"]
 
 
 LOGGER = logging.getLogger(__name__)
 
 _PAUSE_AFTER_FAILURE_S: Final = 10.0
+_REPORTED_S: Final = DEFAULT_LEASE_MS / 1000 + 5
+"""Time for which the end of a run is reported. A task that outlives it may still open a batch."""
 _JAVA_CLASS: Final = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+[A-Za-z_$][\w$]*(?=:|\s|$)")
 """Matches the class at the start of a JVM exception's text."""
 _ERROR_CLASS: Final = re.compile(r"[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*")
@@ -87,6 +90,8 @@ class Queries(StreamingQueryListener):
         self._control = control
         self._lock = threading.Lock()
         self._runs: dict[str, _QueryRun] = {}
+        self._ended_s: dict[str, float] = {}
+        """When Spark reported the end of a run, by its id."""
         self._retired = self._listening = False
         self._retry_at_s = float("-inf")
         self._failing = False
@@ -102,6 +107,14 @@ class Queries(StreamingQueryListener):
         """The ids of the runs that have not ended."""
         with self._lock:
             return [run_id for run_id, run in self._runs.items() if run.causes is None]
+
+    @property
+    def ended(self) -> list[str]:
+        """The ids of the runs that have ended, for as long as they may have an open batch."""
+        since_s = time.monotonic() - _REPORTED_S
+        with self._lock:
+            self._ended_s = {each: at_s for each, at_s in self._ended_s.items() if at_s > since_s}
+            return list(self._ended_s)
 
     @property
     def all_ended(self) -> bool:
@@ -175,18 +188,22 @@ class Queries(StreamingQueryListener):
         if event.exception is not None:
             cause = public_cause(event.exception, event.errorClassOnException)
         with self._lock:
+            self._ended_s[str(event.runId)] = time.monotonic()
             run = self._runs.get(str(event.runId))
             if run is not None:
                 run.causes = {"reader": cause, "writer": cause}
         self._session.wake()
 
-    def end(self, cause: str) -> None:
+    def end(self, cause: str, *, stopped: bool) -> None:
         """Report the end of all queries.
 
-        Writers end in error with `cause`, because their queries may be unfinished.
+        Writers end in error with `cause`, because their queries may be unfinished. `stopped`: Spark
+        was stopped, so that their batches have ended, too; else Spark's driver may continue.
         """
         with self._lock:
-            for run in self._runs.values():
+            for run_id, run in self._runs.items():
+                if stopped:
+                    self._ended_s.setdefault(run_id, time.monotonic())
                 if run.causes is None:
                     run.causes = {"reader": None, "writer": cause}
         self._retry_at_s = float("-inf")
@@ -346,11 +363,13 @@ class _QueryNotPlanned(Exception):
 
 def is_stopped(spark: SparkSession) -> bool:
     """Return whether the session was stopped. Only Spark Connect has a public property."""
-    session: Any = spark
-    context = getattr(session, "_sc", None)
-    if context is None:
-        return bool(getattr(session, "is_stopped", False))
-    return context._jsc is None  # noqa: SLF001
+    return is_driver_stopped(spark) or bool(getattr(spark, "is_stopped", False))
+
+
+def is_driver_stopped(spark: SparkSession) -> bool:
+    """Return whether Spark's driver, in this process, was stopped."""
+    context: Any = getattr(spark, "_sc", None)
+    return context is not None and context._jsc is None  # noqa: SLF001
 
 
 def _sink_options(query: StreamingQuery) -> WriteOptions | None:

@@ -2,17 +2,22 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Final
 
-from sluiceway.errors import CheckpointMismatch, GatewayUnavailable, OffsetOutOfRange, OptionError
+from sluiceway.errors import (
+    CheckpointMismatch,
+    Conflict,
+    GatewayUnavailable,
+    OffsetOutOfRange,
+    OptionError,
+)
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import OwnStream, Watermarks
-from sluiceway.ledger.committed_stream import removed_records
-from sluiceway.ledger.visibility import CommittedRuns, Snapshot, Visibility, visibility_of
+from sluiceway.ledger.visibility import CommittedRuns, Visibility, visibility_of
 from sluiceway.rest.channels import Control
-from sluiceway.rest.ledger_models import Committed, Interval
+from sluiceway.rest.ledger_models import Committed, Interval, KnownCommit
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
 from sluiceway.spark.offsets import OffsetRange
@@ -27,6 +32,10 @@ _FOLLOWED_S: Final = 1.0
 _RETRY_AFTER_S: Final = 15.0
 _OPEN_TIMEOUT_S: Final = 30.0
 _GRACE_S: Final = 60.0
+_RESTORED: Final = (
+    "the gateway's database was restored from an earlier state. Also restore the checkpoint of "
+    "that time, or give the query a new checkpointLocation"
+)
 
 
 def consumer_properties(connection: Connection, *given: Mapping[str, object]) -> MaskedProperties:
@@ -119,10 +128,32 @@ class ReadableOffsets:
         if self._control is not None:
             self._control.close()
 
+    @property
+    def last_commit(self) -> KnownCommit | None:
+        """The last known commit of an exactly-once channel, for the checkpoint."""
+        found = self._visibility
+        return found.last_commit if isinstance(found, CommittedRuns) else None
+
     def refresh(self) -> None:
         """Request all commits until now. Raises GatewayError, TopicGone."""
         if self._visibility is not None:
             self._visibility.refresh()
+
+    def require(self, known: KnownCommit) -> None:
+        """Raise CheckpointMismatch unless the gateway has the commit of a checkpoint.
+
+        Raises GatewayError.
+        """
+        if isinstance(self._visibility, CommittedRuns):
+            try:
+                self._visibility.require(known)
+            except Conflict as error:
+                if error.code != "ledger_restored":
+                    raise
+                raise CheckpointMismatch(
+                    f"the checkpoint has read the channel {self._channel!r} as of the commit "
+                    f"{known.number} of {known.at}, which the gateway does not have: {_RESTORED}"
+                ) from error
 
     def follow(self) -> None:
         """Update the commits for a query that calls this repeatedly.
@@ -154,10 +185,11 @@ class ReadableOffsets:
         self._visibility.refresh()
         return {p: self._visibility.visible_end.get(p, 0) for p in partitions}
 
-    def removed_records(self, ends: Mapping[int, int]) -> Iterator[OffsetOutOfRange]:
-        """Return an error for each partition whose log begins after a snapshot's `ends`."""
-        if isinstance(self._visibility, Snapshot):
-            yield from removed_records(ends, self.stream.watermarks(ends))
+    def removed_records(self, marks: Mapping[int, Watermarks]) -> Mapping[int, OffsetOutOfRange]:
+        """Return an error for each partition of a snapshot whose first records are gone."""
+        if self._visibility is None:
+            return {}
+        return self._visibility.removed_records({p: each.begin for p, each in marks.items()})
 
     def await_stable(
         self, ends: Mapping[int, int], *, timeout_s: float, on_timeout: Callable[[str], None]
@@ -220,9 +252,7 @@ class ReadableOffsets:
                 raise CheckpointMismatch(
                     f"the checkpoint has read partition {partition} of the channel "
                     f"{self._channel!r} up to {end}, but it is committed only up "
-                    f"to {marks[partition].end}: the gateway's database was restored from an "
-                    "earlier state. Also restore the checkpoint of that time, or give the query a "
-                    "new checkpointLocation"
+                    f"to {marks[partition].end}: {_RESTORED}"
                 )
         return marks
 

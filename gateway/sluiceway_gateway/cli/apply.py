@@ -39,6 +39,7 @@ from sluiceway_gateway.cli.entry import (
     confirm,
     gateway_at,
     gateway_option,
+    message_of,
     printable,
     waiting_for,
     yes_option,
@@ -248,7 +249,7 @@ def _refused(name: str, error: GatewayError, document: Document | None = None) -
     if aborts or error.status is None or error.status >= 500:
         raise error
     # The error itself explains headers of HTTP.
-    what = _CHANGING if error.code == _PRECONDITION_FAILED else str(error)
+    what = _CHANGING if error.code == _PRECONDITION_FAILED else message_of(error)
     lines = [f"{error.code}: {what}"]
     if document is not None and not error.errors:
         lines.append(f"at {document.place()}")
@@ -341,7 +342,7 @@ _UNKNOWN = "it may or may not be done"
 def _reason(error: SluicewayError) -> str:
     if isinstance(error, GatewayError) and error.code == _PRECONDITION_FAILED:
         return "changed by somebody else since the plan, and not changed again"
-    text = printable(str(error).rstrip("."))
+    text = printable(message_of(error).rstrip("."))
     if isinstance(error, GatewayUnavailable):
         return f"{_UNKNOWN}: {text}"
     return f"refused: {text}"

@@ -115,8 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DatabaseUnavailable as error:
         return _fail(_database_failure(error), FAILED)
     except (SluicewayError, SluicewayGatewayError, EmbeddedError) as error:
-        # The client's messages use the names of its parameters.
-        return _fail(_FLAG.sub(_flag, str(error)), FAILED)
+        return _fail(message_of(error), FAILED)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     return outcome if isinstance(outcome, int) else 0
@@ -125,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _database_failure(error: DatabaseUnavailable) -> str:
     """Return the message with the cause, which responses to requests leave out."""
     # Imported on use: most commands need no database.
-    from sluiceway_gateway.db.failures import cause_of
+    from sluiceway_gateway.db.engine import cause_of
 
     cause = cause_of(error)
     if cause is None:
@@ -133,8 +132,9 @@ def _database_failure(error: DatabaseUnavailable) -> str:
     return f"{str(error).rstrip('.')}. Check SLUICEWAY_DATABASE_URL. Cause: {cause}"
 
 
-def _flag(option: re.Match[str]) -> str:
-    return f"--{option[1].replace('_', '-')}"
+def message_of(error: Exception) -> str:
+    """Return an error's message with the names of options in place of parameters' names."""
+    return _FLAG.sub(lambda found: f"--{found[1].replace('_', '-')}", str(error))
 
 
 def _fail(message: str, status: int) -> int:

@@ -356,6 +356,7 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
         settings = settings.model_copy(
             update={
                 "kafka_bootstrap_servers": kafka.bootstrap_servers,
+                "kafka_cluster_id": kafka.cluster_id,
                 "kafka_advertised_servers": None,
                 "kafka_properties": Secret({}),
                 "kafka_client_properties": Secret({}),

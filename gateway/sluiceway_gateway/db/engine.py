@@ -1,5 +1,6 @@
-"""The database engine: read and write transactions, SQLite's single writer."""
+"""The database engine: read and write transactions, SQLite's single writer, failures."""
 
+import math
 import sqlite3
 import threading
 import time
@@ -8,13 +9,22 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+import psycopg
 from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from sluiceway_gateway.db.failures import UNCONFIRMED, is_locked, translated
 from sluiceway_gateway.db.postgresql import (
     CircuitBreaker,
     Connector,
@@ -27,6 +37,9 @@ from sluiceway_gateway.tracing import child_span, statement
 
 #: Interval at which a wait for a pooled connection checks the breaker.
 _CHECK_S = 0.2
+#: Time for which writes count as impossible after one that did not fit on the disk. Loops of the
+#: leading replica write more often.
+_FULL_S = 10.0
 
 
 class ReadTransaction:
@@ -167,6 +180,8 @@ class Database:
         self._url = _parsed(url)
         self._wait_s = wait_ms / 1000
         self._writers = threading.Lock()
+        self._full_s = -math.inf
+        """When a write last did not fit on the disk."""
         arguments: dict[str, Any]
         if self.dialect == "sqlite":
             arguments = {
@@ -256,14 +271,18 @@ class Database:
         Raises DatabaseUnavailable. After a failed commit the change may still have been made, so
         repeat it with the same idempotency key.
         """
-        with child_span("write transaction", {}, client=False), translated():
+        with (
+            child_span("write transaction", {}, client=False),
+            self._noting_full_disk(),
+            translated(),
+        ):
             if self._writer is not None:
                 with self._locked(self._writer) as connection:
                     yield WriteTransaction(connection)
                 return
             with self._connected(self._engine) as connection, connection.begin() as begun:
                 yield WriteTransaction(connection)
-                with translated(UNCONFIRMED):
+                with translated(_UNCONFIRMED):
                     begun.commit()
 
     @contextmanager
@@ -277,9 +296,23 @@ class Database:
             raise _RolledBack
 
     def check(self) -> None:
-        """Raise DatabaseUnavailable unless writes are possible."""
+        """Raise DatabaseUnavailable unless writes are possible.
+
+        A full disk is known from the last writes: a transaction without a change fits on it.
+        """
+        if time.monotonic() - self._full_s < _FULL_S:
+            raise DatabaseUnavailable("The database's disk is full; free some of its space.")
         with self.write():
             pass
+
+    @contextmanager
+    def _noting_full_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except DatabaseUnavailable as error:
+            if _is_disk_full(error.__cause__):
+                self._full_s = time.monotonic()
+            raise
 
     def _connected(self, engine: Engine) -> Connection:
         """Return a live connection."""
@@ -391,3 +424,87 @@ def _begin(connection: Connection) -> None:
         # Migrations use connections of their own instead of the writer.
         writes = connection.get_execution_options().get("sluiceway_writes", False)
         driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+# Errors of these types are bugs, not states of the database.
+_BUGS = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
+# The same for statements that bypass SQLAlchemy.
+_DRIVER_ERRORS = (sqlite3.Error, psycopg.Error)
+_DRIVER_BUGS = tuple(
+    kind
+    for driver in (sqlite3, psycopg)
+    for kind in (
+        driver.DataError,
+        driver.IntegrityError,
+        driver.NotSupportedError,
+        driver.ProgrammingError,
+    )
+)
+# States of the database, although drivers report them as errors of the program: a missing table, a
+# missing schema, a missing privilege.
+_NOT_PREPARED = frozenset({"42P01", "3F000", "42501"})
+_LOCK_TIMEOUT = "55P03"
+_DISK_FULL = "53100"
+_BUSY = "SQLITE_BUSY"
+_DETAIL = (
+    "The database does not answer, is locked, full or not migrated, or refuses access; try again "
+    "in a moment."
+)
+# After a failed commit.
+_UNCONFIRMED = (
+    "The database did not confirm the change, which may or may not have been made; send the same "
+    "request again, with the same Idempotency-Key if it had one."
+)
+
+
+@contextmanager
+def translated(detail: str = _DETAIL) -> Iterator[None]:
+    """Raise DatabaseUnavailable instead of errors that are states of the database."""
+    try:
+        yield
+    except PoolTimeout as error:
+        raise DatabaseUnavailable(
+            "All connections to the database are in use; try again in a moment."
+        ) from error
+    except (DBAPIError, *_DRIVER_ERRORS) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        not_prepared = getattr(cause, "sqlstate", None) in _NOT_PREPARED
+        if isinstance(error, (*_BUGS, *_DRIVER_BUGS)) and not not_prepared and not lost:
+            raise
+        raise DatabaseUnavailable(detail) from error
+
+
+def _is_disk_full(raised: BaseException | None) -> bool:
+    cause = raised.orig if isinstance(raised, DBAPIError) else raised
+    sqlite = getattr(cause, "sqlite_errorname", None)
+    return sqlite == "SQLITE_FULL" or getattr(cause, "sqlstate", None) == _DISK_FULL
+
+
+def is_locked(error: OperationalError | sqlite3.OperationalError) -> bool:
+    """Return whether the wait for a lock timed out."""
+    # SQLite's transactions bypass SQLAlchemy.
+    cause = error.orig if isinstance(error, OperationalError) else error
+    sqlite = getattr(cause, "sqlite_errorname", "")
+    return getattr(cause, "sqlstate", None) == _LOCK_TIMEOUT or sqlite.startswith(_BUSY)
+
+
+def cause_of(error: BaseException) -> str | None:
+    """Return what the database or its driver says, on one line, for the log; None without that.
+
+    Responses leave it out: it has addresses and names.
+    """
+    raised = error.__cause__ if isinstance(error, DatabaseUnavailable) else None
+    if isinstance(raised, DBAPIError):
+        raised = raised.orig
+    if raised is None:
+        return None
+    # Without the statement that PostgreSQL quotes.
+    primary = raised.diag.message_primary if isinstance(raised, psycopg.Error) else None
+    return " ".join((primary or str(raised)).split())
+
+
+def reason_of(error: BaseException) -> dict[str, str]:
+    """Return the log's fields for an error: `reason`, and for the database `cause`."""
+    cause = cause_of(error)
+    return {"reason": str(error)} | ({} if cause is None else {"cause": cause})

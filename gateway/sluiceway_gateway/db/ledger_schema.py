@@ -60,6 +60,8 @@ ledger_partitions = Table(
     Column("stable", BigInteger, nullable=False),
     # First committed offset that Kafka has lost, until the repair; it only falls.
     Column("lost_from", BigInteger),
+    # Number of the ledger when retention last removed runs; NULL if it has not.
+    Column("removed_after", BigInteger),
     CheckConstraint("partition >= 0", name="partition"),
     CheckConstraint("stable >= 0 AND stable <= visible_end", name="stable"),
     CheckConstraint(

@@ -356,6 +356,16 @@ leases = Table(
     CheckConstraint("epoch >= 1", name="epoch"),
 )
 
+kafka_cluster = Table(
+    "kafka_cluster",
+    metadata,
+    # 1, as there is one row.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("cluster_id", Word, nullable=False),
+    Column("recorded_at", UtcTime, nullable=False),
+    CheckConstraint("number = 1", name="number"),
+)
+
 tokens = Table(
     "tokens",
     metadata,
@@ -412,6 +422,7 @@ __all__ = [
     "endpoint_groups",
     "endpoint_tasks",
     "endpoints",
+    "kafka_cluster",
     "kept_schemas",
     "lag_history",
     "leases",

@@ -98,6 +98,7 @@ def demo_environment(directory: Path, on_progress: OnProgress) -> Iterator[DemoE
             database_url=f"sqlite:///{data / 'gateway.db'}",  # type: ignore[arg-type]
             kafka_bootstrap_servers=kafka.bootstrap_servers,
             kafka_advertised_servers=None,
+            kafka_cluster_id=None,
             token_key=None,
             log_level="error",
             log_format="console",

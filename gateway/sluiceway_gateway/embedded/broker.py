@@ -274,9 +274,11 @@ class KafkaServer:
             metadata = admin.list_topics(timeout=2)
         except KafkaException:
             return False
-        return bool(metadata.brokers) and metadata.cluster_id == self._cluster_id()
+        return bool(metadata.brokers) and metadata.cluster_id == self.cluster_id
 
-    def _cluster_id(self) -> str:
+    @property
+    def cluster_id(self) -> str:
+        """The id of this broker's cluster."""
         lines = (self._data_dir / "log" / "meta.properties").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)["cluster.id"]
 

@@ -16,7 +16,7 @@ from sluiceway_gateway.endpoints.heartbeats import (
     TaskReply,
     TaskReport,
 )
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Attempt, State, TaskState, reached_of
+from sluiceway_gateway.endpoints.model import Attempt, State, TaskState, reached_of
 from sluiceway_gateway.endpoints.session_store import EndpointContext
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
@@ -30,7 +30,7 @@ from sluiceway_gateway.endpoints.wire import (
     counterpart_json,
 )
 from sluiceway_gateway.http.auth import access
-from sluiceway_gateway.http.json import json_response, time_json
+from sluiceway_gateway.http.json import body_of, json_response
 from sluiceway_gateway.http.params import INT64_MAX, each_once
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
@@ -128,6 +128,14 @@ class HeartbeatPost(RequestModel):
             "batches are renewed",
         ),
     ] = Field(default_factory=list)
+    ended: Annotated[
+        list[BatchText],
+        Field(
+            max_length=MAX_ENDPOINTS,
+            description="Instances of batches, the ended jobs of this process: their open batches "
+            "are aborted",
+        ),
+    ] = Field(default_factory=list)
 
 
 class EndpointReplyBody(BaseModel):
@@ -199,8 +207,10 @@ def beat(
         keeps=body.keeps,
         client=user_agent[:CLIENT_LENGTH],
     )
+    # In separate transactions, because they lock ledgers.
+    if body.ended:
+        gateway.ledgers.abort_ended(body.ended, principal)
     if body.renews:
-        # In separate transactions, because they lock ledgers.
         gateway.ledgers.renew_running(body.renews, principal)
     response = _result_json(result)
     if body.tasks:
@@ -251,15 +261,12 @@ def _result_json(result: HeartbeatResult) -> dict[str, Any]:
 
 def _kept_json(kept: EndpointContext) -> dict[str, Any]:
     endpoint = kept.endpoint
-    group = endpoint.place.group
-    return {
-        "id": endpoint.id,
-        "channel": {"name": kept.channel, "uid": endpoint.channel_uid},
-        "role": endpoint.place.role,
-        "group": None if group == ANONYMOUS else group,
-        "epoch": endpoint.epoch,
-        "state": endpoint.state,
-        "health": endpoint.health,
-        "heartbeat_timeout_ms": kept.timeout_ms,
-        "reported_at": kept.reported_at and time_json(kept.reported_at),
-    }
+    return body_of(
+        KeptEndpoint,
+        endpoint,
+        channel={"name": kept.channel, "uid": endpoint.channel_uid},
+        role=endpoint.place.role,
+        group=endpoint.place.group or None,
+        heartbeat_timeout_ms=kept.timeout_ms,
+        reported_at=kept.reported_at,
+    )

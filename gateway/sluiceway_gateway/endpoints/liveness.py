@@ -21,7 +21,6 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.change_store import add_events, save_changes
 from sluiceway_gateway.endpoints.model import Endpoint, Health, event, next_health, worse_after_ms
 from sluiceway_gateway.endpoints.session_store import (
     EndpointBeat,
@@ -29,9 +28,9 @@ from sluiceway_gateway.endpoints.session_store import (
     SessionBeat,
     StaleShare,
 )
+from sluiceway_gateway.endpoints.store import add_events, save_changes
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +79,7 @@ class RebalanceTimeout:
                 for each in endpoints_store.hold(tx, overdue).values()
                 if each.lives and each.share and each.generation == overdue[each.id].generation
             ]
-            groups_store.release_shares(tx, [each.id for each in slow])
+            endpoints_store.release_shares(tx, [each.id for each in slow])
             cause = "its partitions were reassigned, because it did not release them in time"
             add_events(tx, [event(each, by="gateway", at=now, cause=cause) for each in slow])
             endpoints_store.revise(tx, {each.channel_uid for each in slow})
@@ -348,7 +347,7 @@ class LostEnds:
         try:
             bounds = self._topics.watermarks_of({each.topic: each.partitions for each in writers})
         except KafkaUnavailable as error:
-            _log.warning("kafka is unavailable", reason=str(error), lost_writers=len(writers))
+            log_unavailable(_log, error, lost_writers=len(writers))
             return 0
         noted: list[LostWriter] = []
         with self._database.write() as tx:

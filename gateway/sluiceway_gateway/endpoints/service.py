@@ -16,9 +16,7 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.attach_batch import AttachBatch, Attached, Outcome
-from sluiceway_gateway.endpoints.attach_request import AttachRequest
-from sluiceway_gateway.endpoints.change_store import add_events, events_of_endpoint, save_changes
+from sluiceway_gateway.endpoints.attach import AttachBatch, Attached, AttachRequest, Outcome
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
@@ -35,15 +33,17 @@ from sluiceway_gateway.endpoints.model import (
     returned,
     superseded,
 )
+from sluiceway_gateway.endpoints.store import add_events, events_of_endpoint, save_changes
 from sluiceway_gateway.errors import (
     ConcurrentChange,
     EndpointNotFound,
     InvalidRequest,
     MembersOpen,
     SluicewayGatewayError,
+    listed,
 )
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.assignment import endpoint_partitions
+from sluiceway_gateway.groups.model import endpoint_partitions
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.request_batcher import Batcher
 
@@ -329,12 +329,11 @@ def _require_last(tx: WriteTransaction, endpoint: Endpoint) -> None:
     if place.group == ANONYMOUS or endpoint.is_dynamic or place.index != 0:
         return
     members = endpoints_store.members(tx, endpoint.channel_uid, place.role, place.group)
-    others = [str(each.place.index) for each in members if each.lives and each.id != endpoint.id]
+    others = [each.place.index for each in members if each.lives and each.id != endpoint.id]
     if others:
         raise MembersOpen(
             f"Member 0 of the group {place.group!r} closes last, and these members are open: "
-            f"{', '.join(others[:20])}{', …' if len(others) > 20 else ''}. Send the request again "
-            "after they have closed or are lost."
+            f"{listed(others)}. Send the request again after they have closed or are lost."
         )
 
 

@@ -1,20 +1,24 @@
-"""Storage of endpoints. Lock order: sessions, channels, endpoints, each sorted by id."""
+"""Storage of endpoints: rows, shares of partitions, and changes with their history.
 
-from collections.abc import Collection, Mapping, Sequence
+Lock order: sessions, channels, endpoints, each sorted by id.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, and_, bindparam, case, func, or_, select, tuple_, update
+from sqlalchemy import CursorResult, Row, and_, bindparam, case, or_, select, tuple_, update
 
 from sluiceway_gateway.channels.model import Heartbeat
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, endpoints, sessions
-from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
+from sluiceway_gateway.db.schema import channels, endpoint_events, endpoints
+from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks, columns_of
 from sluiceway_gateway.db.types import Document, OptionalDocument
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     OPEN,
     Endpoint,
+    Event,
     Health,
     Mode,
     Place,
@@ -23,10 +27,13 @@ from sluiceway_gateway.endpoints.model import (
     Share,
     SparkJob,
     State,
+    event,
     merged_ends,
     offsets_of,
 )
 from sluiceway_gateway.errors import ConcurrentChange
+from sluiceway_gateway.groups import store as groups_store
+from sluiceway_gateway.groups.model import Member
 
 # For statuses of thousands of rows: a dict is ten times as fast as a call of the enum.
 _ROLES = {str(each): each for each in Role}
@@ -393,35 +400,161 @@ def _before(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-_BEATS_OF_SESSIONS = PreparedSelect(
-    select(sessions.c.id, sessions.c.beat_at).where(
-        sessions.c.id.in_(bindparam("ids", expanding=True)), sessions.c.beat_at.is_not(None)
-    ),
-    keys="ids",
+_ASSIGNMENT_KEY = (endpoints.c.channel_uid, endpoints.c.group_name)
+# Built once: it runs with every commit of a dynamic group.
+_MEMBERS = (
+    select(
+        endpoints.c.id,
+        *_ASSIGNMENT_KEY,
+        endpoints.c.member_index,
+        endpoints.c.generation,
+        endpoints.c.share_index,
+        endpoints.c.share_size,
+    )
+    .where(
+        endpoints.c.role == str(Role.READER),
+        tuple_(*_ASSIGNMENT_KEY).in_(bindparam("keys", expanding=True)),
+        LIVES,
+    )
+    .order_by(endpoints.c.member_index)
 )
-_LATEST_BEATS = (
-    select(endpoints.c.channel_uid, func.max(sessions.c.beat_at).label("beat_at"))
-    .join(sessions, sessions.c.id == endpoints.c.session_id)
-    .where(_HERE, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
-    .group_by(endpoints.c.channel_uid)
+
+
+def live_members(
+    tx: ReadTransaction, keys: Collection[groups_store.GroupKey]
+) -> dict[groups_store.GroupKey, list[Member]]:
+    """Return the live members of each of these groups, by index."""
+    found: dict[groups_store.GroupKey, list[Member]] = {key: [] for key in keys}
+    for row in tx.in_parts(_MEMBERS, keys=list(found)):
+        member = Member(
+            endpoint=row.id, index=row.member_index, generation=row.generation, share=share_of(row)
+        )
+        found[row.channel_uid, row.group_name].append(member)
+    return found
+
+
+def release_shares(tx: WriteTransaction, ids: Collection[str]) -> None:
+    """Clear the shares of these endpoints."""
+    for part in chunks(sorted(ids)):
+        statement = update(endpoints).where(endpoints.c.id.in_(part))
+        tx.execute(statement.values(share_index=None, share_size=None))
+
+
+#: Fields that counterparts and lists of endpoints show.
+_VISIBLE = ("state", "health", "payload", "lost_at", "superseded")
+#: Fields whose changes are lines of the history.
+_RECORDED = ("state", "health", "superseded")
+
+EndpointChange = tuple[Endpoint, Endpoint]
+"""An endpoint before and after."""
+
+
+def is_visible(before: Endpoint, after: Endpoint) -> bool:
+    """Whether the difference is visible to others."""
+    return _differ(before, after, _VISIBLE)
+
+
+def save_changes(
+    tx: WriteTransaction,
+    changes: Sequence[EndpointChange],
+    *,
+    by: str,
+    now: datetime,
+    cause: str | None = None,
+    health_cause: str | None = None,
+) -> bool:
+    """Save endpoints, their groups, history and revisions; return whether a change is visible.
+
+    Channels and endpoints are locked. The cause in the history is `health_cause` for changes of
+    health, and `cause` for all others.
+    """
+    save(tx, changes)
+    rebalance(tx, changes, now=now)
+    events = []
+    for before, after in changes:
+        if _differ(before, after, _RECORDED):
+            recovers = health_cause is not None and before.health is not after.health
+            why = health_cause if recovers else cause
+            events.append(event(after, by=by, at=now, cause=why))
+    add_events(tx, events)
+    visible = {after.channel_uid for before, after in changes if is_visible(before, after)}
+    revise(tx, visible)
+    return bool(visible)
+
+
+def rebalance(
+    tx: WriteTransaction, changes: Iterable[tuple[Endpoint | None, Endpoint]], *, now: datetime
+) -> None:
+    """Start a new generation of each dynamic group whose live members changed.
+
+    The changes are saved already; a new endpoint has None before it. Endpoints that are no
+    longer alive lose their shares.
+    """
+    gone: list[str] = []
+    touched: set[groups_store.GroupKey] = set()
+    for before, after in changes:
+        was_alive = before is not None and before.lives
+        if not after.is_dynamic or was_alive == after.lives:
+            continue
+        touched.add((after.channel_uid, after.place.group))
+        if was_alive:
+            gone.append(after.id)
+    release_shares(tx, gone)
+    members = live_members(tx, sorted(touched))
+    groups = groups_store.find_all(tx, [(uid, Role.READER, name) for uid, name in members])
+    groups_store.save(
+        tx,
+        *(
+            each.rebalanced(live=len(members[each.channel_uid, each.name]), now=now)
+            for each in groups.values()
+        ),
+    )
+
+
+def _differ(before: Endpoint, after: Endpoint, fields: Iterable[str]) -> bool:
+    return any(getattr(before, each) != getattr(after, each) for each in fields)
+
+
+_LAST_EVENTS = (
+    select(endpoint_events).order_by(endpoint_events.c.seq.desc()).limit(bindparam("at_most"))
 )
-_BEATS_OF_CHANNEL = (
-    select(endpoints.c.id, sessions.c.beat_at)
-    .join(sessions, sessions.c.id == endpoints.c.session_id)
-    .where(endpoints.c.channel_uid == bindparam("uid"), _HERE, sessions.c.beat_at.is_not(None))
+_EVENTS_OF_ENDPOINT = _LAST_EVENTS.where(endpoint_events.c.endpoint_id == bindparam("endpoint_id"))
+_EVENTS_OF_GROUP = _LAST_EVENTS.where(
+    endpoint_events.c.channel_uid == bindparam("channel_uid"),
+    endpoint_events.c.group_name == bindparam("group_name"),
+    endpoint_events.c.endpoint_id.is_(None),
 )
 
 
-def beats_of_sessions(tx: ReadTransaction, ids: Collection[str]) -> dict[str, datetime]:
-    """Return the last heartbeat of each of these sessions that has sent one."""
-    return {row.id: row.beat_at for row in tx.look_up(_BEATS_OF_SESSIONS, sorted(ids))}
+def add_events(tx: WriteTransaction, events: Sequence[Event]) -> None:
+    """Append events to the history."""
+    rows = [
+        vars(each)
+        | {"state": each.state and str(each.state), "health": each.health and str(each.health)}
+        for each in events
+    ]
+    if rows:
+        tx.execute(endpoint_events.insert(), rows)
 
 
-def beats_of_channel(tx: ReadTransaction, channel_uid: str) -> dict[str, datetime]:
-    """Return the last heartbeat of each endpoint that has a place and has sent one, by its id."""
-    return {row.id: row.beat_at for row in tx.execute(_BEATS_OF_CHANNEL, {"uid": channel_uid})}
+def events_of_endpoint(tx: ReadTransaction, endpoint_id: str, *, limit: int) -> list[Event]:
+    """Return the last events of an endpoint, the oldest first."""
+    return _events(tx.execute(_EVENTS_OF_ENDPOINT, {"endpoint_id": endpoint_id, "at_most": limit}))
 
 
-def latest_beats(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, datetime | None]:
-    """Return the last heartbeat of any endpoint that has a place, by channel."""
-    return {row.channel_uid: row.beat_at for row in tx.in_parts(_LATEST_BEATS, uids=channel_uids)}
+def events_of_group(
+    tx: ReadTransaction, channel_uid: str, group: str, *, limit: int
+) -> list[Event]:
+    """Return the last events of the group itself, not of its endpoints, oldest first."""
+    key = {"channel_uid": channel_uid, "group_name": group}
+    return _events(tx.execute(_EVENTS_OF_GROUP, key | {"at_most": limit}))
+
+
+def _events(latest_first: CursorResult[Any]) -> list[Event]:
+    return [
+        Event(
+            **columns_of(row, Event)
+            | {"state": row.state and State(row.state), "health": row.health and Health(row.health)}
+        )
+        for row in reversed(latest_first.all())
+    ]

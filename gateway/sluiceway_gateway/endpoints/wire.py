@@ -14,7 +14,7 @@ from sluiceway_gateway.channels.model import (
     Heartbeat,
 )
 from sluiceway_gateway.channels.wire import Connection, RequestModel, Uid
-from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Endpoint
+from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Endpoint
 from sluiceway_gateway.groups.model import GROUP_LENGTH, check_group, check_static_id
 from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.params import INT64_MAX
@@ -275,7 +275,7 @@ def counterpart_json(endpoint: Endpoint) -> dict[str, Any]:
     return {
         "id": endpoint.id,
         "role": place.role,
-        "group": None if place.group == ANONYMOUS else place.group,
+        "group": place.group or None,
         "index": place.index,
         "size": endpoint.size,
         "state": endpoint.state,

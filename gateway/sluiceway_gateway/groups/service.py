@@ -12,12 +12,13 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.change_store import save_changes
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role, State, superseded
 from sluiceway_gateway.endpoints.service import hold_endpoint, require_endpoint
+from sluiceway_gateway.endpoints.store import save_changes
 from sluiceway_gateway.errors import GroupLargerThanPinned, GroupNotFound, GroupSize, NoGroup
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.assignment import (
+from sluiceway_gateway.groups.model import (
+    Group,
     Member,
     held_partitions,
     require_live,
@@ -26,7 +27,6 @@ from sluiceway_gateway.groups.assignment import (
     target_share,
     with_share,
 )
-from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_generation, require_topic
 
@@ -183,7 +183,7 @@ def _group(tx: ReadTransaction, endpoint: Endpoint) -> Group:
 
 def _live_members(tx: ReadTransaction, endpoint: Endpoint) -> list[Member]:
     key = endpoint.channel_uid, endpoint.place.group
-    return groups_store.live_members(tx, [key])[key]
+    return endpoints_store.live_members(tx, [key])[key]
 
 
 def _require_member(endpoint: Endpoint, request: SyncRequest) -> None:

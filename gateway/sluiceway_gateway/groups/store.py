@@ -1,16 +1,14 @@
-"""Storage of groups and partition assignments."""
+"""Storage of groups."""
 
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, select, tuple_
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import endpoint_groups, endpoints
-from sluiceway_gateway.db.statements import PreparedSelect, chunks, columns_of, upsert
+from sluiceway_gateway.db.statements import PreparedSelect, columns_of, upsert
 from sluiceway_gateway.endpoints.model import Mode, Role
-from sluiceway_gateway.endpoints.store import LIVES, share_of
-from sluiceway_gateway.groups.assignment import Member
 from sluiceway_gateway.groups.model import Group
 
 RoleGroup = tuple[str, Role, str]
@@ -73,41 +71,3 @@ def of_its_group() -> ColumnElement[bool]:
 def group_of(row: Row[Any]) -> Group:
     """Return the group of a row with all columns of `endpoint_groups`."""
     return Group(**columns_of(row, Group) | {"role": Role(row.role), "mode": Mode(row.mode)})
-
-
-_ASSIGNMENT_KEY = (endpoints.c.channel_uid, endpoints.c.group_name)
-# Built once: it runs with every commit of a dynamic group.
-_MEMBERS = (
-    select(
-        endpoints.c.id,
-        *_ASSIGNMENT_KEY,
-        endpoints.c.member_index,
-        endpoints.c.generation,
-        endpoints.c.share_index,
-        endpoints.c.share_size,
-    )
-    .where(
-        endpoints.c.role == str(Role.READER),
-        tuple_(*_ASSIGNMENT_KEY).in_(bindparam("keys", expanding=True)),
-        LIVES,
-    )
-    .order_by(endpoints.c.member_index)
-)
-
-
-def live_members(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, list[Member]]:
-    """Return the live members of each of these groups, by index."""
-    found: dict[GroupKey, list[Member]] = {key: [] for key in keys}
-    for row in tx.in_parts(_MEMBERS, keys=list(found)):
-        member = Member(
-            endpoint=row.id, index=row.member_index, generation=row.generation, share=share_of(row)
-        )
-        found[row.channel_uid, row.group_name].append(member)
-    return found
-
-
-def release_shares(tx: WriteTransaction, ids: Collection[str]) -> None:
-    """Clear the shares of these endpoints."""
-    for part in chunks(sorted(ids)):
-        statement = update(endpoints).where(endpoints.c.id.in_(part))
-        tx.execute(statement.values(share_index=None, share_size=None))

@@ -7,7 +7,6 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.endpoints.model import ANONYMOUS
 from sluiceway_gateway.endpoints.wire import EndpointChannel, GroupName
 from sluiceway_gateway.history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
 from sluiceway_gateway.http.auth import Viewer
@@ -107,8 +106,5 @@ def _history_json(channel: Channel, history: LagHistory, *, only: str | None) ->
         "step_s": history.step_s,
         "times": [time_json(datetime.fromtimestamp(each.at_s, UTC)) for each in history.points],
         "write_rate": [each.write_rate for each in history.points],
-        "groups": [
-            {"group": None if each == ANONYMOUS else each, **vars(history.series(each))}
-            for each in names
-        ],
+        "groups": [{"group": each or None, **vars(history.series(each))} for each in names],
     }

@@ -108,7 +108,10 @@ def _database_failure(database: Database) -> str | None:
 def _kafka_failure(kafka: KafkaAdmin) -> str | None:
     """Return the reason why Kafka is unusable, without its address, or None."""
     try:
-        kafka.describe_cluster(_TIMEOUT_S)
+        # Compared with the id that was read last, as the database may hang.
+        kafka.require_cluster(_TIMEOUT_S, reread=False)
+    except DatabaseUnavailable:
+        return None
     except KafkaUnavailable as error:
         return str(unavailable_reason(error.access_failure))
     return None

@@ -89,8 +89,9 @@ def _utc(moment: datetime) -> datetime:
         return _FIRST if moment.year == _FIRST.year else _LAST
 
 
-Time = Annotated[datetime, BeforeValidator(_time), AfterValidator(_utc)]
-"""A parameter that is a time with its zone, in UTC."""
+# In bodies, strict models would only take datetime objects.
+Time = Annotated[datetime, Field(strict=False), BeforeValidator(_time), AfterValidator(_utc)]
+"""A parameter, or a field of a body, that is a time with its zone, in UTC."""
 
 IdempotencyKey = Annotated[
     str | None,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import structlog
 from confluent_kafka import (
     OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
@@ -12,6 +13,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import (
+    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -25,8 +27,8 @@ from confluent_kafka.admin import (
 
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.client import Client, accepted, outcomes, rejected, rejection
+from sluiceway_gateway.kafka.cluster_identity import ClusterIdentity
 from sluiceway_gateway.kafka.model import (
-    Broker,
     Cause,
     Cluster,
     NewMessage,
@@ -78,6 +80,9 @@ GroupOffsets = Mapping[tuple[str, int], int]
 
 _LATEST_MS = 253_402_300_799_000
 """The last second of the year 9999 in Unix time."""
+#: Timeout of a repeated check of the cluster. One broker that hangs must not hold up requests to
+#: others.
+_CHECK_S = 1.0
 _NOT_THERE = (Cause.TOPIC_ABSENT, Cause.INVALID_NAME)
 
 
@@ -86,7 +91,8 @@ class KafkaAdmin:
 
     Calls raise KafkaUnavailable if Kafka does not answer within `timeout_s`. A refusal for one
     topic is returned as that topic's `Rejection`. `properties` are librdkafka's; the constructor
-    raises InvalidSettings for properties that are not allowed or not valid.
+    raises InvalidSettings for properties that are not allowed or not valid. With `identity`, all
+    calls about topics and groups also raise KafkaUnavailable for another cluster than it expects.
     """
 
     def __init__(
@@ -95,38 +101,39 @@ class KafkaAdmin:
         properties: Mapping[str, str] | None = None,
         *,
         timeout_s: float = 10.0,
+        identity: ClusterIdentity | None = None,
     ) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._timeout_s = timeout_s
+        self._identity = identity
         self._client = Client(bootstrap_servers, properties or {})
-        self._admin = self._client.admin
 
     def close(self) -> None:
         """Serve pending callbacks. The connections close with the last reference."""
-        self._admin.poll(0)
+        self._client.admin.poll(0)
 
     def answered(self, within_s: float) -> bool | None:
         """Return whether Kafka answered the last request; None if none ended within that time.
 
-        Sends nothing.
+        False for another cluster than expected. Sends nothing.
         """
+        if self._identity is not None and self._identity.refuses:
+            return False
         return self._client.answered(within_s)
 
     def describe_cluster(self, timeout_s: float | None = None) -> Cluster:
         """Return the cluster and its live brokers, ordered by id."""
-        timeout_s = timeout_s or self._timeout_s
-        future = self._admin.describe_cluster(request_timeout=timeout_s)
-        described = self._client.results("DescribeCluster", {None: future}, timeout_s)[None]
-        if isinstance(described, Rejection):
-            raise self._client.unavailable(described.message)
-        return Cluster(
-            cluster_id=described.cluster_id,
-            controller_id=described.controller.id if described.controller else None,
-            brokers=tuple(
-                Broker(id=node.id, host=node.host, port=node.port, rack=node.rack)
-                for node in sorted(described.nodes, key=lambda node: node.id)
-            ),
-        )
+        return self._client.describe_cluster(timeout_s or self._timeout_s)
+
+    def require_cluster(self, timeout_s: float | None = None, *, reread: bool = True) -> None:
+        """Raise KafkaUnavailable if Kafka does not answer, or is another cluster than expected.
+
+        Without `reread`, compares with the id that was last read from the database. Raises
+        DatabaseUnavailable.
+        """
+        cluster = self.describe_cluster(timeout_s)
+        if self._identity is not None:
+            self._identity.compare(cluster.cluster_id, reread=reread)
 
     def describe_topic(self, name: str) -> TopicMetadata | None:
         """Return the topic's id and partitions; None if there is no topic of this name."""
@@ -259,6 +266,19 @@ class KafkaAdmin:
     def client(self) -> Client:
         """The client, for other requests with its properties."""
         return self._client
+
+    @property
+    def _admin(self) -> AdminClient:
+        """The client for all requests about topics and groups, after a check of the cluster."""
+        if self._identity is not None:
+            self._identity.require(self._cluster_id)
+        return self._client.admin
+
+    def _cluster_id(self, must_answer: bool) -> str | None:
+        if must_answer:
+            return self.describe_cluster().cluster_id
+        timeout_s = min(self._timeout_s, _CHECK_S)
+        return self._client.describe_cluster(timeout_s, diagnosed=False).cluster_id
 
     @property
     def _bounds(self) -> dict[str, float]:
@@ -425,3 +445,10 @@ def require_watermarks(
         text = f"{unknown} Kafka did not return the end offset of partition {missing[0]}."
         raise KafkaUnavailable(text.lstrip())
     return {partition: each for partition, each in found.items() if each is not None}
+
+
+def log_unavailable(
+    log: structlog.stdlib.BoundLogger, error: KafkaUnavailable, **fields: object
+) -> None:
+    """Log that Kafka did not answer a background loop, which continues without it."""
+    log.warning("kafka is unavailable", reason=str(error), **fields)

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.errors import AccessFailure, AccessProblem, InvalidSettings, KafkaUnavailable
-from sluiceway_gateway.kafka.model import Cause, NewMessage, Rejection
+from sluiceway_gateway.kafka.model import Broker, Cause, Cluster, NewMessage, Rejection
 from sluiceway_gateway.tracing import child_span
 
 #: librdkafka properties that the gateway accepts. Some of librdkafka's properties load libraries or
@@ -142,6 +142,27 @@ class Client:
             "error_cb": self._on_error,
         }
         self.admin = _admin_client(configuration, "SLUICEWAY_KAFKA_PROPERTIES")
+
+    def describe_cluster(self, timeout_s: float, *, diagnosed: bool = True) -> Cluster:
+        """Return the cluster and its live brokers, ordered by id.
+
+        Raises KafkaUnavailable, with the cause as `unavailable` finds it if `diagnosed`.
+        """
+        future = self.admin.describe_cluster(request_timeout=timeout_s)
+        described = self.settled("DescribeCluster", {None: future}, timeout_s)[None]
+        if isinstance(described, Rejection):
+            if diagnosed:
+                raise self.unavailable(described.message)
+            raise KafkaUnavailable(described.message)
+        self.require_response({None: described})
+        return Cluster(
+            cluster_id=described.cluster_id,
+            controller_id=described.controller.id if described.controller else None,
+            brokers=tuple(
+                Broker(id=node.id, host=node.host, port=node.port, rack=node.rack)
+                for node in sorted(described.nodes, key=lambda node: node.id)
+            ),
+        )
 
     def consumer(self, properties: Mapping[str, Any]) -> Consumer:
         """Return a new consumer with these properties."""

@@ -83,14 +83,13 @@ _RENEW = (
     .where(_OF_CHANNEL, batches.c.id == bindparam("batch"), _IS_OPEN)
     .values(lease_until=bindparam("until", type_=batches.c.lease_until.type))
 )
-_DUE = (
+_OF_INSTANCES = (
     select(channels.c.name, batches.c.channel_uid, batches.c.id, batches.c.instance)
     .join(channels, channels.c.uid == batches.c.channel_uid)
-    .where(
-        _IS_OPEN,
-        batches.c.instance.in_(bindparam("instances", expanding=True)),
-        batches.c.lease_until < bindparam("before", type_=batches.c.lease_until.type),
-    )
+    .where(_IS_OPEN, batches.c.instance.in_(bindparam("instances", expanding=True)))
+)
+_DUE = _OF_INSTANCES.where(
+    batches.c.lease_until < bindparam("before", type_=batches.c.lease_until.type)
 )
 _WITH_EXPIRED = (
     select(batches.c.channel_uid)
@@ -131,23 +130,26 @@ def ended(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> list[Bat
 
 
 @dataclass(frozen=True, kw_only=True)
-class DueRenewals:
-    """Open batches of one channel: instances by batch id."""
+class InstanceBatches:
+    """Open batches of some instances in one channel: instances by batch id."""
 
     channel: str
     uid: str
     instances: Mapping[str, str]
 
 
-def due_renewals(
-    tx: ReadTransaction, instances: Collection[str], *, before: datetime
-) -> list[DueRenewals]:
-    """Return the open batches of these instances whose leases end before a time."""
+def open_of_instances(
+    tx: ReadTransaction, instances: Collection[str], *, before: datetime | None = None
+) -> list[InstanceBatches]:
+    """Return the open batches of these instances, or those whose leases end before a time."""
+    statement, parameters = _OF_INSTANCES, dict[str, Any](instances=list(instances))
+    if before is not None:
+        statement, parameters = _DUE, parameters | {"before": before}
     found: dict[tuple[str, str], dict[str, str]] = {}
-    for row in tx.execute(_DUE, {"instances": list(instances), "before": before}):
+    for row in tx.execute(statement, parameters):
         found.setdefault((row.name, row.channel_uid), {})[row.id] = row.instance
     return [
-        DueRenewals(channel=name, uid=uid, instances=named)
+        InstanceBatches(channel=name, uid=uid, instances=named)
         for (name, uid), named in sorted(found.items())
     ]
 

@@ -9,7 +9,7 @@ from sluiceway_gateway.channels.model import TopicRef
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import halt, reused_offsets
@@ -67,7 +67,7 @@ class LedgerComparer:
                 {each.name: each.partitions or 0 for each in topics.values()}
             )
         except KafkaUnavailable as error:
-            _log.warning("kafka is unavailable", reason=str(error), ledgers=len(topics))
+            log_unavailable(_log, error, ledgers=len(topics))
             return ComparisonCounts()
         clipped = halted = 0
         for uid, topic in topics.items():
@@ -95,9 +95,10 @@ class LedgerComparer:
         if not self._is_in_kafka(topic):
             return False
         with self._database.write() as tx:
-            if store.hold_existing(tx, uid) is None:
+            ledger = store.hold_existing(tx, uid)
+            if ledger is None:
                 return False
-            store.clip_runs(tx, uid, starts)
+            store.clip_runs(tx, ledger, starts)
         return True
 
     def _halt(self, uid: str, topic: TopicRef, marks: Mapping[int, Watermarks]) -> bool:

@@ -6,7 +6,7 @@ to store in the same transaction.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -74,6 +74,8 @@ class Ledger:
     """By partition of a halted ledger, the first committed offset that Kafka has lost."""
     repaired: int | None = None
     """The number of the last repair."""
+    removed_after: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the number after which retention last removed runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +247,20 @@ def reap(ledger: Ledger, open_batches: Sequence[Batch], now: datetime) -> AbortD
     return end_batches(
         ledger, vanished, others, now, Ending.REAP, "Its lease ended, because the writer vanished."
     )
+
+
+def abort_instances(
+    ledger: Ledger, open_batches: Sequence[Batch], instances: Collection[str], now: datetime
+) -> AbortDecision:
+    """Abort the open batches of instances that have ended: jobs, and runs of queries.
+
+    Only their drivers could commit these. A task that outlives its driver is refused, because an
+    instance cannot open its aborted batch again.
+    """
+    left = [each for each in open_batches if each.instance in instances]
+    others = [each for each in open_batches if each.instance not in instances]
+    cause = "Its job or query ended before the commit."
+    return end_batches(ledger, left, others, now, Ending.ABORT, cause)
 
 
 def grow(ledger: Ledger, partitions: int) -> Ledger:

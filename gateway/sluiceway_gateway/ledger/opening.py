@@ -8,6 +8,7 @@ from sluiceway_gateway.errors import (
     BatchFenced,
     BatchKeyTaken,
     BatchOpen,
+    LedgerRestored,
     StaleBatch,
     UnknownPartition,
 )
@@ -25,6 +26,14 @@ from sluiceway_gateway.ledger.model import (
 
 
 @dataclass(frozen=True, kw_only=True)
+class PreviousCommit:
+    """The last commit that a writer knows, by its number and time."""
+
+    number: int
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class OpenRequest:
     """A request for the batch of a key. All tasks of one instance get the same batch."""
 
@@ -36,6 +45,7 @@ class OpenRequest:
     ordinal: int | None = None
     partitions: tuple[int, ...] | None = None
     own_key: bool = False
+    previous: PreviousCommit | None = None
     lease: timedelta
 
 
@@ -113,6 +123,23 @@ def open_batch(
     )
     return OpenDecision(
         batch=batch, owner=owner, aborted=ended.aborted, ledger=ended.ledger, replayed=False
+    )
+
+
+def require_previous(ledger: Ledger, previous: PreviousCommit, found_at: datetime | None) -> None:
+    """Raise LedgerRestored unless the ledger has this commit.
+
+    `found_at` is the time of its number in the ledger; None if it was pruned, or never ended.
+    """
+    # Clients see milliseconds.
+    same = found_at is None or abs(found_at - previous.at) < timedelta(milliseconds=1)
+    if same and previous.number <= ledger.number:
+        return
+    raise LedgerRestored(
+        f"The channel does not have the commit {previous.number} of "
+        f"{previous.at.isoformat(timespec='milliseconds')} that this writer has made: the database "
+        "was restored to an earlier state. The records of this commit, and maybe of earlier ones, "
+        "are invisible: write them again, with a new writer."
     )
 
 

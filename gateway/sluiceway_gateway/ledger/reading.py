@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import SnapshotNotFound
-from sluiceway_gateway.ledger import batch_store, store
+from sluiceway_gateway.ledger import batch_store, repair_store, store
 from sluiceway_gateway.ledger.model import Batch, Interval, Ledger, slice_runs
 from sluiceway_gateway.ledger.repairing import Repair
 from sluiceway_gateway.ledger.service import require_ledger
@@ -27,6 +27,8 @@ class CommittedQuery:
     """The number of an earlier result to continue, or of a snapshot."""
     at: datetime | None = None
     """The time of a snapshot."""
+    known: int | None = None
+    """A number whose time the caller compares with the one that it knows."""
 
     @property
     def is_past(self) -> bool:
@@ -45,6 +47,10 @@ class VisibleOffsets:
     topic_id: str
     partitions: int
     number: int
+    at: datetime | None
+    """The time of the number; None before the first one."""
+    known_at: datetime | None
+    """The time of the query's `known`; None if it is unknown or was pruned."""
     stable: Mapping[int, int]
     visible_end: Mapping[int, int]
     runs: Mapping[int, Sequence[Interval]]
@@ -55,16 +61,17 @@ class VisibleOffsets:
     """The number of the last repair, which removed runs."""
     given_up: Mapping[int, Sequence[Interval]]
     """By partition, the offsets that repairs have removed."""
+    removed: Sequence[int]
+    """Partitions of which retention has removed runs of this state since its number."""
 
     @property
     def etag(self) -> str:
-        """The quoted tag, which depends on the number: every change of `stable` changes it."""
-        return ledger_etag(self.uid, self.number, halted=self.halted is not None)
+        """The quoted tag: every change of `stable` changes the number.
 
-
-def ledger_etag(uid: str, number: int, *, halted: bool) -> str:
-    """Return the quoted tag of a ledger."""
-    return f'"{uid[:8]}.l{number}{"h" if halted else ""}"'
+        The time tells the number from the same one before a restore of the database.
+        """
+        at = "" if self.at is None else f".{self.at.timestamp() * 1000:.0f}"
+        return f'"{self.uid[:8]}.l{self.number}{"h" if self.halted is not None else ""}{at}"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +114,9 @@ class LedgerReads:
             partitions = max(ledger.partitions, channel.topic.partitions or 0)
             starts = dict.fromkeys(range(partitions), 0) if query.starts is None else query.starts
             found = store.runs_slice(tx, uid, starts, stable=stable, limit=query.limit)
-            lost = {} if ledger.repaired is None else store.given_up(tx, uid)
+            lost = {} if ledger.repaired is None else repair_store.given_up(tx, uid)
+            numbers = {number} if query.known is None else {number, query.known}
+            times = store.times_of(tx, uid, numbers)
             open_batches = () if query.is_past else tuple(batch_store.open_batches(tx, uid))
         part = slice_runs(found, stable, starts, query.limit)
         return VisibleOffsets(
@@ -115,6 +124,8 @@ class LedgerReads:
             topic_id=ledger.topic_id,
             partitions=partitions,
             number=number,
+            at=times.get(number),
+            known_at=None if query.known is None else times.get(query.known),
             stable=stable,
             visible_end=ends,
             runs=part.runs,
@@ -123,6 +134,11 @@ class LedgerReads:
             halted=ledger.halted,
             repaired=ledger.repaired,
             given_up=lost,
+            removed=[
+                partition
+                for partition, after in sorted(ledger.removed_after.items())
+                if after >= number and stable.get(partition, 0)
+            ],
         )
 
     def commits(self, name: str, *, uid: str | None, before: int | None, limit: int) -> CommitList:
@@ -131,7 +147,7 @@ class LedgerReads:
             channel = require_ledger(tx, name, uid)
             last = _AFTER_ALL if before is None else before
             ended = batch_store.ended(tx, channel.uid, before=last, limit=limit)
-            repairs = store.repairs(tx, channel.uid, before=last, limit=limit)
+            repairs = repair_store.repairs(tx, channel.uid, before=last, limit=limit)
             still_open = batch_store.open_batches(tx, channel.uid)
         least = ended[-1].number if len(ended) == limit else 0
         return CommitList(
@@ -145,8 +161,7 @@ class LedgerReads:
 
         def differs(tag: tuple[int, bool] | None) -> bool:
             # A ledger without a row has no batches yet.
-            number, halted = tag or (0, False)
-            return ledger_etag(seen.uid, number, halted=halted) != seen.etag
+            return (tag or (0, False)) != (seen.number, seen.halted is not None)
 
         return await self._poller.wait(seen.uid, differs, timeout_s=timeout_s)
 
@@ -188,4 +203,4 @@ def _require_kept(tx: ReadTransaction, ledger: Ledger, which: str) -> None:
         )
 
 
-__all__ = ["CommitList", "CommittedQuery", "LedgerReads", "VisibleOffsets", "ledger_etag"]
+__all__ = ["CommitList", "CommittedQuery", "LedgerReads", "VisibleOffsets"]

@@ -207,17 +207,22 @@ async def get_committed(
         int | None, Query(ge=0, le=INT64_MAX, description="The state after this commit")
     ] = None,
     snapshot_at: Annotated[Time | None, Query(description="The state at this time")] = None,
+    known: Annotated[
+        int | None, Query(ge=0, le=INT64_MAX, description="Of an earlier response")
+    ] = None,
     wait: Wait = 0,
 ) -> Response:
     """Return, by partition, the runs below `stable` from the given offsets on.
 
-    With `wait` and `If-None-Match`, wait for the end of a batch.
+    With `wait` and `If-None-Match`, wait for the end of a batch. If `known_at` is not the `at` that
+    you got with the number `known`, the database was restored to an earlier state.
     """
     query = CommittedQuery(
         starts=_starts_of(from_),
         limit=limit,
         number=snapshot if number is None else number,
         at=snapshot_at,
+        known=known,
     )
     reads = gateway.ledger_reads
     found, unchanged = await long_poll(

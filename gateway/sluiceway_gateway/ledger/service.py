@@ -43,12 +43,13 @@ from sluiceway_gateway.ledger.model import (
     Manifest,
     Owner,
     abort_batch,
+    abort_instances,
     aborted_error,
     grow,
     renew,
     require_instance,
 )
-from sluiceway_gateway.ledger.opening import OpenRequest, open_batch
+from sluiceway_gateway.ledger.opening import OpenRequest, open_batch, require_previous
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Commit, Position, require_topic
@@ -114,6 +115,10 @@ class Ledgers:
             require_topic(channel.topic.id, was.topic_id)
             # Added partitions get here on their first use.
             grown = grow(was, channel.topic.partitions or 0)
+            previous = request.previous
+            if previous is not None:
+                times = store.times_of(tx, uid, [previous.number])
+                require_previous(grown, previous, times.get(previous.number))
             found = batch_store.latest(tx, uid, request.key)
             decision = open_batch(
                 grown,
@@ -294,7 +299,7 @@ class Ledgers:
         """
         with self._database.read() as tx:
             before = self._clock() + _RENEWED_BELOW
-            due = batch_store.due_renewals(tx, instances, before=before)
+            due = batch_store.open_of_instances(tx, instances, before=before)
         renewed = 0
         for each in due:
             if principal.may(Action.WRITE, each.channel):
@@ -303,6 +308,31 @@ class Ledgers:
                     found = self.renew(each.channel, each.instances, uid=each.uid, lease=LEASE)
                     renewed += len(found)
         return renewed
+
+    def abort_ended(self, instances: Collection[str], principal: Principal) -> int:
+        """Abort the open batches of ended jobs and queries, given by instance; return their number.
+
+        Batches of channels that the principal may not write are skipped.
+        """
+        with self._database.read() as tx:
+            found = batch_store.open_of_instances(tx, instances)
+        aborted = 0
+        for each in found:
+            if principal.may(Action.WRITE, each.channel):
+                # A channel may be deleted at any time.
+                with contextlib.suppress(ChannelNotFound, ChannelNotReady, UidMismatch):
+                    aborted += self._abort_instances(each.channel, instances, uid=each.uid)
+        return aborted
+
+    def _abort_instances(self, name: str, instances: Collection[str], *, uid: str) -> int:
+        with self._database.write() as tx:
+            was = store.hold(tx, self._channel(tx, name, uid))
+            now = self._clock()
+            decision = abort_instances(was, batch_store.open_batches(tx, uid), instances, now)
+            save_aborted(tx, decision, was=was, now=now)
+        if decision.aborted:
+            self._publish(decision.ledger)
+        return len(decision.aborted)
 
     def _channel(self, tx: WriteTransaction, name: str, uid: str) -> Channel:
         """Return the channel, locked against deletion until `tx` ends."""
@@ -382,7 +412,9 @@ def _require_batch(tx: ReadTransaction, channel: Channel, batch_id: str) -> Batc
     batch = batch_store.batch(tx, channel.uid, batch_id)
     if batch is None:
         raise BatchNotFound(
-            f"The channel {channel.name!r} has no batch {batch_id}: open the batch's key again."
+            f"The channel {channel.name!r} has no batch {batch_id}: the id is wrong, or the "
+            "database was restored to an earlier state. Open the batch's key again, and write its "
+            "records again; after a restore, also those of later commits than the backup."
         )
     return batch
 

@@ -1,10 +1,10 @@
-"""Storage of ledgers: ends by partition, visible runs, snapshots and repairs.
+"""Storage of ledgers: ends by partition, visible runs and snapshots.
 
 A change of a ledger first locks its row, then reads everything else, so decisions are serialized.
 Every UPDATE names the expected values, and the number of affected rows is checked.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,15 +16,13 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import (
     channels,
     ledger_partitions,
-    ledger_repairs,
     ledger_snapshots,
     ledgers,
     visible_runs,
 )
-from sluiceway_gateway.db.statements import PreparedDml, by_dialect, columns_of, upsert
+from sluiceway_gateway.db.statements import PreparedDml, by_dialect, upsert
 from sluiceway_gateway.errors import ConcurrentChange
 from sluiceway_gateway.ledger.model import Interval, Ledger, Runs
-from sluiceway_gateway.ledger.repairing import LostRecords, Repair
 
 # The rows refer to the channel's row, so a deletion of the channel waits for the transaction, or
 # the transaction sees it.
@@ -120,6 +118,9 @@ def _ledger_of(tx: ReadTransaction, row: Row[Any]) -> Ledger:
         halted=row.halted,
         lost_from={each.partition: each.lost_from for each in ends if each.lost_from is not None},
         repaired=row.repaired,
+        removed_after={
+            each.partition: each.removed_after for each in ends if each.removed_after is not None
+        },
     )
 
 
@@ -155,6 +156,7 @@ def _ends(ledger: Ledger, partition: int) -> dict[str, Any]:
         "visible_end": ledger.visible_end.get(partition),
         "stable": ledger.stable.get(partition, 0),
         "lost_from": ledger.lost_from.get(partition),
+        "removed_after": ledger.removed_after.get(partition),
     }
 
 
@@ -214,6 +216,14 @@ _CUT_BELOW = (
     update(visible_runs)
     .where(*_OF_PARTITION, visible_runs.c.first_offset < bindparam("start"))
     .values(first_offset=bindparam("start"))
+)
+_REMOVED = (
+    update(ledger_partitions)
+    .where(
+        ledger_partitions.c.channel_uid == bindparam("uid"),
+        ledger_partitions.c.partition == bindparam("of_partition"),
+    )
+    .values(removed_after=bindparam("number"))
 )
 
 
@@ -285,12 +295,16 @@ def has_runs_below(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> 
     )
 
 
-def clip_runs(tx: WriteTransaction, uid: str, starts: Mapping[int, int]) -> None:
-    """Remove the part of the runs below the log start; the ends by partition stay."""
+def clip_runs(tx: WriteTransaction, ledger: Ledger, starts: Mapping[int, int]) -> None:
+    """Remove the part of the runs below the log start; the ends by partition stay.
+
+    Snapshots up to the ledger's number are incomplete in these partitions.
+    """
     for partition, start in starts.items():
-        values = {"uid": uid, "of_partition": partition, "start": start}
-        tx.execute(_REMOVE_BELOW, values)
-        tx.execute(_CUT_BELOW, values)
+        values = {"uid": ledger.channel_uid, "of_partition": partition, "start": start}
+        removed, cut = (tx.execute(each, values).rowcount for each in (_REMOVE_BELOW, _CUT_BELOW))
+        if removed or cut:
+            tx.execute(_REMOVED, {**values, "number": ledger.number})
 
 
 def _run_rows(uid: str, runs: Runs) -> Iterable[dict[str, Any]]:
@@ -314,6 +328,15 @@ def snapshot(tx: ReadTransaction, uid: str, number: int) -> Mapping[int, int] | 
     statement = select(table.stable).where(table.channel_uid == uid, table.number == number)
     found = tx.execute(statement).scalar_one_or_none()
     return None if found is None else numbers_of(found)
+
+
+def times_of(tx: ReadTransaction, uid: str, numbers: Collection[int]) -> Mapping[int, datetime]:
+    """Return the times of these numbers, without those that are unknown or were pruned."""
+    table = ledger_snapshots.c
+    rows = tx.execute(
+        select(table.number, table.at).where(table.channel_uid == uid, table.number.in_(numbers))
+    )
+    return {row.number: row.at for row in rows}
 
 
 def oldest_snapshot(tx: ReadTransaction, uid: str) -> tuple[int, datetime] | None:
@@ -371,66 +394,3 @@ def topics(tx: ReadTransaction) -> dict[str, TopicRef]:
         )
         for row in tx.execute(_TOPICS)
     }
-
-
-# The only statement that clears `halted`.
-_REPAIR = (
-    update(ledgers)
-    .where(
-        ledgers.c.channel_uid == bindparam("uid"),
-        ledgers.c.number == bindparam("was_number"),
-        ledgers.c.halted.is_not(None),
-    )
-    .values(number=bindparam("new_number"), repaired=bindparam("new_number"), halted=None)
-)
-_RELEASE = (
-    update(ledger_partitions)
-    .where(ledger_partitions.c.channel_uid == bindparam("uid"))
-    .values(stable=ledger_partitions.c.visible_end, lost_from=None)
-)
-_REPAIRS = (
-    select(ledger_repairs)
-    .where(
-        ledger_repairs.c.channel_uid == bindparam("uid"),
-        ledger_repairs.c.number < bindparam("before"),
-    )
-    .order_by(ledger_repairs.c.number.desc())
-    .limit(bindparam("most"))
-)
-
-
-def save_repair(
-    tx: WriteTransaction, repaired: Ledger, repair: Repair, *, was: Ledger, now: datetime
-) -> None:
-    """Store a repair, and the ledger after it. Raises ConcurrentChange unless `was` is halted."""
-    values = {"uid": was.channel_uid, "was_number": was.number, "new_number": repaired.number}
-    held = tx.execute(_REPAIR, values).rowcount == 1
-    released = tx.execute(_RELEASE, {"uid": was.channel_uid}).rowcount
-    require_held(held and released == len(was.visible_end), "ledger")
-    keep_snapshots(tx, repaired, was=was, now=now)
-    tx.execute(
-        ledger_repairs.insert(),
-        vars(repair)
-        | {"channel_uid": was.channel_uid, "lost": [vars(each) for each in repair.lost]},
-    )
-
-
-def repairs(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> Sequence[Repair]:
-    """Return repairs with a number below `before`, newest first."""
-    rows = tx.execute(_REPAIRS, {"uid": uid, "before": before, "most": limit})
-    return [_repair_of(row) for row in rows]
-
-
-def given_up(tx: ReadTransaction, uid: str) -> dict[int, list[Interval]]:
-    """Return, by partition, the offsets whose records repairs have given up."""
-    found: dict[int, list[Interval]] = {}
-    statement = select(ledger_repairs.c.lost).where(ledger_repairs.c.channel_uid == uid)
-    for lost in tx.execute(statement.order_by(ledger_repairs.c.number)).scalars():
-        for each in lost:
-            found.setdefault(each["partition"], []).append(Interval(each["first"], each["end"]))
-    return found
-
-
-def _repair_of(row: Row[Any]) -> Repair:
-    lost = tuple(LostRecords(**each) for each in row.lost)
-    return Repair(**columns_of(row, Repair) | {"lost": lost})

@@ -12,9 +12,9 @@ from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, GroupName, PartitionText
 from sluiceway_gateway.errors import InvalidManifest, InvalidRequest, Violation
 from sluiceway_gateway.http.json import body_of
-from sluiceway_gateway.http.params import INT64_MAX, each_once
+from sluiceway_gateway.http.params import INT64_MAX, Time, each_once
 from sluiceway_gateway.ledger.model import LEASE, Batch, Manifest, manifest_of
-from sluiceway_gateway.ledger.opening import OpenRequest
+from sluiceway_gateway.ledger.opening import OpenRequest, PreviousCommit
 from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets
 from sluiceway_gateway.ledger.service import BatchInTopic, CommittedBatch, PositionChange
 from sluiceway_gateway.offsets.model import Commit, Position
@@ -58,6 +58,13 @@ StateName = Literal["open", "committed", "aborted"]
 _ONCE = "each partition may be given once"
 
 
+class PreviousPost(RequestModel):
+    """A commit that a writer has made: `number` and `committed_at` of its response."""
+
+    number: int = Field(ge=1, le=INT64_MAX)
+    at: Time
+
+
 class BatchPost(RequestModel):
     """The body of `POST …/batches`."""
 
@@ -76,12 +83,16 @@ class BatchPost(RequestModel):
         | None
     ) = Field(default=None, description="The partitions that are written to; null: any")
     own_key: bool = Field(default=False, description="Only this instance uses the key")
+    previous: PreviousPost | None = Field(
+        default=None, description="Refuse unless the database has this commit of the writer"
+    )
     lease_ms: LeaseMs = None
 
     def request(self) -> OpenRequest:
         """Return the request."""
         return OpenRequest(
-            **self.model_dump(exclude={"uid", "partitions", "lease_ms"}),
+            **self.model_dump(exclude={"uid", "partitions", "lease_ms", "previous"}),
+            previous=None if self.previous is None else PreviousCommit(**vars(self.previous)),
             partitions=None if self.partitions is None else tuple(sorted(self.partitions)),
             lease=lease_of(self.lease_ms),
         )
@@ -228,6 +239,8 @@ class VisibleOffsetsBody(BaseModel):
     uid: str
     topic_id: str
     number: int = Field(description="Of the last end of a batch")
+    at: datetime | None = Field(description="The time of that end")
+    known_at: datetime | None = Field(description="The time of `known`; null: it is unknown")
     stable: dict[str, int] = Field(description="By partition, the end of what readers read")
     visible_end: dict[str, int] = Field(description="By partition, the end of the last run")
     runs: dict[str, list[list[int]]] = Field(description="By partition, [first, end] below stable")
@@ -237,6 +250,9 @@ class VisibleOffsetsBody(BaseModel):
     repaired: int | None = Field(description="Number of the last repair, which removed runs")
     given_up: dict[str, list[list[int]]] = Field(
         description="By partition, offsets that repairs removed"
+    )
+    removed: list[int] = Field(
+        description="Partitions of which retention removed records of this state after `number`"
     )
 
 

@@ -16,10 +16,16 @@ from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.db.idempotency import Request
-from sluiceway_gateway.errors import ConcurrentChange, EndpointsLive, KafkaUnavailable, UnreadData
-from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
+from sluiceway_gateway.errors import (
+    ConcurrentChange,
+    EndpointsLive,
+    KafkaUnavailable,
+    UnreadData,
+    listed,
+)
+from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable, require_watermarks
 from sluiceway_gateway.kafka.model import Watermarks
-from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, listed, unread
+from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, unread
 from sluiceway_gateway.lifecycle.store import closing, usage_of_channel, visible_ends
 
 _log = structlog.get_logger(__name__)
@@ -72,7 +78,7 @@ class Drainer:
         try:
             return require_watermarks(self._topics, topic.name, topic.partitions or 0)
         except KafkaUnavailable as error:
-            _log.warning("kafka is unavailable", reason=str(error), topic=topic.name)
+            log_unavailable(_log, error, topic=topic.name)
             return None
 
     def _update(self, channel: Channel, bounds: Bounds | None) -> Channel | None:
@@ -129,7 +135,7 @@ def require_unused(
     *,
     keeps_topic: bool,
     bounds: Bounds | None,
-    if_empty: bool = False,
+    if_empty: bool,
 ) -> None:
     """Raise EndpointsLive while an endpoint is open, UnreadData if a group has unread records.
 

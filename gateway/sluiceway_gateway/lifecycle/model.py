@@ -7,12 +7,11 @@ from typing import Literal
 
 from sluiceway_gateway.channels.change import deleted, require_changeable
 from sluiceway_gateway.channels.model import Channel, Phase, may_become
-from sluiceway_gateway.errors import ChannelNotReady
+from sluiceway_gateway.errors import ChannelNotReady, listed
 from sluiceway_gateway.kafka.model import Watermarks
 
 #: Member index of the positions of a whole group.
 SHARED = -1
-_SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +106,6 @@ def _place(group_usage: GroupUsage, member: int, partition: int) -> int | None:
 
 def _lag(committed: int | None, mark: Watermarks) -> int:
     return mark.end_offset - max(mark.begin_offset, committed or 0)
-
-
-def listed(what: Iterable[object]) -> str:
-    """Join the first texts, and count the rest."""
-    names = [str(each) for each in what]
-    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def closing(channel: Channel, present: ChannelUsage, *, force: bool, now: datetime) -> Channel:

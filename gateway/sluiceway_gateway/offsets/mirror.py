@@ -10,7 +10,7 @@ import structlog
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable
 from sluiceway_gateway.kafka.model import Cause, Rejection
 from sluiceway_gateway.offsets.store import MirroredOffset, mirrored_offsets
 
@@ -87,7 +87,7 @@ class Mirror:
         try:
             outcomes = self._kafka.commit_offsets(due)
         except KafkaUnavailable as error:
-            _log.warning("kafka is unavailable", reason=str(error), groups=len(due))
+            log_unavailable(_log, error, groups=len(due))
             self._full_s = None
             return MirrorCounts(refused=len(due))
         for group, rejection in outcomes.items():

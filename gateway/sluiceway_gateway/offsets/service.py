@@ -18,8 +18,8 @@ from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.idempotency import Request, StoredResponse
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role
+from sluiceway_gateway.endpoints.store import add_events, events_of_group
 from sluiceway_gateway.errors import (
     EndpointNotFound,
     GroupMode,
@@ -28,6 +28,7 @@ from sluiceway_gateway.errors import (
     NotAssigned,
     PositionMoved,
     SluicewayGatewayError,
+    listed,
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
@@ -207,9 +208,8 @@ class Offsets:
         live = sorted(each.place.index for each in held if each.lives)
         if live and not reset.force:
             raise MembersOpen(
-                f"Members of the group {group!r} are reading: "
-                f"{', '.join(map(str, live[:20]))}. Reset after they have closed, or with "
-                "force, after which they cannot commit."
+                f"Members of the group {group!r} are reading: {listed(live)}. Reset after they "
+                "have closed, or with force, after which they cannot commit."
             )
         before = offsets_store.of(tx, channel.uid, group, member=member)
         if reset.positions is None:
@@ -219,7 +219,7 @@ class Offsets:
             _put(tx, whose, reset.positions, str(channel.topic.id), now)
         if found.dynamic:
             # Their commits depend on their shares, not on the generation.
-            groups_store.release_shares(tx, [each.id for each in held])
+            endpoints_store.release_shares(tx, [each.id for each in held])
         following = found.next_generation(now)
         groups_store.save(tx, following)
         # The status has the group's generation.

@@ -19,10 +19,10 @@ from sluiceway_gateway.db.statements import (
 )
 from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
+from sluiceway_gateway.endpoints.store import live_members
 from sluiceway_gateway.errors import EndpointNotFound, SluicewayGatewayError
-from sluiceway_gateway.groups.assignment import Member, position_member
-from sluiceway_gateway.groups.model import Group
-from sluiceway_gateway.groups.store import GroupKey, group_of, live_members, of_its_group
+from sluiceway_gateway.groups.model import Group, Member, position_member
+from sluiceway_gateway.groups.store import GroupKey, group_of, of_its_group
 from sluiceway_gateway.offsets.model import (
     CommitContext,
     CommitResult,
@@ -66,7 +66,7 @@ def whose(endpoint: Endpoint) -> Whose:
 
 
 def of(
-    tx: ReadTransaction, channel_uid: str, group: str, *, member: int | None = None
+    tx: ReadTransaction, channel_uid: str, group: str, *, member: int | None
 ) -> list[tuple[int, Committed]]:
     """Return the positions of a group, or of one member, each with its member's index."""
     whose = {"channel_uid": channel_uid, "group": group}

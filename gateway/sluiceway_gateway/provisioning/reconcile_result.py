@@ -33,6 +33,7 @@ class Reason(StrEnum):
     KAFKA_CREDENTIALS_REFUSED = "KafkaCredentialsRefused"
     KAFKA_CERTIFICATE_REFUSED = "KafkaCertificateRefused"
     KAFKA_PROTOCOL_MISMATCH = "KafkaProtocolMismatch"
+    WRONG_KAFKA_CLUSTER = "WrongKafkaCluster"
     INVALID_REPLICATION = "InvalidReplication"
     CONFIG_REJECTED = "ConfigRejected"
     KAFKA_REFUSED = "KafkaRefused"
@@ -57,6 +58,7 @@ _ACCESS_REASONS: Mapping[AccessProblem, Reason] = {
     AccessProblem.CREDENTIALS: Reason.KAFKA_CREDENTIALS_REFUSED,
     AccessProblem.CERTIFICATE: Reason.KAFKA_CERTIFICATE_REFUSED,
     AccessProblem.PROTOCOL: Reason.KAFKA_PROTOCOL_MISMATCH,
+    AccessProblem.CLUSTER: Reason.WRONG_KAFKA_CLUSTER,
 }
 #: Caused by another process, or by stale metadata of a broker; the next check resolves it.
 RACES = frozenset({Cause.TOPIC_EXISTS, Cause.TOPIC_ABSENT, Cause.INVALID_PARTITIONS})
@@ -145,6 +147,8 @@ def unreachable(
     reason = unavailable_reason(failure)
     if failure is None:
         message = "Kafka does not answer. The gateway retries until Kafka is back."
+    elif failure.problem is AccessProblem.CLUSTER:
+        message = f"The gateway does nothing in Kafka: {failure.message}."
     else:
         message = (
             f"Kafka refuses the gateway: {failure.message}. The gateway retries until "

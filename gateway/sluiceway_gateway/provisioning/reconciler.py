@@ -13,7 +13,7 @@ import structlog
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
 from sluiceway_gateway.provisioning.reconcile_result import (
     BACKOFF_MAX_S,
@@ -164,12 +164,8 @@ class Reconciler:
             done, results = self._reconcile(others)
         except KafkaUnavailable as error:
             is_away = True
-            _log.warning(
-                "kafka is unavailable",
-                cause=str(unavailable_reason(error.access_failure)),
-                reason=str(error),
-                channels=len(others),
-            )
+            cause = str(unavailable_reason(error.access_failure))
+            log_unavailable(_log, error, cause=cause, channels=len(others))
             results = {
                 each.channel.uid: unreachable(
                     each.channel, error.access_failure, refusals=each.refusals, now=self._clock()
@@ -206,6 +202,9 @@ class Reconciler:
 
     def _reconcile(self, page: list[DueChannel]) -> tuple[Applied, dict[str, ReconcileResult]]:
         """Observe, plan, apply, observe changed topics again, and compute the status."""
+        if page:
+            # In another cluster all topics would be missing, and their channels fail.
+            self._kafka.require_cluster()
         desired = {each.channel.topic.name: desired_topic(each.channel) for each in page}
         seen = self._kafka.observe(desired)
         topics = dict(seen.topics)

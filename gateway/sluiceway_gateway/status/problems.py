@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Place, State
-from sluiceway_gateway.status.lag import GroupSummary, LedgerSample
-from sluiceway_gateway.status.lag_evaluation import ProgressState
+from sluiceway_gateway.endpoints.model import Health, Place, State
+from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, ProgressState
 
 MAX_PROBLEMS = 10
 """Maximum number of listed problems of a channel, errors first."""
@@ -84,7 +83,7 @@ def current_problems(
     ledger: LedgerSample | None,
     endpoints: Iterable[EndpointState],
 ) -> tuple[CurrentProblem, ...]:
-    """Return at most `MAX_PROBLEMS` problems, errors first."""
+    """Return the problems of a channel, errors first."""
     found = [
         *_of_channel(channel),
         *_of_coverage(coverage),
@@ -93,7 +92,7 @@ def current_problems(
         *(problem for each in endpoints if (problem := _of_endpoint(each)) is not None),
     ]
     found.sort(key=lambda each: each.severity is not Severity.ERROR)
-    return tuple(found[:MAX_PROBLEMS])
+    return tuple(found)
 
 
 def _of_channel(channel: Channel) -> Iterable[CurrentProblem]:
@@ -153,7 +152,7 @@ def _of_groups(groups: Mapping[str, GroupSummary]) -> Iterable[CurrentProblem]:
                 code=code,
                 severity=severity,
                 role="reader",
-                group=_named(name),
+                group=name or None,
                 lag_messages=each.lag_messages,
             )
 
@@ -175,12 +174,8 @@ def _of_endpoint(endpoint: EndpointState) -> CurrentProblem | None:
         severity=severity,
         since=endpoint.changed_at,
         role=str(role),
-        group=_named(endpoint.place.group),
+        group=endpoint.place.group or None,
         index=endpoint.place.index,
         endpoint=endpoint.id,
         reason=endpoint.cause,
     )
-
-
-def _named(group: str) -> str | None:
-    return None if group == ANONYMOUS else group

@@ -30,27 +30,25 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, columns_of
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
-from sluiceway_gateway.endpoints.store import LIVES
+from sluiceway_gateway.endpoints.store import LIVES, share_of
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.history import store as history_store
 from sluiceway_gateway.history.model import point_of
 from sluiceway_gateway.history.store import PointWrite
 from sluiceway_gateway.status.lag import (
+    WINDOW,
+    CommittedOffset,
     GroupLag,
     GroupSummary,
     LagSummary,
     LedgerSample,
+    OffsetTrack,
     OpenBatch,
+    ProgressState,
+    ReaderProgress,
     Sample,
     summarize,
     summarize_groups,
-)
-from sluiceway_gateway.status.lag_evaluation import (
-    WINDOW,
-    CommittedOffset,
-    OffsetTrack,
-    ProgressState,
-    ReaderProgress,
 )
 from sluiceway_gateway.status.problems import Coverage
 
@@ -182,7 +180,7 @@ def reader_progress_of(row: Row[Any]) -> ReaderProgress:
         epoch=row.epoch,
         alive=row.state in _OPEN and row.health != str(Health.LOST),
         positions={int(p): position[0] for p, position in (row.reached or {}).items()},
-        share=None if row.share_size is None else (row.share_index, row.share_size),
+        share=share_of(row),
     )
 
 

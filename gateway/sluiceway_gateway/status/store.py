@@ -38,7 +38,8 @@ from sluiceway_gateway.endpoints.model import (
     State,
     outcome,
 )
-from sluiceway_gateway.endpoints.store import beats_of_sessions, endpoint_of, latest_beats
+from sluiceway_gateway.endpoints.session_store import beats_of_sessions, latest_beats
+from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
 from sluiceway_gateway.ledger import batch_store
@@ -52,9 +53,9 @@ from sluiceway_gateway.status.lag import (
     GroupSummary,
     LagSummary,
     Overview,
+    ReaderProgress,
     summarize_groups,
 )
-from sluiceway_gateway.status.lag_evaluation import ReaderProgress
 from sluiceway_gateway.status.problems import (
     MAX_PROBLEMS,
     Coverage,
@@ -99,14 +100,6 @@ class StatusVersion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReaderGroup:
-    """A group of readers."""
-
-    group: Group
-    dynamic: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class Reader:
     """A reader and its assignment; the last sample has its positions."""
 
@@ -122,7 +115,7 @@ class StatusReport:
     last: StoredSample | None
     writers: tuple[Endpoint, ...]
     readers: tuple[Reader, ...]
-    groups: tuple[ReaderGroup, ...]
+    groups: tuple[Group, ...]
     heartbeats: Mapping[str, datetime]
     """Times of the last heartbeats, by session."""
 
@@ -202,8 +195,7 @@ def status(tx: ReadTransaction, name: str) -> StatusReport | None:
         writers=tuple(each for each in attached if isinstance(each, Endpoint)),
         readers=tuple(each for each in attached if isinstance(each, Reader)),
         groups=tuple(
-            ReaderGroup(group=group_of(each), dynamic=each.dynamic)
-            for each in tx.execute(groups.order_by(endpoint_groups.c.name))
+            group_of(each) for each in tx.execute(groups.order_by(endpoint_groups.c.name))
         ),
         heartbeats=beats_of_sessions(
             tx, {(each.endpoint if isinstance(each, Reader) else each).session for each in attached}
@@ -259,7 +251,7 @@ def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSu
 def _troubled_endpoints(
     tx: ReadTransaction, uids: Sequence[str]
 ) -> Mapping[str, list[EndpointState]]:
-    """Return endpoints that failed or miss heartbeats, by channel, the worst `MAX_PROBLEMS`."""
+    """Return endpoints that failed or miss heartbeats, by channel, one more than are listed."""
     table = endpoints.c
     is_suspect = (table.state != State.ERROR) & (table.health == Health.SUSPECT)
     order = (case((is_suspect, 1), else_=0), *_PLACE)
@@ -274,7 +266,7 @@ def _troubled_endpoints(
         )
         .subquery()
     )
-    worst_ones = select(ranked).where(ranked.c.rank <= MAX_PROBLEMS).order_by(ranked.c.rank)
+    worst_ones = select(ranked).where(ranked.c.rank <= MAX_PROBLEMS + 1).order_by(ranked.c.rank)
     for row in tx.in_parts(worst_ones, uids=uids):
         found[row.channel_uid].append(
             EndpointState(

@@ -12,16 +12,23 @@ from pydantic_core import to_json
 from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
+from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.json import JsonCache, body_of, list_of, text_of, time_json
-from sluiceway_gateway.status.lag import GroupLag, lag_seconds, rounded
-from sluiceway_gateway.status.lag_evaluation import ProgressState, offset_at, track_key, worst
-from sluiceway_gateway.status.problems import CurrentProblem, Severity
+from sluiceway_gateway.status.lag import (
+    GroupLag,
+    ProgressState,
+    lag_seconds,
+    offset_at,
+    rounded,
+    track_key,
+    worst,
+)
+from sluiceway_gateway.status.problems import MAX_PROBLEMS, CurrentProblem, Severity
 from sluiceway_gateway.status.sample_store import StoredSample
 from sluiceway_gateway.status.store import (
     ChannelSummary,
     EndpointCounts,
     Reader,
-    ReaderGroup,
     StatusReport,
 )
 
@@ -62,14 +69,14 @@ def status_rest(status: StatusReport, fragments: JsonCache) -> bytes:
         "groups": list_of(
             line
             for each in status.groups
-            for line in _group_texts(channel, each, live[each.group.name], last, fragments)
+            for line in _group_texts(channel, each, live[each.name], last, fragments)
         ),
         "partitions": fragments.of(
             ("partitions", channel.uid), (last,), lambda: _bounds_json(last)
         ),
         "ledger": fragments.of(("ledger", channel.uid), (last,), lambda: _ledger_json(last)),
         "write_rate": text_of(None if last is None else rounded(last.write_rate)),
-        "problems": text_of([_problem_json(each) for each in status.problems]),
+        **{name: text_of(value) for name, value in _problems_json(status.problems).items()},
     }
     return (",".join(f'"{name}":{text}' for name, text in parts.items()) + "}").encode()
 
@@ -98,21 +105,23 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
         "read_rate": rounded(summary.read_rate),
         "trend": lag and rounded(lag.trend),
         "last_heartbeat_at": summary.last_heartbeat_at and time_json(summary.last_heartbeat_at),
-        "problems": [_problem_json(each) for each in summary.problems],
+        **_problems_json(summary.problems),
     }
+
+
+def _problems_json(problems: Sequence[CurrentProblem]) -> dict[str, Any]:
+    listed = [_problem_json(each) for each in problems[:MAX_PROBLEMS]]
+    return {"problems": listed, "more_problems": len(problems) > len(listed)}
 
 
 def _channel_json(channel: Channel) -> dict[str, Any]:
-    return {
-        "name": channel.name,
-        "uid": channel.uid,
-        "phase": channel.phase,
-        "generation": channel.generation,
-        "labels": channel.labels,
-        "format": channel.spec.format,
-        "delivery": channel.spec.delivery,
-        "partitions": channel.topic.partitions or channel.spec.partitions,
-    }
+    return body_of(
+        StatusChannel,
+        channel,
+        format=channel.spec.format,
+        delivery=channel.spec.delivery,
+        partitions=channel.topic.partitions or channel.spec.partitions,
+    )
 
 
 def _problem_json(problem: CurrentProblem) -> dict[str, Any]:
@@ -174,13 +183,12 @@ def _reader_text(
 
 def _group_texts(
     channel: Channel,
-    reader_group: ReaderGroup,
+    group: Group,
     live: int,
     last: StoredSample | None,
     fragments: JsonCache,
 ) -> Iterable[str]:
     """Give the JSON of a group, or of each member of a broadcast group."""
-    group = reader_group.group
     members: Sequence[int | None] = [None]
     if group.mode is Mode.BROADCAST and last is not None:
         members = [
@@ -195,7 +203,7 @@ def _group_texts(
             "mode": str(group.mode),
             "size": group.size,
             "generation": group.generation,
-            "dynamic": reader_group.dynamic,
+            "dynamic": group.dynamic,
             "members": live,
             **_lag_json(channel, lag, last),
         }
@@ -400,7 +408,8 @@ class StatusProblem(BaseModel):
     reason: str | None
 
 
-_PROBLEMS = Field(description="Current problems, errors first; at most 10")
+_PROBLEMS = Field(description=f"Current problems, errors first; at most {MAX_PROBLEMS}")
+_MORE_PROBLEMS = Field(description="Whether there are more problems")
 
 
 class StatusBody(BaseModel):
@@ -415,6 +424,7 @@ class StatusBody(BaseModel):
     ledger: StatusLedger | None = Field(description="null for at_least_once")
     write_rate: float | None = Field(description="Messages per second over the last seconds")
     problems: list[StatusProblem] = _PROBLEMS
+    more_problems: bool = _MORE_PROBLEMS
 
 
 class StatusLine(BaseModel):
@@ -433,6 +443,7 @@ class StatusLine(BaseModel):
     trend: float | None = Field(description="Growth of the largest lag in messages per second")
     last_heartbeat_at: datetime | None = Field(description=f"Of any endpoint. {_HEARTBEAT}")
     problems: list[StatusProblem] = _PROBLEMS
+    more_problems: bool = _MORE_PROBLEMS
 
 
 class StatusList(BaseModel):

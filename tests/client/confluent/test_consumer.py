@@ -114,7 +114,7 @@ def test_messages_that_librdkafka_drops_after_an_interrupt_are_returned(
             return []
 
         def poll(self, wait_s: float) -> Message | None:
-            if wait_s and self._consumer.poll(wait_s):
+            if self._consumer.poll(wait_s):
                 raise KeyboardInterrupt
             return None
 
@@ -131,6 +131,64 @@ def test_messages_that_librdkafka_drops_after_an_interrupt_are_returned(
         with pytest.raises(KeyboardInterrupt):
             reader.poll(20)
     assert [message.offset() for message in reader.consume(6, 20)] == [4, 5, 6, 7, 8, 9]
+
+
+def test_after_an_interrupt_each_partition_continues_after_its_returned_messages(
+    consumer: Callable[..., Consumer], site: Facade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [site.channel(partitions=2), site.channel(partitions=1)]
+    places = [(names[0], 0), (names[0], 1), (names[1], 0)]
+    with site.producer() as producer:
+        for number in range(100):
+            for name, partition in places:
+                producer.produce(name, str(number), partition=partition)
+    reader = consumer(**{"group.id": "interrupted", "enable.partition.eof": True})
+    reader.assign([at(name, partition, 10) for name, partition in places])
+    fetcher = reader._fetcher
+    found = []
+
+    def read(count: int) -> None:
+        while len(found) < count:
+            messages = [*reader.consume(7, 20), *filter(None, [reader.poll(20)])]
+            found.extend(each for each in messages if each.error() is None)
+
+    read(50)
+    reader.seek(at(*places[0], 10))
+    found = [each for each in found if (each.topic(), each.partition()) != places[0]]
+    take = fetcher._consumer.consume
+
+    class Dropping:
+        def __getattr__(self, attribute: str) -> Any:
+            return getattr(reader_consumer, attribute)
+
+        def consume(self, limit: int, wait_s: float) -> list[Message]:
+            while take(limit, wait_s):
+                pass
+            raise KeyboardInterrupt
+
+    reader_consumer = fetcher._consumer
+    with monkeypatch.context() as patched:
+        patched.setattr(fetcher, "_consumer", Dropping())
+        with pytest.raises(KeyboardInterrupt):
+            reader.consume(1000, 20)
+    read(270)
+    by_place = {place: [] for place in places}
+    for each in found:
+        by_place[each.topic(), each.partition()].append(each.offset())
+    assert by_place == {place: [*range(10, 100)] for place in places}
+
+
+def test_messages_are_taken_without_requests_for_positions(
+    consumer: Callable[..., Consumer], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = consumer(**{"group.id": "many"})
+    reader.assign([at(name, 0, 0)])
+    fetcher = reader._fetcher
+    (first,) = reader.consume(1, 20)
+    monkeypatch.setattr(fetcher, "consumed", None)
+    found = [first, *fetcher.consume(3, 20), *filter(None, [fetcher.poll(20)])]
+    assert [each.offset() for each in found] == [*range(len(found))]
+    assert len(found) > 2
 
 
 def test_position_is_past_the_last_returned_message(

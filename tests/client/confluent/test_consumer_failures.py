@@ -31,8 +31,7 @@ from sluiceway.confluent.members import ChannelMember, ManualConsumer
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoint_models import Position
-from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.endpoints import EndpointCalls, Position
 from sluiceway.rest.transport import Transport
 from waiting import until
 

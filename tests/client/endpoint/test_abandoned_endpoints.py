@@ -17,8 +17,7 @@ from sluiceway import Channel, ChannelReader, ChannelWriter, Heartbeat
 from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.heartbeat import AbandonedEndpoints, DetachRequest
 from sluiceway.errors import WriterFailed
-from sluiceway.rest.endpoint_models import Endpoint
-from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.endpoints import Endpoint, EndpointCalls
 from topics import readings
 from waiting import until
 

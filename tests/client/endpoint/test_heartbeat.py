@@ -13,8 +13,7 @@ import pytest
 from scripted_gateway import Script
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable
-from sluiceway.rest.endpoint_models import HeartbeatResult
-from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.endpoints import EndpointCalls, HeartbeatResult
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.rest.transport import Transport
 

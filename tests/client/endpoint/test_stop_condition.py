@@ -11,7 +11,7 @@ from sluiceway.endpoint.stop_condition import (
     writers_outcome,
 )
 from sluiceway.errors import WriterFailed, WriterLost
-from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoints import Endpoint
 
 PATIENCE_S = 60.0
 

@@ -13,7 +13,7 @@ from ledger_view import LedgerView
 from sluiceway import Channel, Heartbeat
 from sluiceway.errors import Conflict, OffsetOutOfRange, OptionError, WriterFailed
 from sluiceway.ports import InputPort, OutputPort
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from topics import Topics, readings
 from waiting import until
 
@@ -223,24 +223,36 @@ def test_a_snapshot_reads_the_channel_as_of_a_commit(new_ledgered: NewChannel) -
         channel.reader(snapshot=1, until=None)
 
 
-def test_a_snapshot_that_retention_has_removed_is_refused(
+@BOTH
+def test_a_snapshot_of_which_retention_has_removed_records_is_refused(
     new_ledgered: NewChannel, topics: Topics
 ) -> None:
-    channel = new_ledgered(partitions=1)
-    with channel.writer() as writer:
+    channel = new_ledgered(partitions=2)
+    moments = []
+    with channel.writer(partition=0) as writer:
         for first in (0, 10, 20):
             writer.write(readings(10, first))
             writer.flush()
+            until(lambda: datetime.now(UTC) > channel.commits().events[0].at)
+            moments.append(datetime.now(UTC))
     first, second, third = [each.number for each in reversed(channel.commits().events)]
-    with channel.reader(snapshot=second) as reader:
+    with channel.reader(snapshot=first) as reader:
         end = reader.end_offsets()[0]
     topics.truncate(channel.connection("read").topic_name, 0, end)
-    with pytest.raises(OffsetOutOfRange, match="no record of this snapshot any more"):
-        channel.reader(snapshot=first)
-    with channel.reader(snapshot=second) as reader:
-        assert ids(reader) == []
-    with channel.reader(snapshot=third) as reader:
+    for snapshot in (first, second, third):
+        for start in ("earliest", {1: 0}, moments[0]):
+            with pytest.raises(OffsetOutOfRange, match="no longer has all records of this snap"):
+                channel.reader(snapshot=snapshot, start=start)
+    with channel.reader(snapshot=second, start={0: end}) as reader:
+        assert ids(reader) == [*range(10, 20)]
+    with channel.reader(snapshot=third, start=moments[1]) as reader:
         assert ids(reader) == [*range(20, 30)]
+        with pytest.raises(OffsetOutOfRange, match="no longer has all records of this snapshot"):
+            reader.seek_to_time(moments[0])
+    with channel.reader(snapshot=third, start="latest") as reader:
+        assert ids(reader) == []
+    with channel.reader(snapshot=third, partitions=[1]) as reader:
+        assert ids(reader) == []
 
 
 def test_a_channel_without_commits_has_no_snapshots(new_channel: NewChannel) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sluiceway.errors import OffsetOutOfRange, OptionError, RecordsLost, SluicewayTimeout
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import Committed, Interval
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter

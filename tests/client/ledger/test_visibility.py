@@ -13,10 +13,12 @@ from sluiceway.errors import (
     GatewayUnavailable,
     IncompatibleGateway,
     OptionError,
+    RecordsLost,
     TopicGone,
 )
 from sluiceway.ledger.visibility import CommittedRuns, Visibility, visibility_of
 from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import Committed
 from sluiceway.rest.models import Connection
 
 UID = "0" * 32
@@ -123,13 +125,95 @@ def test_many_waiting_readers_are_one_request(
     assert "wait=20" in polls[0]
 
 
+def test_a_snapshot_knows_which_of_its_records_retention_has_removed(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    ends = {"0": 10, "1": 10}
+    runs = {"0": [[2, 10]], "1": [[5, 10]]}
+    response = body(2, stable=ends, visible_end=ends, runs=runs, removed=[1])
+    script.response(200, response)
+    found = visibility_of(calls, connection, grace_s=60.0, snapshot=2)
+    assert found is not None
+    lost = found.removed_records({0: 2, 1: 5})
+    assert [(p, each.offset, each.begin, each.end) for p, each in lost.items()] == [(1, 4, 5, 10)]
+    lost = found.removed_records({0: 4, 1: 12})
+    assert [(p, each.offset, each.begin, each.end) for p, each in lost.items()] == [
+        (0, 2, 4, 10),
+        (1, 5, 12, 12),
+    ]
+
+
+def test_a_snapshot_before_a_repair_that_removed_its_records_is_refused(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    lost = {"repaired": 3, "given_up": {"0": [[15, 30]]}}
+    script.response(200, body(1, **lost))
+    assert visibility_of(calls, connection, grace_s=60.0, snapshot=1) is not None
+    script.response(200, body(2, **lost | {"runs": {"0": [[0, 15]], "1": []}}))
+    with pytest.raises(
+        RecordsLost, match=r"commit 2 .* is not complete: .* partition 0, .* repair"
+    ):
+        visibility_of(calls, connection, grace_s=60.0, snapshot=2)
+    script.response(200, body(4, **lost | {"runs": {"0": [[0, 15], [30, 40]], "1": []}}))
+    assert visibility_of(calls, connection, grace_s=60.0, snapshot=4) is not None
+
+
+def known(number: int, at: str | None, **others: Any) -> dict[str, Any]:
+    return body(number, at=f"2026-11-25T00:00:0{number}.000Z", known_at=at, **others)
+
+
+@pytest.mark.parametrize(
+    ("number", "known_at"),
+    [
+        pytest.param(1, None, id="fewer commits"),
+        pytest.param(2, "2026-11-25T00:00:09.000Z", id="as many, others"),
+        pytest.param(9, "2026-11-25T00:00:09.000Z", id="more, others"),
+    ],
+)
+def test_a_restored_database_is_an_error(
+    script: Script,
+    calls: LedgerCalls,
+    connection: Connection,
+    number: int,
+    known_at: str | None,
+) -> None:
+    script.response(200, known(2, None), ETag='"2"')
+    found = visibility_of(calls, connection, grace_s=60.0)
+    assert isinstance(found, CommittedRuns)
+    script.response(200, known(3, "2026-11-25T00:00:02.000Z"), ETag='"3"')
+    found.refresh()
+    assert found.number == 3
+    # The gateway has pruned that snapshot.
+    script.response(200, known(3, None), ETag='"3"')
+    found.refresh()
+    script.response(200, known(number, known_at), ETag='"n"')
+    with pytest.raises(Conflict, match=r"does not know the commit 3 .* restored") as caught:
+        found.refresh()
+    assert (caught.value.code, caught.value.retriable) == ("ledger_restored", False)
+    assert ["known=" in path for _, path, _ in script.requests] == [False, True, True, True]
+    script.response(200, known(number, None))
+    opened = visibility_of(calls, connection, grace_s=60.0)
+    assert opened is not found
+
+
 def test_an_older_answer_does_not_go_back(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    found = opened(script, calls, connection)
-    script.response(200, body(3), ETag='"3"')
-    found.refresh()
+    class Overtaken(LedgerCalls):
+        """The second request gets its response before the first."""
+
+        overtaking = False
+
+        def all_committed(self, *args: Any, **named: Any) -> Committed | None:
+            response = super().all_committed(*args, **named)
+            if not self.overtaking:
+                self.overtaking = True
+                found.refresh()
+            return response
+
+    found = CommittedRuns(Overtaken(script.transport(timeout_s=0.5)), connection, grace_s=60.0)
     script.response(200, body(2), ETag='"2"')
+    script.response(200, body(3), ETag='"3"')
     found.refresh()
     assert (found.number, found.runs.stable_of(0), found.visible_end[0]) == (3, 30, 30)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway.errors import IncompatibleGateway
-from sluiceway.ledger.visibility import VisibleRuns
+from sluiceway.ledger.visible_runs import VisibleRuns
 from sluiceway.rest.ledger_models import Committed, Interval
 
 

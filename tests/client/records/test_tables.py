@@ -7,7 +7,7 @@ import pytest
 
 from generated import schema_of
 from sluiceway.errors import InvalidRecord, SchemaMismatch
-from sluiceway.records import casts, to_batches, to_records
+from sluiceway.records import tables, to_batches, to_records
 from sluiceway.records.validation import ArrayOverflow
 from sluiceway.schema import Schema
 
@@ -274,14 +274,14 @@ def test_a_dataframe_must_have_the_schemas_columns():
 
 def casts_limited(monkeypatch, items):
     """Make casts of lists with this number of items fail, as for more than 2 GiB."""
-    narrow = casts._narrow
+    narrow = tables._narrow
 
     def limited(offsets):
         if offsets[-1] > items:
             raise ArrayOverflow
         return narrow(offsets)
 
-    monkeypatch.setattr(casts, "_narrow", limited)
+    monkeypatch.setattr(tables, "_narrow", limited)
 
 
 def test_rows_that_are_too_large_together_are_divided(monkeypatch):
@@ -317,8 +317,8 @@ class Texts:
 
 def test_values_too_large_together_are_not_reported_as_one_invalid_value():
     with pytest.raises(ArrayOverflow):
-        casts._find_failure(Texts("a", "b", "c", "d"), pa.string())
+        tables._find_failure(Texts("a", "b", "c", "d"), pa.string())
     for position in range(5):
         texts = ["a"] * 5
         texts[position] = "bad"
-        assert casts._find_failure(Texts(*texts), pa.string())[0] == position
+        assert tables._find_failure(Texts(*texts), pa.string())[0] == position

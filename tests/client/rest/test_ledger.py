@@ -10,7 +10,7 @@ import pytest
 
 from scripted_gateway import Script, scripted
 from sluiceway.errors import CommitUnknown, Conflict, IncompatibleGateway, InvalidRequest
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import (
     Batch,

@@ -8,7 +8,7 @@ import pytest
 
 from scripted_gateway import CHANNEL
 from sluiceway.errors import IncompatibleGateway, OptionError
-from sluiceway.rest.endpoint_models import Position
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import ChannelResource, Connection
 from sluiceway.rest.parsing import JsonNode, parse
 

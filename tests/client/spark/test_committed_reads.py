@@ -213,22 +213,26 @@ def test_a_snapshot_is_a_number_or_a_time_with_a_zone(read: Read, text: str) -> 
         read(snapshot=text)
 
 
-def test_a_snapshot_that_retention_has_removed_is_refused(
+def test_a_snapshot_of_which_retention_has_removed_records_is_refused(
     channel: Channel, read: Read, topics: Topics
 ) -> None:
     fill(channel, range(3))
     fill(channel, range(3, 6))
     second, first = channel.commits().events
     connection = channel.connection("read")
-    with channel.reader(until="now") as reader:
-        ends = reader.end_offsets()
-    for partition, end in ends.items():
-        topics.truncate(connection.topic_name, partition, end)
+    topics.truncate(connection.topic_name, 0, 2)
 
-    with pytest.raises(OffsetOutOfRange, match="no record of this snapshot any more"):
-        read(snapshot=str(first.number))
-    assert read(snapshot=str(first.number), failOnDataLoss="false") == []
-    assert read(snapshot=str(second.number)) == []
+    for number in (str(first.number), str(second.number)):
+        with pytest.raises(OffsetOutOfRange, match="no longer has all records of this snapshot"):
+            read(snapshot=number)
+    assert read(snapshot=str(first.number), failOnDataLoss="false") == [2]
+    assert read(snapshot=str(second.number), startingOffsets='{"0": 2, "1": -2}') == [2, 3, 4, 5]
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 1"):
+        read(snapshot=str(second.number), startingOffsets='{"0": 1, "1": 0}')
+    topics.truncate(connection.topic_name, 0, 6)
+    with pytest.raises(OffsetOutOfRange, match="no longer has all records of this snapshot"):
+        read(snapshot=str(second.number))
+    assert read(snapshot=str(second.number), failOnDataLoss="false") == []
 
 
 def test_a_channel_without_commits_has_no_snapshots(gateway: Gateway, gateway_url: str) -> None:

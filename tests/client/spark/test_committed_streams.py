@@ -192,6 +192,24 @@ def test_a_start_past_the_committed_records_is_refused(
         new_query(startingOffsets='{"0": 5, "1": 0}').start()
 
 
+def test_a_checkpoint_of_commits_that_the_gateway_does_not_have_fails(
+    channel: Channel, new_query: Callable[..., Query]
+) -> None:
+    fill(channel, range(3))
+    query = new_query()
+    start, end = query.start(), query.end()
+    assert query.batch(start, end) == [0, 1, 2]
+    fill(channel, range(3, 5))
+    assert new_query().batch(start, end) == [0, 1, 2]
+    # As after a restore of the database and later commits.
+    for other in ({"at": "2026-01-01T00:00:00+00:00"}, {"number": 9}):
+        old = {**end, "commit": {**end["commit"], **other}}
+        again = new_query()
+        for _ in range(2):
+            with pytest.raises(CheckpointMismatch, match="which the gateway does not have: the ga"):
+                again.batch(old, old)
+
+
 def test_a_checkpoint_ahead_of_the_commits_fails(
     channel: Channel, new_query: Callable[..., Query]
 ) -> None:

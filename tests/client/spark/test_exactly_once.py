@@ -158,6 +158,43 @@ def test_micro_batches_whose_rows_are_all_dropped_are_no_batches(
     assert ledger.kinds(sink) == []
 
 
+@pytest.mark.parametrize("ending", ["failed", "stopped"])
+def test_the_batch_of_a_failed_query_ends_with_it(
+    spark: SparkSession,
+    source: Channel,
+    sink: Channel,
+    ledger: LedgerView,
+    tmp_path: Path,
+    ending: str,
+) -> None:
+    gate = tmp_path / "gate"
+
+    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        while not gate.exists():
+            time.sleep(0.05)
+        raise ValueError("broken")
+
+    fill(source, range(10))
+    frame = spark.readStream.format("channel").load(source.name)
+    writer = frame.mapInArrow(fail, frame.schema).writeStream.format("channel")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(sink.name)
+    until(lambda: ledger.open_keys(sink))
+    if ending == "failed":
+        gate.touch()
+        with pytest.raises(StreamingQueryException):
+            query.awaitTermination(TIMEOUT_S)
+    else:
+        query.stop()
+        gate.touch()
+    until(lambda: not ledger.open_keys(sink))
+
+    # Not by the end of its lease.
+    (ended,) = ledger.calls.commits(sink.name).events
+    assert (ended.kind, ended.cause) == ("abort", "Its job or query ended before the commit.")
+    assert ledger.ids(sink) == []
+
+
 @pytest.mark.long
 def test_the_driver_holds_batches_that_take_longer_than_their_leases(
     spark: SparkSession, source: Channel, sink: Channel, ledger: LedgerView, tmp_path: Path

@@ -21,7 +21,7 @@ from gateways import all_responses
 from sluiceway import Gateway, Heartbeat
 from sluiceway.channel import Channel
 from sluiceway.errors import GatewayError
-from sluiceway.rest.endpoint_models import Endpoint
+from sluiceway.rest.endpoints import Endpoint
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
 from sluiceway.spark.queries import _QueryRun, public_cause

@@ -16,7 +16,7 @@ from sluiceway.channel import Channel
 from sluiceway.errors import Conflict
 from sluiceway.ledger.write_batch import LeaseKeeper
 from sluiceway.rest.parsing import JsonNode
-from sluiceway.spark import ledger_batches
+from sluiceway.spark import ledger_batches, queries
 from sluiceway.spark.driver import Application
 from sluiceway.spark.ledger_batches import JobBatch
 from spark_tasks import SCHEMA
@@ -193,6 +193,36 @@ def test_an_ended_query_is_not_renewed(application: Application) -> None:
     # Also before its end is reported.
     assert application.queries.running == []
     assert renewed(application) == ["writing"]
+
+
+def test_the_end_of_a_query_is_reported_for_as_long_as_a_batch_lasts(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that outlives its query may still open a batch, with a lease of 30 s."""
+    now_s = 0.0
+    monkeypatch.setattr(queries, "time", SimpleNamespace(monotonic=lambda: now_s))
+    assert "ended" not in application.fields()
+    event = SimpleNamespace(runId="run", exception=None, errorClassOnException=None)
+    application.queries.onQueryTerminated(event)  # type: ignore[arg-type]
+
+    assert application.fields()["ended"] == ["run"]
+    now_s += 34
+    assert application.fields()["ended"] == ["run"]
+    now_s += 2
+    assert "ended" not in application.fields()
+
+
+def test_all_writes_have_ended_once_spark_is_stopped(application: Application) -> None:
+    application._spark._sc = SimpleNamespace(_jsc=None)  # type: ignore[attr-defined]
+
+    assert application.fields() == {"keeps": True, "renews": [], "ended": ["run", "writing"]}
+
+
+def test_the_end_of_the_process_is_no_end_of_its_writes(application: Application) -> None:
+    """Spark's driver may continue, and commit: over Spark Connect, and in notebooks."""
+    application._ending = True
+
+    assert application.fields() == {"keeps": True, "renews": []}
 
 
 def test_nothing_is_renewed_after_the_driver_has_ended(application: Application) -> None:

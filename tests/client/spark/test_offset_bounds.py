@@ -30,8 +30,11 @@ def ranges(
     starting: OffsetBound = EARLIEST,
     ending: OffsetBound = LATEST,
     at_time: Mapping[int, Mapping[int, int]] | None = None,
+    removed: Mapping[int, OffsetOutOfRange] | None = None,
 ) -> list[tuple[int, int, int]]:
-    found = resolve_ranges(starting, ending, MARKS, (at_time or {}).__getitem__, raise_loss)
+    found = resolve_ranges(
+        starting, ending, MARKS, (at_time or {}).__getitem__, raise_loss, removed=removed or {}
+    )
     return [(each.partition, each.start, each.end) for each in found]
 
 
@@ -54,6 +57,19 @@ def test_offsets_by_time_stay_within_the_watermarks() -> None:
     assert ranges(at, at_time={1: {0: 8, 1: 0}}) == [(0, 8, 10)]
     # A message arrived after the watermarks were taken.
     assert ranges(ending=at, at_time={1: {0: 12, 1: 3}}) == [(0, 5, 10)]
+
+
+def test_removed_records_of_a_snapshot_need_a_start_after_them() -> None:
+    removed = {0: OffsetOutOfRange(partition=0, offset=0, begin=5, end=10)}
+    for begin in (EARLIEST, {0: -2, 1: 0}):
+        with pytest.raises(OffsetOutOfRange):
+            ranges(begin, removed=removed)
+    assert ranges({0: 5, 1: -2}, removed=removed) == [(0, 5, 10)]
+    assert ranges(LATEST, removed=removed) == []
+    at = AtTime(timestamp_ms=1)
+    with pytest.raises(OffsetOutOfRange):
+        ranges(at, at_time={1: {0: 5, 1: 0}}, removed=removed)
+    assert ranges(at, at_time={1: {0: 6, 1: 0}}, removed=removed) == [(0, 6, 10)]
 
 
 def test_a_start_time_after_the_end_time_reads_nothing() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway.errors import CheckpointMismatch
+from sluiceway.rest.ledger_models import KnownCommit
 from sluiceway.rest.models import Connection
 from sluiceway.spark.offsets import StreamOffset
 
@@ -62,6 +64,19 @@ def test_only_a_group_set_by_an_option_is_stored() -> None:
     assert StreamOffset.parse(AT.to_json()).group is None
 
 
+def test_an_offset_without_new_records_keeps_the_commit_of_its_start() -> None:
+    first, later = (
+        replace(AT, commit=KnownCommit(number=each, at=datetime(2026, 1, each, tzinfo=UTC)))
+        for each in (1, 2)
+    )
+    for start in (AT.as_query_start(), first):
+        assert later.as_end_after(start).to_json() == start.to_json()
+    moved = replace(later, next_offsets={0: 6, 1: 0})
+    for start in (AT.as_query_start(), first):
+        stored = json.loads(json.dumps(moved.as_end_after(start).to_json()))
+        assert StreamOffset.parse(stored).commit == later.commit
+
+
 @pytest.mark.parametrize(
     ("stored", "said"),
     [
@@ -70,6 +85,7 @@ def test_only_a_group_set_by_an_option_is_stored() -> None:
         ({"flights": {"0": 5}}, "which are not offsets of a channel. Give the query a new check"),
         (AT.to_json() | {"offsets": [5]}, "which are not offsets"),
         (AT.to_json() | {"offsets": {"x": 5}}, "which are not offsets"),
+        (AT.to_json() | {"commit": {"number": 1, "at": "now"}}, "which are not offsets"),
         (None, "which are not offsets"),
     ],
 )

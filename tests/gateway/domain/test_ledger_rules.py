@@ -39,6 +39,7 @@ from sluiceway_gateway.ledger.model import (
     Manifest,
     Owner,
     abort_batch,
+    abort_instances,
     digest_of,
     expired,
     grow,
@@ -399,6 +400,25 @@ def test_vanished_writers_are_reaped_and_release_readers(channel: Channel) -> No
     assert final.ledger.stable == {0: 4}
 
 
+def test_the_end_of_an_instance_aborts_its_open_batches_alone(channel: Channel) -> None:
+    done = channel.open("a", "ended").batch
+    channel.commit(done, manifest((0, 4)))
+    left = channel.open("b", "ended").batch
+    others = channel.open("c", "i2").batch
+    decision = abort_instances(channel.ledger, channel.open_batches, {"ended", "unknown"}, NOW)
+
+    assert [(each.id, each.ending) for each in decision.aborted] == [(left.id, Ending.ABORT)]
+    assert decision.ledger.number == 2
+    channel.store(decision.ledger, *decision.aborted)
+    again = abort_instances(channel.ledger, channel.open_batches, {"ended"}, NOW)
+    assert again == AbortDecision(aborted=(), ledger=channel.ledger)
+    # A task that outlives its driver.
+    with pytest.raises(BatchAborted, match="ended before the commit"):
+        channel.open("b", "ended")
+    assert channel.open("b", "i3").batch.state is BatchState.OPEN
+    channel.commit(others, manifest((4, 8)))
+
+
 def test_a_manifest_beyond_the_watermark_may_be_repeated() -> None:
     require_written(manifest((0, 5)), {0: 5})
     with pytest.raises(BeyondWatermark, match=r"ends at 5 .* watermark is 4") as raised:
@@ -481,7 +501,7 @@ def test_stable_is_the_lowest_begin_or_the_visible_end(
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["open", "commit", "abort", "reap", "grow"]),
+        st.sampled_from(["open", "commit", "abort", "reap", "end", "grow"]),
         st.integers(0, 5),
         st.integers(0, 9),
     ),
@@ -503,6 +523,9 @@ def test_stable_and_visible_end_never_fall(steps: list[tuple[str, int, int]]) ->
             channel.ledger = grow(channel.ledger, 2 + which)
         elif step == "reap":
             decision = reap(channel.ledger, live, channel.now)
+            channel.store(decision.ledger, *decision.aborted)
+        elif step == "end":
+            decision = abort_instances(channel.ledger, live, {f"i{which}"}, channel.now)
             channel.store(decision.ledger, *decision.aborted)
         elif batch is not None and step == "commit":
             at = [*batch.begin][offset % len(batch.begin)]

@@ -176,6 +176,12 @@ def beat(ledger: LedgerSite, *renews: str, number: int) -> None:
     assert ledger.rig.http.post("/v1/heartbeats", json=body).status_code == 200
 
 
+def ended(ledger: LedgerSite, *instances: str, number: int) -> None:
+    """Send a heartbeat of a process whose instances have ended."""
+    body = {"session": "6" * 32, "beat": number, "endpoints": [], "ended": instances}
+    assert ledger.rig.http.post("/v1/heartbeats", json=body).status_code == 200
+
+
 def lease_of(ledger: LedgerSite, batch: Any) -> str:
     named = [{"id": batch["id"], "instance": "run-1"}]
     (found,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
@@ -194,6 +200,53 @@ def test_a_heartbeat_renews_the_open_batches_of_running_jobs(ledger: LedgerSite)
     assert lease_of(ledger, batch) == "2030-01-01T00:00:30.000Z"
     beat(ledger, "run-2", "run-1", number=3)
     assert lease_of(ledger, batch) == "2030-01-01T00:00:41.000Z"
+
+
+def test_a_heartbeat_aborts_the_open_batches_of_ended_jobs(ledger: LedgerSite) -> None:
+    done, left = ledger.open("k1"), ledger.open("k2")
+    ledger.commit(done, {0: [(0, 10)]})
+    other = ledger.open("k3", "other", "run-2")
+    assert ledger.committed()["stable"]["0"] == 0
+    ended(ledger, "run-1", "unknown", number=1)
+    (found,) = ledger.post(
+        "batches/renew", batches=[{"id": left["id"], "instance": "run-1"}], lease_ms=0
+    ).json()["batches"]
+    assert found["state"] == "aborted"
+    listed = ledger.rig.http.get(f"{ledger.path}/commits").json()["commits"]
+    causes = {each["key"]: each["cause"] for each in listed}
+    assert causes["k2"] == "Its job or query ended before the commit."
+    assert code(ledger.post_open("k2")) == "batch_aborted"
+    ended(ledger, "run-2", number=2)
+    assert ledger.committed()["stable"]["0"] == 10
+    assert code(ledger.post_commit(other, {0: [(10, 20)]}, instance="run-2")) == "batch_aborted"
+
+
+def test_waiting_readers_continue_at_the_end_of_the_job_that_held_them_back(
+    ledger: LedgerSite,
+) -> None:
+    ledger.open("slow", "other", "run-2")
+    ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
+    before = ledger.get_committed()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ledger.get_committed, etag=before.headers["etag"], wait=30)
+        until(lambda: ledger.rig.app.state.parts.ledger_reads.waiting)
+        ended(ledger, "run-2", number=1)
+        after = waiting.result(timeout=20)
+    assert before.json()["stable"]["0"] == 0
+    assert after.json()["stable"]["0"] == 10
+
+
+def test_a_heartbeat_aborts_only_batches_of_channels_that_may_be_written(
+    ledger: LedgerSite,
+) -> None:
+    batch = ledger.open()
+    for number, scope in enumerate(("write:other", "read:flights", "write:flights"), 1):
+        ledger.rig.http.headers.update(ledger.rig.token(scope))
+        ended(ledger, "run-1", number=number)
+        ledger.rig.http.headers.update(ledger.rig.token("write:flights"))
+        named = [{"id": batch["id"], "instance": "run-1"}]
+        (found,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
+        assert found["state"] == ("aborted" if scope == "write:flights" else "open")
 
 
 def test_a_heartbeat_renews_only_batches_of_channels_that_may_be_written(
@@ -264,6 +317,34 @@ def test_a_snapshot_shows_the_channel_as_it_was(ledger: LedgerSite) -> None:
     assert (unknown.status_code, code(unknown)) == (404, "snapshot_not_found")
     naive = ledger.get_committed(snapshot_at="2030-01-01T00:00:30")
     assert (naive.status_code, code(naive)) == (422, "invalid_request")
+
+
+def test_a_batch_is_refused_if_the_previous_commit_of_its_writer_is_missing(
+    ledger: LedgerSite,
+) -> None:
+    ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
+    found = ledger.commit(ledger.open("k2"), {0: [(10, 20)]})
+    previous = {"number": found["number"], "at": found["committed_at"]}
+    assert ledger.open("k3", previous=previous)["state"] == "open"
+    for other in ({"at": "2029-12-31T00:00:00.000Z"}, {"number": 3}):
+        refused = ledger.post_open("k4", previous=previous | other)
+        assert (refused.status_code, code(refused)) == (409, "ledger_restored")
+    assert [each["key"] for each in ledger.committed()["open"]] == ["k3"]
+    naive = ledger.post_open("k4", previous={"number": 1, "at": "2030-01-01T00:00:00"})
+    assert (naive.status_code, code(naive)) == (422, "invalid_request")
+
+
+def test_a_read_has_the_times_of_its_number_and_of_a_known_one(ledger: LedgerSite) -> None:
+    found = ledger.committed(known=0)
+    assert (found["at"], found["known_at"]) == (None, None)
+    ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
+    first = ledger.committed()
+    ledger.rig.clock.advance(60)
+    ledger.commit(ledger.open("k2"), {0: [(10, 20)]})
+    found = ledger.committed(known=1)
+    assert (found["number"], found["known_at"]) == (2, first["at"])
+    assert found["at"] > first["at"]
+    assert ledger.committed(known=3)["known_at"] is None
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import itertools
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from databases import SQLite
 from gateways import SCHEMA, Rig, code, running
+from sluiceway_gateway.db import engine
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.http import health
 from waiting import until
@@ -114,3 +116,36 @@ def check_away(rig: Rig, uid: str) -> None:
         assert (response.status_code, code(response)) == (503, "database_unavailable"), call
         assert response.headers["retry-after"] == "1"
     assert rig.http.get("/livez").status_code == 200
+
+
+def test_a_full_disk_is_not_ready_until_writes_fit_again(
+    sqlite: SQLite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = sqlite.migrated()
+    with closing(Database(url)) as database, running(database, url) as rig:
+        pages = limit_pages(rig, 1)
+        assert pages > 1, "the limit is at least the present size"
+
+        def is_refused() -> bool:
+            # Free pages in the file take a few channels.
+            return rig.put(f"channel-{next(numbers)}").status_code == 503
+
+        numbers = itertools.count()
+        until(is_refused)
+        ready = rig.http.get("/readyz")
+        assert (ready.status_code, ready.json()["database"]) == (503, False)
+        assert ready.json()["reasons"]["database"] == "DatabaseUnavailable"
+        assert rig.http.get("/v1/channels").status_code == 200
+
+        limit_pages(rig, 1_000_000)
+        monkeypatch.setattr(engine, "_FULL_S", 0)
+        assert rig.put("after").status_code == 201
+        assert rig.http.get("/readyz").json()["database"]
+
+
+def limit_pages(rig: Rig, pages: int) -> int:
+    """Limit the size of the gateway's file, and return the limit."""
+    with rig.app.state.parts.database.write() as tx:
+        connection = tx.connection
+        limit: int = connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").scalar_one()
+    return limit

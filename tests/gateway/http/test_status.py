@@ -13,8 +13,7 @@ from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.http.json import ResponseCache
 from sluiceway_gateway.status import routes, sample_store
-from sluiceway_gateway.status.lag import GroupLag, Sample
-from sluiceway_gateway.status.lag_evaluation import OffsetTrack, ProgressState
+from sluiceway_gateway.status.lag import GroupLag, OffsetTrack, ProgressState, Sample
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
 from waiting import until
 
@@ -82,6 +81,18 @@ def test_a_sample_without_offsets_is_a_problem_in_the_status_and_in_the_list(
         with flights.rig.database.write() as tx:
             assert sample_store.write(tx, [write]) == 1
         assert found() == expected
+
+
+def test_a_status_and_the_list_have_ten_problems_and_whether_there_are_more(flights: Site) -> None:
+    http = flights.rig.http
+    for number in range(11):
+        (line,) = http.get("/v1/status").json()["items"]
+        for shown in (line, http.get(PATH).json()):
+            assert (len(shown["problems"]), shown["more_problems"]) == (number, False)
+        flights.detach(flights.member(group=f"g{number}"), "error", cause="full")
+    (line,) = http.get("/v1/status").json()["items"]
+    for shown in (line, http.get(PATH).json()):
+        assert (len(shown["problems"]), shown["more_problems"]) == (10, True)
 
 
 def test_the_status_has_writers_readers_groups_and_partitions(flights: Site) -> None:
@@ -343,6 +354,7 @@ def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
         "trend": None,
         "last_heartbeat_at": None,
         "problems": [],
+        "more_problems": False,
     }
     line = page["items"][1]
     assert line["writers"] == none | {"live": 1, "failed": 1, "finished": 1}

@@ -19,9 +19,8 @@ from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
-from sluiceway_gateway.endpoints import attach_batch
-from sluiceway_gateway.endpoints.attach_batch import Attached
-from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints import attach
+from sluiceway_gateway.endpoints.attach import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
 from sluiceway_gateway.endpoints.service import AttachService, DetachSpec
 from sluiceway_gateway.errors import (
@@ -150,7 +149,7 @@ def test_an_error_of_one_request_does_not_affect_the_others(crowd: Crowd) -> Non
 def test_a_full_dynamic_group_admits_restarts_of_its_static_members_only(
     crowd: Crowd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach_batch, "MAX_GROUP_SIZE", 2)
+    monkeypatch.setattr(attach, "MAX_GROUP_SIZE", 2)
     dynamic: dict[str, Any] = {"group": "d"}
     first = crowd.attach(**dynamic, static_id="a").endpoint
     crowd.attach(**dynamic)

@@ -136,10 +136,14 @@ def test_runs_below_the_log_start_are_removed(
     assert found["runs"] == {"0": [[30, 60]], "1": [[0, 5]]}
     assert found["stable"] == found["visible_end"] == {"0": 60, "1": 5}
     assert compare.run_once().clipped == 0
+    short.commit(short.open("k2"), {0: [(60, 70)], 1: [(5, 10)]})
+    # Only the first snapshot has lost records since its commit.
+    assert [short.committed(snapshot=each)["removed"] for each in (0, 1, 2)] == [[], [0], []]
     Topics(kafka.bootstrap_servers).truncate(topic.name, 0, 100)
     assert compare.run_once().clipped == 1
-    assert short.committed()["stable"]["0"] == 60
-    assert short.open("k2")["begin"] == {"0": 60, "1": 5}
+    assert [short.committed(snapshot=each)["removed"] for each in (1, 2)] == [[0], [0]]
+    assert short.committed()["stable"]["0"] == 70
+    assert short.open("k3")["begin"] == {"0": 70, "1": 10}
 
 
 class Behind(KafkaAdmin):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
@@ -19,6 +20,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.db.schema import metadata
 from sluiceway_gateway.errors import DatabaseUnavailable, WrongRevision
+from sluiceway_gateway.kafka import cluster_store
 
 LATER = '''
 """Add a column; on SQLite by copying the table, as a change of a CHECK needs."""
@@ -188,6 +190,25 @@ def test_an_upgrade_keeps_all_rows_and_references(old: Database) -> None:
     with old.read() as tx:
         assert tx.execute(text("SELECT id, definition, notes FROM schemas")).all() == [(7, "d", "")]
         assert tx.execute(text("SELECT topic_id, schema_id FROM kept_schemas")).all() == [("t", 7)]
+
+
+def test_an_upgrade_of_the_initial_revision_keeps_its_rows(empty_database_url: str) -> None:
+    with opened(empty_database_url) as database:
+        with writing(database) as connection:
+            config = revision._config()
+            config.attributes["connection"] = connection
+            command.upgrade(config, "0001")
+            connection.execute(
+                text(
+                    "INSERT INTO leases (name, holder, epoch, renewals, lease_ms) "
+                    "VALUES ('reconcile', 'a', 3, 7, 10000)"
+                )
+            )
+        assert revision.upgrade(database) == revision.head()
+        with database.read() as tx:
+            rows = tx.execute(text("SELECT name, holder, epoch, renewals FROM leases")).all()
+            assert rows == [("reconcile", "a", 3, 7)]
+            assert cluster_store.recorded_id(tx) is None
 
 
 def test_the_previous_version_can_write_to_an_expanded_table(old: Database) -> None:

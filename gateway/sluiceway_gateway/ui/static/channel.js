@@ -11,7 +11,7 @@ import { count, drainTime, duration, isUnknown, rate, Text, trend, whole } from 
 import { Graph } from "./graph.js";
 import { follow } from "./live.js";
 import { Messages } from "./messages.js";
-import { Advice, isCut, ProblemSentence } from "./problems.js";
+import { Advice, ProblemSentence } from "./problems.js";
 import { Readers } from "./readers.js";
 import { hasFollowed, href, route } from "./router.js";
 import { Schemas } from "./schemas.js";
@@ -88,7 +88,7 @@ function Summary({ name, status, gone }) {
     </div>
     ${problems.length > 0 && html`<ul class="problems">
       ${problems.map((fact) => html`<li class=${fact.severity}><span class="shape" aria-hidden="true">${fact.severity === "error" ? "■" : "▲"}</span><span class="sr">${fact.severity}: </span><${ProblemSentence} fact=${fact} /><${Advice} name=${name} fact=${fact} /></li>`)}
-      ${isCut(status) && html`<li><span class="hint">There may be more: the first ${whole(problems.length)} are listed.</span></li>`}
+      ${status.more_problems && html`<li><span class="hint">There are more: the first ${whole(problems.length)} are listed.</span></li>`}
     </ul>`}
     <dl class="figures">
       <${Figure} name="Lag" title="Of the slowest group, as are the next three">${count(slowest?.lag_messages, "Unknown: nobody reads, or not sampled yet")}</>

@@ -3,7 +3,7 @@
 import { token } from "./api.js";
 import { channels, followChannels, loaded } from "./channels.js";
 import { ageOf, ago, count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
-import { allProblems, isCut, ProblemSentence } from "./problems.js";
+import { allProblems, ProblemSentence } from "./problems.js";
 import { href, route, setQuery } from "./router.js";
 import { lineState, State } from "./states.js";
 import { html, useEffect, useMemo, useState } from "./view.js";
@@ -30,7 +30,7 @@ function Problems() {
   const all = useMemo(() => allProblems(channels.value), [channels.value]);
   const [open, setOpen] = useState(false);
   const names = new Set(all.map((each) => each.channel)).size;
-  const least = channels.value.some(isCut) ? "At least " : "";
+  const least = channels.value.some((line) => line.more_problems) ? "At least " : "";
   const shown = all.slice(0, open ? MAX_PROBLEMS : SHOWN_PROBLEMS);
   return html`<section class="problems" aria-labelledby="problems">
     <h2 id="problems" aria-live="polite">

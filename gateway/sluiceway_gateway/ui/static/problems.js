@@ -120,11 +120,6 @@ export function Advice({ name, fact }) {
   return html`<span class="advice">${advice && `${advice}. `}See <a href=${href(["channels", name], { tab })}>${TAB_TITLES[tab]}</a>.</span>`;
 }
 
-// The gateway lists at most so many problems of a channel.
-const MAX_PROBLEMS = 10;
-
-export const isCut = ({ problems }) => problems.length >= MAX_PROBLEMS;
-
 // All problems of the channels, errors first; of them the first one of each channel, so that a channel with many
 // hides no other; then the newest.
 export function allProblems(channels) {

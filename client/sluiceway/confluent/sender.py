@@ -1,4 +1,4 @@
-"""Channels of a Producer: attached in the background, with one librdkafka producer for all."""
+"""Message sender of a Producer: attaches its channels, and sends the queued messages."""
 
 import logging
 import threading
@@ -22,7 +22,7 @@ from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection
 
-__all__ = ["CLOSE_TIMEOUT_S", "ChannelProducers"]
+__all__ = ["CLOSE_TIMEOUT_S", "MessageSender"]
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
@@ -36,8 +36,8 @@ CLOSE_TIMEOUT_S: Final = 10.0
 _MAX_SENT: Final = 1000
 
 
-class ChannelProducers:
-    """The channels of one Producer, and their librdkafka producer.
+class MessageSender:
+    """Sender of one Producer: its attached channels, and their librdkafka producer.
 
     A channel is attached in its own thread. Until then its messages are in a local queue, so
     `produce` never waits; `by_name` has the channels whose messages go directly to librdkafka.

@@ -8,23 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.endpoints.model import Mode
+from sluiceway_gateway.endpoints.model import Mode, Share
 from sluiceway_gateway.status.lag import (
+    WINDOW,
+    CommittedOffset,
     GroupLag,
+    ProgressState,
+    ReaderProgress,
     Sample,
+    evaluate_lag,
     group_lag,
+    offset_tracks,
+    partitions_read,
     summarize,
     write_rate,
     written_at,
-)
-from sluiceway_gateway.status.lag_evaluation import (
-    WINDOW,
-    CommittedOffset,
-    ProgressState,
-    ReaderProgress,
-    evaluate_lag,
-    offset_tracks,
-    partitions_read,
 )
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -334,7 +332,7 @@ def test_broadcast_members_and_ungrouped_readers_have_their_own_tracks() -> None
         member(1, 2, mode=Mode.BROADCAST, positions={0: 2}),
         member(3, None, group="", positions={1: 5}),
         member(4, None, group="", positions={1: 6}, alive=False),
-        member(7, None, group="d", share=(1, 2), positions={}),
+        member(7, None, group="d", share=Share(index=1, size=2), positions={}),
     ]
     found = offset_tracks(readers, [], partitions=3)
     assert list(found) == ["/d", "3/", "0/g", "1/g"]
