@@ -8,7 +8,7 @@ from attempts import ROWS, AttemptsJob
 from ledger_view import LedgerView
 from sluiceway import Gateway
 from sluiceway.channel import Channel
-from sluiceway.ledger.write_batch import DEFAULT_LEASE_MS
+from sluiceway.rest.ledger import DEFAULT_LEASE_MS, BatchRequest
 from spark_tasks import fill
 from waiting import until
 
@@ -19,8 +19,8 @@ def keep_open(ledger: LedgerView, channel: Channel, run: AttemptsJob) -> None:
     """Renew the lease of the batch of a killed query for the time of the test."""
     (found,) = ledger.calls.commits(channel.name).open
     instance = run.instance()
-    batch = ledger.calls.open(
-        channel.name,
+    request = BatchRequest(
+        channel=channel.name,
         uid=channel.uid,
         key=found.key,
         owner=found.owner,
@@ -28,6 +28,7 @@ def keep_open(ledger: LedgerView, channel: Channel, run: AttemptsJob) -> None:
         takeover=True,
         ordinal=0,
     )
+    batch = ledger.calls.open(request)
     leases = ledger.calls.renew(
         channel.name, {batch.id: instance}, uid=channel.uid, lease_ms=3_600_000
     )

@@ -3,8 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
@@ -20,15 +18,20 @@ from sluiceway.errors import (
     cause_of,
 )
 from sluiceway.ledger.intervals import WrittenRecords
-from sluiceway.rest.ledger import Batch, CommitResult, LedgerCalls, PositionAdvance
+from sluiceway.rest.ledger import (
+    DEFAULT_LEASE_MS,
+    Batch,
+    BatchRequest,
+    CommitResult,
+    LedgerCalls,
+    PositionAdvance,
+)
 from sluiceway.rest.models import Connection
 
-__all__ = ["DEFAULT_LEASE_MS", "BatchRequest", "LeaseKeeper", "WriteBatch", "open_batch"]
+__all__ = ["LeaseKeeper", "WriteBatch", "open_batch"]
 
 LOGGER = logging.getLogger("sluiceway.ledger.write_batch")
 
-DEFAULT_LEASE_MS: Final = 30_000
-"""The time for which the batch of a killed writer holds readers back; the gateway's default."""
 _RENEWALS_PER_LEASE = 3
 
 
@@ -131,31 +134,6 @@ _ABORT_TIMEOUT_S = 5.0
 _MAX_CAUSE_CHARACTERS = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchRequest:
-    """The request for a batch. Plain data: all processes that send it get the same batch.
-
-    `owner` is the query or job, and its sink, that the key belongs to. `instance` is one run of
-    it; with `takeover`, it aborts the batches of the owner's earlier instances at once. `ordinal`
-    is the batch's number in a stream, and `partitions` are those it writes to, by default all.
-    With `own_key`, only this instance ever uses the key, which is pruned later. `previous` is the
-    last commit of a writer: without it in the database, the batch is refused.
-    """
-
-    channel: str
-    uid: str
-    key: str
-    owner: str
-    instance: str
-    takeover: bool = False
-    ordinal: int | None = None
-    partitions: tuple[int, ...] | None = None
-    own_key: bool = False
-    lease_ms: int = DEFAULT_LEASE_MS
-    topic_id: str | None = None
-    previous: CommitResult | None = None
-
-
 class WriteBatch:
     """A batch of a channel: all of its records become visible together, or none.
 
@@ -208,20 +186,7 @@ class WriteBatch:
         database to a state without the `previous` commit; TopicGone for another topic.
         """
         request = self.request
-        batch = self._calls.open(
-            request.channel,
-            uid=request.uid,
-            key=request.key,
-            owner=request.owner,
-            instance=request.instance,
-            takeover=request.takeover,
-            ordinal=request.ordinal,
-            partitions=request.partitions,
-            own_key=request.own_key,
-            lease_ms=request.lease_ms,
-            previous=request.previous,
-            timeout_s=timeout_s,
-        )
+        batch = self._calls.open(request, timeout_s=timeout_s)
         if None not in (batch.topic_id, request.topic_id) and batch.topic_id != request.topic_id:
             raise TopicGone(
                 f"the topic of the channel {request.channel!r} was deleted and created again; "

@@ -14,9 +14,11 @@ from sluiceway.rest.parsing import JsonNode, JsonPath, incompatible, parse
 from sluiceway.rest.transport import Backoff, Transport, channel_path
 
 __all__ = [
+    "DEFAULT_LEASE_MS",
     "SLICE_INTERVALS",
     "Batch",
     "BatchLease",
+    "BatchRequest",
     "CommitPage",
     "CommitResult",
     "Committed",
@@ -37,6 +39,8 @@ __all__ = [
 
 SLICE_INTERVALS: Final = 10_000
 """The most intervals in one request."""
+DEFAULT_LEASE_MS: Final = 30_000
+"""The time for which the batch of a killed writer holds readers back; the gateway's default."""
 _LIMIT = 10_000
 _MAX_INTERVALS = 1_000 * SLICE_INTERVALS
 #: With this number of partitions, even the largest offsets need fewer than 5,000 characters.
@@ -106,6 +110,31 @@ class CommitResult:
     number: int
     stable: Mapping[int, int]
     committed_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRequest:
+    """The request for a batch. Plain data: all processes that send it get the same batch.
+
+    `owner` is the query or job, and its sink, that the key belongs to. `instance` is one run of
+    it; with `takeover`, it aborts the batches of the owner's earlier instances at once. `ordinal`
+    is the batch's number in a stream, and `partitions` are those it writes to, by default all.
+    With `own_key`, only this instance ever uses the key, which is pruned later. `previous` is the
+    last commit of a writer: without it in the database, the batch is refused.
+    """
+
+    channel: str
+    uid: str
+    key: str
+    owner: str
+    instance: str
+    takeover: bool = False
+    ordinal: int | None = None
+    partitions: tuple[int, ...] | None = None
+    own_key: bool = False
+    lease_ms: int = DEFAULT_LEASE_MS
+    topic_id: str | None = None
+    previous: CommitResult | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,34 +355,18 @@ class LedgerCalls:
         """Return a copy with its own connections."""
         return LedgerCalls(self._transport.clone(), sleep=self._sleep, monotonic=self._monotonic)
 
-    def open(
-        self,
-        channel: str,
-        *,
-        uid: str,
-        key: str,
-        owner: str,
-        instance: str,
-        takeover: bool = False,
-        ordinal: int | None = None,
-        partitions: Sequence[int] | None = None,
-        own_key: bool = False,
-        lease_ms: int | None = None,
-        previous: CommitResult | None = None,
-        timeout_s: float | None = None,
-    ) -> Batch:
+    def open(self, request: BatchRequest, *, timeout_s: float | None = None) -> Batch:
         """Open the batch of a key, or return its committed batch.
 
         Raises Conflict `ledger_restored` if the gateway does not have the `previous` commit.
         """
-        body: dict[str, Any] = {"uid": uid, "key": key, "owner": owner, "instance": instance}
-        body |= {"takeover": takeover, "ordinal": ordinal, "lease_ms": lease_ms}
-        body["own_key"] = own_key
-        if previous is not None:
-            at = previous.committed_at.isoformat()
-            body["previous"] = {"number": previous.number, "at": at}
-        body["partitions"] = None if partitions is None else sorted(partitions)
-        return parse(Batch, self._post(_batches(channel), body, timeout_s=timeout_s))
+        named = ("uid", "key", "owner", "instance", "takeover", "ordinal", "own_key", "lease_ms")
+        body = {name: getattr(request, name) for name in named}
+        body["partitions"] = None if request.partitions is None else sorted(request.partitions)
+        if request.previous is not None:
+            at = request.previous.committed_at.isoformat()
+            body["previous"] = {"number": request.previous.number, "at": at}
+        return parse(Batch, self._post(_batches(request.channel), body, timeout_s=timeout_s))
 
     def upload(
         self,

@@ -21,9 +21,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CheckpointMismatch, GatewayError, GatewayUnavailable, OptionError
-from sluiceway.ledger.write_batch import DEFAULT_LEASE_MS
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import Role
+from sluiceway.rest.ledger import DEFAULT_LEASE_MS
 from sluiceway.rest.models import ChannelResource
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
 from sluiceway.spark.offsets import StreamOffset

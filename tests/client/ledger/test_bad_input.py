@@ -20,8 +20,8 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.ledger.intervals import WrittenRecords
-from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
-from sluiceway.rest.ledger import Interval
+from sluiceway.ledger.write_batch import WriteBatch
+from sluiceway.rest.ledger import BatchRequest, Interval
 from topics import DEFINITION, Topics, readings
 from waiting import until
 

@@ -14,8 +14,9 @@ from sluiceway.kafka.accumulator import Messages
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.ledger.write_batch import BatchRequest, LeaseKeeper, WriteBatch
+from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch
 from sluiceway.records import to_batches
+from sluiceway.rest.ledger import BatchRequest
 from sluiceway.schema import Schema
 from topics import readings
 from waiting import until
@@ -183,9 +184,7 @@ def test_a_lease_is_renewed_in_the_background(channel: Channel, ledger: LedgerVi
     first = opened.lease_until
 
     def renewed() -> bool:
-        now = ledger.calls.open(
-            channel.name, uid=channel.uid, key="q-1", owner="query", instance="run-1"
-        )
+        now = ledger.calls.open(request(channel, lease_ms=1_000))
         assert now.id == opened.id
         return now.lease_until is not None and first is not None and now.lease_until > first
 

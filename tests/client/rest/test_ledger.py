@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from sluiceway.errors import CommitUnknown, Conflict, IncompatibleGateway, Inval
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger import (
     Batch,
+    BatchRequest,
     Committed,
     Interval,
     LedgerCalls,
@@ -22,6 +24,7 @@ from sluiceway.rest.ledger import (
 )
 
 UID = "0" * 32
+REQUEST = BatchRequest(channel="c", uid=UID, key="day-1", owner="job", instance="i")
 OPEN: dict[str, Any] = {
     "id": "b1",
     "key": "day-1",
@@ -72,7 +75,7 @@ def calls(script: Script) -> LedgerCalls:
 @pytest.fixture
 def batch(script: Script, calls: LedgerCalls) -> Batch:
     script.response(200, OPEN)
-    opened = calls.open("c", uid=UID, key="day-1", owner="job", instance="i")
+    opened = calls.open(REQUEST)
     script.requests.clear()
     script.bodies.clear()
     return opened
@@ -89,7 +92,7 @@ def test_a_batch_is_opened_with_its_key_and_its_begin_is_read(
     script: Script, calls: LedgerCalls
 ) -> None:
     script.response(200, OPEN)
-    batch = calls.open("c", uid=UID, key="day-1", owner="job", instance="i", partitions=(1, 0))
+    batch = calls.open(replace(REQUEST, partitions=(1, 0)))
     assert (batch.id, batch.epoch, batch.begin) == ("b1", 3, {0: 12, 1: 0})
     assert not batch.is_committed
     assert script.bodies == [
@@ -102,7 +105,7 @@ def test_a_batch_is_opened_with_its_key_and_its_begin_is_read(
             "ordinal": None,
             "partitions": [0, 1],
             "own_key": False,
-            "lease_ms": None,
+            "lease_ms": 30_000,
         }
     ]
     assert script.requests[0][:2] == ("POST", "/v1/channels/c/batches")
@@ -118,7 +121,7 @@ def test_a_committed_key_answers_with_its_records_and_counts(
     script.response(
         200, {**OPEN, "state": "committed", "number": 4, "records": 9, "counts": {"0": 9}}
     )
-    batch = calls.open("c", uid=UID, key="day-1", owner="job", instance="i")
+    batch = calls.open(REQUEST)
     assert batch.is_committed
     assert (batch.number, batch.records, batch.counts) == (4, 9, {0: 9})
 
@@ -129,7 +132,7 @@ def test_a_malformed_batch_is_rejected(
 ) -> None:
     script.response(200, {**OPEN, **wrong})
     with pytest.raises(IncompatibleGateway):
-        calls.open("c", uid=UID, key="day-1", owner="job", instance="i")
+        calls.open(REQUEST)
 
 
 def test_a_commit_names_the_digest_of_its_manifest(
