@@ -22,7 +22,7 @@ from sluiceway.kafka.shared_consumer import open_stream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.ledger import PositionAdvance
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.types import find_union

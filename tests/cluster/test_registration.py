@@ -7,7 +7,7 @@ from pyspark.sql.datasource import DataSource
 
 from sluiceway.errors import OptionError
 from sluiceway.spark import register
-from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.datasource import _APPLICATIONS, ChannelDataSource
 
 
 class Session:
@@ -31,14 +31,16 @@ def test_registering_with_an_old_spark_is_an_error(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["4.1.0", "4.1.4", "4.3.0", "4.2.0.dev1", "5.0.0-SNAPSHOT"])
-def test_the_registered_class_creates_data_sources(version: str) -> None:
+def test_the_registered_class_creates_data_sources(version: str, gateway_url: str) -> None:
     session = Session(version)
 
-    register(session, gateway="http://gateway:8900")  # type: ignore[arg-type]
+    register(session, gateway=gateway_url)  # type: ignore[arg-type]
+    # Its heartbeats would outlive the gateway, and warn on the error output of other tests.
+    _APPLICATIONS.pop(id(session)).end()
 
     registered = cloudpickle.loads(cloudpickle.dumps(session.registered[0]))
     source = registered(options={"path": "flights"})
     assert issubclass(registered, DataSource)
     assert registered.name() == "channel"
     assert type(source) is ChannelDataSource
-    assert (source.options, source.gateway_url) == ({"path": "flights"}, "http://gateway:8900")
+    assert (source.options, source.gateway_url) == ({"path": "flights"}, gateway_url)

@@ -28,7 +28,7 @@ from sluiceway.confluent.members import SubscribedConsumer
 from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.confluent.transactions import GroupMetadata
 from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.ledger import PositionAdvance
 
 __all__ = ["Consumer"]
 

@@ -16,7 +16,7 @@ from sluiceway.confluent.fetcher import partitions_of
 from sluiceway.confluent.local_queue import PendingMessage
 from sluiceway.confluent.sender import MessageSender
 from sluiceway.errors import CommitUnknown, Conflict, SluicewayError, SluicewayTimeout
-from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.ledger import PositionAdvance
 
 __all__ = ["GroupMetadata", "Transactions"]
 

@@ -20,8 +20,7 @@ from sluiceway.errors import (
     cause_of,
 )
 from sluiceway.ledger.intervals import WrittenRecords
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Batch, CommitResult, PositionAdvance
+from sluiceway.rest.ledger import Batch, CommitResult, LedgerCalls, PositionAdvance
 from sluiceway.rest.models import Connection
 
 __all__ = ["DEFAULT_LEASE_MS", "BatchRequest", "LeaseKeeper", "WriteBatch", "open_batch"]

@@ -20,8 +20,7 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch, open_batch
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import CommitResult, PositionAdvance
+from sluiceway.rest.ledger import CommitResult, LedgerCalls, PositionAdvance
 from sluiceway.rest.models import Connection
 
 __all__ = ["BatchedWriter", "WriterBatches"]

@@ -25,8 +25,7 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.write_batch import BatchRequest, LeaseKeeper, WriteBatch
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Batch
+from sluiceway.rest.ledger import Batch, LedgerCalls
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
 

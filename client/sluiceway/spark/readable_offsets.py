@@ -15,9 +15,9 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import OwnStream, Watermarks
-from sluiceway.ledger.visibility import CommittedRuns, Visibility, visibility_of
+from sluiceway.ledger.visibility import CommittedRuns, FixedVisibility, Visibility, visibility_of
 from sluiceway.rest.channels import Control
-from sluiceway.rest.ledger_models import Committed, Interval, KnownCommit
+from sluiceway.rest.ledger import Committed, Interval, KnownCommit
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
 from sluiceway.spark.offsets import OffsetRange
@@ -52,7 +52,7 @@ def consumer_properties(connection: Connection, *given: Mapping[str, object]) ->
     return properties
 
 
-class ShippedRuns(Visibility):
+class ShippedRuns(FixedVisibility):
     """The visible offsets of a split, pickled with it by planning."""
 
     def __init__(
@@ -70,17 +70,6 @@ class ShippedRuns(Visibility):
         )
         self.runs.add(response)
         self.number, self.visible_end = 0, ends
-
-    def refresh(self) -> None:
-        """Do nothing: planning has fixed the offsets."""
-
-    def wait(self, number: int, timeout_s: float) -> bool:
-        """Return False: the offsets never change."""
-        del number, timeout_s
-        return False
-
-    def held_back_by(self) -> None:
-        """Return None: a split waits for nothing."""
 
 
 class ReadableOffsets:
