@@ -23,7 +23,7 @@ GATEWAY_LAYERS = (
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
     *("model", "labels", "topic", "change", "lag"),
-    *("provisioning.reconcile_result", "status.problems", "ledger.opening", "ledger.committing"),
+    *("provisioning.reconcile_result", "status.problems", "ledger.batches"),
     "ledger.repairing",
 }
 #: Modules of the layer `http` outside of the package of that name.

@@ -18,9 +18,8 @@ from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.errors import DatabaseUnavailable, SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.ledger.halting import LedgerComparer
+from sluiceway_gateway.ledger.loops import LeaseReaper, LedgerComparer
 from sluiceway_gateway.ledger.pruning import LedgerPruner
-from sluiceway_gateway.ledger.reaping import LeaseReaper
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror

@@ -7,8 +7,8 @@ from datetime import timedelta
 from tests.model.world import Violation, World, offsets
 
 from sluiceway_gateway.errors import NotFound, PositionMoved
-from sluiceway_gateway.ledger import committing, model, opening, repairing
-from sluiceway_gateway.ledger.committing import CommitRequest
+from sluiceway_gateway.ledger import batches, model, repairing
+from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import (
     AbortDecision,
     Batch,
@@ -18,7 +18,6 @@ from sluiceway_gateway.ledger.model import (
     Manifest,
     Owner,
 )
-from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.repairing import RepairRequest
 
 MAX_AGE = timedelta(seconds=400)
@@ -72,7 +71,7 @@ class Gateway:
             for each in self.batches.values()
             if (each.owner, each.instance) == (request.owner, request.instance)
         ]
-        decision = opening.open_batch(
+        decision = batches.open_batch(
             ledger,
             self.owners.get(request.owner),
             latest,
@@ -105,8 +104,8 @@ class Gateway:
         if slices:
             request = replace(request, manifest=self._assembled(request))
         if batch.state is BatchState.OPEN:
-            committing.require_written(request.manifest, self.world.log.watermarks())
-        decision = committing.commit_batch(
+            batches.require_written(request.manifest, self.world.log.watermarks())
+        decision = batches.commit_batch(
             ledger,
             self.owners[batch.owner],
             batch,
@@ -307,7 +306,7 @@ class Gateway:
 
     # --- properties of single transactions
 
-    def _check_opened(self, decision: opening.OpenDecision, request: OpenRequest) -> None:
+    def _check_opened(self, decision: batches.OpenDecision, request: OpenRequest) -> None:
         if (request.owner, request.instance) in self.fenced:
             raise Violation("fenced", f"{request.instance} writes again for {request.owner}")
         for each in decision.aborted:

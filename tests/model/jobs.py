@@ -17,7 +17,7 @@ from sluiceway_gateway.errors import (
     StaleBatch,
     UnknownPartition,
 )
-from sluiceway_gateway.ledger.committing import CommitRequest
+from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import (
     Batch,
     BatchState,
@@ -26,7 +26,6 @@ from sluiceway_gateway.ledger.model import (
     digest_of,
     merge_runs,
 )
-from sluiceway_gateway.ledger.opening import OpenRequest
 
 Identity = tuple[Any, ...]
 

@@ -18,8 +18,8 @@ from tests.model.schedule import Outcome, run_schedule
 from tests.model.world import Record, Steps
 
 from sluiceway_gateway.errors import PositionMoved
-from sluiceway_gateway.ledger import committing, model, opening, repairing
-from sluiceway_gateway.ledger.committing import commit_batch
+from sluiceway_gateway.ledger import batches, model, repairing
+from sluiceway_gateway.ledger.batches import commit_batch, open_batch
 from sluiceway_gateway.ledger.model import (
     AbortDecision,
     Batch,
@@ -29,7 +29,6 @@ from sluiceway_gateway.ledger.model import (
     stable_of,
 )
 from sluiceway_gateway.ledger.model import halt as model_halt
-from sluiceway_gateway.ledger.opening import open_batch
 from sluiceway_gateway.ledger.repairing import RepairDecision, repair_ledger
 
 Patch = tuple[Any, str, Any]
@@ -78,15 +77,15 @@ def _() -> list[Patch]:
             return open_batch(ledger, replace(owner, ordinal=None), None, *rest, **more)
         return open_batch(ledger, owner, latest, *rest, **more)
 
-    return [(opening, "open_batch", reopen), (Gateway, "_check_opened", nothing)]
+    return [(batches, "open_batch", reopen), (Gateway, "_check_opened", nothing)]
 
 
 @mutant("a takeover leaves old batches open, and commits ignore the epoch")
 def _() -> list[Patch]:
     return [
-        (opening, "_displaced", lambda *_, **__: []),
+        (batches, "_displaced", lambda *_, **__: []),
         (Gateway, "_check_opened", nothing),
-        (committing, "commit_batch", _unfenced_commit),
+        (batches, "commit_batch", _unfenced_commit),
     ]
 
 
@@ -97,7 +96,7 @@ def _unfenced_commit(ledger: Ledger, owner: Any, *rest: Any) -> Any:
 
 @mutant("a takeover leaves the previous instance's batches open")
 def _() -> list[Patch]:
-    return [(opening, "_displaced", lambda *_, **__: [])]
+    return [(batches, "_displaced", lambda *_, **__: [])]
 
 
 @mutant("a replaced instance takes over again")
@@ -105,12 +104,12 @@ def _() -> list[Patch]:
     def forget(*args: Any, **more: Any) -> Any:
         return open_batch(*args, **{**more, "instance_epoch": None})
 
-    return [(opening, "open_batch", forget)]
+    return [(batches, "open_batch", forget)]
 
 
 @mutant("a batch job aborts the batch of a live one")
 def _() -> list[Patch]:
-    return [(opening, "expired", lambda *_: True)]
+    return [(batches, "expired", lambda *_: True)]
 
 
 @mutant("the same instance reopens an aborted batch")
@@ -120,32 +119,32 @@ def _() -> list[Patch]:
             latest = None
         return open_batch(ledger, owner, latest, *rest, **more)
 
-    return [(opening, "open_batch", reopen)]
+    return [(batches, "open_batch", reopen)]
 
 
 @mutant("another owner uses the same key")
 def _() -> list[Patch]:
-    return [(opening, "_require_key", nothing)]
+    return [(batches, "_require_key", nothing)]
 
 
 @mutant("an old batch is opened after its key was pruned")
 def _() -> list[Patch]:
-    return [(opening, "_require_order", nothing)]
+    return [(batches, "_require_order", nothing)]
 
 
 @mutant("committed keys are pruned")
 def _() -> list[Patch]:
-    return [(Gateway, "needed", lambda *_: False), (opening, "_require_order", nothing)]
+    return [(Gateway, "needed", lambda *_: False), (batches, "_require_order", nothing)]
 
 
 @mutant("begin is above offsets that the batch may get")
 def _() -> list[Patch]:
-    real = opening._begin
+    real = batches._begin
 
     def above(*args: Any) -> Mapping[int, int]:
         return {at: begin + 2 for at, begin in real(*args).items()}
 
-    return [(opening, "_begin", above), (Work, "_bogus", _no_bogus), *_unchecked_begin()]
+    return [(batches, "_begin", above), (Work, "_bogus", _no_bogus), *_unchecked_begin()]
 
 
 @mutant("begin changes with each open")
@@ -156,13 +155,13 @@ def _() -> list[Patch]:
         return replace(decision, batch=replace(decision.batch, begin=begin), replayed=False)
 
     others = [(Gateway, "_check_opened", nothing), (Work, "_bogus", _no_bogus), *_unchecked_begin()]
-    return [(opening, "open_batch", refreshed), *others]
+    return [(batches, "open_batch", refreshed), *others]
 
 
 @mutant("there is no begin")
 def _() -> list[Patch]:
-    real = opening._begin
-    return [(opening, "_begin", lambda *args: dict.fromkeys(real(*args), 0))]
+    real = batches._begin
+    return [(batches, "_begin", lambda *args: dict.fromkeys(real(*args), 0))]
 
 
 @mutant("decisions use a ledger that was read before the lock")
@@ -199,7 +198,7 @@ def _() -> list[Patch]:
             batch = replace(batch, state=BatchState.OPEN)
         return _unfenced_commit(ledger, owner, batch, *rest)
 
-    return [(committing, "commit_batch", commit)]
+    return [(batches, "commit_batch", commit)]
 
 
 @mutant("both attempts of a task are listed")
@@ -228,12 +227,12 @@ def _no_bogus(work: Work, batch: Batch) -> Steps:
 
 
 def _unchecked_begin() -> list[Patch]:
-    real = committing._require_own
+    real = batches._require_own
 
     def own(batch: Batch, *rest: Any) -> None:
         real(replace(batch, begin=dict.fromkeys(batch.begin, 0)), *rest)
 
-    return [(committing, "_require_own", own)]
+    return [(batches, "_require_own", own)]
 
 
 @mutant("manifests below the batch's begin are accepted")
@@ -243,39 +242,39 @@ def _() -> list[Patch]:
 
 @mutant("manifests over visible runs are accepted")
 def _() -> list[Patch]:
-    return [(committing, "first_overlap", nothing)]
+    return [(batches, "first_overlap", nothing)]
 
 
 @mutant("manifests in partitions that the batch did not open are accepted")
 def _() -> list[Patch]:
-    real = committing._require_own
+    real = batches._require_own
 
     def own(batch: Batch, manifest: model.Manifest, runs: Any) -> None:
         begin = dict.fromkeys(manifest, 0) | dict(batch.begin)
         real(replace(batch, begin=begin), manifest, runs)
 
-    return [(committing, "_require_own", own)]
+    return [(batches, "_require_own", own)]
 
 
 @mutant("manifests beyond the watermark are accepted")
 def _() -> list[Patch]:
-    return [(committing, "require_written", nothing)]
+    return [(batches, "require_written", nothing)]
 
 
 @mutant("a manifest that lacks slices is accepted")
 def _() -> list[Patch]:
-    real = committing._require_sound
+    real = batches._require_sound
 
     def sound(request: Any) -> None:
         if request.digest == model.digest_of(request.manifest):
             real(request)
 
-    return [(committing, "_require_sound", sound)]
+    return [(batches, "_require_sound", sound)]
 
 
 @mutant("batches write to partitions that they did not open")
 def _() -> list[Patch]:
-    real = opening._begin
+    real = batches._begin
 
     def hidden(ledger: Ledger, request: Any) -> Mapping[int, int]:
         return real(ledger, replace(request, partitions=None))
@@ -285,9 +284,9 @@ def _() -> list[Patch]:
         return stable_of(visible_end, lowest)
 
     return [
-        (opening, "_begin", hidden),
+        (batches, "_begin", hidden),
         (model, "stable_of", narrow),
-        (committing, "stable_of", narrow),
+        (batches, "stable_of", narrow),
     ]
 
 
@@ -297,7 +296,7 @@ def _() -> list[Patch]:
         intervals = sorted((*runs, *added))
         return (model.Interval(intervals[0].first, intervals[-1].end),) if intervals else ()
 
-    return [(committing, "merge_runs", merge)]
+    return [(batches, "merge_runs", merge)]
 
 
 @mutant("a job without a response to its commit writes with another key")
@@ -387,7 +386,7 @@ def _() -> list[Patch]:
     def ends(visible_end: Mapping[int, int], begins: Any) -> Mapping[int, int]:
         return dict(visible_end)
 
-    return [(model, "stable_of", ends), (committing, "stable_of", ends)]
+    return [(model, "stable_of", ends), (batches, "stable_of", ends)]
 
 
 @mutant("stable is Kafka's watermark while no batch is open")
@@ -409,7 +408,7 @@ def _() -> list[Patch]:
             visible_end, [{at: each.get(at, 0) for at in visible_end} for each in begins]
         )
 
-    return [(model, "stable_of", zero), (committing, "stable_of", zero)]
+    return [(model, "stable_of", zero), (batches, "stable_of", zero)]
 
 
 @mutant("visible_end is the end of the remaining runs")
@@ -437,12 +436,12 @@ def _() -> list[Patch]:
         decision = real(ledger, *rest)
         return replace(decision, ledger=replace(decision.ledger, number=ledger.number))
 
-    return [(model, "end_batches", silent), (opening, "end_batches", silent)]
+    return [(model, "end_batches", silent), (batches, "end_batches", silent)]
 
 
 @mutant("expired batches are not reaped")
 def _() -> list[Patch]:
-    return [(model, "expired", lambda *_: False), (opening, "expired", lambda *_: False)]
+    return [(model, "expired", lambda *_: False), (batches, "expired", lambda *_: False)]
 
 
 @mutant("live batches are reaped")

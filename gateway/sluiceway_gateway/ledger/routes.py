@@ -19,7 +19,7 @@ from sluiceway_gateway.http.middleware import long_poll
 from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Time, Wait
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
-from sluiceway_gateway.ledger.committing import CommitRequest
+from sluiceway_gateway.ledger.batches import CommitRequest
 from sluiceway_gateway.ledger.reading import CommittedQuery
 from sluiceway_gateway.ledger.repairing import RepairRequest
 from sluiceway_gateway.ledger.wire import (

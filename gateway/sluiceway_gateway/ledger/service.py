@@ -32,7 +32,14 @@ from sluiceway_gateway.errors import (
 )
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger import batch_store, store
-from sluiceway_gateway.ledger.committing import CommitRequest, commit_batch, require_written
+from sluiceway_gateway.ledger.batches import (
+    CommitRequest,
+    OpenRequest,
+    commit_batch,
+    open_batch,
+    require_previous,
+    require_written,
+)
 from sluiceway_gateway.ledger.model import (
     LEASE,
     AbortDecision,
@@ -49,7 +56,6 @@ from sluiceway_gateway.ledger.model import (
     renew,
     require_instance,
 )
-from sluiceway_gateway.ledger.opening import OpenRequest, open_batch, require_previous
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Commit, Position, require_topic

@@ -13,8 +13,8 @@ from sluiceway_gateway.endpoints.wire import Count, GroupName, PartitionText
 from sluiceway_gateway.errors import InvalidManifest, InvalidRequest, Violation
 from sluiceway_gateway.http.json import body_of
 from sluiceway_gateway.http.params import INT64_MAX, Time, each_once
+from sluiceway_gateway.ledger.batches import OpenRequest, PreviousCommit
 from sluiceway_gateway.ledger.model import LEASE, Batch, Manifest, manifest_of
-from sluiceway_gateway.ledger.opening import OpenRequest, PreviousCommit
 from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets
 from sluiceway_gateway.ledger.service import BatchInTopic, CommittedBatch, PositionChange
 from sluiceway_gateway.offsets.model import Commit, Position

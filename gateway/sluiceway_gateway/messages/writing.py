@@ -20,9 +20,8 @@ from sluiceway_gateway.db.engine import Database, reason_of
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest, SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import NewMessage
-from sluiceway_gateway.ledger.committing import CommitRequest
+from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import LEASE, Batch, BatchState, Interval, digest_of
-from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.messages.model import no_partition
 from sluiceway_gateway.messages.reading import require_same_topic

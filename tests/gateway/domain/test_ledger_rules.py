@@ -22,10 +22,13 @@ from sluiceway_gateway.errors import (
     StaleBatch,
     UnknownPartition,
 )
-from sluiceway_gateway.ledger.committing import (
+from sluiceway_gateway.ledger.batches import (
     CommitDecision,
     CommitRequest,
+    OpenDecision,
+    OpenRequest,
     commit_batch,
+    open_batch,
     require_written,
 )
 from sluiceway_gateway.ledger.model import (
@@ -49,7 +52,6 @@ from sluiceway_gateway.ledger.model import (
     reused_offsets,
     stable_of,
 )
-from sluiceway_gateway.ledger.opening import OpenDecision, OpenRequest, open_batch
 from sluiceway_gateway.ledger.repairing import RepairDecision, RepairRequest, repair_ledger
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -17,7 +17,7 @@ from shared_kafka import SharedKafka
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.errors import Conflict, SluicewayGatewayError
 from sluiceway_gateway.ledger import batch_store, store
-from sluiceway_gateway.ledger.committing import CommitRequest
+from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import (
     BatchState,
     Interval,
@@ -26,7 +26,6 @@ from sluiceway_gateway.ledger.model import (
     merge_runs,
     reap,
 )
-from sluiceway_gateway.ledger.opening import OpenRequest
 from sluiceway_gateway.ledger.pruning import LedgerPruner
 from sluiceway_gateway.ledger.reading import CommittedQuery, LedgerReads
 from sluiceway_gateway.ledger.service import Ledgers, save_aborted
