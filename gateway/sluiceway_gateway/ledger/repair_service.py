@@ -12,7 +12,7 @@ from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransact
 from sluiceway_gateway.errors import LedgerIntact
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.model import NewMessage
-from sluiceway_gateway.ledger import batch_store, repair_store, store
+from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.model import Ledger, Owner, Runs
 from sluiceway_gateway.ledger.repairing import (
     Repair,
@@ -26,8 +26,6 @@ from sluiceway_gateway.ledger.repairing import (
 )
 from sluiceway_gateway.ledger.service import require_ledger
 from sluiceway_gateway.offsets.model import require_topic
-
-_AFTER_ALL = 2**62
 
 
 class Repairs:
@@ -70,7 +68,7 @@ class Repairs:
         with self._database.read() as tx:
             channel = require_ledger(tx, name, uid)
             ledger = _found(tx, channel)
-            done = repair_store.repairs(tx, uid, before=_AFTER_ALL, limit=1)
+            done = store.repairs(tx, uid, before=store.AFTER_ALL, limit=1)
         if ledger.halted is None and done and done[0].lost_from == dict(request.lost_from):
             return done[0]
         ledger = known_losses(ledger, {})
@@ -105,7 +103,7 @@ class Repairs:
             for owner in decision.owners:
                 batch_store.put_owner(tx, uid, owner)
             store.replace_runs(tx, uid, removed=decision.runs_removed, added=decision.runs_added)
-            repair_store.save_repair(tx, decision.ledger, decision.repair, was=was, now=now)
+            store.save_repair(tx, decision.ledger, decision.repair, was=was, now=now)
             audit_store.add(
                 tx,
                 channel,

@@ -26,7 +26,6 @@ from sluiceway_gateway.errors import (
     InvalidManifest,
     KafkaUnavailable,
     NoLedger,
-    PositionMoved,
     SluicewayGatewayError,
     UidMismatch,
 )
@@ -58,7 +57,7 @@ from sluiceway_gateway.ledger.model import (
 )
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.offsets import store as offsets_store
-from sluiceway_gateway.offsets.model import Commit, Position, require_topic
+from sluiceway_gateway.offsets.model import Commit, Position, position_moved, require_topic
 
 _RENEWED_BELOW = LEASE * 2 / 3
 """Remaining time of a lease at which a heartbeat renews it."""
@@ -373,15 +372,16 @@ class Ledgers:
             for partition, before in change.before.items():
                 at = stored.get(partition)
                 if (at and at.position.order) != (before and before.order):
-                    raise _moved(commit.group, partition, at.position if at else None)
+                    raise position_moved(commit.group, partition, at.position if at else None)
         (result,) = offsets_store.commit(tx, [(commit, principal)], now=self._clock())
         if isinstance(result, SluicewayGatewayError):
             raise result
-        after = {each.position.partition: each.position.order for each in result.positions}
+        after = {each.position.partition: each.position for each in result.positions}
         for each in commit.positions:
-            if after.get(each.partition) != each.order:
+            now = after.get(each.partition)
+            if now is None or now.order != each.order:
                 # Its number was used before, so it changed nothing.
-                raise _moved(commit.group, each.partition, change.before.get(each.partition))
+                raise position_moved(commit.group, each.partition, now)
 
 
 def save_aborted(
@@ -443,11 +443,3 @@ def _assembled(tx: ReadTransaction, batch: Batch, slices: int) -> Manifest:
 
 def _begins(batch: Batch, manifest: Manifest) -> Mapping[int, int]:
     return {each: batch.begin[each] for each in manifest if each in batch.begin}
-
-
-def _moved(group: str, partition: int, at: Position | None) -> PositionMoved:
-    present = "no position" if at is None else f"offset {at.offset}, record {at.record}"
-    return PositionMoved(
-        f"The group {group!r} has {present} in partition {partition}, which is not where this "
-        "reader began: nothing was committed. Read the group's positions and go on from there."
-    )

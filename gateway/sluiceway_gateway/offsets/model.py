@@ -12,6 +12,7 @@ from sluiceway_gateway.errors import (
     IllegalTransition,
     NoGroup,
     NotAssigned,
+    PositionMoved,
     StaleGeneration,
     TopicChanged,
 )
@@ -38,6 +39,16 @@ class Position:
     def order(self) -> tuple[int, int]:
         """Sort key of positions within a partition."""
         return (self.offset, self.record)
+
+
+def position_moved(group: str, partition: int, at: Position | None) -> PositionMoved:
+    """Return the error for a stored position, or None, that the reader did not set."""
+    present = "no position" if at is None else f"offset {at.offset}, record {at.record}"
+    return PositionMoved(
+        f"The group {group!r} has {present} in partition {partition}, which this reader did not "
+        "set, so nothing was committed: another one reads the partition for the group. Read the "
+        "group's positions and continue from there, or stop."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

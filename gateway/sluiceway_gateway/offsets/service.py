@@ -26,7 +26,6 @@ from sluiceway_gateway.errors import (
     InvalidRequest,
     MembersOpen,
     NotAssigned,
-    PositionMoved,
     SluicewayGatewayError,
     listed,
 )
@@ -46,6 +45,7 @@ from sluiceway_gateway.offsets.model import (
     PendingCommit,
     Position,
     ack_result,
+    position_moved,
     require_forward,
     require_generation,
     require_topic,
@@ -370,12 +370,7 @@ def _moves(position: Position, stored: Committed | None, advance: Advance, group
         return False
     before = advance.before.get(position.partition)
     if (at and at.order) != (before and before.order):
-        present = "no position" if at is None else f"offset {at.offset}, record {at.record}"
-        raise PositionMoved(
-            f"The group {group.name!r} has {present} in partition {position.partition}, which this "
-            "reader did not set: another one reads the partition for the group. Read the group's "
-            "positions and continue from there, or stop."
-        )
+        raise position_moved(group.name, position.partition, at)
     if stored is not None:
         require_forward(position, stored, group)
     return True
