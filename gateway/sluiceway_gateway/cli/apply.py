@@ -434,6 +434,3 @@ def _resources(
             yield transport.request("GET", channel_path(name)).json()
     else:
         yield from list_channels(transport, selector)
-
-
-__all__ = ["WOULD_CHANGE", "Step", "StepKind", "apply", "dump_document", "export"]

@@ -439,12 +439,3 @@ def list_channels(transport: Transport, selector: str | None) -> Iterator[dict[s
     for each in transport.items("/v1/channels", params):
         assert isinstance(each.value, dict)  # noqa: S101 - the API's own form
         yield each.value
-
-
-__all__ = [
-    "Document",
-    "document_of",
-    "document_schema",
-    "list_channels",
-    "read_documents",
-]

@@ -199,6 +199,3 @@ def _require_kept(tx: ReadTransaction, ledger: Ledger, which: str) -> None:
             f"The snapshot {which} was pruned: they are kept for SLUICEWAY_HISTORY_DAYS days. The "
             f"oldest one is that of commit {oldest[0]}, of {oldest[1].isoformat()}."
         )
-
-
-__all__ = ["CommitList", "CommittedQuery", "LedgerReads", "VisibleOffsets"]
