@@ -157,6 +157,7 @@ KINDS = {
     "confluent partition": ToPartitions,
     "broker partition": ByBroker,
 }
+ONE_OF_EACH = ("avro turns", "arrow key", "bytes partitioner", "confluent key", "broker partition")
 
 
 def packed(event: Event) -> bytes:
@@ -182,7 +183,10 @@ def made(gateway_url: str) -> Iterator[Callable[[str], Channel]]:
         yield make
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[] if kind in ONE_OF_EACH else [pytest.mark.long]) for kind in KINDS],
+)
 @settings(
     max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -101,7 +101,17 @@ def problem_of(fault: str) -> AccessProblem:
     return AccessProblem.CERTIFICATE if fault in CERTIFICATE_FAULTS else AccessProblem.PROTOCOL
 
 
-@pytest.mark.parametrize("fault", REJECTED_PROPERTIES)
+ONE_OF_EACH = ("wrong password", "expired certificate", "plaintext to a TLS port")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    # `test_kafka_access.py` has the diagnosis of all.
+    [
+        pytest.param(fault, marks=[] if fault in ONE_OF_EACH else [pytest.mark.long])
+        for fault in REJECTED_PROPERTIES
+    ],
+)
 def test_a_gateway_refused_by_kafka_reports_the_reason(secured: SecuredKafka, fault: str) -> None:
     properties = dict(REJECTED_PROPERTIES[fault][0](secured))
     servers = properties.pop("bootstrap.servers")
