@@ -383,7 +383,7 @@ def test_a_writer_of_a_connection_needs_the_ledger(
 ) -> None:
     channel = new_ledgered()
     connection = pickle.loads(pickle.dumps(channel.connection("write")))  # noqa: S301
-    with pytest.raises(OptionError, match="ledger="):
+    with pytest.raises(OptionError, match=r"open it with channel\.writer\(\)"):
         ChannelWriter(connection)
     with ChannelWriter(connection, ledger=ledger.calls) as writer:
         writer.write(readings(10))
