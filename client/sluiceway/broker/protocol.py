@@ -16,40 +16,6 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 from sluiceway.broker.exceptions import ERROR_CODES, ProtocolClientError, UnknownError
 from sluiceway.errors import OptionError
 
-__all__ = [
-    "BrokerMetadata",
-    "ByName",
-    "CompressionType",
-    "FetchPartitionResponse",
-    "FetchResponse",
-    "HeartbeatResponse",
-    "JoinGroupResponse",
-    "LeaveGroupResponse",
-    "ListOffsetResponse",
-    "MemberAssignment",
-    "Message",
-    "MessageSet",
-    "MetadataResponse",
-    "OffsetCommitPartitionResponse",
-    "OffsetCommitResponse",
-    "OffsetFetchPartitionResponse",
-    "OffsetFetchResponse",
-    "OffsetPartitionResponse",
-    "OffsetType",
-    "PartitionFetchRequest",
-    "PartitionMetadata",
-    "PartitionOffsetCommitRequest",
-    "PartitionOffsetFetchRequest",
-    "PartitionOffsetRequest",
-    "ProducePartitionResponse",
-    "ProduceRequest",
-    "ProduceResponse",
-    "SyncGroupResponse",
-    "TopicMetadata",
-    "in_bytes",
-    "in_text",
-]
-
 Name = bytes | str
 V = TypeVar("V")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -337,4 +337,4 @@ def _schemas(connection: Connection) -> dict[int, Schema]:
     return {each.id: Schema.parse(each.definition) for each in connection.schemas}
 
 
-__all__ = ["corrupt_error", "decoder_for"]
+__all__ = ["Decoder", "codec", "corrupt_error", "decoder_for"]

@@ -162,4 +162,4 @@ def _prefix(id_: int) -> bytes | None:
     return b"\0" + id_.to_bytes(4, "big") if 0 <= id_ < 2**32 else None
 
 
-__all__ = ["WireFormatValidator"]
+__all__ = ["BytesCodec", "WireFormatValidator", "arrow_schema_id", "avro_schema_id"]

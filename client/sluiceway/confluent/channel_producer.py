@@ -20,7 +20,7 @@ from sluiceway.kafka.errors import run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
 from sluiceway.rest.ledger import PositionAdvance
 
-__all__ = ["BatchCommits", "ChannelProducer"]
+__all__ = ["BatchCommits", "ChannelProducer", "reason_of"]
 
 _TIMEOUT_S: Final = 30.0
 

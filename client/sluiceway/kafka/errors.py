@@ -16,11 +16,11 @@ from sluiceway.errors import (
 from sluiceway.rest.transport import Backoff
 
 __all__ = [
-    "LOGGER",
     "create_client",
     "handler_exception",
     "is_gone",
     "is_unavailable",
+    "run_callbacks",
     "translate_error",
     "with_retries",
 ]

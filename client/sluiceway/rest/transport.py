@@ -477,6 +477,7 @@ def group_path(channel: str, group: str) -> str:
 
 
 __all__ = [
+    "DEFAULT_URL",
     "Backoff",
     "Token",
     "TokenSource",

@@ -29,7 +29,14 @@ from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import WriteOptions
 
-__all__ = ["Queries", "active_jobs", "is_driver_stopped", "is_stopped", "public_cause"]
+__all__ = [
+    "Queries",
+    "active_jobs",
+    "is_driver_stopped",
+    "is_stopped",
+    "public_cause",
+    "ui_address",
+]
 
 
 LOGGER = logging.getLogger(__name__)
