@@ -8,7 +8,8 @@ from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitUnknown, DeliveryFailed, KafkaFailure, SluicewayError
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.intervals import WrittenRecords
-from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch, open_batch
+from sluiceway.ledger.leases import LeaseKeeper
+from sluiceway.ledger.write_batch import WriteBatch, open_batch
 from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger import CommitResult, Interval, LedgerCalls, PositionAdvance
 from sluiceway.rest.models import Connection

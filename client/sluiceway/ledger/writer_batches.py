@@ -19,7 +19,8 @@ from sluiceway.errors import (
     SluicewayError,
 )
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch, open_batch
+from sluiceway.ledger.leases import LeaseKeeper
+from sluiceway.ledger.write_batch import WriteBatch, open_batch
 from sluiceway.rest.ledger import CommitResult, LedgerCalls, PositionAdvance
 from sluiceway.rest.models import Connection
 

@@ -1,4 +1,4 @@
-"""Explanations of refused TLS certificates, of the gateway and of Kafka's brokers.
+"""TLS: trusted authorities, and explanations of refused certificates, also of Kafka's brokers.
 
 Loads no httpx, as the gateway imports it.
 """
@@ -6,11 +6,36 @@ Loads no httpx, as the gateway imports it.
 import socket
 import ssl
 
-__all__ = ["certificate_fault", "speaks_tls"]
+from sluiceway.errors import OptionError
+
+__all__ = ["certificate_fault", "speaks_tls", "tls_error", "trusted"]
 
 _EXPIRED, _NOT_YET_VALID = 10, 9
 _UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
 _OTHER_HOST = frozenset({62, 64})
+
+
+def trusted(url: str, ca: str | None) -> ssl.SSLContext | bool:
+    """Return what httpx trusts at `url`: the authorities in the file `ca`, by default the system's.
+
+    Raises OptionError.
+    """
+    if ca is None and url.startswith("http:"):
+        # Plain HTTP needs no authorities, and reading the system's ones takes 20 ms.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise OptionError(f"the file {ca!r} has no usable CA certificates: {error}") from error
+
+
+def tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    """Return the TLS error in the chain of causes, if any."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def certificate_fault(error: ssl.SSLCertVerificationError, host: str, trust: str) -> str:

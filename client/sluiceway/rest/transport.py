@@ -28,7 +28,7 @@ from sluiceway.errors import (
     clear_tracebacks,
 )
 from sluiceway.rest.parsing import JsonNode, Page, parse, problem
-from sluiceway.rest.tls import certificate_fault, speaks_tls
+from sluiceway.rest.tls import certificate_fault, speaks_tls, tls_error, trusted
 from sluiceway.tracing import carrier, child_span, request_ids
 
 #: Sent to the gateway, which refuses clients without a feature that a channel needs.
@@ -289,13 +289,13 @@ class Transport:
             "Accept": "application/json",
             "Sluiceway-Features": _FEATURES,
         }
-        return httpx.Client(base_url=self.url, verify=_trust(self.url, self._ca), headers=headers)
+        return httpx.Client(base_url=self.url, verify=trusted(self.url, self._ca), headers=headers)
 
     def _raise_if_final(self, error: httpx.TransportError, *, first: bool) -> None:
         """Raise GatewayAccessFailed for an error that a retry cannot fix."""
         url = httpx.URL(self.url)
         fault = None
-        match _tls_error(error):
+        match tls_error(error):
             case ssl.SSLCertVerificationError() as refused:
                 fault = certificate_fault(refused, url.host, "ca=... or SLUICEWAY_CA_FILE")
             case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
@@ -383,25 +383,6 @@ def _checked_url(url: str) -> str:
         )
     # Request paths already begin with /v1.
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def _trust(url: str, ca: str | None) -> ssl.SSLContext | bool:
-    if ca is None and url.startswith("http:"):
-        # Plain HTTP needs no authorities, and reading the system's ones takes 20 ms.
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if ca is None:
-        return True
-    try:
-        return ssl.create_default_context(cafile=ca)
-    except (OSError, ssl.SSLError) as error:
-        raise OptionError(f"the file {ca!r} has no usable CA certificates: {error}") from error
-
-
-def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
-    """Return the TLS error in the chain of causes, if any."""
-    while error is not None and not isinstance(error, ssl.SSLError):
-        error = error.__cause__ or error.__context__
-    return error
 
 
 def _retry_after_s(response: httpx.Response) -> float:

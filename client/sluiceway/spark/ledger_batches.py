@@ -24,7 +24,8 @@ from sluiceway.errors import (
     SluicewayError,
 )
 from sluiceway.ledger.intervals import WrittenRecords
-from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch
+from sluiceway.ledger.leases import LeaseKeeper
+from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.rest.ledger import Batch, BatchRequest, LedgerCalls
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport

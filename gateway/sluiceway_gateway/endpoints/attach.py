@@ -39,14 +39,12 @@ from sluiceway_gateway.errors import (
     SluicewayGatewayError,
 )
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.model import (
-    Group,
-    GroupConfig,
+from sluiceway_gateway.groups.assignment import (
     assigned_partitions,
     endpoint_partitions,
-    new_group,
     position_member,
 )
+from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
 from sluiceway_gateway.groups.store import RoleGroup
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_topic

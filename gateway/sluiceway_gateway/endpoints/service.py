@@ -43,7 +43,7 @@ from sluiceway_gateway.errors import (
     listed,
 )
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.model import endpoint_partitions
+from sluiceway_gateway.groups.assignment import endpoint_partitions
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.request_batcher import Batcher
 

@@ -33,7 +33,7 @@ from sluiceway_gateway.endpoints.model import (
 )
 from sluiceway_gateway.errors import ConcurrentChange
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.model import Member
+from sluiceway_gateway.groups.assignment import Member
 
 # For statuses of thousands of rows: a dict is ten times as fast as a call of the enum.
 _ROLES = {str(each): each for each in Role}

@@ -17,8 +17,7 @@ from sluiceway_gateway.endpoints.service import hold_endpoint, require_endpoint
 from sluiceway_gateway.endpoints.store import save_changes
 from sluiceway_gateway.errors import GroupLargerThanPinned, GroupNotFound, GroupSize, NoGroup
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.model import (
-    Group,
+from sluiceway_gateway.groups.assignment import (
     Member,
     held_partitions,
     require_live,
@@ -27,6 +26,7 @@ from sluiceway_gateway.groups.model import (
     target_share,
     with_share,
 )
+from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_generation, require_topic
 

@@ -16,13 +16,13 @@ from sluiceway_gateway.errors import (
     StaleGeneration,
     TopicChanged,
 )
-from sluiceway_gateway.groups.model import (
-    Group,
+from sluiceway_gateway.groups.assignment import (
     Member,
     endpoint_partitions,
     held_partitions,
     require_share,
 )
+from sluiceway_gateway.groups.model import Group
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from sluiceway.kafka.accumulator import Messages
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.ledger.write_batch import LeaseKeeper, WriteBatch
+from sluiceway.ledger.leases import LeaseKeeper
+from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.records import to_batches
 from sluiceway.rest.ledger import BatchRequest
 from sluiceway.schema import Schema

@@ -378,13 +378,7 @@ def test_a_channel_that_delivers_at_least_once_has_no_batches(new_channel: NewCh
         pass
 
 
-def test_a_writer_of_a_connection_needs_the_ledger(
-    new_ledgered: NewChannel, ledger: LedgerView
-) -> None:
-    channel = new_ledgered()
-    connection = pickle.loads(pickle.dumps(channel.connection("write")))  # noqa: S301
+def test_a_writer_of_a_connection_needs_the_gateway(new_ledgered: NewChannel) -> None:
+    connection = pickle.loads(pickle.dumps(new_ledgered().connection("write")))  # noqa: S301
     with pytest.raises(OptionError, match=r"open it with channel\.writer\(\)"):
         ChannelWriter(connection)
-    with ChannelWriter(connection, ledger=ledger.calls) as writer:
-        writer.write(readings(10))
-    assert ledger.ids(channel) == numbers((0, 10))

@@ -14,7 +14,7 @@ from micro_batches import BatchJob, Query, Tasks, rows
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict
-from sluiceway.ledger.write_batch import LeaseKeeper
+from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.spark import ledger_batches, queries
 from sluiceway.spark.driver import Application

@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 from endpoints import ENDPOINT
 from sluiceway_gateway.endpoints.model import Endpoint, Place, Role, Share, State
 from sluiceway_gateway.errors import StaleGeneration
-from sluiceway_gateway.groups.model import (
-    Group,
-    GroupConfig,
+from sluiceway_gateway.groups.assignment import (
     Member,
     held_partitions,
-    new_group,
     require_share,
     share_generation,
     split,
     target_share,
     with_share,
 )
+from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
 
 PARTITIONS = 5
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
