@@ -24,7 +24,7 @@ from sluiceway.rest.channels import (
     watch_status,
 )
 from sluiceway.rest.endpoints import Endpoint, Membership, Mode, Position, Role, membership
-from sluiceway.rest.ledger import CommitPage
+from sluiceway.rest.ledger_models import CommitPage
 from sluiceway.rest.models import (
     ChannelResource,
     ChannelStatus,

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from sluiceway.channel import Channel
-from sluiceway.endpoint.handle import ClosesOnExit
+from sluiceway.endpoint.channel_endpoint import ClosesOnExit
 from sluiceway.errors import ChannelNotFound, Conflict
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.channels import (

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from sluiceway.channel import Channel
-from sluiceway.endpoint.handle import ClosesOnExit
+from sluiceway.endpoint.channel_endpoint import ClosesOnExit
 from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, writers_outcome
 from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout

@@ -11,18 +11,19 @@ import pyarrow as pa
 
 from sluiceway import offsets
 from sluiceway.codecs.decoder import decoder_for
+from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.committer import OffsetCommitter
-from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
+from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter, StopCondition, WhenFinished
 from sluiceway.errors import EndpointClosed, OptionError, SchemaMismatch, SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import PartitionStream
 from sluiceway.kafka.fetcher import Fetcher
-from sluiceway.kafka.shared_consumer import open_stream
+from sluiceway.kafka.shared_stream import open_stream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger import PositionAdvance
+from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.types import find_union

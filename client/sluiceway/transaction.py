@@ -11,7 +11,7 @@ from sluiceway.errors import (
     StaleGeneration,
 )
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.ledger import PositionAdvance
+from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["Transaction"]

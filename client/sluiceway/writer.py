@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sluiceway.concurrency import ForkGuard
-from sluiceway.endpoint.handle import ChannelEndpoint, EndpointHandle
+from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
+from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.waiting import wait_for_commits
 from sluiceway.errors import KafkaFailure, OptionError
 from sluiceway.kafka.config import MaskedProperties

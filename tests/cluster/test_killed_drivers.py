@@ -8,7 +8,7 @@ from attempts import ROWS, AttemptsJob
 from ledger_view import LedgerView
 from sluiceway import Gateway
 from sluiceway.channel import Channel
-from sluiceway.rest.ledger import DEFAULT_LEASE_MS, BatchRequest
+from sluiceway.rest.ledger_models import DEFAULT_LEASE_MS, BatchRequest
 from spark_tasks import fill
 from waiting import until
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from sluiceway import Channel
 from sluiceway.codecs.decoder import decoder_for
-from sluiceway.rest.ledger import Committed, LedgerCalls
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import Committed
 from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
 from topics import Topics

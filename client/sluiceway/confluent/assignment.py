@@ -21,8 +21,9 @@ from confluent_kafka import (
 from sluiceway.confluent.background import Steps, left_s
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, error_event, refused
-from sluiceway.confluent.fetcher import MessageFetcher, Partition
+from sluiceway.confluent.fetcher import MessageFetcher
 from sluiceway.confluent.members import ChannelMember, ManualConsumer, SubscribedConsumer
+from sluiceway.confluent.partition_offsets import Partition
 from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable, SluicewayError
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control

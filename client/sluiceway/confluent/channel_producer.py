@@ -18,7 +18,7 @@ from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, OnDelivery
 from sluiceway.errors import CommitUnknown, KafkaFailure, SluicewayError, SluicewayTimeout
 from sluiceway.kafka.errors import run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
-from sluiceway.rest.ledger import PositionAdvance
+from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["BatchCommits", "ChannelProducer", "reason_of"]
 

@@ -11,7 +11,7 @@ from sluiceway.confluent.errors import AUTO_OFFSET_RESET, PARTITION_EOF, error_e
 from sluiceway.errors import SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import FetchedMessages
-from sluiceway.kafka.shared_consumer import open_stream
+from sluiceway.kafka.shared_stream import open_stream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.rest.models import Connection

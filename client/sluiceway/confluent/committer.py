@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from sluiceway.confluent.assignment import by_channel
 from sluiceway.confluent.errors import FAIL, kafka_error
-from sluiceway.confluent.fetcher import Partition
+from sluiceway.confluent.partition_offsets import Partition
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 from sluiceway.rest.endpoints import Position
 

@@ -23,12 +23,12 @@ from sluiceway.confluent.errors import (
     kafka_exceptions,
     refused,
 )
-from sluiceway.confluent.fetcher import Partition, partitions_of, topic_partitions
 from sluiceway.confluent.members import SubscribedConsumer
 from sluiceway.confluent.metadata import cluster_metadata
+from sluiceway.confluent.partition_offsets import Partition, partitions_of, topic_partitions
 from sluiceway.confluent.transactions import GroupMetadata
 from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger import PositionAdvance
+from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["Consumer"]
 

@@ -26,8 +26,8 @@ from sluiceway.confluent.errors import (
     refused,
     require_same_process,
 )
-from sluiceway.confluent.fetcher import Partition, topic_partitions
 from sluiceway.confluent.members import ChannelMember, ManualConsumer, SubscribedConsumer
+from sluiceway.confluent.partition_offsets import Partition, topic_partitions
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 from sluiceway.rest.endpoints import Position
 

@@ -12,7 +12,7 @@ from sluiceway.errors import CommitBeyondRead, StaleGeneration
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import HeartbeatResult, Position
-from sluiceway.rest.ledger import PositionAdvance
+from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["ChannelMember", "ManualConsumer", "SubscribedConsumer"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, Fenced, GatewayError, GatewayUnavailable, OptionError
 from sluiceway.rest.endpoints import EndpointCalls, Position
-from sluiceway.rest.ledger import PositionAdvance
+from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["OffsetCommitter", "StandaloneCommitter"]
 

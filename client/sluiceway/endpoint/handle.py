@@ -1,15 +1,14 @@
-"""Attached endpoints: attach, report by heartbeats, detach; base classes of writers and readers."""
+"""Attached endpoints: attach, report by heartbeats, detach."""
 
 import logging
 import threading
 import time
 import uuid
 import weakref
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
@@ -20,7 +19,6 @@ from sluiceway.errors import (
     EndpointClosed,
     Fenced,
     GatewayError,
-    OptionError,
     SluicewayError,
     SluicewayTimeout,
     cause_of,
@@ -38,13 +36,7 @@ from sluiceway.rest.endpoints import (
 from sluiceway.rest.transport import Backoff, check_seconds
 from sluiceway.tracing import channel_span
 
-__all__ = [
-    "ChannelEndpoint",
-    "ClosesOnExit",
-    "EndpointHandle",
-    "EndpointMetrics",
-    "StatusCallback",
-]
+__all__ = ["EndpointHandle", "EndpointMetrics", "StatusCallback"]
 
 LOGGER = logging.getLogger("sluiceway.endpoint.handle")
 
@@ -453,74 +445,3 @@ class EndpointMetrics:
         if records:
             found[f"averageTimePer{self.kind}RecordMs"] = round(elapsed_ms / records, 6)
         return found
-
-
-class ClosesOnExit(ABC):
-    """A context manager: leaving the block closes, leaving it by an exception aborts."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release everything. May be repeated."""
-
-    def abort(self, error: BaseException) -> None:
-        """Release everything after a failure; `error` is its reported cause."""
-        del error
-        self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abort(error)
-
-
-class ChannelEndpoint(ClosesOnExit):
-    """Base class of writers and readers, which may be attached as endpoints."""
-
-    def __init__(self, handle: EndpointHandle | None) -> None:
-        self._handle = handle
-
-    @property
-    def endpoint_id(self) -> str | None:
-        """The endpoint's id, 32 hexadecimal digits; None if it is not attached."""
-        return None if self._handle is None else self._handle.id
-
-    @property
-    def handle(self) -> EndpointHandle:
-        """The endpoint's handle, for libraries on top of readers and writers.
-
-        Raises OptionError if it is not attached.
-        """
-        if self._handle is None:
-            raise OptionError(
-                "this reader or writer is not attached to its channel, so it has no status: give "
-                "it a group"
-            )
-        return self._handle
-
-    @property
-    def payload(self) -> Mapping[str, Any] | None:
-        """The payload that its counterparts see: a JSON object up to 4 KiB, or None."""
-        return self.handle.payload
-
-    @payload.setter
-    def payload(self, payload: Mapping[str, Any] | None) -> None:
-        self.handle.payload = payload
-
-    @property
-    def finish_requested(self) -> bool:
-        """Whether the channel is closing or being deleted, as of the last heartbeat.
-
-        Then a writer should finish, and no further writer attaches.
-        """
-        return self._handle is not None and self._handle.finish_requested
-
-    def on_status(self, callback: StatusCallback) -> None:
-        """Call `callback` with the counterparts, a tuple of Endpoint: now and after each change.
-
-        It runs in the heartbeat thread, which it should not block; exceptions are logged.
-        """
-        self.handle.subscribe(callback)

@@ -11,7 +11,8 @@ from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import WriteBatch, open_batch
 from sluiceway.rest.channels import Control
-from sluiceway.rest.ledger import CommitResult, Interval, LedgerCalls, PositionAdvance
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import CommitResult, Interval, PositionAdvance
 from sluiceway.rest.models import Connection
 
 __all__ = ["MessageBatches", "ReportedOffsets", "WriterEndpoint"]

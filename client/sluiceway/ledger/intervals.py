@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import KafkaError, Message
 
 from sluiceway.kafka.producer import OnDelivery
-from sluiceway.rest.ledger import Interval, Manifest
+from sluiceway.rest.ledger_models import Interval, Manifest
 
 __all__ = ["DeliveredIntervals", "WrittenRecords"]
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import ChannelNotFound, Conflict, GatewayError
-from sluiceway.rest.ledger import DEFAULT_LEASE_MS, LedgerCalls
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import DEFAULT_LEASE_MS
 
 __all__ = ["LeaseKeeper"]
 

@@ -21,7 +21,8 @@ from sluiceway.errors import (
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import WriteBatch, open_batch
-from sluiceway.rest.ledger import CommitResult, LedgerCalls, PositionAdvance
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import CommitResult, PositionAdvance
 from sluiceway.rest.models import Connection
 
 __all__ = ["BatchedWriter", "WriterBatches"]

@@ -17,7 +17,7 @@ from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import OwnStream, Watermarks
 from sluiceway.ledger.visibility import CommittedRuns, FixedVisibility, Visibility, visibility_of
 from sluiceway.rest.channels import Control
-from sluiceway.rest.ledger import Committed, Interval, KnownCommit
+from sluiceway.rest.ledger_models import Committed, Interval, KnownCommit
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
 from sluiceway.spark.offsets import OffsetRange

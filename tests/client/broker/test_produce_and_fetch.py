@@ -27,7 +27,7 @@ from sluiceway.broker.exceptions import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartition,
 )
-from sluiceway.broker.fetch import FetchedPartition
+from sluiceway.broker.fetch_sources import FetchedPartition
 from sluiceway.errors import OptionError
 from topics import Topics, readings
 from waiting import until

@@ -15,7 +15,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from shared_kafka import SharedKafka
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
 from sluiceway.kafka import shared_consumer
-from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer, SharedStream
+from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer
+from sluiceway.kafka.shared_stream import SharedStream
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter

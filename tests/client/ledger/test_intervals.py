@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.rest.ledger import Interval
+from sluiceway.rest.ledger_models import Interval
 
 
 class Report:

@@ -17,7 +17,8 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.ledger.visibility import CommittedRuns, Visibility, visibility_of
-from sluiceway.rest.ledger import Committed, LedgerCalls
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import Committed
 from sluiceway.rest.models import Connection
 
 UID = "0" * 32

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway.errors import IncompatibleGateway
-from sluiceway.ledger.visibility import VisibleRuns
-from sluiceway.rest.ledger import Committed, Interval
+from sluiceway.ledger.visible_runs import VisibleRuns
+from sluiceway.rest.ledger_models import Committed, Interval
 
 
 def response(

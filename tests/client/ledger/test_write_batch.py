@@ -17,7 +17,7 @@ from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.records import to_batches
-from sluiceway.rest.ledger import BatchRequest
+from sluiceway.rest.ledger_models import BatchRequest
 from sluiceway.schema import Schema
 from topics import readings
 from waiting import until

@@ -12,12 +12,12 @@ import pytest
 from scripted_gateway import Script, scripted
 from sluiceway.errors import CommitUnknown, Conflict, IncompatibleGateway, InvalidRequest
 from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger import (
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import (
     Batch,
     BatchRequest,
     Committed,
     Interval,
-    LedgerCalls,
     PositionAdvance,
     manifest_digest,
     manifest_slices,

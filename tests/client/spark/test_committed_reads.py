@@ -16,7 +16,7 @@ from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import OffsetOutOfRange, OptionError, RecordsLost, SluicewayTimeout
 from sluiceway.ledger.visibility import CommittedRuns
-from sluiceway.rest.ledger import Interval
+from sluiceway.rest.ledger_models import Interval
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import InputSplit
 from sluiceway.spark.datasource import ChannelDataSource
