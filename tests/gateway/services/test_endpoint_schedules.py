@@ -335,7 +335,7 @@ def test_only_a_reset_moves_positions_back_and_no_stale_commit_counts(database: 
     run_state_machine_as_test(
         lambda: Schedule(services),
         settings=settings(
-            max_examples=steps // 36,
+            max_examples=steps // 36 + 1,
             # The first one makes the channel.
             stateful_step_count=51,
             deadline=None,
