@@ -21,7 +21,7 @@ def listens(address: str) -> bool:
 
 
 @pytest.mark.long
-def test_up_keeps_its_data_between_runs(tmp_path: Path) -> None:
+def test_up_keeps_its_data_between_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("up", "--port", "0", "--data", str(tmp_path / "data"))
     with process(*arguments) as first:
         servers = first.until(r"Kafka +([0-9.:]+)\n")
@@ -40,6 +40,8 @@ def test_up_keeps_its_data_between_runs(tmp_path: Path) -> None:
         assert first.text.endswith("Stopped. The data are kept.\n")
         assert not listens(servers)
 
+    # For another gateway; this one uses its own broker.
+    monkeypatch.setenv("SLUICEWAY_KAFKA_CLUSTER_ID", "production")
     with process(*arguments) as third:
         servers = third.until(r"Kafka +([0-9.:]+)\n")
         with Gateway(third.until(r"gateway +(\S+)")) as gateway:
@@ -47,6 +49,7 @@ def test_up_keeps_its_data_between_runs(tmp_path: Path) -> None:
             assert (channel.uid, channel.status.topic) == before
             with channel.reader(until="now") as reader:
                 assert sorted(record["a"] for record in reader) == list(range(10))
+            assert gateway.channel("new", SCHEMA).status.phase == "ready"
         assert third.end(signal.SIGTERM) == 0
         assert not listens(servers)
 
