@@ -22,7 +22,7 @@ GATEWAY_LAYERS = (
 )
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
-    *("model", "labels", "assignment", "topic", "change", "lag"),
+    *("model", "labels", "assignment", "topic", "change", "lag", "lag_evaluation"),
     *("provisioning.reconcile_result", "status.problems", "ledger.batches"),
     "ledger.repairing",
 }

@@ -4,44 +4,29 @@
     ├── BodyTooLarge, MalformedJson, UnsupportedMediaType, MalformedHttp, UrlTooLong,
     │   HeadersTooLarge, RequestTimeout, Unauthenticated, Forbidden, MethodNotAllowed,
     │   PreconditionFailed
-    ├── StartupRefused
-    │   └── InvalidSettings, BindRefused, WrongRevision, WrongEncoding
-    ├── Unavailable
-    │   └── DatabaseUnavailable, KafkaUnavailable, TooManyConnections, TooManyWaiters
-    ├── InvalidRequest
-    │   └── InvalidSchema, ConfigNotAllowed, InvalidManifest, RegistryError
-    ├── NotFound
-    │   └── ChannelNotFound, EndpointNotFound, GroupNotFound, BatchNotFound, SnapshotNotFound
-    └── Conflict
-        └── UidMismatch, PartitionsShrink, ChannelPinned, ImmutableField,
-            SchemaIncompatible, TooManySchemas, ChannelAdopted, ChannelClosed,
-            ChannelDeleting, ChannelNotReady, ClientOutdated, EndpointsLive, UnreadData,
-            TopicNotFound, TopicTaken, ReplicationExceedsBrokers, IdempotencyKeyReused,
-            ConcurrentChange, Fenced, IllegalTransition, EndpointIdReused, GroupSize, GroupMode,
-            GroupLargerThanPinned, PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned,
-            StaleGeneration, TopicChanged, GoesBack, PositionMoved, BatchKeyTaken, BatchOpen,
-            BatchAborted, BatchCommitted, BatchFenced, StaleBatch, ManifestConflict,
-            BeyondWatermark, UnknownPartition, LedgerHalted, LedgerIntact, LedgerRestored,
-            RepairChanged, NoLedger
+    ├── StartupRefused: InvalidSettings, BindRefused, WrongRevision, WrongEncoding
+    ├── Unavailable: DatabaseUnavailable, KafkaUnavailable, TooManyConnections, TooManyWaiters
+    ├── InvalidRequest: InvalidSchema, ConfigNotAllowed, InvalidManifest, RegistryError
+    ├── NotFound: ChannelNotFound, EndpointNotFound, GroupNotFound, BatchNotFound, SnapshotNotFound
+    └── Conflict: UidMismatch, PartitionsShrink, ChannelPinned, ImmutableField, SchemaIncompatible,
+        TooManySchemas, ChannelAdopted, ChannelClosed, ChannelDeleting, ChannelNotReady,
+        ClientOutdated, EndpointsLive, UnreadData, TopicNotFound, TopicTaken,
+        ReplicationExceedsBrokers, IdempotencyKeyReused, ConcurrentChange, Fenced,
+        IllegalTransition, EndpointIdReused, GroupSize, GroupMode, GroupLargerThanPinned,
+        PatienceOutOfBounds, MembersOpen, NoGroup, NotAssigned, StaleGeneration, TopicChanged,
+        GoesBack, PositionMoved, BatchKeyTaken, BatchOpen, BatchAborted, BatchCommitted,
+        BatchFenced, StaleBatch, ManifestConflict, BeyondWatermark, UnknownPartition, LedgerHalted,
+        LedgerIntact, LedgerRestored, RepairChanged, NoLedger
 
 Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
 of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
 message says what is wrong and what to do about it, and never holds a secret.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Self
-
-_MOST_NAMED = 20
-
-
-def listed(what: Iterable[object]) -> str:
-    """Join the first texts for a message, and count the rest."""
-    names = [str(each) for each in what]
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from sluiceway_gateway.db.engine import Database, reason_of
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.db.leases import Lease, acquire, current, release
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner

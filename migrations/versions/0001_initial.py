@@ -337,7 +337,6 @@ def _create_ledger() -> None:
         sa.Column("visible_end", sa.BigInteger(), nullable=False),
         sa.Column("stable", sa.BigInteger(), nullable=False),
         sa.Column("lost_from", sa.BigInteger()),
-        sa.Column("removed_after", sa.BigInteger()),
         sa.CheckConstraint("partition >= 0", name="partition"),
         sa.CheckConstraint("stable >= 0 AND stable <= visible_end", name="stable"),
         sa.CheckConstraint(

@@ -22,7 +22,8 @@ from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.endpoints.model import Health
 from sluiceway_gateway.provisioning.reconciler import Counts
-from sluiceway_gateway.status.lag import FAILED, ProgressState
+from sluiceway_gateway.status.lag import FAILED
+from sluiceway_gateway.status.lag_evaluation import ProgressState
 from waiting import until
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from hypothesis.stateful import precondition, rule
 
 from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
-from sluiceway_gateway.endpoints.attach import AttachSpec
+from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.service import DetachSpec

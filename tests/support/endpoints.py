@@ -16,7 +16,7 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Phase, SchemaVersion, TopicRef
 from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.endpoints.attach import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.liveness import Reaper
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Place, Role

@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _database_failure(error: DatabaseUnavailable) -> str:
     """Return the message with the cause, which responses to requests leave out."""
     # Imported on use: most commands need no database.
-    from sluiceway_gateway.db.engine import cause_of
+    from sluiceway_gateway.db.failures import cause_of
 
     cause = cause_of(error)
     if cause is None:

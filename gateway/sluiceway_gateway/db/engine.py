@@ -9,22 +9,18 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-import psycopg
 from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
     ArgumentError,
-    DataError,
     DBAPIError,
-    IntegrityError,
     NoSuchModuleError,
-    NotSupportedError,
     OperationalError,
-    ProgrammingError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from sluiceway_gateway.db.failures import _UNCONFIRMED, _is_disk_full, is_locked, translated
 from sluiceway_gateway.db.postgresql import (
     CircuitBreaker,
     Connector,
@@ -424,87 +420,3 @@ def _begin(connection: Connection) -> None:
         # Migrations use connections of their own instead of the writer.
         writes = connection.get_execution_options().get("sluiceway_writes", False)
         driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-# Errors of these types are bugs, not states of the database.
-_BUGS = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
-# The same for statements that bypass SQLAlchemy.
-_DRIVER_ERRORS = (sqlite3.Error, psycopg.Error)
-_DRIVER_BUGS = tuple(
-    kind
-    for driver in (sqlite3, psycopg)
-    for kind in (
-        driver.DataError,
-        driver.IntegrityError,
-        driver.NotSupportedError,
-        driver.ProgrammingError,
-    )
-)
-# States of the database, although drivers report them as errors of the program: a missing table, a
-# missing schema, a missing privilege.
-_NOT_PREPARED = frozenset({"42P01", "3F000", "42501"})
-_LOCK_TIMEOUT = "55P03"
-_DISK_FULL = "53100"
-_BUSY = "SQLITE_BUSY"
-_DETAIL = (
-    "The database does not answer, is locked, full or not migrated, or refuses access; try again "
-    "in a moment."
-)
-# After a failed commit.
-_UNCONFIRMED = (
-    "The database did not confirm the change, which may or may not have been made; send the same "
-    "request again, with the same Idempotency-Key if it had one."
-)
-
-
-@contextmanager
-def translated(detail: str = _DETAIL) -> Iterator[None]:
-    """Raise DatabaseUnavailable instead of errors that are states of the database."""
-    try:
-        yield
-    except PoolTimeout as error:
-        raise DatabaseUnavailable(
-            "All connections to the database are in use; try again in a moment."
-        ) from error
-    except (DBAPIError, *_DRIVER_ERRORS) as error:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        lost = isinstance(error, DBAPIError) and error.connection_invalidated
-        not_prepared = getattr(cause, "sqlstate", None) in _NOT_PREPARED
-        if isinstance(error, (*_BUGS, *_DRIVER_BUGS)) and not not_prepared and not lost:
-            raise
-        raise DatabaseUnavailable(detail) from error
-
-
-def _is_disk_full(raised: BaseException | None) -> bool:
-    cause = raised.orig if isinstance(raised, DBAPIError) else raised
-    sqlite = getattr(cause, "sqlite_errorname", None)
-    return sqlite == "SQLITE_FULL" or getattr(cause, "sqlstate", None) == _DISK_FULL
-
-
-def is_locked(error: OperationalError | sqlite3.OperationalError) -> bool:
-    """Return whether the wait for a lock timed out."""
-    # SQLite's transactions bypass SQLAlchemy.
-    cause = error.orig if isinstance(error, OperationalError) else error
-    sqlite = getattr(cause, "sqlite_errorname", "")
-    return getattr(cause, "sqlstate", None) == _LOCK_TIMEOUT or sqlite.startswith(_BUSY)
-
-
-def cause_of(error: BaseException) -> str | None:
-    """Return what the database or its driver says, on one line, for the log; None without that.
-
-    Responses leave it out: it has addresses and names.
-    """
-    raised = error.__cause__ if isinstance(error, DatabaseUnavailable) else None
-    if isinstance(raised, DBAPIError):
-        raised = raised.orig
-    if raised is None:
-        return None
-    # Without the statement that PostgreSQL quotes.
-    primary = raised.diag.message_primary if isinstance(raised, psycopg.Error) else None
-    return " ".join((primary or str(raised)).split())
-
-
-def reason_of(error: BaseException) -> dict[str, str]:
-    """Return the log's fields for an error: `reason`, and for the database `cause`."""
-    cause = cause_of(error)
-    return {"reason": str(error)} | ({} if cause is None else {"cause": cause})

@@ -13,7 +13,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import OperationalError
 
-from sluiceway_gateway.db.engine import Database, is_locked, translated
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.failures import is_locked, translated
 from sluiceway_gateway.db.postgresql import wait_without_limit
 from sluiceway_gateway.db.schema import metadata
 from sluiceway_gateway.errors import DatabaseUnavailable, WrongRevision

@@ -10,11 +10,18 @@ from sluiceway_gateway.audit.model import AuditedAction, fields_of
 from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, changed
-from sluiceway_gateway.channels.model import Channel, Heartbeat, SchemaVersion
+from sluiceway_gateway.channels.model import Channel, Heartbeat
 from sluiceway_gateway.channels.service import require_channel, require_known, require_usable
 from sluiceway_gateway.db.engine import WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.attach_request import (
+    Attached,
+    AttachRequest,
+    AttachSpec,
+    require_same,
+)
+from sluiceway_gateway.endpoints.change_store import add_events, rebalance
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     MAX_GROUP_SIZE,
@@ -23,17 +30,13 @@ from sluiceway_gateway.endpoints.model import (
     Mode,
     Place,
     Role,
-    SparkJob,
     State,
     event,
-    own_heartbeat,
     superseded,
 )
-from sluiceway_gateway.endpoints.store import add_events, rebalance
 from sluiceway_gateway.errors import (
     ChannelNotReady,
     ConcurrentChange,
-    EndpointIdReused,
     GroupLargerThanPinned,
     GroupSize,
     SluicewayGatewayError,
@@ -44,7 +47,7 @@ from sluiceway_gateway.groups.assignment import (
     endpoint_partitions,
     position_member,
 )
-from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
+from sluiceway_gateway.groups.model import Group, new_group
 from sluiceway_gateway.groups.store import RoleGroup
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_topic
@@ -52,77 +55,6 @@ from sluiceway_gateway.schemas import store as schemas_store
 
 StaticKey = tuple[str, str, str]
 """A channel's uid, a group of readers and a static id."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttachSpec:
-    """The requested endpoint; without index and size, anonymous or a member of a dynamic group."""
-
-    id: str
-    session: str
-    client: str
-    role: Role
-    group: str = ANONYMOUS
-    index: int | None = None
-    size: int | None = None
-    mode: Mode = Mode.SHARED
-    title: str | None = None
-    features: frozenset[str] = frozenset()
-    """Features of the client, such as exactly-once delivery."""
-    interval_ms: int | None = None
-    timeout_ms: int | None = None
-    """Its own heartbeat interval and timeout; None for the channel's."""
-    static_id: str | None = None
-    spark: SparkJob | None = None
-
-    @property
-    def config(self) -> GroupConfig:
-        """The requested mode and size of its group."""
-        return GroupConfig(mode=self.mode, size=self.size, dynamic=self.is_dynamic)
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether the gateway chooses its index."""
-        return self.group != ANONYMOUS and self.size is None
-
-    def heartbeat_in(self, channel: Channel) -> Heartbeat | None:
-        """Return its own heartbeat in a channel, if any; raises PatienceOutOfBounds."""
-        requested = {"interval_ms": self.interval_ms, "timeout_ms": self.timeout_ms}
-        return own_heartbeat(channel.spec.heartbeat, **requested)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttachRequest:
-    """A principal's request to attach an endpoint to a channel."""
-
-    channel: str
-    channel_uid: str
-    spec: AttachSpec
-    principal: Principal
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Identity of the place: a batch has at most one request for it."""
-        spec = self.spec
-        place: object = spec.id if spec.index is None else spec.index
-        if spec.static_id is not None:
-            place = ("static", spec.static_id)
-        return self.channel, spec.role, spec.group, place
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attached:
-    """An attached endpoint, with its partitions, positions and channel."""
-
-    endpoint: Endpoint
-    created: bool
-    """False for a repeated request."""
-    took_over: bool
-    """Whether it is a writer, and the previous instance in its place never finished."""
-    partitions: range
-    positions: tuple[Committed, ...]
-    channel: Channel
-    versions: tuple[SchemaVersion, ...]
 
 
 Outcome = Attached | SluicewayGatewayError | None
@@ -478,20 +410,3 @@ def _new_endpoint(candidate: _Candidate, group: Group, place: Place, *, now: dat
         attached_at=now,
         changed_at=now,
     )
-
-
-def require_same(existing: Endpoint, channel: Channel, spec: AttachSpec) -> None:
-    """Raise EndpointIdReused if the endpoint was attached by a different request."""
-    place = existing.place
-    index = place.index if spec.size is None else spec.index
-    before = (
-        *(place, existing.size, existing.mode, existing.session, existing.channel_uid),
-        existing.static_id,
-    )
-    requested = Place(role=spec.role, group=spec.group, index=index or 0)
-    same = (requested, spec.size, spec.mode, spec.session, channel.uid, spec.static_id)
-    if before != same:
-        raise EndpointIdReused(
-            f"The id {spec.id} is that of {existing.where}, attached by another request. Use a "
-            "new id for every instance, and repeat a request unchanged."
-        )

@@ -18,6 +18,7 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.change_store import EndpointChange, is_visible, save_changes
 from sluiceway_gateway.endpoints.model import (
     OPEN,
     Attempt,
@@ -35,7 +36,6 @@ from sluiceway_gateway.endpoints.model import (
 )
 from sluiceway_gateway.endpoints.service import DetachSpec, detach_endpoint
 from sluiceway_gateway.endpoints.session_store import EndpointContext, Opening
-from sluiceway_gateway.endpoints.store import EndpointChange, is_visible, save_changes
 from sluiceway_gateway.errors import Fenced, Forbidden, IllegalTransition, MembersOpen
 
 _RECOVERED = "its session sends heartbeats again"

@@ -21,6 +21,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.change_store import add_events, save_changes
 from sluiceway_gateway.endpoints.model import Endpoint, Health, event, next_health, worse_after_ms
 from sluiceway_gateway.endpoints.session_store import (
     EndpointBeat,
@@ -28,9 +29,9 @@ from sluiceway_gateway.endpoints.session_store import (
     SessionBeat,
     StaleShare,
 )
-from sluiceway_gateway.endpoints.store import add_events, save_changes
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.client import log_unavailable
 
 
 @dataclass(frozen=True, kw_only=True)

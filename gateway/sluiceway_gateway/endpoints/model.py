@@ -1,6 +1,6 @@
 """Endpoint: states, transitions, ends, tasks. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -416,3 +416,13 @@ def _counted(attempt: Attempt) -> dict[str, float]:
 
 def _count_of(state: TaskState) -> str:
     return f"tasks_{state}"
+
+
+_MOST_NAMED = 20
+
+
+def listed(what: Iterable[object]) -> str:
+    """Join the first names for a message, and count the rest."""
+    names = [str(each) for each in what]
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"

@@ -10,7 +10,7 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import endpoints_etag
 from sluiceway_gateway.channels.routes import Listener, connection_text
 from sluiceway_gateway.channels.wire import Uid
-from sluiceway_gateway.endpoints.attach import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Mode,

@@ -16,7 +16,9 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.attach import AttachBatch, Attached, AttachRequest, Outcome
+from sluiceway_gateway.endpoints.attach import AttachBatch, Outcome
+from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest
+from sluiceway_gateway.endpoints.change_store import add_events, events_of_endpoint, save_changes
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
@@ -27,20 +29,19 @@ from sluiceway_gateway.endpoints.model import (
     Role,
     State,
     event,
+    listed,
     merged_ends,
     moved,
     reported_ends,
     returned,
     superseded,
 )
-from sluiceway_gateway.endpoints.store import add_events, events_of_endpoint, save_changes
 from sluiceway_gateway.errors import (
     ConcurrentChange,
     EndpointNotFound,
     InvalidRequest,
     MembersOpen,
     SluicewayGatewayError,
-    listed,
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import endpoint_partitions

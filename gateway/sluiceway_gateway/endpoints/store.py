@@ -3,22 +3,20 @@
 Lock order: sessions, channels, endpoints, each sorted by id.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import CursorResult, Row, and_, bindparam, case, or_, select, tuple_, update
+from sqlalchemy import Row, and_, bindparam, case, or_, select, tuple_, update
 
 from sluiceway_gateway.channels.model import Heartbeat
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, endpoint_events, endpoints
-from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks, columns_of
+from sluiceway_gateway.db.schema import channels, endpoints
+from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.db.types import Document, OptionalDocument
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     OPEN,
     Endpoint,
-    Event,
     Health,
     Mode,
     Place,
@@ -27,7 +25,6 @@ from sluiceway_gateway.endpoints.model import (
     Share,
     SparkJob,
     State,
-    event,
     merged_ends,
     offsets_of,
 )
@@ -438,123 +435,3 @@ def release_shares(tx: WriteTransaction, ids: Collection[str]) -> None:
     for part in chunks(sorted(ids)):
         statement = update(endpoints).where(endpoints.c.id.in_(part))
         tx.execute(statement.values(share_index=None, share_size=None))
-
-
-#: Fields that counterparts and lists of endpoints show.
-_VISIBLE = ("state", "health", "payload", "lost_at", "superseded")
-#: Fields whose changes are lines of the history.
-_RECORDED = ("state", "health", "superseded")
-
-EndpointChange = tuple[Endpoint, Endpoint]
-"""An endpoint before and after."""
-
-
-def is_visible(before: Endpoint, after: Endpoint) -> bool:
-    """Whether the difference is visible to others."""
-    return _differ(before, after, _VISIBLE)
-
-
-def save_changes(
-    tx: WriteTransaction,
-    changes: Sequence[EndpointChange],
-    *,
-    by: str,
-    now: datetime,
-    cause: str | None = None,
-    health_cause: str | None = None,
-) -> bool:
-    """Save endpoints, their groups, history and revisions; return whether a change is visible.
-
-    Channels and endpoints are locked. The cause in the history is `health_cause` for changes of
-    health, and `cause` for all others.
-    """
-    save(tx, changes)
-    rebalance(tx, changes, now=now)
-    events = []
-    for before, after in changes:
-        if _differ(before, after, _RECORDED):
-            recovers = health_cause is not None and before.health is not after.health
-            why = health_cause if recovers else cause
-            events.append(event(after, by=by, at=now, cause=why))
-    add_events(tx, events)
-    visible = {after.channel_uid for before, after in changes if is_visible(before, after)}
-    revise(tx, visible)
-    return bool(visible)
-
-
-def rebalance(
-    tx: WriteTransaction, changes: Iterable[tuple[Endpoint | None, Endpoint]], *, now: datetime
-) -> None:
-    """Start a new generation of each dynamic group whose live members changed.
-
-    The changes are saved already; a new endpoint has None before it. Endpoints that are no
-    longer alive lose their shares.
-    """
-    gone: list[str] = []
-    touched: set[groups_store.GroupKey] = set()
-    for before, after in changes:
-        was_alive = before is not None and before.lives
-        if not after.is_dynamic or was_alive == after.lives:
-            continue
-        touched.add((after.channel_uid, after.place.group))
-        if was_alive:
-            gone.append(after.id)
-    release_shares(tx, gone)
-    members = live_members(tx, sorted(touched))
-    groups = groups_store.find_all(tx, [(uid, Role.READER, name) for uid, name in members])
-    groups_store.save(
-        tx,
-        *(
-            each.rebalanced(live=len(members[each.channel_uid, each.name]), now=now)
-            for each in groups.values()
-        ),
-    )
-
-
-def _differ(before: Endpoint, after: Endpoint, fields: Iterable[str]) -> bool:
-    return any(getattr(before, each) != getattr(after, each) for each in fields)
-
-
-_LAST_EVENTS = (
-    select(endpoint_events).order_by(endpoint_events.c.seq.desc()).limit(bindparam("at_most"))
-)
-_EVENTS_OF_ENDPOINT = _LAST_EVENTS.where(endpoint_events.c.endpoint_id == bindparam("endpoint_id"))
-_EVENTS_OF_GROUP = _LAST_EVENTS.where(
-    endpoint_events.c.channel_uid == bindparam("channel_uid"),
-    endpoint_events.c.group_name == bindparam("group_name"),
-    endpoint_events.c.endpoint_id.is_(None),
-)
-
-
-def add_events(tx: WriteTransaction, events: Sequence[Event]) -> None:
-    """Append events to the history."""
-    rows = [
-        vars(each)
-        | {"state": each.state and str(each.state), "health": each.health and str(each.health)}
-        for each in events
-    ]
-    if rows:
-        tx.execute(endpoint_events.insert(), rows)
-
-
-def events_of_endpoint(tx: ReadTransaction, endpoint_id: str, *, limit: int) -> list[Event]:
-    """Return the last events of an endpoint, the oldest first."""
-    return _events(tx.execute(_EVENTS_OF_ENDPOINT, {"endpoint_id": endpoint_id, "at_most": limit}))
-
-
-def events_of_group(
-    tx: ReadTransaction, channel_uid: str, group: str, *, limit: int
-) -> list[Event]:
-    """Return the last events of the group itself, not of its endpoints, oldest first."""
-    key = {"channel_uid": channel_uid, "group_name": group}
-    return _events(tx.execute(_EVENTS_OF_GROUP, key | {"at_most": limit}))
-
-
-def _events(latest_first: CursorResult[Any]) -> list[Event]:
-    return [
-        Event(
-            **columns_of(row, Event)
-            | {"state": row.state and State(row.state), "health": row.health and Health(row.health)}
-        )
-        for row in reversed(latest_first.all())
-    ]

@@ -12,9 +12,9 @@ from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.change_store import save_changes
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role, State, superseded
 from sluiceway_gateway.endpoints.service import hold_endpoint, require_endpoint
-from sluiceway_gateway.endpoints.store import save_changes
 from sluiceway_gateway.errors import GroupLargerThanPinned, GroupNotFound, GroupSize, NoGroup
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import (

@@ -17,7 +17,7 @@ from sluiceway.tracing import request_ids
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.change import Precondition
-from sluiceway_gateway.db.engine import cause_of
+from sluiceway_gateway.db.failures import cause_of
 from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.http.auth import PRINCIPAL, authenticate
 from sluiceway_gateway.http.problems import problem_response, unrouted

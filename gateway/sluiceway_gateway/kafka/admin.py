@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-import structlog
 from confluent_kafka import (
     OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
@@ -445,10 +444,3 @@ def require_watermarks(
         text = f"{unknown} Kafka did not return the end offset of partition {missing[0]}."
         raise KafkaUnavailable(text.lstrip())
     return {partition: each for partition, each in found.items() if each is not None}
-
-
-def log_unavailable(
-    log: structlog.stdlib.BoundLogger, error: KafkaUnavailable, **fields: object
-) -> None:
-    """Log that Kafka did not answer a background loop, which continues without it."""
-    log.warning("kafka is unavailable", reason=str(error), **fields)

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeGuard
 
+import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
@@ -363,3 +364,10 @@ def _result(future: "Future[Any]", timeout_s: float) -> Any:
 
 def _is_refusal(error: KafkaError | None) -> TypeGuard[KafkaError]:
     return error is not None and error.code() in _REFUSED
+
+
+def log_unavailable(
+    log: structlog.stdlib.BoundLogger, error: KafkaUnavailable, **fields: object
+) -> None:
+    """Log that Kafka did not answer a background loop, which continues without it."""
+    log.warning("kafka is unavailable", reason=str(error), **fields)

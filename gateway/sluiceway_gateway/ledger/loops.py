@@ -15,7 +15,8 @@ from sluiceway_gateway.channels.model import TopicRef
 from sluiceway_gateway.clock import Clock, clocks_apart
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.model import halt, reap, reused_offsets

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import SnapshotNotFound
-from sluiceway_gateway.ledger import batch_store, store
+from sluiceway_gateway.ledger import batch_store, repair_store, store
 from sluiceway_gateway.ledger.model import Batch, Interval, Ledger, slice_runs
 from sluiceway_gateway.ledger.repairing import Repair
 from sluiceway_gateway.ledger.service import require_ledger
@@ -112,7 +112,7 @@ class LedgerReads:
             partitions = max(ledger.partitions, channel.topic.partitions or 0)
             starts = dict.fromkeys(range(partitions), 0) if query.starts is None else query.starts
             found = store.runs_slice(tx, uid, starts, stable=stable, limit=query.limit)
-            lost = {} if ledger.repaired is None else store.given_up(tx, uid)
+            lost = {} if ledger.repaired is None else repair_store.given_up(tx, uid)
             numbers = {number} if query.known is None else {number, query.known}
             times = store.times_of(tx, uid, numbers)
             open_batches = () if query.is_past else tuple(batch_store.open_batches(tx, uid))
@@ -143,9 +143,9 @@ class LedgerReads:
         """Return the last ends of batches and repairs, with numbers below `before` if given."""
         with self._database.read() as tx:
             channel = require_ledger(tx, name, uid)
-            last = store.AFTER_ALL if before is None else before
+            last = repair_store.AFTER_ALL if before is None else before
             ended = batch_store.ended(tx, channel.uid, before=last, limit=limit)
-            repairs = store.repairs(tx, channel.uid, before=last, limit=limit)
+            repairs = repair_store.repairs(tx, channel.uid, before=last, limit=limit)
             still_open = batch_store.open_batches(tx, channel.uid)
         least = ended[-1].number if len(ended) == limit else 0
         return CommitList(

@@ -12,7 +12,7 @@ from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransact
 from sluiceway_gateway.errors import LedgerIntact
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.model import NewMessage
-from sluiceway_gateway.ledger import batch_store, store
+from sluiceway_gateway.ledger import batch_store, repair_store, store
 from sluiceway_gateway.ledger.model import Ledger, Owner, Runs
 from sluiceway_gateway.ledger.repairing import (
     Repair,
@@ -68,7 +68,7 @@ class Repairs:
         with self._database.read() as tx:
             channel = require_ledger(tx, name, uid)
             ledger = _found(tx, channel)
-            done = store.repairs(tx, uid, before=store.AFTER_ALL, limit=1)
+            done = repair_store.repairs(tx, uid, before=repair_store.AFTER_ALL, limit=1)
         if ledger.halted is None and done and done[0].lost_from == dict(request.lost_from):
             return done[0]
         ledger = known_losses(ledger, {})
@@ -103,7 +103,7 @@ class Repairs:
             for owner in decision.owners:
                 batch_store.put_owner(tx, uid, owner)
             store.replace_runs(tx, uid, removed=decision.runs_removed, added=decision.runs_added)
-            store.save_repair(tx, decision.ledger, decision.repair, was=was, now=now)
+            repair_store.save_repair(tx, decision.ledger, decision.repair, was=was, now=now)
             audit_store.add(
                 tx,
                 channel,

@@ -16,15 +16,13 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import (
     channels,
     ledger_partitions,
-    ledger_repairs,
     ledger_snapshots,
     ledgers,
     visible_runs,
 )
-from sluiceway_gateway.db.statements import PreparedDml, by_dialect, columns_of, upsert
+from sluiceway_gateway.db.statements import PreparedDml, by_dialect, upsert
 from sluiceway_gateway.errors import ConcurrentChange
 from sluiceway_gateway.ledger.model import Interval, Ledger, Runs
-from sluiceway_gateway.ledger.repairing import LostRecords, Repair
 
 # The rows refer to the channel's row, so a deletion of the channel waits for the transaction, or
 # the transaction sees it.
@@ -396,68 +394,3 @@ def topics(tx: ReadTransaction) -> dict[str, TopicRef]:
         )
         for row in tx.execute(_TOPICS)
     }
-
-
-AFTER_ALL = 2**62
-"""Above the numbers of all commits and repairs."""
-# The only statement that clears `halted`.
-_REPAIR = (
-    update(ledgers)
-    .where(
-        ledgers.c.channel_uid == bindparam("uid"),
-        ledgers.c.number == bindparam("was_number"),
-        ledgers.c.halted.is_not(None),
-    )
-    .values(number=bindparam("new_number"), repaired=bindparam("new_number"), halted=None)
-)
-_RELEASE = (
-    update(ledger_partitions)
-    .where(ledger_partitions.c.channel_uid == bindparam("uid"))
-    .values(stable=ledger_partitions.c.visible_end, lost_from=None)
-)
-_REPAIRS = (
-    select(ledger_repairs)
-    .where(
-        ledger_repairs.c.channel_uid == bindparam("uid"),
-        ledger_repairs.c.number < bindparam("before"),
-    )
-    .order_by(ledger_repairs.c.number.desc())
-    .limit(bindparam("most"))
-)
-
-
-def save_repair(
-    tx: WriteTransaction, repaired: Ledger, repair: Repair, *, was: Ledger, now: datetime
-) -> None:
-    """Store a repair, and the ledger after it. Raises ConcurrentChange unless `was` is halted."""
-    values = {"uid": was.channel_uid, "was_number": was.number, "new_number": repaired.number}
-    held = tx.execute(_REPAIR, values).rowcount == 1
-    released = tx.execute(_RELEASE, {"uid": was.channel_uid}).rowcount
-    require_held(held and released == len(was.visible_end), "ledger")
-    keep_snapshots(tx, repaired, was=was, now=now)
-    tx.execute(
-        ledger_repairs.insert(),
-        vars(repair)
-        | {"channel_uid": was.channel_uid, "lost": [vars(each) for each in repair.lost]},
-    )
-
-
-def repairs(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> Sequence[Repair]:
-    """Return repairs with a number below `before`, newest first."""
-    rows = tx.execute(_REPAIRS, {"uid": uid, "before": before, "most": limit})
-    return [_repair_of(row) for row in rows]
-
-
-def given_up(tx: ReadTransaction, uid: str) -> dict[int, list[Interval]]:
-    """Return, by partition, the offsets whose records repairs have given up."""
-    found: dict[int, list[Interval]] = {}
-    statement = select(ledger_repairs.c.lost).where(ledger_repairs.c.channel_uid == uid)
-    for lost in tx.execute(statement.order_by(ledger_repairs.c.number)).scalars():
-        for each in lost:
-            found.setdefault(each["partition"], []).append(Interval(each["first"], each["end"]))
-    return found
-
-
-def _repair_of(row: Row[Any]) -> Repair:
-    lost = tuple(LostRecords(**each) for each in row.lost)
-    return Repair(**columns_of(row, Repair) | {"lost": lost})

@@ -16,14 +16,15 @@ from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.db.idempotency import Request
+from sluiceway_gateway.endpoints.model import listed
 from sluiceway_gateway.errors import (
     ConcurrentChange,
     EndpointsLive,
     KafkaUnavailable,
     UnreadData,
-    listed,
 )
-from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable, require_watermarks
+from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
+from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, unread
 from sluiceway_gateway.lifecycle.store import closing, usage_of_channel, visible_ends

@@ -15,13 +15,15 @@ from sluiceway_gateway.audit.model import AuditedAction, fields_of
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, sources
 from sluiceway_gateway.clock import Clock, clocks_apart
-from sluiceway_gateway.db.engine import Database, reason_of
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.change_store import add_events
 from sluiceway_gateway.endpoints.model import Event
-from sluiceway_gateway.endpoints.store import add_events
 from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable, require_watermarks
+from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
+from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.lifecycle.model import apply_idle_limit, is_quiet, watch_period
 from sluiceway_gateway.lifecycle.store import (
     USE_INTERVAL,

@@ -7,7 +7,8 @@ from typing import Literal
 
 from sluiceway_gateway.channels.change import deleted, require_changeable
 from sluiceway_gateway.channels.model import Channel, Phase, may_become
-from sluiceway_gateway.errors import ChannelNotReady, listed
+from sluiceway_gateway.endpoints.model import listed
+from sluiceway_gateway.errors import ChannelNotReady
 from sluiceway_gateway.kafka.model import Watermarks
 
 #: Member index of the positions of a whole group.

@@ -16,7 +16,8 @@ from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
 from sluiceway_gateway.channels.service import Channels, require_channel
 from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.db.engine import Database, reason_of
+from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest, SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import NewMessage

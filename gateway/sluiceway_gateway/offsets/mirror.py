@@ -10,7 +10,8 @@ import structlog
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Cause, Rejection
 from sluiceway_gateway.offsets.store import MirroredOffset, mirrored_offsets
 

@@ -18,8 +18,8 @@ from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.idempotency import Request, StoredResponse
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role
-from sluiceway_gateway.endpoints.store import add_events, events_of_group
+from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
+from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role, listed
 from sluiceway_gateway.errors import (
     EndpointNotFound,
     GroupMode,
@@ -27,7 +27,6 @@ from sluiceway_gateway.errors import (
     MembersOpen,
     NotAssigned,
     SluicewayGatewayError,
-    listed,
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group, GroupConfig, new_group

@@ -13,7 +13,8 @@ import structlog
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
 from sluiceway_gateway.provisioning.reconcile_result import (
     BACKOFF_MAX_S,

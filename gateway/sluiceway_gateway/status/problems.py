@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.endpoints.model import Health, Place, State
-from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, ProgressState
+from sluiceway_gateway.status.lag import GroupSummary, LedgerSample
+from sluiceway_gateway.status.lag_evaluation import ProgressState
 
 MAX_PROBLEMS = 10
 """Maximum number of listed problems of a channel, errors first."""

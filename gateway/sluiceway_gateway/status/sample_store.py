@@ -36,19 +36,21 @@ from sluiceway_gateway.history import store as history_store
 from sluiceway_gateway.history.model import point_of
 from sluiceway_gateway.history.store import PointWrite
 from sluiceway_gateway.status.lag import (
-    WINDOW,
-    CommittedOffset,
     GroupLag,
     GroupSummary,
     LagSummary,
     LedgerSample,
-    OffsetTrack,
     OpenBatch,
-    ProgressState,
-    ReaderProgress,
     Sample,
     summarize,
     summarize_groups,
+)
+from sluiceway_gateway.status.lag_evaluation import (
+    WINDOW,
+    CommittedOffset,
+    OffsetTrack,
+    ProgressState,
+    ReaderProgress,
 )
 from sluiceway_gateway.status.problems import Coverage
 

@@ -14,22 +14,14 @@ from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.history.model import FINEST
-from sluiceway_gateway.kafka.admin import KafkaAdmin, log_unavailable
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger.model import Ledger
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status import store as status_store
-from sluiceway_gateway.status.lag import (
-    WINDOW,
-    LedgerSample,
-    Offsets,
-    Sample,
-    group_lag,
-    ledger_sample,
-    offset_tracks,
-    partitions_read,
-    write_rate,
-)
+from sluiceway_gateway.status.lag import LedgerSample, Sample, group_lag, ledger_sample, write_rate
+from sluiceway_gateway.status.lag_evaluation import WINDOW, Offsets, offset_tracks, partitions_read
 from sluiceway_gateway.status.sample_store import (
     ReaderSnapshot,
     SampledChannel,

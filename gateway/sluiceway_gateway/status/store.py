@@ -29,6 +29,7 @@ from sluiceway_gateway.db.schema import (
     visible_runs,
 )
 from sluiceway_gateway.db.statements import CachedSelect, starts_with
+from sluiceway_gateway.endpoints.heartbeat_store import beats_of_sessions, latest_beats
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
@@ -38,7 +39,6 @@ from sluiceway_gateway.endpoints.model import (
     State,
     outcome,
 )
-from sluiceway_gateway.endpoints.session_store import beats_of_sessions, latest_beats
 from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
@@ -53,9 +53,9 @@ from sluiceway_gateway.status.lag import (
     GroupSummary,
     LagSummary,
     Overview,
-    ReaderProgress,
     summarize_groups,
 )
+from sluiceway_gateway.status.lag_evaluation import ReaderProgress
 from sluiceway_gateway.status.problems import (
     MAX_PROBLEMS,
     Coverage,

@@ -10,19 +10,21 @@ from hypothesis import strategies as st
 
 from sluiceway_gateway.endpoints.model import Mode, Share
 from sluiceway_gateway.status.lag import (
-    WINDOW,
-    CommittedOffset,
     GroupLag,
-    ProgressState,
-    ReaderProgress,
     Sample,
-    evaluate_lag,
     group_lag,
-    offset_tracks,
-    partitions_read,
     summarize,
     write_rate,
     written_at,
+)
+from sluiceway_gateway.status.lag_evaluation import (
+    WINDOW,
+    CommittedOffset,
+    ProgressState,
+    ReaderProgress,
+    evaluate_lag,
+    offset_tracks,
+    partitions_read,
 )
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -9,7 +9,8 @@ import pytest
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
 from sluiceway_gateway.endpoints.model import Health, Place, Role, State
-from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, OpenBatch, ProgressState
+from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, OpenBatch
+from sluiceway_gateway.status.lag_evaluation import ProgressState
 from sluiceway_gateway.status.problems import (
     Coverage,
     EndpointState,

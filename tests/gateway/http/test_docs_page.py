@@ -13,7 +13,8 @@ from gateways import Rig, code
 from sluiceway import __version__
 from sluiceway.rest.parsing import BY_CODE
 from sluiceway_gateway.http import openapi
-from sluiceway_gateway.http.openapi import ADVICE, EXAMPLES, LINKS, error_codes
+from sluiceway_gateway.http.openapi import ADVICE, error_codes
+from sluiceway_gateway.http.openapi_examples import EXAMPLES, LINKS
 
 DIRECTORY = openapi._DIRECTORY
 (SUMS,) = DIRECTORY.glob("swagger-ui-dist-*.sha256")

@@ -20,7 +20,7 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
 from sluiceway_gateway.endpoints import attach
-from sluiceway_gateway.endpoints.attach import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
 from sluiceway_gateway.endpoints.service import AttachService, DetachSpec
 from sluiceway_gateway.errors import (

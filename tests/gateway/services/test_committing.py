@@ -15,7 +15,7 @@ from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.attach import AttachSpec
+from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.model import Endpoint, Role
 from sluiceway_gateway.errors import (
     Conflict,

@@ -17,7 +17,7 @@ from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.attach import Attached, AttachSpec
+from sluiceway_gateway.endpoints.attach_request import Attached, AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Health, Role, State
 from sluiceway_gateway.endpoints.service import DetachSpec

@@ -28,7 +28,7 @@ from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import Request, StoredResponse
-from sluiceway_gateway.endpoints.attach import AttachSpec
+from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.service import DetachSpec
@@ -335,7 +335,7 @@ def test_only_a_reset_moves_positions_back_and_no_stale_commit_counts(database: 
     run_state_machine_as_test(
         lambda: Schedule(services),
         settings=settings(
-            max_examples=steps // 36,
+            max_examples=steps // 36 + 1,
             # The first one makes the channel.
             stateful_step_count=51,
             deadline=None,

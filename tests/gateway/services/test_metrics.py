@@ -21,14 +21,12 @@ from sluiceway_gateway.endpoints.model import Mode
 from sluiceway_gateway.kafka.client import Client
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag import (
+from sluiceway_gateway.status.lag import Sample, group_lag, write_rate
+from sluiceway_gateway.status.lag_evaluation import (
     WINDOW,
     ReaderProgress,
-    Sample,
-    group_lag,
     offset_tracks,
     partitions_read,
-    write_rate,
 )
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
 

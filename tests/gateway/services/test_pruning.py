@@ -14,7 +14,7 @@ from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.attach import AttachSpec
+from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.pruning import PruneCounts, Pruner

@@ -13,7 +13,7 @@ from gateways import UNREACHABLE, Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag import WINDOW
+from sluiceway_gateway.status.lag_evaluation import WINDOW
 from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler
 from topics import create_topic
 from waiting import until

@@ -9,7 +9,7 @@ import pytest
 from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.endpoints.attach import AttachSpec
+from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.pruning import Pruner

@@ -1,4 +1,4 @@
-"""The id of the Kafka cluster."""
+"""The id of the Kafka cluster, and the last removals of visible runs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -17,3 +17,4 @@ def upgrade() -> None:
         sa.Column("recorded_at", sa.DateTime(timezone=True), nullable=False),
         sa.CheckConstraint("number = 1", name="number"),
     )
+    op.add_column("ledger_partitions", sa.Column("removed_after", sa.BigInteger()))
