@@ -23,7 +23,8 @@ from sluiceway.rest.channels import (
     spec_json,
     watch_status,
 )
-from sluiceway.rest.endpoints import Endpoint, Membership, Mode, Position, Role, membership
+from sluiceway.rest.endpoints import Endpoint, Position, Role
+from sluiceway.rest.groups import Membership, Mode, membership
 from sluiceway.rest.ledger_models import CommitPage
 from sluiceway.rest.models import (
     ChannelResource,
@@ -130,8 +131,7 @@ class Channel:
         Attached writers are requested to finish, and readers continue: the channel is `closing`
         until every writer has ended or is lost, and every group has committed everything. Returns
         at once; with `wait_s` waits for the end, or raises SluicewayTimeout that names what is
-        missing.
-        `force` closes the channel regardless of attached endpoints.
+        missing. `force` closes the channel regardless of attached endpoints.
 
         Raises Conflict for another incarnation of the channel, ChannelNotReady for one without a
         topic.

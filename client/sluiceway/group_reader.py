@@ -16,7 +16,8 @@ from sluiceway.errors import OptionError, StaleGeneration
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import Membership, Position
+from sluiceway.rest.endpoints import Position
+from sluiceway.rest.groups import Membership
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 

@@ -16,8 +16,8 @@ from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.reader import ChannelReader
 from sluiceway.record_sender import PreparedRecords, RecordSender
+from sluiceway.rest.arguments import check_seconds
 from sluiceway.rest.endpoints import Endpoint, Position
-from sluiceway.rest.transport import check_seconds
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["InputPort", "OutputPort"]

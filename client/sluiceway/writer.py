@@ -17,9 +17,9 @@ from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import WriterBatches
 from sluiceway.record_sender import RecordSender
 from sluiceway.records import to_batches
+from sluiceway.rest.arguments import check_seconds
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.models import Connection
-from sluiceway.rest.transport import check_seconds
 from sluiceway.schema import Schema
 from sluiceway.tracing import ActiveSpan, channel_span
 

@@ -30,7 +30,8 @@ from sluiceway.broker.protocol import (
 from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.committer import StandaloneCommitter
 from sluiceway.errors import SluicewayError, StaleGeneration
-from sluiceway.rest.endpoints import EndpointCalls, Membership, Position, SyncResult
+from sluiceway.rest.endpoints import EndpointCalls, Position, SyncResult
+from sluiceway.rest.groups import Membership
 from sluiceway.rest.models import Connection
 
 __all__ = ["GroupRequests", "JoinedMember", "group_state", "joined_member"]

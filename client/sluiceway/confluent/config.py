@@ -17,7 +17,7 @@ from sluiceway.errors import ChannelNotFound, Conflict, OptionError, clear_trace
 from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedProperties
 from sluiceway.kafka.partitioner import partition_of
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import Membership
+from sluiceway.rest.groups import Membership
 from sluiceway.rest.models import ChannelResource, Heartbeat
 from sluiceway.rest.transport import Token, Transport
 

@@ -23,17 +23,18 @@ from sluiceway.errors import (
     SluicewayTimeout,
     cause_of,
 )
+from sluiceway.rest.arguments import check_seconds
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import (
     AttachResult,
     Endpoint,
     HeartbeatResult,
-    Membership,
     Position,
     Role,
     checked_payload,
 )
-from sluiceway.rest.transport import Backoff, check_seconds
+from sluiceway.rest.groups import Membership
+from sluiceway.rest.transport import Backoff
 from sluiceway.tracing import channel_span
 
 __all__ = ["EndpointHandle", "EndpointMetrics", "StatusCallback"]

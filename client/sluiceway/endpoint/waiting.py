@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from sluiceway.errors import OptionError, SluicewayTimeout
-from sluiceway.rest.endpoints import CommitProgress, Endpoint, EndpointCalls
-from sluiceway.rest.transport import check_seconds
+from sluiceway.rest.arguments import check_seconds
+from sluiceway.rest.endpoints import Endpoint, EndpointCalls
+from sluiceway.rest.groups import CommitProgress
 
 __all__ = ["WaitedState", "missing_endpoints", "wait_for_commits", "wait_for_endpoints"]
 

@@ -16,12 +16,13 @@ from sluiceway.errors import (
     OptionError,
     SluicewayTimeout,
 )
+from sluiceway.rest.arguments import channel_path, check_seconds
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.models import ChannelResource, Cluster, Connection, SchemaVersion
 from sluiceway.rest.parsing import parse
 from sluiceway.rest.status import ChannelSummary, StatusPage, StatusReport
-from sluiceway.rest.transport import Transport, channel_path, check_seconds
+from sluiceway.rest.transport import Transport
 
 __all__ = [
     "MIN_INTERVAL_S",

@@ -8,25 +8,22 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from sluiceway.errors import Conflict, OptionError
+from sluiceway.rest.arguments import channel_path, group_path
+from sluiceway.rest.groups import CommitProgress, Membership
 from sluiceway.rest.models import Connection
 from sluiceway.rest.parsing import JsonNode, JsonPath, Page, parse
-from sluiceway.rest.transport import Transport, channel_path, group_path
+from sluiceway.rest.transport import Transport
 
 __all__ = [
     "AttachResult",
-    "CommitProgress",
     "Endpoint",
     "EndpointCalls",
     "HeartbeatReply",
     "HeartbeatResult",
-    "Membership",
-    "Mode",
-    "PartitionShortfall",
     "Position",
     "Role",
     "SyncResult",
     "checked_payload",
-    "membership",
     "position_json",
 ]
 
@@ -34,7 +31,6 @@ _LIMIT: Final = 200
 _MAX_PAYLOAD_BYTES: Final = 4096
 
 Role = Literal["reader", "writer"]
-Mode = Literal["shared", "broadcast"]
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -85,64 +81,6 @@ def read_positions(node: JsonNode) -> dict[int, Position]:
         )
         for each in node.items()
     }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Membership:
-    """A place in a group: `index` of `size`; members of dynamic groups have neither.
-
-    A member of a dynamic group with a `static_id` takes over from its predecessor with this id.
-    """
-
-    group: str
-    index: int | None
-    size: int | None
-    mode: Mode = "shared"
-    static_id: str | None = None
-
-    @property
-    def dynamic(self) -> bool:
-        """Whether partitions move between members that join and leave."""
-        return self.size is None
-
-    def __str__(self) -> str:
-        return self.group if self.dynamic else f"{self.group}[{self.index} of {self.size}]"
-
-
-def membership(
-    group: str | None,
-    index: int | None,
-    size: int | None,
-    mode: Mode = "shared",
-    *,
-    dynamic: bool = False,
-) -> Membership | None:
-    """Check the arguments and return the membership; a group alone has one member.
-
-    Raises OptionError.
-    """
-    if dynamic:
-        if group is None or index is not None or size is not None or mode != "shared":
-            raise OptionError(
-                "a member of a dynamic group has only the group's name: omit index, size and mode"
-            )
-        group_path("any", group)
-        return Membership(group=group, index=None, size=None)
-    if group is None:
-        if index is not None or size is not None or mode != "shared":
-            raise OptionError("index, size and mode need a group: give its name with group=…")
-        return None
-    if mode not in ("shared", "broadcast"):
-        raise OptionError(f"mode is {mode!r}; it must be 'shared' or 'broadcast'")
-    if index is None and size is None:
-        index, size = 0, 1
-    if type(index) is not int or type(size) is not int or not 0 <= index < size:
-        raise OptionError(
-            f"index is {index!r} and size is {size!r}: give both or neither; indexes run from 0 "
-            "to size - 1"
-        )
-    group_path("any", group)
-    return Membership(group=group, index=index, size=size, mode=mode)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,29 +226,6 @@ def checked_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
         raise OptionError(f"the payload has {size:,} bytes; the limit is {_MAX_PAYLOAD_BYTES:,}")
     parsed: dict[str, Any] = json.loads(text)
     return parsed
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartitionShortfall:
-    """A partition in which a group has not committed up to the wanted offset.
-
-    `index` is the member's in a broadcast group.
-    """
-
-    index: int | None
-    partition: int
-    committed: int | None
-    wanted: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommitProgress:
-    """Whether a group has committed past given offsets; `lacking` counts the missing partitions."""
-
-    passed: bool
-    known: bool
-    lacking: int
-    missing: tuple[PartitionShortfall, ...]
 
 
 class EndpointCalls:

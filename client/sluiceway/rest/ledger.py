@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sluiceway.errors import CommitUnknown, Conflict, GatewayError, InvalidRequest
+from sluiceway.rest.arguments import channel_path
 from sluiceway.rest.ledger_models import (
     SLICE_INTERVALS,
     Batch,
@@ -24,7 +25,7 @@ from sluiceway.rest.ledger_models import (
     manifest_slices,
 )
 from sluiceway.rest.parsing import JsonNode, parse
-from sluiceway.rest.transport import Backoff, Transport, channel_path
+from sluiceway.rest.transport import Backoff, Transport
 
 __all__ = ["LedgerCalls"]
 

@@ -1,9 +1,8 @@
-"""HTTP transport: tokens, retries within a deadline, error responses as exceptions, URL paths."""
+"""HTTP transport: tokens, retries within a deadline, error responses as exceptions."""
 
 import math
 import os
 import random
-import re
 import ssl
 import threading
 import time
@@ -12,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import quote
 
 import httpx
 
@@ -23,10 +21,10 @@ from sluiceway.errors import (
     GatewayAccessFailed,
     GatewayUnavailable,
     IncompatibleGateway,
-    InvalidRequest,
     OptionError,
     clear_tracebacks,
 )
+from sluiceway.rest.arguments import check_seconds, checked_url
 from sluiceway.rest.parsing import JsonNode, Page, parse, problem
 from sluiceway.rest.tls import certificate_fault, speaks_tls, tls_error, trusted
 from sluiceway.tracing import carrier, child_span, request_ids
@@ -132,7 +130,7 @@ class Transport:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         token = Token.of(token)
-        self.url = _checked_url(url or os.environ.get("SLUICEWAY_URL") or DEFAULT_URL)
+        self.url = checked_url(url or os.environ.get("SLUICEWAY_URL") or DEFAULT_URL)
         address = httpx.URL(self.url)
         self._server = {
             "server.address": address.host,
@@ -370,21 +368,6 @@ class Transport:
                 self._http.close()
 
 
-def _checked_url(url: str) -> str:
-    try:
-        parsed = httpx.URL(url)
-    except (httpx.InvalidURL, TypeError) as error:
-        raise OptionError(f"the gateway's URL {url!r} is not valid: {error}") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.userinfo:
-        shown = parsed.copy_with(username=None, password=None)
-        raise OptionError(
-            f"the gateway's URL is '{shown}'; it must be http://HOST:PORT or https://HOST:PORT, "
-            "without a user"
-        )
-    # Request paths already begin with /v1.
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
 def _retry_after_s(response: httpx.Response) -> float:
     try:
         return min(float(response.headers.get("Retry-After", "0")), _MAX_PAUSE_S)
@@ -424,46 +407,4 @@ class Backoff:
         return True
 
 
-def check_seconds(name: str, seconds: object, least: float = 0) -> None:
-    """Raise OptionError unless an argument is a number of seconds, at most a day."""
-    if not isinstance(seconds, int | float) or not least <= seconds <= 86_400:
-        raise OptionError(f"{name} is {seconds!r}; it takes seconds from {least:g} to 86400")
-
-
-_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-_GROUP = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,249}")
-
-
-def channel_path(name: str) -> str:
-    """Return the URL path of a channel. Raises InvalidRequest."""
-    # Other characters could change the path of the URL.
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", ".."):
-        raise InvalidRequest(
-            f"the channel name is {name!r}; it may contain a-z, A-Z, 0-9, '.', '_' and '-', and "
-            "must not be '.' or '..'"
-        )
-    return f"/v1/channels/{name}"
-
-
-def group_path(channel: str, group: str) -> str:
-    """Return the URL path of a group. Raises InvalidRequest, OptionError."""
-    if not isinstance(group, str) or not _GROUP.fullmatch(group):
-        raise OptionError(
-            f"the group name is {group!r}; it must have 1 to 249 characters, and no control "
-            "characters"
-        )
-    # Proxies and clients resolve "." and ".." in a path.
-    segment = group.replace(".", "%2E") if group in (".", "..") else quote(group, safe="")
-    return f"{channel_path(channel)}/groups/{segment}"
-
-
-__all__ = [
-    "DEFAULT_URL",
-    "Backoff",
-    "Token",
-    "TokenSource",
-    "Transport",
-    "channel_path",
-    "check_seconds",
-    "group_path",
-]
+__all__ = ["DEFAULT_URL", "Backoff", "Token", "TokenSource", "Transport"]

@@ -18,7 +18,8 @@ from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError, cause_of
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import AttachResult, EndpointCalls, HeartbeatResult, Membership, Role
+from sluiceway.rest.endpoints import AttachResult, EndpointCalls, HeartbeatResult, Role
+from sluiceway.rest.groups import Membership
 from sluiceway.rest.models import Connection
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.rest.transport import Transport

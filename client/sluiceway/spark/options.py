@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from sluiceway.errors import OptionError
 from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, refuse_unlisted
-from sluiceway.rest.transport import group_path
+from sluiceway.rest.arguments import group_path
 from sluiceway.spark.offsets import EARLIEST, LATEST, AtTime, OffsetBound, parse_offsets
 
 T = TypeVar("T")

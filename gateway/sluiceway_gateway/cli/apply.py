@@ -26,7 +26,8 @@ from sluiceway.errors import (
     SluicewayError,
     Unauthenticated,
 )
-from sluiceway.rest.transport import Transport, channel_path
+from sluiceway.rest.arguments import channel_path
+from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import entry
 from sluiceway_gateway.cli.documents import (
     Document,

@@ -19,7 +19,8 @@ import click
 import yaml
 
 from sluiceway.errors import InvalidRequest
-from sluiceway.rest.transport import Transport, channel_path
+from sluiceway.rest.arguments import channel_path
+from sluiceway.rest.transport import Transport
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _STDIN = "-"
