@@ -395,10 +395,12 @@ def test_commits_and_open_batches_are_listed(
     command("channels", "create", name, "--schema", schema_file, "--delivery", "exactly_once")
     with closing(Control(Transport(gateway_url))) as control:
         uid = control.channel(name).uid
-        ledger, options = control.ledger, {"uid": uid, "instance": "i"}
-        batch = ledger.open(name, key="day-1", owner="job", **options)
-        ledger.commit(name, batch, manifest={}, records=0, counts={}, **options)
-        ledger.open(name, key="day-2", owner="job", **options)
+        first = BatchRequest(channel=name, uid=uid, key="day-1", owner="job", instance="i")
+        batch = control.ledger.open(first)
+        control.ledger.commit(
+            name, batch, uid=uid, instance="i", manifest={}, records=0, counts={}
+        )
+        control.ledger.open(replace(first, key="day-2"))
     listed = command("channels", "commits", name).out.splitlines()
     assert [line.split()[:3] for line in listed[1:]] == [
         ["open", "day-2", "job"],
