@@ -3,6 +3,7 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +17,7 @@ from processes import Run
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.rest.channels import Control
+from sluiceway.rest.ledger_models import BatchRequest
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import channels
 
@@ -397,9 +399,7 @@ def test_commits_and_open_batches_are_listed(
         uid = control.channel(name).uid
         first = BatchRequest(channel=name, uid=uid, key="day-1", owner="job", instance="i")
         batch = control.ledger.open(first)
-        control.ledger.commit(
-            name, batch, uid=uid, instance="i", manifest={}, records=0, counts={}
-        )
+        control.ledger.commit(name, batch, uid=uid, instance="i", manifest={}, records=0, counts={})
         control.ledger.open(replace(first, key="day-2"))
     listed = command("channels", "commits", name).out.splitlines()
     assert [line.split()[:3] for line in listed[1:]] == [
