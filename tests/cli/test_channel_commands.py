@@ -3,6 +3,7 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -16,6 +17,7 @@ from processes import Run
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.rest.channels import Control
+from sluiceway.rest.ledger_models import BatchRequest
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import channels
 
@@ -395,10 +397,10 @@ def test_commits_and_open_batches_are_listed(
     command("channels", "create", name, "--schema", schema_file, "--delivery", "exactly_once")
     with closing(Control(Transport(gateway_url))) as control:
         uid = control.channel(name).uid
-        ledger, options = control.ledger, {"uid": uid, "instance": "i"}
-        batch = ledger.open(name, key="day-1", owner="job", **options)
-        ledger.commit(name, batch, manifest={}, records=0, counts={}, **options)
-        ledger.open(name, key="day-2", owner="job", **options)
+        first = BatchRequest(channel=name, uid=uid, key="day-1", owner="job", instance="i")
+        batch = control.ledger.open(first)
+        control.ledger.commit(name, batch, uid=uid, instance="i", manifest={}, records=0, counts={})
+        control.ledger.open(replace(first, key="day-2"))
     listed = command("channels", "commits", name).out.splitlines()
     assert [line.split()[:3] for line in listed[1:]] == [
         ["open", "day-2", "job"],

@@ -94,7 +94,7 @@ class Facade(Writing):
 
     @property
     def producer(self) -> Any:
-        return self.facade._channels.deliveries.producers[-1]
+        return self.facade._deliveries.producers[-1]
 
 
 class ToPartitions(Facade):
