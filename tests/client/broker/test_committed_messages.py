@@ -55,7 +55,8 @@ def test_each_request_is_committed_before_it_returns(
         request.add_message(Message(value), channel.name, number % 2)
     response = broker.produce_messages(request)
     assert response is not None
-    assert [reported.err for reported in response.topics[channel.name].values()] == [0, 0]
+    results = response.topics[channel.name].values()
+    assert [(each.err, each.reason) for each in results] == [(0, ""), (0, "")]
     assert ledger.ids(channel) == list(range(10))
     assert produce_values(broker, channel, encode(channel, 5, 10)).err == 0
     assert ledger.ids(channel) == list(range(15))

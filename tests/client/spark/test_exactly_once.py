@@ -158,7 +158,7 @@ def test_micro_batches_whose_rows_are_all_dropped_are_no_batches(
     assert ledger.kinds(sink) == []
 
 
-@pytest.mark.parametrize("ending", ["failed", "stopped"])
+@pytest.mark.parametrize("ending", ["failed", pytest.param("stopped", marks=pytest.mark.long)])
 def test_the_batch_of_a_failed_query_ends_with_it(
     spark: SparkSession,
     source: Channel,
