@@ -8,6 +8,7 @@ import socket
 import ssl
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -165,6 +166,15 @@ def _wait_for_a_change(url: str, channel: httpx.Response) -> httpx.Response:
     )
 
 
+@pytest.fixture
+def _heeds_hangup() -> Iterator[None]:
+    """Undo the effect of nohup, under which commands ignore SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_heeds_hangup")
 @pytest.mark.parametrize(
     "number",
     [
