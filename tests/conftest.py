@@ -56,14 +56,17 @@ _LONG = (
 
 #: Parameters on which code does not branch, and where `make test-all` repeats tests with them:
 #: HTTP runs on SQLite, stores and races on both databases; ledgers and Spark's jobs run on Avro,
-#: codecs and every type on both formats. In a listed file, the first test runs with both.
+#: codecs and every type on both formats; fetching and its faults on own and shared connections;
+#: pypz's own processes once. In a listed file, the first test runs with both.
 _REPEATED = {
     "postgres": (
         "tests/gateway/http/",
+        "tests/gateway/kafka/test_cluster_identity.py",
         "tests/gateway/services/test_lag_history.py",
         "tests/gateway/services/test_ledger_pruning.py",
         "tests/gateway/services/test_metrics.py",
         "tests/gateway/services/test_pruning.py",
+        "tests/gateway/services/test_reaping.py",
         "tests/gateway/services/test_repairs.py",
         "tests/gateway/services/test_sampling.py",
         "tests/gateway/services/test_sampling_commits.py",
@@ -75,15 +78,28 @@ _REPEATED = {
     ),
     "arrow": (
         "tests/client/ledger/test_bad_input.py",
+        "tests/client/ledger/test_committed_reading.py",
         "tests/client/ledger/test_transactions.py",
         "tests/client/ledger/test_writer_batches.py",
         "tests/client/spark/test_batch_jobs.py",
         "tests/client/spark/test_micro_batches.py",
         "tests/client/spark/test_spark_writing.py",
+        "tests/client/spark/test_stream_sink.py",
+        "tests/client/test_error_causes.py",
+        "tests/client/test_group_reader.py",
         "tests/client/test_reader_faults.py",
         "tests/client/test_reader_memory.py",
         "tests/client/test_threads.py",
+        "tests/client/test_writer_faults.py",
     ),
+    "shared": (
+        "tests/client/ledger/test_committed_reading.py",
+        "tests/client/ledger/test_committed_stream.py",
+        "tests/client/test_group_reader.py",
+        "tests/client/test_reader_memory.py",
+        "tests/client/test_reader_until_finished.py",
+    ),
+    "pypz": ("tests/client/pypz/test_ports.py",),
 }
 
 
@@ -135,9 +151,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         callspec = getattr(item, "callspec", None)
         if callspec is None:
             continue
+        chosen = {each for each in callspec.params.values() if isinstance(each, str)}
         for value, places in _REPEATED.items():
             place = next((each for each in places if item.nodeid.startswith(each)), None)
-            if place is not None and value in callspec.params.values():
+            if place is not None and value in chosen:
                 function = item.nodeid.partition("[")[0]
                 if place.endswith("/") or first.setdefault((value, place), function) != function:
                     item.add_marker(pytest.mark.long)
