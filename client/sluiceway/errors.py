@@ -40,7 +40,7 @@ class SluicewayError(Exception):
     code: str = "error"
     retriable: bool = False
     message_is_public: bool = False
-    """Whether everyone with access to the channel may see the message: it has no record values."""
+    """Whether the message has no values of records, so that statuses may show it."""
 
     def __init_subclass__(
         cls, *, code: str = "", public: bool | None = None, retriable: bool | None = None

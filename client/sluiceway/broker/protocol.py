@@ -328,7 +328,7 @@ class ListOffsetResponse(PartitionResponses):
 class OffsetCommitPartitionResponse(
     Reasoned, NamedTuple("OffsetCommitPartitionResponse", [("err", int)])
 ):
-    """Whether the partition's offset was committed."""
+    """The result of the commit of a partition's offset."""
 
 
 class OffsetCommitResponse(PartitionResponses):
@@ -438,11 +438,11 @@ class SyncGroupResponse(GroupResponse):
 
 
 class HeartbeatResponse(GroupResponse):
-    """Whether the member may continue."""
+    """The response of `heartbeat`; its `error_code` says why a member must join again."""
 
 
 class LeaveGroupResponse(GroupResponse):
-    """Whether the member has left."""
+    """The response of `leave_group`; its `error_code` says why a member has not left."""
 
 
 def exception(code: int, reason: str) -> ProtocolClientError:

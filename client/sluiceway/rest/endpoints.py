@@ -56,7 +56,7 @@ class Position:
                 )
 
     def replaces(self, stored: "Position | None") -> bool:
-        """Whether it differs from the stored position or its metadata."""
+        """Whether a commit of this position would change the stored one, or its metadata."""
         return self != stored or self.metadata != stored.metadata
 
     @classmethod
@@ -124,17 +124,17 @@ class Endpoint:
 
     @property
     def lives(self) -> bool:
-        """Whether the gateway has it as live: neither ended nor lost."""
+        """Whether the endpoint has neither ended nor been lost."""
         return self.state in ("opened", "started", "stopped") and self.health != "lost"
 
     @property
     def is_accounted_for(self) -> bool:
-        """Whether its end offsets are known: it finished, or failed and reported them."""
+        """Whether the writer's end offsets are known: it finished, or reported them and failed."""
         return self.state == "closed" or (self.state == "error" and self.ends is not None)
 
     @property
     def wrote_nothing(self) -> bool:
-        """Whether it failed, and certainly nothing was written in its place."""
+        """Whether the writer failed, and no instance in its place has written records."""
         return self.state == "error" and self.ends == {}
 
 

@@ -26,7 +26,7 @@ class Membership:
 
     @property
     def dynamic(self) -> bool:
-        """Whether partitions move between members that join and leave."""
+        """Whether members may join and leave at any time, and share the partitions anew."""
         return self.size is None
 
     def __str__(self) -> str:

@@ -11,16 +11,11 @@ from typing import Any, Self
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    NoSuchModuleError,
-    OperationalError,
-)
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from sluiceway_gateway.db.failures import _UNCONFIRMED, _is_disk_full, is_locked, translated
+from sluiceway_gateway.db.failures import UNCONFIRMED, is_disk_full, is_locked, translated
 from sluiceway_gateway.db.postgresql import (
     CircuitBreaker,
     Connector,
@@ -278,7 +273,7 @@ class Database:
                 return
             with self._connected(self._engine) as connection, connection.begin() as begun:
                 yield WriteTransaction(connection)
-                with translated(_UNCONFIRMED):
+                with translated(UNCONFIRMED):
                     begun.commit()
 
     @contextmanager
@@ -306,7 +301,7 @@ class Database:
         try:
             yield
         except DatabaseUnavailable as error:
-            if _is_disk_full(error.__cause__):
+            if is_disk_full(error.__cause__):
                 self._full_s = time.monotonic()
             raise
 

@@ -1,4 +1,4 @@
-"""Failures of the database: errors of drivers as errors of the gateway."""
+"""Failures of the database: translation of drivers' errors, and their causes for the log."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -19,12 +19,8 @@ from sluiceway_gateway.errors import DatabaseUnavailable
 
 # Errors of these types are bugs, not states of the database.
 _BUGS = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
-
-
 # The same for statements that bypass SQLAlchemy.
 _DRIVER_ERRORS = (sqlite3.Error, psycopg.Error)
-
-
 _DRIVER_BUGS = tuple(
     kind
     for driver in (sqlite3, psycopg)
@@ -35,33 +31,21 @@ _DRIVER_BUGS = tuple(
         driver.ProgrammingError,
     )
 )
-
-
 # States of the database, although drivers report them as errors of the program: a missing table, a
 # missing schema, a missing privilege.
 _NOT_PREPARED = frozenset({"42P01", "3F000", "42501"})
-
-
 _LOCK_TIMEOUT = "55P03"
-
-
 _DISK_FULL = "53100"
-
-
 _BUSY = "SQLITE_BUSY"
-
-
 _DETAIL = (
     "The database does not answer, is locked, full or not migrated, or refuses access; try again "
     "in a moment."
 )
-
-
-# After a failed commit.
-_UNCONFIRMED = (
+UNCONFIRMED = (
     "The database did not confirm the change, which may or may not have been made; send the same "
     "request again, with the same Idempotency-Key if it had one."
 )
+"""Detail of DatabaseUnavailable after a failed commit."""
 
 
 @contextmanager
@@ -82,7 +66,8 @@ def translated(detail: str = _DETAIL) -> Iterator[None]:
         raise DatabaseUnavailable(detail) from error
 
 
-def _is_disk_full(raised: BaseException | None) -> bool:
+def is_disk_full(raised: BaseException | None) -> bool:
+    """Return whether an error, of SQLAlchemy or of a driver, is that of a full disk."""
     cause = raised.orig if isinstance(raised, DBAPIError) else raised
     sqlite = getattr(cause, "sqlite_errorname", None)
     return sqlite == "SQLITE_FULL" or getattr(cause, "sqlstate", None) == _DISK_FULL

@@ -13,9 +13,7 @@ from sluiceway_gateway.endpoints.model import (
     SparkJob,
     own_heartbeat,
 )
-from sluiceway_gateway.errors import (
-    EndpointIdReused,
-)
+from sluiceway_gateway.errors import EndpointIdReused
 from sluiceway_gateway.groups.model import GroupConfig
 from sluiceway_gateway.offsets.model import Committed
 

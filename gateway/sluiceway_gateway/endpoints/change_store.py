@@ -9,30 +9,14 @@ from sqlalchemy import CursorResult, bindparam, select
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import endpoint_events
 from sluiceway_gateway.db.statements import columns_of
-from sluiceway_gateway.endpoints.model import (
-    Endpoint,
-    Event,
-    Health,
-    Role,
-    State,
-    event,
-)
-from sluiceway_gateway.endpoints.store import (
-    live_members,
-    release_shares,
-    revise,
-    save,
-)
+from sluiceway_gateway.endpoints.model import Endpoint, Event, Health, Role, State, event
+from sluiceway_gateway.endpoints.store import live_members, release_shares, revise, save
 from sluiceway_gateway.groups import store as groups_store
 
 #: Fields that counterparts and lists of endpoints show.
 _VISIBLE = ("state", "health", "payload", "lost_at", "superseded")
-
-
 #: Fields whose changes are lines of the history.
 _RECORDED = ("state", "health", "superseded")
-
-
 EndpointChange = tuple[Endpoint, Endpoint]
 """An endpoint before and after."""
 
@@ -106,11 +90,7 @@ def _differ(before: Endpoint, after: Endpoint, fields: Iterable[str]) -> bool:
 _LAST_EVENTS = (
     select(endpoint_events).order_by(endpoint_events.c.seq.desc()).limit(bindparam("at_most"))
 )
-
-
 _EVENTS_OF_ENDPOINT = _LAST_EVENTS.where(endpoint_events.c.endpoint_id == bindparam("endpoint_id"))
-
-
 _EVENTS_OF_GROUP = _LAST_EVENTS.where(
     endpoint_events.c.channel_uid == bindparam("channel_uid"),
     endpoint_events.c.group_name == bindparam("group_name"),

@@ -3,17 +3,10 @@
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import (
-    bindparam,
-    func,
-    select,
-)
+from sqlalchemy import bindparam, func, select
 
 from sluiceway_gateway.db.engine import ReadTransaction
-from sluiceway_gateway.db.schema import (
-    endpoints,
-    sessions,
-)
+from sluiceway_gateway.db.schema import endpoints, sessions
 from sluiceway_gateway.db.statements import PreparedSelect
 
 _BEATS_OF_SESSIONS = PreparedSelect(
@@ -22,16 +15,12 @@ _BEATS_OF_SESSIONS = PreparedSelect(
     ),
     keys="ids",
 )
-
-
 _LATEST_BEATS = (
     select(endpoints.c.channel_uid, func.max(sessions.c.beat_at).label("beat_at"))
     .join(sessions, sessions.c.id == endpoints.c.session_id)
     .where(~endpoints.c.superseded, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
     .group_by(endpoints.c.channel_uid)
 )
-
-
 _BEATS_OF_CHANNEL = (
     select(endpoints.c.id, sessions.c.beat_at)
     .join(sessions, sessions.c.id == endpoints.c.session_id)

@@ -1,7 +1,4 @@
-"""Storage of endpoints: rows, shares of partitions, and changes with their history.
-
-Lock order: sessions, channels, endpoints, each sorted by id.
-"""
+"""Storage of endpoints. Lock order: sessions, channels, endpoints, each sorted by id."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

@@ -1,23 +1,14 @@
-"""Examples of request bodies, and links between operations, for the OpenAPI document."""
+"""Examples of the OpenAPI document: request bodies, and the requests that follow on responses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 _CHANNEL = "5f0c3a1e9b7d4c62a8e1f3b5d7092c46"
-
-
 _READER = "0b8e6d2f4a1c4e7f9d3b5a7c9e1f2d4b"
-
-
 _SESSION = "c3d5e7f9a1b34c5d8e6f7a9b0c1d2e3f"
-
-
 _TOPIC = "qM3Vw1pVTWuGkq0c5yq0Xg"
-
-
 _POSITION = {"partition": 0, "offset": 1200, "record": 0}
-
 
 #: Examples of request bodies by operation: a channel of landings, a reader of a group, a writer
 #: that ends.
@@ -129,20 +120,10 @@ class Link:
 
 
 _OF_CHANNEL = {"name": "$request.path.name"}
-
-
 _OF_ENDPOINT = _OF_CHANNEL | {"id": "$response.body#/endpoint/id"}
-
-
 _OF_GROUP = _OF_CHANNEL | {"group": "$request.body#/group"}
-
-
 _EPOCH = {"uid": "$request.body#/uid", "epoch": "$response.body#/endpoint/epoch"}
-
-
 _OF_BATCH = _OF_CHANNEL | {"id": "$response.body#/id"}
-
-
 _INSTANCE = {"uid": "$request.body#/uid", "instance": "$request.body#/instance"}
 
 

@@ -7,11 +7,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, select, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import (
-    ledger_partitions,
-    ledger_repairs,
-    ledgers,
-)
+from sluiceway_gateway.db.schema import ledger_partitions, ledger_repairs, ledgers
 from sluiceway_gateway.db.statements import columns_of
 from sluiceway_gateway.ledger.model import Interval, Ledger
 from sluiceway_gateway.ledger.repairing import LostRecords, Repair
@@ -19,8 +15,6 @@ from sluiceway_gateway.ledger.store import keep_snapshots, require_held
 
 AFTER_ALL = 2**62
 """Above the numbers of all commits and repairs."""
-
-
 # The only statement that clears `halted`.
 _REPAIR = (
     update(ledgers)
@@ -31,15 +25,11 @@ _REPAIR = (
     )
     .values(number=bindparam("new_number"), repaired=bindparam("new_number"), halted=None)
 )
-
-
 _RELEASE = (
     update(ledger_partitions)
     .where(ledger_partitions.c.channel_uid == bindparam("uid"))
     .values(stable=ledger_partitions.c.visible_end, lost_from=None)
 )
-
-
 _REPAIRS = (
     select(ledger_repairs)
     .where(

@@ -15,19 +15,13 @@ from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Share
 
 Offsets = Sequence[int | None]
 """An offset per partition; None where it is unknown."""
-
-
 WINDOW = 10
 """Number of evaluated samples, as in Burrow."""
-
-
 MAX_POSITIONS = 50_000
 """Maximum positions of a sample, which has at least one track.
 
 Limits broadcast groups: of 1,000 members at 1,000 partitions, a sample has the first ones.
 """
-
-
 COMMITTED, DEPARTED = 0, -1
 """Sources of positions without a live reader, in place of its epoch."""
 
