@@ -180,6 +180,8 @@ def test_a_program_ended_by_an_exception_fails_its_writers(
     gateway_url: str, new_channel: NewChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = new_channel()
+    # Without the brokers that tests of this process share.
+    monkeypatch.setattr(produce, "_OPEN", set())
     broker = broker_at(gateway_url)
     produce_values(broker, channel, encode(channel, 2))
     # Python sets this before it runs the exit handlers.
