@@ -322,10 +322,10 @@ def test_the_page_of_a_channel_that_was_followed_has_the_focus(browser: Browser,
     site(rig)
     browser.open(rig.url)
     browser.one("[data-row-link]").send_keys(Keys.ENTER)
-    until(lambda: browser.driver.switch_to.active_element.tag_name == "h1", 30)
+    until(lambda: browser.focused()[0] == "h1", 30)
     browser.button("Close…")
     browser.press(Keys.TAB)
-    assert browser.driver.switch_to.active_element.text == "Close…"
+    assert browser.focused()[1] == "Close…"
 
 
 def test_titles_of_times_name_their_zone(browser: Browser, rig: Rig) -> None:
@@ -388,11 +388,11 @@ def test_the_back_button_leads_to_the_row_that_was_opened(browser: Browser, rig:
     browser.button("c203").click()
     browser.shows("c203", "h1")
     browser.driver.back()
-    until(lambda: browser.driver.switch_to.active_element.text == "c203", 30)
+    until(lambda: browser.focused()[1] == "c203", 30)
     scrolled = "return document.querySelector('.scroller').scrollTop"
     assert browser.driver.execute_script(scrolled) == 200 * 36
     browser.press(Keys.ARROW_DOWN)
-    until(lambda: browser.driver.switch_to.active_element.text == "c204", 30)
+    until(lambda: browser.focused()[1] == "c204", 30)
 
 
 RENDERED = """

@@ -172,9 +172,9 @@ def test_the_list_is_used_with_the_keyboard_only(browser: Browser, rig: Rig) -> 
     first = browser.tab_to(lambda each: each.get_attribute("data-row-link") is not None)
     assert first.text == "c000"
     browser.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
-    until(lambda: browser.driver.switch_to.active_element.text == "c002", 30)
+    until(lambda: browser.focused()[1] == "c002", 30)
     browser.press(Keys.END)
-    until(lambda: browser.driver.switch_to.active_element.text == "c299", 30)
+    until(lambda: browser.focused()[1] == "c299", 30)
     browser.press(Keys.ENTER)
     browser.shows("c299", "h1")
     browser.tab_to(lambda each: each.text == "Configuration")

@@ -64,6 +64,15 @@ class Browser:
         script = "return [...document.querySelectorAll('[data-row-link]')].map(e => e.textContent)"
         return list(self.driver.execute_script(script))
 
+    def focused(self) -> tuple[str, str]:
+        """Return the tag name and the text of the focused element, read in one step.
+
+        Between two steps the page may replace the element.
+        """
+        script = "const each = document.activeElement; return [each.localName, each.innerText]"
+        tag, text = self.driver.execute_script(script)
+        return tag, text
+
     def press(self, *keys: str) -> None:
         """Press keys in the focused element."""
         webdriver.ActionChains(self.driver).send_keys(*keys).perform()
