@@ -1,5 +1,6 @@
 """Fixtures `sluiceway` and `command`: run commands in the tests' own process."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,10 @@ from sluiceway_gateway.cli import main
 
 @pytest.fixture
 def sluiceway(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Sluiceway:
-    """Return a function that runs a command; keywords are environment variables."""
+    """Return a function that runs a command; keywords are environment variables.
+
+    Log lines are apart, because gateways of other tests in this process may log meanwhile, too.
+    """
 
     def run(*arguments: str, **variables: str) -> Run:
         capsys.readouterr()
@@ -19,7 +23,10 @@ def sluiceway(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
                 patch.setenv(f"SLUICEWAY_{name.upper()}", value)
             status = main(arguments)
         output = capsys.readouterr()
-        return Run(status=status, out=output.out, err=output.err)
+        lines = output.err.splitlines(keepends=True)
+        logs = [json.loads(each) for each in lines if each.startswith("{")]
+        err = "".join(each for each in lines if not each.startswith("{"))
+        return Run(status=status, out=output.out, err=err, logs=logs)
 
     return run
 

@@ -1,4 +1,3 @@
-import json
 import os
 import socket
 import sqlite3
@@ -277,5 +276,5 @@ def test_serve_warns_of_variables_that_it_ignores(
     sluiceway: Sluiceway, empty_database_url: str
 ) -> None:
     run = sluiceway("serve", database_url=empty_database_url, db_url="x")
-    warning = json.loads(run.err.splitlines()[0])
+    warning = next(each for each in run.logs if "variables" in each)
     assert (warning["level"], warning["variables"]) == ("warning", ["SLUICEWAY_DB_URL"])

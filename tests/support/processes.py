@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -96,11 +97,15 @@ def process(*arguments: str, **variables: str) -> Iterator[Process]:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Exit status and output of a command."""
+    """Exit status and output of a command.
+
+    `err` may have its log lines apart, in `logs`.
+    """
 
     status: int
     out: str
     err: str
+    logs: Sequence[Mapping[str, Any]] = ()
 
     def succeeded(self) -> None:
         """Assert status 0, and an empty standard error except for notes that the command waits."""
