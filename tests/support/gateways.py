@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,9 +29,16 @@ from sluiceway_gateway.settings import Settings
 class _Server(uvicorn.Server):
     """A server that stops immediately; uvicorn's own polls every 100 ms."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        finally:
+            self.ready.set()
 
     async def main_loop(self) -> None:
         stopping = asyncio.ensure_future(self._stopping.wait())
@@ -62,11 +68,8 @@ def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
     server = _Server(uvicorn.Config(app, log_config=None, lifespan="on", http=protocol, ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 180
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > deadline:
-            raise RuntimeError("the gateway did not start")
-        time.sleep(0.01)
+    if not server.ready.wait(timeout=180) or not server.started:
+        raise RuntimeError("the gateway did not start")
     try:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
