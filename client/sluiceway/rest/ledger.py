@@ -69,8 +69,7 @@ class LedgerCalls:
         Raises Conflict `ledger_restored` if the gateway does not have the `previous` commit.
         """
         named = ("uid", "key", "owner", "instance", "takeover", "ordinal", "own_key", "lease_ms")
-        body = {name: getattr(request, name) for name in named}
-        body["partitions"] = None if request.partitions is None else sorted(request.partitions)
+        body: dict[str, Any] = {name: getattr(request, name) for name in named}
         if request.previous is not None:
             at = request.previous.committed_at.isoformat()
             body["previous"] = {"number": request.previous.number, "at": at}

@@ -210,11 +210,10 @@ class ReadableOffsets:
         self, partitions: Collection[int], ends: Mapping[int, int] | None = None
     ) -> dict[int, Watermarks]:
         """Return the first offsets in Kafka, and `ends`, by default those readable now."""
-        if self._visibility is None:
-            if ends is None:
+        if ends is None:
+            if self._visibility is None:
                 return self.stream.watermarks(partitions)
-        else:
-            ends = self._stable(partitions) if ends is None else ends
+            ends = {p: self._visibility.runs.stable_of(p) for p in partitions}
         begins = self.stream.begins(partitions)
         # Retention may have removed all committed messages and uncommitted ones after them.
         return {p: Watermarks(begin=begins[p], end=max(begins[p], ends[p])) for p in partitions}
@@ -250,10 +249,6 @@ class ReadableOffsets:
         if self._visibility is None:
             return None
         return self._visibility.runs.between(offsets.partition, offsets.start, offsets.end)
-
-    def _stable(self, partitions: Collection[int]) -> dict[int, int]:
-        assert self._visibility is not None  # noqa: S101 - the callers have checked
-        return {p: self._visibility.runs.stable_of(p) for p in partitions}
 
     def _open(
         self,

@@ -3,7 +3,6 @@
 import hashlib
 import pickle
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -92,7 +91,7 @@ def test_a_batch_is_opened_with_its_key_and_its_begin_is_read(
     script: Script, calls: LedgerCalls
 ) -> None:
     script.response(200, OPEN)
-    batch = calls.open(replace(REQUEST, partitions=(1, 0)))
+    batch = calls.open(REQUEST)
     assert (batch.id, batch.epoch, batch.begin) == ("b1", 3, {0: 12, 1: 0})
     assert not batch.is_committed
     assert script.bodies == [
@@ -103,7 +102,6 @@ def test_a_batch_is_opened_with_its_key_and_its_begin_is_read(
             "instance": "i",
             "takeover": False,
             "ordinal": None,
-            "partitions": [0, 1],
             "own_key": False,
             "lease_ms": 30_000,
         }
