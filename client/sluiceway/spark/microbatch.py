@@ -59,12 +59,11 @@ class MicroBatchPlanner:
         self._options = options
         self._timeout_s = options.poll_timeout_ms / 1000
         self._readable = ReadableOffsets(
-            source.connection,
+            source,
+            options,
             {**_TUNING, **options.kafka},
-            gateway_url=source.gateway_url,
             timeout_s=self._timeout_s,
             gateway_timeout_s=_GATEWAY_TIMEOUT_S,
-            options=options,
         )
         self._stream = self._readable.stream
         self._discovered = source.connection.partitions

@@ -165,9 +165,7 @@ def test_leases_are_renewed_until_the_batch_ends(channel: Channel, ledger: Ledge
     other.open()
     assert leases.run_once() == 2
     batch.check()
-    ledger.calls.abort(
-        channel.name, opened.id, uid=channel.uid, instance=request_.instance, cause="a test"
-    )
+    ledger.calls.abort(request_, opened.id, cause="a test")
     assert leases.run_once() == 1
     with pytest.raises(Conflict, match="aborted"):
         batch.check()

@@ -82,9 +82,7 @@ def batch(script: Script, calls: LedgerCalls) -> Batch:
 
 def commit(calls: LedgerCalls, batch: Batch, **options: Any) -> Any:
     manifest = options.pop("manifest", {0: [Interval(12, 20)]})
-    return calls.commit(
-        "c", batch, uid=UID, instance="i", manifest=manifest, records=8, counts={0: 8}, **options
-    )
+    return calls.commit(REQUEST, batch, manifest=manifest, records=8, counts={0: 8}, **options)
 
 
 def test_a_batch_is_opened_with_its_key_and_its_begin_is_read(
@@ -184,9 +182,7 @@ def test_a_manifest_over_the_limit_is_refused_before_anything_is_sent(
             return 10_000_001
 
     with pytest.raises(InvalidRequest, match=r"10,000,001 intervals .* is 10,000,000") as raised:
-        calls.commit(
-            "c", batch, uid=UID, instance="i", manifest={0: Endless()}, records=1, counts={0: 1}
-        )
+        calls.commit(REQUEST, batch, manifest={0: Endless()}, records=1, counts={0: 1})
     assert raised.value.code == "invalid_manifest"
     assert script.requests == []
 
