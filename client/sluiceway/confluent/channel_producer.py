@@ -54,7 +54,7 @@ class ChannelProducer(WriterEndpoint):
         # While a thread holds it, other threads neither open nor end batches, nor produce.
         self.held = False
         self.failure: SluicewayError | None = None
-        self.timer = threading.Timer(0, _nothing)
+        self.timer = threading.Timer(0, lambda: None)
         """The timed commit of the last batch."""
         self._calls = calls
         self._only_errors = settings.only_errors
