@@ -60,7 +60,6 @@ def _described(text: str) -> dict[str, Any]:
 
 @router.put(
     "/{name}",
-    operation_id="create_channel",
     summary="Create a channel or change it",
     response_model=ChannelBody,
     responses=problems(
@@ -71,7 +70,7 @@ def _described(text: str) -> dict[str, Any]:
         also={200: _described("It existed before"), 201: _described("It was created")},
     ),
 )
-def put_channel(
+def create_channel(
     name: Name,
     body: ChannelPut,
     principal: Manager,

@@ -25,16 +25,7 @@ from sluiceway_gateway.channels.model import (
     Format,
     Phase,
 )
-from sluiceway_gateway.db.ledger_schema import (
-    batch_owners,
-    batches,
-    ledger_partitions,
-    ledger_repairs,
-    ledger_snapshots,
-    ledgers,
-    manifest_slices,
-    visible_runs,
-)
+from sluiceway_gateway.db import ledger_schema  # noqa: F401 - it adds tables to `metadata`
 from sluiceway_gateway.db.types import (
     Document,
     OptionalDocument,
@@ -412,31 +403,5 @@ audit_entries = Table(
     sqlite_autoincrement=True,
 )
 
-__all__ = [
-    "audit_entries",
-    "batch_owners",
-    "batches",
-    "channel_schemas",
-    "channels",
-    "endpoint_events",
-    "endpoint_groups",
-    "endpoint_tasks",
-    "endpoints",
-    "kafka_cluster",
-    "kept_schemas",
-    "lag_history",
-    "leases",
-    "ledger_partitions",
-    "ledger_repairs",
-    "ledger_snapshots",
-    "ledgers",
-    "manifest_slices",
-    "metadata",
-    "positions",
-    "requests",
-    "samples",
-    "schemas",
-    "sessions",
-    "tokens",
-    "visible_runs",
-]
+#: With the tables of `ledger_schema`.
+__all__ = ["metadata"]

@@ -182,13 +182,12 @@ class HeartbeatResponse(BaseModel):
 
 @router.post(
     "/heartbeats",
-    operation_id="send_heartbeat",
     summary="Report the state of a session's endpoints",
     response_model=HeartbeatResponse,
     response_description="Taken",
     responses=problems(413),
 )
-def beat(
+def send_heartbeat(
     body: HeartbeatPost,
     principal: Annotated[Principal, access(None, rechecked=True)],
     gateway: Gateway,

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -65,11 +65,8 @@ class _NotJson(Exception):
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise InvalidRequest(f"An object in the body has the name {name[:100]!r} twice.")
-            seen.add(name)
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise InvalidRequest(f"An object in the body has the name {twice[:100]!r} twice.")
     return value
 
 

@@ -285,7 +285,6 @@ class RepairPost(RequestModel):
 
 @router.get(
     "/ledger/repair",
-    operation_id="plan_repair",
     summary="Plan a repair",
     response_model=RepairPlanBody,
     response_description="The plan",
@@ -302,7 +301,6 @@ def plan_repair(name: Name, uid: OfChannel, _viewer: Viewer, gateway: Gateway) -
 
 @router.post(
     "/ledger/repair",
-    operation_id="repair_ledger",
     summary="Repair a halted channel",
     response_model=RepairBody,
     response_description="It is repaired",

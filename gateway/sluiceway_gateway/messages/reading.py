@@ -16,7 +16,7 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.kafka.window_reader import window_reader
 from sluiceway_gateway.ledger import store as ledger_store
-from sluiceway_gateway.ledger.model import Interval
+from sluiceway_gateway.ledger.model import Interval, visible_below
 from sluiceway_gateway.messages.model import (
     MAX_PARTITIONS,
     READ_S,
@@ -24,7 +24,6 @@ from sluiceway_gateway.messages.model import (
     ReadMessage,
     ReadProgress,
     StartPoint,
-    clipped,
     holds,
     no_partition,
 )
@@ -184,7 +183,7 @@ class MessageReads:
                 begin_offset=bounds[each].begin_offset,
                 end_offset=bounds[each].end_offset,
                 stable_offset=stable.get(each, 0) if exact else None,
-                runs=clipped(runs[each], *part),
+                runs=visible_below(runs[each], part.end, part.first),
                 truncated=len(runs[each]) >= _MAX_RUNS,
             )
             for each, part in parts.items()

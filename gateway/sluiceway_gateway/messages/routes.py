@@ -36,7 +36,6 @@ Writer = Annotated[Principal, access(Action.WRITE)]
 
 @router.get(
     "",
-    operation_id="list_messages",
     summary="Read messages",
     response_model=MessagesBody,
     response_description="Messages, decoded by their schemas",
@@ -74,7 +73,6 @@ async def list_messages(
 
 @router.post(
     "",
-    operation_id="write_messages",
     status_code=201,
     summary="Write messages",
     response_model=WrittenBody,

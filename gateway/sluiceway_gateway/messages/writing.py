@@ -22,7 +22,14 @@ from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest, Sluice
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import NewMessage
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
-from sluiceway_gateway.ledger.model import LEASE, Batch, BatchState, Interval, digest_of
+from sluiceway_gateway.ledger.model import (
+    LEASE,
+    Batch,
+    BatchState,
+    Interval,
+    digest_of,
+    merge_runs,
+)
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.messages.model import no_partition
 from sluiceway_gateway.messages.reading import require_same_topic
@@ -222,7 +229,10 @@ def _commit_request(batch: Batch, instance: str, written: WrittenMessages) -> Co
     for partition, offset, records in written.messages:
         offsets[partition].append(offset)
         counts[partition] += records
-    manifest = {each: _intervals(found) for each, found in sorted(offsets.items())}
+    manifest = {
+        partition: merge_runs(Interval(offset, offset + 1) for offset in found)
+        for partition, found in sorted(offsets.items())
+    }
     return CommitRequest(
         batch=batch.id,
         instance=instance,
@@ -231,13 +241,3 @@ def _commit_request(batch: Batch, instance: str, written: WrittenMessages) -> Co
         records=counts.total(),
         counts=dict(counts),
     )
-
-
-def _intervals(offsets: Sequence[int]) -> tuple[Interval, ...]:
-    found: list[Interval] = []
-    for offset in sorted(offsets):
-        if found and found[-1].end == offset:
-            found[-1] = Interval(found[-1].first, offset + 1)
-        else:
-            found.append(Interval(offset, offset + 1))
-    return tuple(found)

@@ -153,17 +153,7 @@ def list_schemas(
         latest=latest,
         part=replace(part, limit=limit).range,
     )
-    return _json(
-        [
-            {
-                "subject": each.subject,
-                "version": each.version,
-                "id": each.id,
-                "schema": each.definition,
-            }
-            for each in found
-        ]
-    )
+    return _json([vars(each) for each in found])
 
 
 @router.get("/schemas/types")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.endpoints.model import Health, Place, State
+from sluiceway_gateway.endpoints.model import Endpoint, Health, Place, State
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample
 from sluiceway_gateway.status.lag_evaluation import ProgressState
 
@@ -55,7 +55,7 @@ class Coverage:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointState:
-    """The state and health of an endpoint in its place."""
+    """The part of an endpoint that a list of channels reads."""
 
     id: str
     place: Place
@@ -82,7 +82,7 @@ def current_problems(
     coverage: Coverage | None,
     groups: Mapping[str, GroupSummary],
     ledger: LedgerSample | None,
-    endpoints: Iterable[EndpointState],
+    endpoints: Iterable[Endpoint | EndpointState],
 ) -> tuple[CurrentProblem, ...]:
     """Return the problems of a channel, errors first."""
     found = [
@@ -158,7 +158,7 @@ def _of_groups(groups: Mapping[str, GroupSummary]) -> Iterable[CurrentProblem]:
             )
 
 
-def _of_endpoint(endpoint: EndpointState) -> CurrentProblem | None:
+def _of_endpoint(endpoint: Endpoint | EndpointState) -> CurrentProblem | None:
     role = endpoint.place.role
     if endpoint.state is State.CLOSED:
         return None

@@ -20,14 +20,8 @@ from sluiceway_gateway.channels.store import (
     tag_of,
 )
 from sluiceway_gateway.db.engine import ReadTransaction
-from sluiceway_gateway.db.schema import (
-    channels,
-    endpoint_groups,
-    endpoints,
-    positions,
-    samples,
-    visible_runs,
-)
+from sluiceway_gateway.db.ledger_schema import visible_runs
+from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, starts_with
 from sluiceway_gateway.endpoints.heartbeat_store import beats_of_sessions, latest_beats
 from sluiceway_gateway.endpoints.model import (
@@ -128,20 +122,8 @@ class StatusReport:
             coverage=None if self.last is None else Coverage.of(self.last.sample.starts),
             groups={} if self.last is None else summarize_groups(self.last.lags),
             ledger=None if self.last is None else self.last.sample.ledger,
-            endpoints=(
-                EndpointState(
-                    id=each.id,
-                    place=each.place,
-                    state=each.state,
-                    health=each.health,
-                    changed_at=each.changed_at,
-                    cause=each.cause,
-                )
-                # In the order of the list, where fewer are read.
-                for each in sorted(
-                    attached, key=attrgetter("place.role", "place.group", "place.index")
-                )
-            ),
+            # In the order of the list, where fewer are read.
+            endpoints=sorted(attached, key=attrgetter("place.role", "place.group", "place.index")),
         )
 
 
