@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, bindparam, func, select, update
 
 from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import (
@@ -223,9 +223,7 @@ def page(
     prefixes: Collection[str] = ("",),
 ) -> list[Channel]:
     """Return up to `limit` channels ordered by name, with names after `after`."""
-    statement = selection().where(
-        channels.c.name > after, or_(False, *(starts_with(channels.c.name, p) for p in prefixes))
-    )
+    statement = selection().where(channels.c.name > after, starts_with(channels.c.name, prefixes))
     if selector is not None:
         statement = statement.where(*matches(channels.c.labels, selector))
     rows = tx.execute(statement.order_by(channels.c.name).limit(limit))

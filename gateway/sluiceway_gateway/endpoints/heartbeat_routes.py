@@ -120,22 +120,18 @@ class HeartbeatPost(RequestModel):
         description="The heartbeat counts for all endpoints that this session attached, and the "
         "response's `kept` lists the open ones",
     )
-    renews: Annotated[
-        list[BatchText],
-        Field(
-            max_length=MAX_ENDPOINTS,
-            description="Instances of batches, the running jobs of this process: their open "
-            "batches are renewed",
-        ),
-    ] = Field(default_factory=list)
-    ended: Annotated[
-        list[BatchText],
-        Field(
-            max_length=MAX_ENDPOINTS,
-            description="Instances of batches, the ended jobs of this process: their open batches "
-            "are aborted",
-        ),
-    ] = Field(default_factory=list)
+    renews: list[BatchText] = Field(
+        default_factory=list,
+        max_length=MAX_ENDPOINTS,
+        description="Instances of batches, the running jobs of this process: their open batches "
+        "are renewed",
+    )
+    ended: list[BatchText] = Field(
+        default_factory=list,
+        max_length=MAX_ENDPOINTS,
+        description="Instances of batches, the ended jobs of this process: their open batches are "
+        "aborted",
+    )
 
 
 class EndpointReplyBody(BaseModel):

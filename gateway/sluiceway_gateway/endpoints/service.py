@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction
@@ -367,7 +368,7 @@ class AttachService:
         self._notify = notify
         self._clock = clock
         self._batcher = Batcher(
-            self._attach_all,
+            partial(self._attach, wait=False),
             self._attach_one,
             name="attach",
             threads=_WAITING_THREADS,
@@ -388,9 +389,6 @@ class AttachService:
         GroupLargerThanPinned and TopicChanged.
         """
         return self._batcher.submit(request)
-
-    def _attach_all(self, requests: Sequence[AttachRequest]) -> "list[Outcome]":
-        return self._attach(requests, wait=False)
 
     def _attach_one(self, request: AttachRequest) -> Attached:
         (outcome,) = self._attach([request], wait=True)

@@ -189,8 +189,8 @@ async def unrouted(
     if error.status_code != 405:
         return errors.NotFound("There is nothing here; the paths are at /docs."), {}
     allowed = ", ".join(_methods(request))
-    refusal = errors.MethodNotAllowed(f"{request.method} is not for this; use {allowed}.")
-    return refusal, {"Allow": allowed}
+    message = f"{request.method} is not for this; use {allowed}."
+    return errors.MethodNotAllowed(message), {"Allow": allowed}
 
 
 def _methods(request: Request) -> list[str]:

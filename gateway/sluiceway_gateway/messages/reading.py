@@ -141,7 +141,9 @@ class MessageReads:
             at = {each: marks.end_offset for each, marks in bounds.items()}
         else:
             at = {each: marks.begin_offset for each, marks in bounds.items()}
-        filled = [each for each in sorted(at) if _is_filled(bounds[each])]
+        filled = [
+            each for each in sorted(at) if bounds[each].begin_offset < bounds[each].end_offset
+        ]
         chosen = filled[:MAX_PARTITIONS] or sorted(bounds)[:1]
         starts = {each: at.get(each, bounds[each].end_offset) for each in chosen}
         return starts, len(filled) - len(filled[:MAX_PARTITIONS])
@@ -245,10 +247,6 @@ def require_same_topic(kafka: KafkaAdmin, channel: Channel) -> int:
             "the channel's conditions say how it goes on."
         )
     return len(found.partitions)
-
-
-def _is_filled(marks: Watermarks) -> bool:
-    return marks.begin_offset < marks.end_offset
 
 
 def _chosen(start: StartPoint, partitions: int) -> Sequence[int]:

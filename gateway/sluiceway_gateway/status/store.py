@@ -189,9 +189,7 @@ def page(
     tx: ReadTransaction, *, limit: int, after: str, prefixes: Collection[str]
 ) -> tuple[ChannelSummary, ...]:
     """Return up to `limit` channels by name, after `after`, with one of the prefixes."""
-    statement = selection().where(
-        channels.c.name > after, or_(False, *(starts_with(channels.c.name, p) for p in prefixes))
-    )
+    statement = selection().where(channels.c.name > after, starts_with(channels.c.name, prefixes))
     return _summaries(tx, tx.execute(statement.order_by(channels.c.name).limit(limit)).all())
 
 
@@ -308,7 +306,7 @@ def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int)
         select(channels.c.uid, channels.c.name, func.count().over().label("total"))
         .where(
             in_phases(READABLE),
-            or_(False, *(starts_with(channels.c.name, each) for each in prefixes)),
+            starts_with(channels.c.name, prefixes),
             or_(
                 exists().where(endpoints.c.channel_uid == channels.c.uid, ~endpoints.c.superseded),
                 exists().where(positions.c.channel_uid == channels.c.uid),
