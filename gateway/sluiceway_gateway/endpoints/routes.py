@@ -153,9 +153,8 @@ async def list_endpoints(
     )
     following = None if page.following is None else cursor_after_place(page.following)
     items = [endpoint_json(page.channel, each) for each in page.endpoints]
-    response = json_response({"items": items, "next_cursor": following})
-    response.headers["ETag"] = endpoints_etag(page.channel, page.revision)
-    return response
+    tag = endpoints_etag(page.channel, page.revision)
+    return json_response({"items": items, "next_cursor": following}, headers={"ETag": tag})
 
 
 @router.get(

@@ -5,7 +5,7 @@ import math
 import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -175,9 +175,11 @@ def text_of(value: Any) -> str:
     return to_json(value).decode()
 
 
-def json_response(body: Any, status: int = 200) -> Response:
+def json_response(
+    body: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return a response with compact JSON."""
-    return Response(to_json(body), status, media_type="application/json")
+    return Response(to_json(body), status, headers=headers, media_type="application/json")
 
 
 def body_of(model: type[BaseModel], source: object, **others: Any) -> dict[str, Any]:

@@ -235,9 +235,7 @@ async def get_committed(
     )
     if unchanged:
         return unchanged
-    response = json_response(committed_json(found))
-    response.headers["ETag"] = found.etag
-    return response
+    return json_response(committed_json(found), headers={"ETag": found.etag})
 
 
 @router.get(

@@ -63,12 +63,10 @@ async def list_messages(
 
     def read() -> Response:
         page = gateway.message_reads.read(name, begin, limit=limit, uncommitted=uncommitted)
-        return json_response(page_json(page))
+        # Records must not stay in caches, which do not check tokens.
+        return json_response(page_json(page), headers={"Cache-Control": "no-store"})
 
-    response = await gateway.message_threads.run(read)
-    # Records must not stay in caches, which do not check tokens.
-    response.headers["Cache-Control"] = "no-store"
-    return response
+    return await gateway.message_threads.run(read)
 
 
 @router.post(
