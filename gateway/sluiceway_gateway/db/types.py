@@ -72,8 +72,8 @@ def partial_index(
     name: str, *columns: str, where: str, sqlite: str | None = None, unique: bool = False
 ) -> Index:
     """Return an index of the rows `where`; SQLite has no boolean columns, so it may differ."""
-    conditions = {"sqlite_where": text(sqlite or where), "postgresql_where": text(where)}
-    return Index(name, *columns, unique=unique, **conditions)
+    own, others = text(where), text(sqlite or where)
+    return Index(name, *columns, unique=unique, postgresql_where=own, sqlite_where=others)
 
 
 def channel_column(*, primary_key: bool = False) -> Column[str]:
