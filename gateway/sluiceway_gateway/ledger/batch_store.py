@@ -95,14 +95,12 @@ _WITH_EXPIRED = (
 
 def batch(tx: ReadTransaction, uid: str, id_: str) -> Batch | None:
     """Return a batch of the channel."""
-    row = tx.execute(_BATCH, {"uid": uid, "batch": id_}).one_or_none()
-    return None if row is None else _batch_of(row)
+    return next(map(_batch_of, tx.execute(_BATCH, {"uid": uid, "batch": id_})), None)
 
 
 def latest(tx: ReadTransaction, uid: str, key: str) -> Batch | None:
     """Return the batch of the highest epoch of a key."""
-    row = tx.execute(_LATEST, {"uid": uid, "key": key}).one_or_none()
-    return None if row is None else _batch_of(row)
+    return next(map(_batch_of, tx.execute(_LATEST, {"uid": uid, "key": key})), None)
 
 
 def open_batches(tx: ReadTransaction, uid: str) -> list[Batch]:
@@ -119,8 +117,8 @@ def instance_epoch(tx: ReadTransaction, uid: str, owner: str, instance: str) -> 
 
 def ended(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> list[Batch]:
     """Return ended batches, newest first."""
-    rows = tx.execute(_ENDED, {"uid": uid, "before": before, "most": limit})
-    return [_batch_of(row) for row in rows]
+    keys = {"uid": uid, "before": before, "most": limit}
+    return [_batch_of(row) for row in tx.execute(_ENDED, keys)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +159,6 @@ def insert(tx: WriteTransaction, uid: str, batch: Batch) -> None:
         | {
             "channel_uid": uid,
             "state": str(batch.state),
-            "begin": batch.begin,
             "partitions": None if batch.partitions is None else list(batch.partitions),
             "brief": False,
         },

@@ -29,7 +29,6 @@ from sluiceway_gateway.status.sample_store import (
     StoredSample,
     is_kept,
 )
-from sluiceway_gateway.status.store import LedgerRows
 
 _log = structlog.get_logger(__name__)
 
@@ -182,10 +181,11 @@ class Sampler:
         for each in chunk:
             ledger = None
             if each.exactly_once:
-                found = rows.get(each.uid) or _unused(each)
+                unused = Ledger(
+                    channel_uid=each.uid, topic_id=each.topic_id or "", partitions=each.partitions
+                )
                 ledger = ledger_sample(
-                    found.ledger,
-                    found.batches,
+                    *rows.get(each.uid, (unused, ())),
                     partitions=each.partitions,
                     committed_messages=counts.get(each.uid, 0),
                 )
@@ -240,14 +240,6 @@ class Sampler:
             is_recorded=FINEST.start(sample.at.timestamp()) != history.recorded_s,
             recorded_s=history.recorded_s,
         )
-
-
-def _unused(channel: SampledChannel) -> LedgerRows:
-    """Return the ledger of a channel in which no batch was opened yet."""
-    ledger = Ledger(
-        channel_uid=channel.uid, topic_id=channel.topic_id or "", partitions=channel.partitions
-    )
-    return LedgerRows(ledger=ledger, batches=())
 
 
 def _is_unknown(marks: TopicWatermarks) -> bool:

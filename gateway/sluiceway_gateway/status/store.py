@@ -388,21 +388,18 @@ def _members(tx: ReadTransaction, uids: Sequence[str]) -> Mapping[str, _Members]
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerRows:
-    """A channel's ledger and its open batches, the oldest first."""
+def ledgers_of(
+    tx: ReadTransaction, uids: Collection[str]
+) -> dict[str, tuple[Ledger, Sequence[Batch]]]:
+    """Return the ledgers of those of these channels in which a batch was opened, by uid.
 
-    ledger: Ledger
-    batches: Sequence[Batch]
-
-
-def ledgers_of(tx: ReadTransaction, uids: Collection[str]) -> dict[str, LedgerRows]:
-    """Return the ledgers of those of these channels in which a batch was opened, by uid."""
-    found = {}
+    Each with its open batches, the oldest first.
+    """
+    found: dict[str, tuple[Ledger, Sequence[Batch]]] = {}
     for uid in sorted(ledgers_store.tags(tx, sorted(uids))):
         ledger = ledgers_store.find(tx, uid)
         if ledger is not None:
-            found[uid] = LedgerRows(ledger=ledger, batches=batch_store.open_batches(tx, uid))
+            found[uid] = ledger, batch_store.open_batches(tx, uid)
     return found
 
 
