@@ -87,22 +87,17 @@ class EndpointDetails:
     events: tuple[Event, ...]
 
 
+@dataclass(eq=False, repr=False)
 class Endpoints:
-    """The endpoints of one database."""
+    """The endpoints of one database.
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        topics: KafkaAdmin,
-        notify: Callable[[], None],
-        clock: Clock = system_clock,
-    ) -> None:
-        """`notify` is called after each commit that changed an endpoint."""
-        self._database = database
-        self._topics = topics
-        self._notify = notify
-        self._clock = clock
+    `notify` is called after each commit that changed an endpoint.
+    """
+
+    database: Database
+    topics: KafkaAdmin
+    notify: Callable[[], None]
+    clock: Clock = system_clock
 
     def detach(
         self, name: str, endpoint_id: str, spec: DetachSpec, *, uid: str, principal: Principal
@@ -112,8 +107,8 @@ class Endpoints:
         Raises ChannelNotFound, UidMismatch, EndpointNotFound, Fenced, IllegalTransition,
         Forbidden, and MembersOpen for member 0 of a group while another member is alive.
         """
-        with self._database.write() as tx:
-            now = self._clock()
+        with self.database.write() as tx:
+            now = self.clock()
             channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             reads = endpoint.place.role is Role.READER
@@ -124,7 +119,7 @@ class Endpoints:
             session_store.require_own(tx, endpoint.session, principal)
             detached = detach_endpoint(tx, endpoint, spec, by=principal.id, now=now)
         if detached is not endpoint:
-            self._notify()
+            self.notify()
         return channel, detached
 
     def remove(
@@ -137,8 +132,8 @@ class Endpoints:
         UidMismatch, EndpointNotFound, and KafkaUnavailable if those ends are needed.
         """
         topic_ends = self._topic_ends(name, endpoint_id, uid)
-        with self._database.write() as tx:
-            now = self._clock()
+        with self.database.write() as tx:
+            now = self.clock()
             channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             if endpoint.superseded and not endpoint.may_return:
@@ -160,12 +155,12 @@ class Endpoints:
                 old={place: f"{endpoint.state}, {endpoint.health}"},
                 new={place: "dismissed"},
             )
-        self._notify()
+        self.notify()
         return channel, removed
 
     def _topic_ends(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
         """Return the topic's ends if the writer's are unknown. Call outside of transactions."""
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             channel = find_channel(tx, name, uid)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
         reads = endpoint.place.role is Role.READER
@@ -175,7 +170,7 @@ class Endpoints:
             # The topic was deleted, with all records.
             return {}
         found = require_watermarks(
-            self._topics,
+            self.topics,
             channel.topic.name,
             channel.topic.partitions or 0,
             unknown=f"The end offsets of the endpoint {endpoint_id} are unknown.",
@@ -184,7 +179,7 @@ class Endpoints:
 
     def state(self, name: str) -> tuple[Channel, int]:
         """Return the channel and the revision of its endpoints; raises ChannelNotFound."""
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             channel = find_channel(tx, name)
             return channel, endpoints_store.revision(tx, channel.uid)
 
@@ -198,7 +193,7 @@ class Endpoints:
         limit: int,
     ) -> EndpointPage:
         """Return endpoints in the order of their places, after `after`; raises ChannelNotFound."""
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             channel = find_channel(tx, name)
             revision = endpoints_store.revision(tx, channel.uid)
             found = endpoints_store.page(
@@ -216,7 +211,7 @@ class Endpoints:
 
         Raises ChannelNotFound and EndpointNotFound.
         """
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             channel = find_channel(tx, name)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
             events = events_of_endpoint(tx, endpoint_id, limit=_EVENTS_SHOWN)

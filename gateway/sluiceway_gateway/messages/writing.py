@@ -66,23 +66,15 @@ class WrittenMessages:
     replayed: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class MessageWrites:
     """Writes of messages to one database's channels."""
 
-    def __init__(
-        self,
-        database: Database,
-        kafka: KafkaAdmin,
-        channels: Channels,
-        ledgers: Ledgers,
-        *,
-        clock: Clock = system_clock,
-    ) -> None:
-        self._database = database
-        self._clock = clock
-        self._kafka = kafka
-        self._channels = channels
-        self._ledgers = ledgers
+    database: Database
+    kafka: KafkaAdmin
+    channels: Channels
+    ledgers: Ledgers
+    clock: Clock = system_clock
 
     def write(self, name: str, request: WriteRequest, principal: Principal) -> WrittenMessages:
         """Write records, on exactly-once channels as one committed batch.
@@ -91,7 +83,7 @@ class MessageWrites:
         Raises what `Channels.connected`, `Ledgers.open` and `Ledgers.commit` raise,
         KafkaUnavailable, and InvalidRequest for records that do not fit the schema.
         """
-        channel, versions = self._channels.connected(name, writes=True)
+        channel, versions = self.channels.connected(name, writes=True)
         require_channel(name, channel, request.uid)
         exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
         if request.batch_key is not None and not exact:
@@ -99,7 +91,7 @@ class MessageWrites:
                 "/batch_key", "only channels with the delivery exactly_once have it"
             )
         messages = self._encoded(channel, versions, request)
-        require_same_topic(self._kafka, channel)
+        require_same_topic(self.kafka, channel)
         if exact:
             written = self._committed(channel, messages, request, principal)
         else:
@@ -113,13 +105,13 @@ class MessageWrites:
         for partition, offset, _ in written.messages:
             offsets[partition].append(offset)
         try:
-            with self._database.write() as tx:
+            with self.database.write() as tx:
                 audit_store.add(
                     tx,
                     channel,
                     AuditedAction.WRITE_MESSAGES,
                     by=principal,
-                    at=self._clock(),
+                    at=self.clock(),
                     target=None if written.batch is None else written.batch.key,
                     new={
                         f"partition {each}": f"offset {found[0]}"
@@ -166,7 +158,7 @@ class MessageWrites:
     def _produced(
         self, channel: Channel, messages: Sequence[tuple[NewMessage, int]]
     ) -> WrittenMessages:
-        offsets = self._kafka.produce(
+        offsets = self.kafka.produce(
             channel.topic.name,
             [message for message, _ in messages],
             max_message_bytes=channel.max_message_bytes,
@@ -187,7 +179,7 @@ class MessageWrites:
     ) -> WrittenMessages:
         own_key = request.batch_key is None
         instance = uuid.uuid4().hex
-        batch = self._ledgers.open(
+        batch = self.ledgers.open(
             channel.name,
             OpenRequest(
                 key=request.batch_key or f"messages-{instance}",
@@ -203,7 +195,7 @@ class MessageWrites:
             return WrittenMessages(batch=batch, replayed=True)
         try:
             written = self._produced(channel, messages)
-            committed = self._ledgers.commit(
+            committed = self.ledgers.commit(
                 channel.name,
                 _commit_request(batch, instance, written),
                 uid=channel.uid,
@@ -216,7 +208,7 @@ class MessageWrites:
             raise
         except SluicewayGatewayError as error:
             with contextlib.suppress(SluicewayGatewayError):
-                self._ledgers.abort(
+                self.ledgers.abort(
                     channel.name, batch.id, uid=channel.uid, instance=instance, cause=str(error)
                 )
             raise
