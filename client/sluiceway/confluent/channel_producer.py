@@ -25,10 +25,6 @@ __all__ = ["BatchCommits", "ChannelProducer", "reason_of"]
 _TIMEOUT_S: Final = 30.0
 
 
-def _nothing() -> None:
-    return None
-
-
 class ChannelProducer(WriterEndpoint):
     """One channel of a Producer. Its fields are for `Producer.produce`, the hot path.
 
@@ -69,7 +65,7 @@ class ChannelProducer(WriterEndpoint):
         self._send: Callable[..., None]
         # The latest wrapper of a delivery callback, as a weak reference. librdkafka holds the
         # wrapper while messages are in flight; a strong one would keep the callback's objects.
-        self.latest: Callable[[], Any] = _nothing
+        self.latest: Callable[[], Any] = lambda: None
 
     def may_refresh(self, value: Any) -> bool:
         """Whether validation of a value needs a request to the gateway."""

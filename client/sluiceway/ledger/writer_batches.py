@@ -11,7 +11,6 @@ from typing import Protocol
 from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.errors import (
     CommitUnknown,
-    DeliveryFailed,
     EndpointClosed,
     KafkaFailure,
     OptionError,
@@ -297,13 +296,7 @@ class WriterBatches:
             return
         # Kept until there is a response: an interrupted commit is repeated with the same records.
         self._written = WrittenRecords.merged([self._written, self._intervals.take()])
-        if self._written.records != self._admitted:
-            raise DeliveryFailed(
-                partition=None,
-                reason="not every message has a delivery report with its offset",
-                written_records=self._written.records,
-                failed_records=self._admitted - self._written.records,
-            )
+        self._written.require(self._admitted)
         self._interrupted = True
         try:
             self._last = batch.commit(self._written, positions=positions)

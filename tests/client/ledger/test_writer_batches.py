@@ -231,13 +231,7 @@ def test_a_lost_batch_ends_the_writer_and_shows_nothing(
     def lose() -> None:
         with writer, writer.batch("day-1") as batch:
             writer.write(readings(10))
-            ledger.calls.abort(
-                channel.name,
-                batch.opened.id,
-                uid=channel.uid,
-                instance=batch.request.instance,
-                cause="a test",
-            )
+            ledger.calls.abort(batch.request, batch.opened.id, cause="a test")
 
     with pytest.raises(Conflict) as raised:
         lose()
