@@ -23,7 +23,6 @@ from sluiceway_gateway.status.lag import (
     FAILED,
     ChannelOverview,
     GroupOverview,
-    GroupSummary,
     Overview,
     lag_seconds,
 )
@@ -207,7 +206,11 @@ def _group_metrics(groups: Sequence[tuple[ChannelOverview, GroupOverview]]) -> I
         labels,
         (((channel.name, name), lag.lag_messages) for channel, name, lag in read),
     )
-    ages = [((c.name, name), _lag_seconds(c, lag), lag) for c, name, lag in read]
+    ages = [
+        ((c.name, name), lag_seconds(c.sampled_at, lag.behind_since, lag.lag_messages), lag)
+        for c, name, lag in read
+        if c.sampled_at is not None
+    ]
     yield _family(
         "sluiceway_group_lag_seconds",
         "Age of the oldest message that a group has not read yet.",
@@ -233,12 +236,16 @@ def _group_metrics(groups: Sequence[tuple[ChannelOverview, GroupOverview]]) -> I
         (*labels, "progress"),
         (((c.name, name, lag.progress), 1) for c, name, lag in read if lag.progress is not None),
     )
-
-
-def _lag_seconds(channel: ChannelOverview, lag: GroupSummary) -> float | None:
-    if channel.sampled_at is None:
-        return None
-    return lag_seconds(channel.sampled_at, lag.behind_since, lag.lag_messages)
+    yield _family(
+        "sluiceway_group_partitions_out_of_range",
+        "Partitions in which Kafka does not have the message at a group's committed position.",
+        labels,
+        (
+            ((channel.name, group.name), group.partitions_out_of_range)
+            for channel, group in groups
+            if group.lag is not None
+        ),
+    )
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

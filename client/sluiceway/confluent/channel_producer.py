@@ -55,6 +55,8 @@ class ChannelProducer(WriterEndpoint):
         # While a thread holds it, other threads neither open nor end batches, nor produce.
         self.held = False
         self.failure: SluicewayError | None = None
+        self.timer = threading.Timer(0, lambda: None)
+        """The timed commit of the last batch."""
         self._calls = calls
         self._only_errors = settings.only_errors
         self.validates = not self.validator.accepts_any
@@ -249,7 +251,9 @@ class BatchCommits:
                 return True
             batch = batches.current
         if not self.transactional:
-            self._commit_later(channel, batch)
+            # The last batch has ended: a program that flushes each message would have many timers.
+            channel.timer.cancel()
+            channel.timer = self._commit_later(channel, batch)
         return True
 
     def abort(self, channel: ChannelProducer, timeout_s: float) -> bool:
@@ -309,7 +313,7 @@ class BatchCommits:
             with self._deliveries.lock:
                 self._deliveries.changed.wait(wait_s)
 
-    def _commit_later(self, channel: ChannelProducer, batch: object) -> None:
+    def _commit_later(self, channel: ChannelProducer, batch: object) -> threading.Timer:
         """Commit a batch after a time, so it does not hold readers back."""
 
         def commit() -> None:
@@ -327,6 +331,7 @@ class BatchCommits:
         timer = threading.Timer(_COMMIT_EVERY_S, commit)
         timer.daemon = True
         timer.start()
+        return timer
 
     def _require_whole(self, channel: ChannelProducer) -> None:
         """Abort the batch and raise if one of its messages never reached Kafka."""
