@@ -12,6 +12,7 @@ from sluiceway.endpoint.channel_endpoint import ClosesOnExit
 from sluiceway.errors import ChannelNotFound, Conflict
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.arguments import check_seconds
+from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import (
     MIN_INTERVAL_S,
     Control,
@@ -21,7 +22,7 @@ from sluiceway.rest.channels import (
 )
 from sluiceway.rest.models import ChannelResource, Heartbeat, Retention, require_readable
 from sluiceway.rest.status import ChannelSummary
-from sluiceway.rest.transport import Token, Transport
+from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
 from sluiceway.transaction import Transaction
 from sluiceway.writer import ChannelWriter

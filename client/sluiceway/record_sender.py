@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from sluiceway.codecs import codec
 from sluiceway.concurrency import FairLock
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
@@ -22,7 +21,7 @@ from sluiceway.errors import (
     SluicewayError,
 )
 from sluiceway.kafka.accumulator import Messages, certain_row_bytes, record_accumulator
-from sluiceway.kafka.config import MaskedProperties, producer_config
+from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Partitioning
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
@@ -75,34 +74,19 @@ class RecordSender:
         self._timeout_s = timeout_s
         self._partitioning = partitioning
         self._accumulator = record_accumulator(
-            codec(connection.format, schema, connection.schema_id),
-            connection,
-            partitioning,
-            batch_records=batch_records,
+            connection, schema, partitioning, batch_records=batch_records
         )
-        self.intervals: DeliveredIntervals | None = None
-        reporting = None
-        if connection.delivery == "exactly_once":
-            many = connection.format == "arrow"
-            self.intervals = DeliveredIntervals(
-                connection.partitions, self._accumulator.records_in if many else None
-            )
-            reporting = self.intervals.reporting
+        self.intervals = DeliveredIntervals.of(connection, self._accumulator.records_in)
         self.identity = TopicIdentity(connection, config)
         self.identity.verify(timeout_s=timeout_s)
         self.producer = IdempotentProducer(
-            connection.topic_name,
-            producer_config(
-                connection.kafka,
-                config,
-                delivery_timeout_ms=int(delivery_timeout_s * 1000),
-                max_message_bytes=connection.max_message_bytes,
-            ),
+            connection,
+            config,
             connect_timeout_s=timeout_s,
             delivery_timeout_s=delivery_timeout_s,
             records_in=self._accumulator.records_in,
             partitions=connection.partitions,
-            reporting=reporting,
+            reporting=None if self.intervals is None else self.intervals.reporting,
         )
         self._row_by_row = row_by_row
         self._rows = RowBuffer(schema, max_row_bytes=certain_row_bytes(connection, schema))
@@ -124,8 +108,7 @@ class RecordSender:
 
     def prepare(self, records: Any) -> PreparedRecords:
         """Validate records for `write_prepared`. Raises RecordError, SchemaError, OptionError."""
-        self.require_open()
-        rows = self._rows.check(records) if self._row_by_row else None
+        rows = self.prepare_few(records)
         return to_batches(records, self.schema) if rows is None else rows
 
     def write_prepared(self, prepared: PreparedRecords) -> int:

@@ -233,6 +233,16 @@ def _group_metrics(groups: Sequence[tuple[ChannelOverview, GroupOverview]]) -> I
         (*labels, "progress"),
         (((c.name, name, lag.progress), 1) for c, name, lag in read if lag.progress is not None),
     )
+    yield _family(
+        "sluiceway_group_partitions_out_of_range",
+        "Partitions in which Kafka does not have the message at a group's committed position.",
+        labels,
+        (
+            ((channel.name, group.name), group.partitions_out_of_range)
+            for channel, group in groups
+            if group.lag is not None
+        ),
+    )
 
 
 def _lag_seconds(channel: ChannelOverview, lag: GroupSummary) -> float | None:

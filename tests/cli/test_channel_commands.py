@@ -399,7 +399,7 @@ def test_commits_and_open_batches_are_listed(
         uid = control.channel(name).uid
         first = BatchRequest(channel=name, uid=uid, key="day-1", owner="job", instance="i")
         batch = control.ledger.open(first)
-        control.ledger.commit(name, batch, uid=uid, instance="i", manifest={}, records=0, counts={})
+        control.ledger.commit(first, batch, manifest={}, records=0, counts={})
         control.ledger.open(replace(first, key="day-2"))
     listed = command("channels", "commits", name).out.splitlines()
     assert [line.split()[:3] for line in listed[1:]] == [

@@ -213,6 +213,7 @@ HEALTHY = {
     'sluiceway_group_members{channel="c", group="g", role="reader", health="healthy"}': "2x120",
     'sluiceway_group_members{channel="c", group="g", role="reader", health="lost"}': "0x120",
     'sluiceway_group_members{channel="c", group="g", role="writer", health="failed"}': "0x120",
+    'sluiceway_group_partitions_out_of_range{channel="c", group="g"}': "0x120",
     'sluiceway_group_lag_messages{channel="c", group="g"}': "1000x120",
     'sluiceway_group_lag_seconds{channel="c", group="g"}': "400x120",
     'sluiceway_channel_sampled_timestamp_seconds{channel="c"}': "0+60x120",
@@ -247,6 +248,9 @@ PROBLEMS: dict[str, dict[str, str]] = {
     "SluicewayGroupStalled": {PROGRESS % "stalled": "1x120"},
     "SluicewayGroupStopped": {PROGRESS % "stopped": "1x120"},
     "SluicewayGroupNotConverging": {PROGRESS % "falling_behind": "1x120"},
+    "SluicewayGroupOutOfRange": {
+        'sluiceway_group_partitions_out_of_range{channel="c", group="g"}': "2x120"
+    },
     "SluicewayGroupLagGrows": {
         'sluiceway_group_lag_messages{channel="c", group="g"}': "1000+9x120"
     },

@@ -8,14 +8,16 @@ from sluiceway.broker.admin import (
     ApiVersionsResponse,
     ApiVersionsSpec,
     CreateTopicRequest,
+)
+from sluiceway.broker.broker import Broker
+from sluiceway.broker.connection import SslConfig
+from sluiceway.broker.groups import (
     DescribeGroupResponse,
     DescribeGroupsResponse,
     GroupListing,
     GroupMember,
     ListGroupsResponse,
 )
-from sluiceway.broker.broker import Broker
-from sluiceway.broker.connection import SslConfig
 from sluiceway.broker.protocol import (
     BrokerMetadata,
     CompressionType,

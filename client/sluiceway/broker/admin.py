@@ -1,7 +1,7 @@
-"""Admin and metadata requests: topics, groups, Kafka's brokers, offset limits."""
+"""Admin and metadata requests: topics, Kafka's brokers, offset limits."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from sluiceway.broker.protocol import (
     BrokerMetadata,
     ByName,
     ListOffsetResponse,
-    MemberAssignment,
     MetadataResponse,
     OffsetPartitionResponse,
     OffsetType,
@@ -35,7 +34,6 @@ from sluiceway.channel import Channel
 from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError
 from sluiceway.kafka.config import MaskedProperties, admin_config
 from sluiceway.kafka.errors import create_client, translate_error
-from sluiceway.rest.endpoints import Endpoint
 from sluiceway.rest.models import Connection
 
 __all__ = [
@@ -43,59 +41,10 @@ __all__ = [
     "ApiVersionsResponse",
     "ApiVersionsSpec",
     "CreateTopicRequest",
-    "DescribeGroupResponse",
-    "DescribeGroupsResponse",
-    "GroupListing",
-    "GroupMember",
-    "ListGroupsResponse",
 ]
 
-_PROTOCOL_TYPE = b"consumer"
 _NO_LEADER = -1
 _NO_LEADER_REASON = "the partition has no leader; try again when its brokers are available"
-
-
-class GroupListing(NamedTuple):
-    """A group that has members or committed offsets."""
-
-    group_id: bytes
-    protocol_type: bytes = _PROTOCOL_TYPE
-
-
-@dataclass(frozen=True)
-class ListGroupsResponse:
-    """Groups of all channels, by name."""
-
-    groups: ByName[GroupListing]
-    error: int = 0
-
-
-class GroupMember(NamedTuple):
-    """A live reader; `member_assignment` names its channel, without partitions."""
-
-    member_id: bytes
-    client_id: bytes
-    client_host: bytes
-    member_metadata: Any
-    member_assignment: MemberAssignment
-
-
-class DescribeGroupResponse(NamedTuple):
-    """A group: `Stable` with live members, `Empty` without, `Dead` if it does not exist."""
-
-    error_code: int
-    group_id: bytes
-    state: bytes
-    protocol_type: bytes
-    protocol: bytes
-    members: dict[bytes, GroupMember]
-
-
-@dataclass(frozen=True)
-class DescribeGroupsResponse:
-    """Groups by name."""
-
-    groups: ByName[DescribeGroupResponse]
 
 
 class CreateTopicRequest(NamedTuple):
@@ -138,32 +87,6 @@ class AdminRequests:
         self._control = handler.control
         self._gateway = gateway
         self._clients: dict[MaskedProperties, Any] = {}
-
-    def list_groups(self) -> ListGroupsResponse:
-        """List the groups of all channels that the token may see."""
-        names = [
-            name for each in list(self._control.channels()) for name in self._groups(each.name)
-        ]
-        return ListGroupsResponse(ByName({name: GroupListing(name) for name in names}))
-
-    def describe_groups(self, group_ids: Iterable[Any]) -> DescribeGroupsResponse:
-        """Describe groups, with their live readers."""
-        names = [in_bytes(each, "group") for each in group_ids]
-        known: set[bytes] = set()
-        members: dict[bytes, dict[bytes, GroupMember]] = {}
-        for channel in list(self._control.channels()):
-            assignment = MemberAssignment([(channel.name.encode(), [])])
-            known.update(self._groups(channel.name))
-            for each in self._readers(channel.name):
-                id_ = each.id.encode()
-                group = members.setdefault((each.group or "").encode(), {})
-                group[id_] = GroupMember(id_, b"", b"", None, assignment)
-        found: ByName[DescribeGroupResponse] = ByName()
-        for name in names:
-            live = members.get(name, {})
-            state = b"Stable" if live else b"Empty" if name in known else b"Dead"
-            found[name] = DescribeGroupResponse(0, name, state, _PROTOCOL_TYPE, b"", live)
-        return DescribeGroupsResponse(found)
 
     def create_topics(self, requests: Iterable[Any], timeout_s: float) -> None:
         """Create channels of the format `bytes`; with a timeout, wait until they are ready."""
@@ -293,14 +216,6 @@ class AdminRequests:
         return self._clients.get(properties) or self._clients.setdefault(
             properties, create_client(AdminClient, properties)
         )
-
-    def _groups(self, channel: str) -> Iterator[bytes]:
-        report = self._control.status(channel)
-        return (each.group.encode() for each in (report.groups if report is not None else ()))
-
-    def _readers(self, channel: str) -> list[Endpoint]:
-        found, _ = self._control.endpoints.endpoints(channel)
-        return [each for each in found or () if each.role == "reader" and each.lives and each.group]
 
 
 def _settings(entries: Iterable[Any]) -> dict[str, Any]:

@@ -6,16 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-from sluiceway.broker.admin import (
-    AdminRequests,
-    ApiVersionsResponse,
-    DescribeGroupsResponse,
-    ListGroupsResponse,
-)
+from sluiceway.broker.admin import AdminRequests, ApiVersionsResponse
 from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import SocketDisconnectedError
 from sluiceway.broker.fetch import FetchRequests
-from sluiceway.broker.groups import GroupRequests
+from sluiceway.broker.groups import DescribeGroupsResponse, GroupRequests, ListGroupsResponse
 from sluiceway.broker.offsets import OffsetRequests
 from sluiceway.broker.produce import ProduceRequests
 from sluiceway.broker.protocol import (
@@ -33,7 +28,7 @@ from sluiceway.broker.protocol import (
     checked_count,
 )
 from sluiceway.errors import SluicewayError
-from sluiceway.rest.transport import Token
+from sluiceway.rest.auth import Token
 
 __all__ = ["Broker"]
 
@@ -384,12 +379,12 @@ class Broker:
     def list_groups(self) -> ListGroupsResponse:
         """List the groups of all channels that the token may see."""
         with self._request() as requests:
-            return requests.admin.list_groups()
+            return requests.groups.list_all()
 
     def describe_groups(self, group_ids: Iterable[bytes | str]) -> DescribeGroupsResponse:
         """Describe groups, with their live readers."""
         with self._request() as requests:
-            return requests.admin.describe_groups(group_ids)
+            return requests.groups.describe(group_ids)
 
     def create_topics(self, topic_reqs: Iterable[Any], timeout: int = 0) -> None:
         """Create channels of the format `bytes`, and wait up to `timeout` milliseconds for them.

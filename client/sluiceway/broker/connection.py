@@ -23,9 +23,10 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.visibility import Visibility, visibility_of
+from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import Control
 from sluiceway.rest.models import Connection
-from sluiceway.rest.transport import Token, Transport
+from sluiceway.rest.transport import Transport
 
 __all__ = ["GatewayAddress", "RequestHandler", "SslConfig"]
 

@@ -1,11 +1,11 @@
-"""Group requests: members of this process join, sync, send heartbeats and leave."""
+"""Group requests: lists, descriptions; members of this process join, sync and leave."""
 
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
@@ -17,6 +17,7 @@ from sluiceway.broker.exceptions import (
     group_refusal,
 )
 from sluiceway.broker.protocol import (
+    ByName,
     GroupResponse,
     HeartbeatResponse,
     JoinGroupResponse,
@@ -30,11 +31,66 @@ from sluiceway.broker.protocol import (
 from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.committer import StandaloneCommitter
 from sluiceway.errors import SluicewayError, StaleGeneration
-from sluiceway.rest.endpoints import EndpointCalls, Position, SyncResult
+from sluiceway.rest.endpoints import Endpoint, EndpointCalls, Position, SyncResult
 from sluiceway.rest.groups import Membership
 from sluiceway.rest.models import Connection
 
-__all__ = ["GroupRequests", "JoinedMember", "group_state", "joined_member"]
+__all__ = [
+    "DescribeGroupResponse",
+    "DescribeGroupsResponse",
+    "GroupListing",
+    "GroupMember",
+    "GroupRequests",
+    "JoinedMember",
+    "ListGroupsResponse",
+    "group_state",
+    "joined_member",
+]
+
+_PROTOCOL_TYPE = b"consumer"
+
+
+class GroupListing(NamedTuple):
+    """A group that has members or committed offsets."""
+
+    group_id: bytes
+    protocol_type: bytes = _PROTOCOL_TYPE
+
+
+@dataclass(frozen=True)
+class ListGroupsResponse:
+    """Groups of all channels, by name."""
+
+    groups: ByName[GroupListing]
+    error: int = 0
+
+
+class GroupMember(NamedTuple):
+    """A live reader; `member_assignment` names its channel, without partitions."""
+
+    member_id: bytes
+    client_id: bytes
+    client_host: bytes
+    member_metadata: Any
+    member_assignment: MemberAssignment
+
+
+class DescribeGroupResponse(NamedTuple):
+    """A group: `Stable` with live members, `Empty` without, `Dead` if it does not exist."""
+
+    error_code: int
+    group_id: bytes
+    state: bytes
+    protocol_type: bytes
+    protocol: bytes
+    members: dict[bytes, GroupMember]
+
+
+@dataclass(frozen=True)
+class DescribeGroupsResponse:
+    """Groups by name."""
+
+    groups: ByName[DescribeGroupResponse]
 
 
 @dataclass(kw_only=True)
@@ -140,6 +196,34 @@ class GroupRequests:
         self._handler = handler
         self._calls = handler.control.endpoints
 
+    def list_all(self) -> ListGroupsResponse:
+        """List the groups of all channels that the token may see."""
+        names = [
+            name
+            for each in list(self._handler.control.channels())
+            for name in self._groups(each.name)
+        ]
+        return ListGroupsResponse(ByName({name: GroupListing(name) for name in names}))
+
+    def describe(self, group_ids: Iterable[Any]) -> DescribeGroupsResponse:
+        """Describe groups, with their live readers."""
+        names = [in_bytes(each, "group") for each in group_ids]
+        known: set[bytes] = set()
+        members: dict[bytes, dict[bytes, GroupMember]] = {}
+        for channel in list(self._handler.control.channels()):
+            assignment = MemberAssignment([(channel.name.encode(), [])])
+            known.update(self._groups(channel.name))
+            for each in self._readers(channel.name):
+                id_ = each.id.encode()
+                group = members.setdefault((each.group or "").encode(), {})
+                group[id_] = GroupMember(id_, b"", b"", None, assignment)
+        found: ByName[DescribeGroupResponse] = ByName()
+        for name in names:
+            live = members.get(name, {})
+            state = b"Stable" if live else b"Empty" if name in known else b"Dead"
+            found[name] = DescribeGroupResponse(0, name, state, _PROTOCOL_TYPE, b"", live)
+        return DescribeGroupsResponse(found)
+
     def join(self, group: Any, member_id: Any, topic: Any, protocol: Any) -> JoinGroupResponse:
         """Join as a new member, or again."""
         name, id_ = in_text(group, "group"), in_text(member_id, "member")
@@ -225,6 +309,14 @@ class GroupRequests:
             return LeaveGroupResponse()
 
         return _response(left, LeaveGroupResponse, group, member_id)
+
+    def _groups(self, channel: str) -> Iterator[bytes]:
+        report = self._handler.control.status(channel)
+        return (each.group.encode() for each in (report.groups if report is not None else ()))
+
+    def _readers(self, channel: str) -> list[Endpoint]:
+        found, _ = self._calls.endpoints(channel)
+        return [each for each in found or () if each.role == "reader" and each.lives and each.group]
 
     def _attach(self, group: str, topic: str) -> JoinedMember:
         connection = self._handler.connection(topic, fresh=True)

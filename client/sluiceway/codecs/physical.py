@@ -10,7 +10,7 @@ No value raises an exception. A physical value without a logical one becomes a v
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Final, TypeAlias
 
@@ -62,30 +62,28 @@ class BatchTransform:
             return array
         match type_.item if isinstance(type_, t.Nullable) else type_:
             case t.Record(fields=fields):
-                # `flatten` makes fields null below a null record; there, values may be anything.
-                children = [
-                    self._array(child, field.type)
-                    for child, field in zip(array.flatten(), fields, strict=True)
-                ]
-                mask = array.is_null() if array.null_count else None
-                return pa.StructArray.from_arrays(children, [f.name for f in fields], mask=mask)
+                return self._struct(array, [field.type for field in fields])
             case t.Array(items=item):
                 values = self._array(array.values, item)
                 return with_items(array, values, pa.list_(values.type))
             case t.Union(branches=branches):
-                children = [
-                    child if isinstance(branch, t.Enum) else self._array(child, branch)
-                    for child, branch in zip(array.flatten(), branches, strict=True)
-                ]
-                names = [field.name for field in array.type]
-                mask = array.is_null() if array.null_count else None
-                return pa.StructArray.from_arrays(children, names, mask=mask)
+                # Enums are not converted.
+                return self._struct(array, [None if isinstance(b, t.Enum) else b for b in branches])
             case t.Map(values=item):
                 items = self._array(array.items, item)
                 entries = pa.StructArray.from_arrays([array.keys, items], ["key", "value"])
                 return with_items(array, entries, pa.map_(array.type.key_type, items.type))
             case leaf:
                 return self._convert(array, leaf)
+
+    def _struct(self, array: pa.Array, types: Sequence[t.Type | None]) -> pa.Array:
+        # `flatten` makes fields null below a null record; there, values may be anything.
+        children = [
+            child if type_ is None else self._array(child, type_)
+            for child, type_ in zip(array.flatten(), types, strict=True)
+        ]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, [f.name for f in array.type], mask=mask)
 
 
 def with_items(array: pa.Array, items: pa.Array, type_: pa.DataType) -> pa.Array:

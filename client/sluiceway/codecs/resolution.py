@@ -99,7 +99,7 @@ class _Columns:
 def _conversion(written: t.Type, read: t.Type, path: str) -> _Conversion:
     """Return the conversion of arrays of `written` to arrays of `read`, a compatible type."""
     if written == read:
-        return _unchanged
+        return lambda array: array
     target = arrow_type(read)
     written = written.item if isinstance(written, t.Nullable) else written
     read = read.item if isinstance(read, t.Nullable) else read
@@ -110,15 +110,17 @@ def _conversion(written: t.Type, read: t.Type, path: str) -> _Conversion:
             return partial(_struct, columns=_Columns(written, read, path), target=target)
         case t.Array(), t.Array():
             items = _conversion(written.items, read.items, f"{path}[]")
-            return partial(_list, convert=items, target=target)
+            return lambda array: with_items(array, items(array.values), target)
         case t.Map(), t.Map():
             values = _conversion(written.values, read.values, f"{path}{{}}")
             return partial(_map, convert=values, target=target)
         case t.Enum(), t.Enum() if read.default and not {*written.symbols} <= {*read.symbols}:
-            return partial(_known_symbols, symbols=[*read.symbols, None], default=read.default)
+            known, default = pa.array([*read.symbols, None], pa.string()), pa.scalar(read.default)
+            return lambda array: pc.if_else(pc.is_in(array, value_set=known), array, default)
         case t.Scalar(kind=t.Kind.BYTES), t.Scalar(kind=t.Kind.STRING):
             return partial(_text, path=path)
-    return partial(_cast, target=target)
+    # Rounds; no promotion loses more.
+    return lambda array: array.cast(target, safe=False)
 
 
 class _Branches:
@@ -167,14 +169,6 @@ def _first_valid(arrays: list[pa.Array], length: int, type_: pa.DataType) -> pa.
     return pa.concat_arrays(arrays).take(pa.array(places))
 
 
-def _unchanged(array: pa.Array) -> pa.Array:
-    return array
-
-
-def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
-    return array.cast(target, safe=False)  # rounds; no promotion loses more
-
-
 def _text(array: pa.Array, path: str) -> pa.Array:
     try:
         return array.cast(pa.string())
@@ -184,20 +178,11 @@ def _text(array: pa.Array, path: str) -> pa.Array:
         ) from error
 
 
-def _known_symbols(array: pa.Array, symbols: list[str | None], default: str) -> pa.Array:
-    known = pc.is_in(array, value_set=pa.array(symbols, pa.string()))
-    return pc.if_else(known, array, pa.scalar(default))
-
-
 def _struct(array: pa.Array, columns: _Columns, target: pa.DataType) -> pa.Array:
     mask = array.is_null() if array.null_count else None
     # `flatten` makes fields null below a null record; there, values may be anything.
     arrays = columns.convert(array.flatten(), len(array))
     return pa.StructArray.from_arrays(arrays, fields=list(target), mask=mask)
-
-
-def _list(array: pa.Array, convert: _Conversion, target: pa.DataType) -> pa.Array:
-    return with_items(array, convert(array.values), target)
 
 
 def _map(array: pa.Array, convert: _Conversion, target: pa.DataType) -> pa.Array:

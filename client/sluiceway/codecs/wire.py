@@ -113,8 +113,14 @@ class WireFormatValidator:
 
     def error(self, value: bytes | None) -> str | None:
         """Return the reason why the value is invalid, or None. Raises GatewayError."""
+        if value is None and not self._tombstones:
+            return (
+                f"the channel {self._channel!r} of format {self._format} does not accept "
+                "tombstones: each message must be a record of its schema. Channels of format "
+                "bytes may allow them"
+            )
         if value is None:
-            return None if self._tombstones else self._no_tombstone()
+            return None
         if self._format == "bytes" or value[:_PREFIX_BYTES] in self._prefixes:
             return None
         id_ = avro_schema_id(value) if self._format == "avro" else arrow_schema_id(value)
@@ -127,12 +133,6 @@ class WireFormatValidator:
             f"a message of the channel {self._channel!r} of format {self._format} must begin with "
             f"{head} and one of the schema ids {ids}; this one has {found}. Write records with "
             "channel.writer(), or use a channel of format bytes for values of your own"
-        )
-
-    def _no_tombstone(self) -> str:
-        return (
-            f"the channel {self._channel!r} of format {self._format} does not accept tombstones: "
-            "each message must be a record of its schema. Channels of format bytes may allow them"
         )
 
     def _is_remembered(self, id_: int) -> bool:

@@ -371,10 +371,8 @@ def by_channel(values: Mapping[Partition, V]) -> dict[str, dict[int, V]]:
 def leave_all(members: dict[str, ChannelMember], control: Control | None = None) -> None:
     """Leave every channel, and ignore failures."""
     for each in list(members.values()):
-        try:
+        with contextlib.suppress(SluicewayError):
             each.handle.detach()
-        except SluicewayError:
-            continue
     members.clear()
     if control is not None:
         control.close()

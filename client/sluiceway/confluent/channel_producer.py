@@ -25,10 +25,6 @@ __all__ = ["BatchCommits", "ChannelProducer", "reason_of"]
 _TIMEOUT_S: Final = 30.0
 
 
-def _nothing() -> None:
-    return None
-
-
 class ChannelProducer(WriterEndpoint):
     """One channel of a Producer. Its fields are for `Producer.produce`, the hot path.
 
@@ -58,6 +54,8 @@ class ChannelProducer(WriterEndpoint):
         # While a thread holds it, other threads neither open nor end batches, nor produce.
         self.held = False
         self.failure: SluicewayError | None = None
+        self.timer = threading.Timer(0, lambda: None)
+        """The timed commit of the last batch."""
         self._calls = calls
         self._only_errors = settings.only_errors
         self.validates = not self.validator.accepts_any
@@ -69,7 +67,7 @@ class ChannelProducer(WriterEndpoint):
         self._send: Callable[..., None]
         # The latest wrapper of a delivery callback, as a weak reference. librdkafka holds the
         # wrapper while messages are in flight; a strong one would keep the callback's objects.
-        self.latest: Callable[[], Any] = _nothing
+        self.latest: Callable[[], Any] = lambda: None
 
     def may_refresh(self, value: Any) -> bool:
         """Whether validation of a value needs a request to the gateway."""
@@ -258,7 +256,9 @@ class BatchCommits:
                 return True
             batch = batches.current
         if not self._transactional:
-            self._commit_later(channel, batch)
+            # The last batch has ended: a program that flushes each message would have many timers.
+            channel.timer.cancel()
+            channel.timer = self._commit_later(channel, batch)
         return True
 
     def abort(self, channel: ChannelProducer, timeout_s: float) -> bool:
@@ -318,7 +318,7 @@ class BatchCommits:
             with self._deliveries.lock:
                 self._deliveries.changed.wait(wait_s)
 
-    def _commit_later(self, channel: ChannelProducer, batch: object) -> None:
+    def _commit_later(self, channel: ChannelProducer, batch: object) -> threading.Timer:
         """Commit a batch after a time, so it does not hold readers back."""
 
         def commit() -> None:
@@ -336,6 +336,7 @@ class BatchCommits:
         timer = threading.Timer(_COMMIT_EVERY_S, commit)
         timer.daemon = True
         timer.start()
+        return timer
 
     def _require_whole(self, channel: ChannelProducer) -> None:
         """Abort the batch and raise if one of its messages never reached Kafka."""

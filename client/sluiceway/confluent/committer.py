@@ -61,14 +61,6 @@ class AsyncCommitter:
                 threading.Thread(target=self._run, name="sluiceway-commit", daemon=True).start()
                 self.idle = False
 
-    def report(
-        self, offsets: Mapping[Partition, Position], failures: Mapping[str, SluicewayError]
-    ) -> None:
-        """Report a commit."""
-        errors = {channel: kafka_error(error) for channel, error in failures.items()}
-        first = next((errors[channel] for channel, _ in offsets if channel in errors), None)
-        self._add_report(first, committed_partitions(offsets, errors))
-
     def flush(self) -> None:
         """Wait until no commit is waiting or running."""
         with self._changed:
@@ -89,8 +81,7 @@ class AsyncCommitter:
                 LOGGER.exception("commits failed")
                 failure = KafkaError(FAIL, repr(error))
                 for each in requests:
-                    errors = dict.fromkeys((channel for channel, _ in each), failure)
-                    self._add_report(failure, committed_partitions(each, errors))
+                    self._report(each, dict.fromkeys((channel for channel, _ in each), failure))
 
     def _commit_together(self, requests: Sequence[dict[Partition, Position]]) -> None:
         together: dict[Partition, Position] = {}
@@ -100,10 +91,14 @@ class AsyncCommitter:
         # Commit one by one to find the request that failed, unless the gateway is unavailable.
         unavailable = all(isinstance(each, GatewayUnavailable) for each in failures.values())
         for each in requests:
-            self.report(each, failures if unavailable or len(requests) == 1 else self.commit(each))
+            own = failures if unavailable or len(requests) == 1 else self.commit(each)
+            self._report(each, {channel: kafka_error(error) for channel, error in own.items()})
 
-    def _add_report(self, error: KafkaError | None, offsets: list[TopicPartition]) -> None:
-        self.reports.append((error, offsets))
+    def _report(
+        self, offsets: Mapping[Partition, Position], errors: Mapping[str, KafkaError]
+    ) -> None:
+        first = next((errors[channel] for channel, _ in offsets if channel in errors), None)
+        self.reports.append((first, committed_partitions(offsets, errors)))
         self._wakeup.set()
 
 

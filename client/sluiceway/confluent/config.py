@@ -16,10 +16,11 @@ from sluiceway.confluent.errors import INVALID_ARG, refused
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError, clear_tracebacks
 from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedProperties
 from sluiceway.kafka.partitioner import partition_of
+from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import Control
 from sluiceway.rest.groups import Membership
 from sluiceway.rest.models import ChannelResource, Heartbeat
-from sluiceway.rest.transport import Token, Transport
+from sluiceway.rest.transport import Transport
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 

@@ -6,11 +6,10 @@ librdkafka's own messages of any channels. librdkafka keeps the positions: nothi
 
 import collections
 import itertools
-import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -37,8 +36,6 @@ from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
 
 __all__ = ["MessageFetcher"]
-
-T = TypeVar("T")
 
 _METADATA_TIMEOUT_S: Final = 30.0
 _LARGE_BATCH: Final = 64
@@ -83,24 +80,22 @@ class MessageFetcher:
 
         Raises KafkaException _CONFLICT if its Kafka properties differ.
         """
-        with self._lock:
+        with self._lock, kafka_exceptions():
             if self._kafka is not None:
                 require_same_kafka(self._kafka, connection, "consumer")
             if self._consumer is None:
-                with kafka_exceptions():
-                    config = consumer_config(connection.kafka, self._config)
-                    self._consumer = create_client(Consumer, config.over(self._own))
+                config = consumer_config(connection.kafka, self._config)
+                self._consumer = create_client(Consumer, config.over(self._own))
                 self._poll = self._consumer.poll
                 self._kafka = connection.kafka
             if visibility is not None and connection.channel_name not in self._committed:
-                with kafka_exceptions():
-                    self._committed[connection.channel_name] = CommittedMessages(
-                        connection,
-                        self._config,
-                        visibility,
-                        reset=self._own["auto.offset.reset"],
-                        eof=self._own["enable.partition.eof"],
-                    )
+                self._committed[connection.channel_name] = CommittedMessages(
+                    connection,
+                    self._config,
+                    visibility,
+                    reset=self._own["auto.offset.reset"],
+                    eof=self._own["enable.partition.eof"],
+                )
                 self._poll = self._poll_all
             self._returned.settle(self._only_name)
             self.connections[connection.channel_name] = connection
@@ -269,7 +264,7 @@ class MessageFetcher:
                 )
             return found
 
-        return _with_retries(request, timeout_s)
+        return with_retries(request, timeout_s=timeout_s)
 
     def offsets_at(self, times: Mapping[Partition, int], timeout_s: float) -> dict[Partition, int]:
         """Return the first offset not older than each time (Unix, in ms)."""
@@ -290,7 +285,7 @@ class MessageFetcher:
                     raise KafkaException(each.error)
             return {key: each.offset for key, each in zip(rest, found, strict=True)}
 
-        return committed | (_with_retries(request, timeout_s) if requested else {})
+        return committed | (with_retries(request, timeout_s=timeout_s) if requested else {})
 
     def resolve(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return offsets as numbers, with the current OFFSET_BEGINNING and OFFSET_END."""
@@ -441,10 +436,3 @@ class _Requests:
 def _no_message(timeout_s: float) -> None:
     """Poll without a channel."""
     del timeout_s
-
-
-def _with_retries(call: Callable[[float], T], timeout_s: float) -> T:
-    """Retry `call`, which gets the remaining seconds, or -1 if the timeout is negative."""
-    if timeout_s < 0:
-        return with_retries(lambda _: call(-1), timeout_s=math.inf)
-    return with_retries(call, timeout_s=timeout_s)

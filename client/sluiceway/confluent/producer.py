@@ -302,7 +302,6 @@ class Producer:
         if value is None and self._settings.hpe:
             self._refuse_tombstone(topic, key, on_delivery)
             return
-        self._check_early(topic, value)
         message = PendingMessage(
             topic=topic,
             value=value,
@@ -314,6 +313,10 @@ class Producer:
             due_s=time.monotonic() + self._timeout_s,
         )
         message.check()
+        channel = self._sender.attached(topic)
+        if channel is not None and channel.batches is not None and not channel.may_refresh(value):
+            # An invalid value of an exactly-once channel would fail the batch.
+            channel.require_valid(value)
         with self._sender.lock:
             if self._closed:
                 raise RuntimeError("Producer has been closed")
@@ -325,14 +328,6 @@ class Producer:
                     self._transactions.add(message)
                 return
         self.produce(topic, value, key, partition, None, on_delivery, timestamp, headers)
-
-    def _check_early(self, topic: str, value: Any) -> None:
-        """Raise for an invalid value of an exactly-once channel, which would fail the batch."""
-        channel = self._sender.attached(topic)
-        if channel is None or channel.batches is None or not channel.validates:
-            return
-        if not channel.may_refresh(value):
-            channel.require_valid(value)
 
     def _refuse_tombstone(self, topic: str, key: Any, on_delivery: OnDelivery | None) -> None:
         error = KafkaError(INVALID_ARG, "HPE's client does not send messages without a value")

@@ -110,7 +110,8 @@ class EndpointHandle:
         self._payload: dict[str, Any] | None = None
         self._callbacks: list[StatusCallback] = []
         self._failure: SluicewayError | None = None
-        self._open = False
+        self.is_open = False
+        """Whether it has neither detached nor failed."""
         self._answered = threading.Event()
         self._fork_guard = ForkGuard()
         self.session.register(self)
@@ -124,17 +125,12 @@ class EndpointHandle:
         except BaseException:
             self.session.unregister(self)
             raise
-        self._open = True
+        self.is_open = True
         self._if_abandoned = DetachRequest(
             name=self.name, channel=channel, id=self.id, uid=uid, epoch=self.attached.epoch
         )
         self.session.track(self, self._if_abandoned)
         self.session.require_interval(self.attached.heartbeat_interval_ms)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has neither detached nor failed."""
-        return self._open
 
     @property
     def payload(self) -> Mapping[str, Any] | None:
@@ -208,7 +204,7 @@ class EndpointHandle:
 
     def report(self) -> dict[str, Any] | None:
         """Return its report for the next heartbeat; None once it has ended."""
-        if not self._open or self._failure is not None:
+        if not self.is_open or self._failure is not None:
             return None
         report = {
             "id": self.id,
@@ -221,7 +217,7 @@ class EndpointHandle:
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
         """Handle the result of a heartbeat; runs the callbacks."""
-        if not self._open:
+        if not self.is_open:
             return
         self.metrics.mark_delivered()
         if self.on_result is not None:
@@ -234,8 +230,10 @@ class EndpointHandle:
                 status=409,
             )
         elif result.status == "gone":
-            reason = result.reason or "the channel was deleted, or the endpoint was removed"
-            self._failure = EndpointClosed(f"the gateway has no record of {self.name}: {reason}")
+            reason = result.reason or "the channel was deleted, or the endpoint was removed."
+            self._failure = EndpointClosed(
+                f"the gateway has no record of {self.name}: {reason} Open the channel again"
+            )
         elif result.status == "refused":
             LOGGER.warning("the report of %s is refused: %s", self.name, result.reason)
         counterparts = result.counterparts if self._subscribed else None
@@ -257,7 +255,7 @@ class EndpointHandle:
         end offsets by partition. Index 0 of a group closes last: it waits for the other members,
         and raises SluicewayTimeout after `close_timeout_s`. Raises Fenced.
         """
-        if not self._open or self._fork_guard.forked:
+        if not self.is_open or self._fork_guard.forked:
             return
         if self._failure is not None:
             self._end()
@@ -290,7 +288,7 @@ class EndpointHandle:
 
     def fail(self, error: BaseException) -> None:
         """Report that an exception ended it; an unreachable gateway is only logged."""
-        if self._open and not self._fork_guard.forked:
+        if self.is_open and not self._fork_guard.forked:
             self._fail(cause_of(error), None)
 
     @contextmanager
@@ -341,7 +339,7 @@ class EndpointHandle:
         if ends is None and self.pristine:
             ends = {}
         # A delayed heartbeat with an earlier state would overwrite the error.
-        self._open = False
+        self.is_open = False
         self.session.wait_idle(_FINAL_TIMEOUT_S)
         try:
             if self._failure is None:
@@ -359,7 +357,7 @@ class EndpointHandle:
                 LOGGER.exception("on_status of %s failed", self.name)
 
     def _end(self) -> None:
-        self._open = False
+        self.is_open = False
         self.session.unregister(self)
 
 

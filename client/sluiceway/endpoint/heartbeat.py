@@ -168,7 +168,8 @@ class HeartbeatSession:
         self._interval_s = _INITIAL_INTERVAL_S
         self._sequence = 0
         self._outage_since_s: float | None = None
-        self._failure: GatewayError | None = None
+        self.interruption: GatewayError | None = None
+        """The error of the last heartbeat; None if it was accepted."""
 
     @classmethod
     def of(cls, calls: EndpointCalls, *, grace_s: float) -> "HeartbeatSession":
@@ -191,12 +192,7 @@ class HeartbeatSession:
         since_s = self._outage_since_s
         if since_s is None or self._monotonic() - since_s <= self.grace_s:
             return None
-        return self._failure
-
-    @property
-    def interruption(self) -> GatewayError | None:
-        """The error of the last heartbeat; None if it was accepted."""
-        return self._failure
+        return self.interruption
 
     @property
     def ids(self) -> set[str]:
@@ -343,13 +339,13 @@ class HeartbeatSession:
         if not used and self._calls is not None:
             self._calls = None
             self._interval_s = _INITIAL_INTERVAL_S
-            self._outage_since_s = self._failure = None
+            self._outage_since_s = self.interruption = None
             self._wake.set()
 
     def _begin_outage(self, error: GatewayError) -> None:
         # The traceback's frames would keep abandoned endpoints alive.
         clear_tracebacks(error)
-        self._failure = error
+        self.interruption = error
         if self._outage_since_s is None:
             self._outage_since_s = self._monotonic()
             LOGGER.warning(
@@ -362,7 +358,7 @@ class HeartbeatSession:
         if self._outage_since_s is not None:
             duration_s = self._monotonic() - self._outage_since_s
             LOGGER.warning("the gateway accepts heartbeats again, after %.1f s", duration_s)
-        self._outage_since_s = self._failure = None
+        self._outage_since_s = self.interruption = None
 
 
 def _batches(reports: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from sluiceway.codecs import Codec, Envelope
+from sluiceway.codecs import Codec, Envelope, codec
 from sluiceway.errors import RecordTooLarge
 from sluiceway.kafka.partitioner import Partitioning
 from sluiceway.rest.models import Connection
@@ -62,13 +62,14 @@ class RecordAccumulator(ABC):
 
 
 def record_accumulator(
-    codec: Codec, connection: Connection, partitioning: Partitioning, *, batch_records: int
+    connection: Connection, schema: Schema, partitioning: Partitioning, *, batch_records: int
 ) -> RecordAccumulator:
-    """Return the accumulator for the connection's format."""
+    """Return the accumulator for the connection's format, and records of `schema`."""
+    encoder = codec(connection.format, schema, connection.schema_id)
     limit_bytes = connection.max_message_bytes - _FRAMING_BYTES
     if connection.format == "arrow":
-        return _BatchMessages(codec, partitioning, limit_bytes, batch_records)
-    return _RecordMessages(codec, partitioning, limit_bytes)
+        return _BatchMessages(encoder, partitioning, limit_bytes, batch_records)
+    return _RecordMessages(encoder, partitioning, limit_bytes)
 
 
 def certain_row_bytes(connection: Connection, schema: Schema) -> int:
@@ -221,29 +222,14 @@ def _encoded(
 
 def _pieces(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Split batches into pieces of `rows` rows, the last one shorter; copy only to join."""
-    gathered: list[pa.RecordBatch] = []
-    missing = rows
-    for batch in batches:
-        start = 0
-        while start < batch.num_rows:
-            part = batch.slice(start, missing)
-            gathered.append(part)
-            start += part.num_rows
-            missing -= part.num_rows
-            if not missing:
-                yield _joined(gathered)
-                gathered, missing = [], rows
-    if gathered:
-        yield _joined(gathered)
+    table = pa.Table.from_batches(batches)
+    for start in range(0, table.num_rows, rows):
+        piece = table.slice(start, rows)
+        parts = piece.to_batches()
+        # pyarrow.concat_batches would need pyarrow 19.
+        yield parts[0] if len(parts) == 1 else piece.combine_chunks().to_batches()[0]
 
 
 def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Copy a batch: its memory may be that of a NumPy array, which the caller may change."""
     return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    # pyarrow.concat_batches would need pyarrow 19.
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

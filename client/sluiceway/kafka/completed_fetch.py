@@ -178,23 +178,10 @@ class CompletedFetch:
                     f"{counts[index]}. Seek to a position returned by a reader"
                 )
             start = sum(counts[:index])
-            batches = [
-                *_cut(batches, 0, start),
-                *_cut(batches, start + position.records, sum(counts)),
-            ]
+            table = pa.Table.from_batches(batches)
+            rest = table.slice(start + position.records)
+            batches = [*table.slice(0, start).to_batches(), *rest.to_batches()]
             counts = self._counts = list(counts)
             counts[index] -= position.records
             self._records_done[index] = position.records
         return batches
-
-
-def _cut(batches: Sequence[pa.RecordBatch], start: int, stop: int) -> list[pa.RecordBatch]:
-    """Return the rows `start` to `stop` of the concatenated batches."""
-    chosen = []
-    for batch in batches:
-        part = batch.slice(max(0, start), max(0, stop - max(0, start)))
-        if part.num_rows:
-            chosen.append(part)
-        start -= batch.num_rows
-        stop -= batch.num_rows
-    return chosen

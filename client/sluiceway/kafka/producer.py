@@ -5,7 +5,7 @@ import itertools
 import operator
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -13,8 +13,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.accumulator import Messages
-from sluiceway.kafka.config import MaskedProperties
+from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client, run_callbacks, translate_error
+from sluiceway.rest.models import Connection
 
 __all__ = ["IdempotentProducer", "OnDelivery"]
 
@@ -44,28 +45,31 @@ class IdempotentProducer:
 
     def __init__(
         self,
-        topic: str,
-        config: MaskedProperties,
+        connection: Connection,
+        config: Mapping[str, object],
         *,
         connect_timeout_s: float,
         delivery_timeout_s: float,
         records_in: Callable[[bytes | None], int],
         partitions: int = 0,
+        until_flush: bool = False,
         reporting: Callable[[OnDelivery], OnDelivery] | None = None,
     ) -> None:
         """Connect.
 
+        `config` has further properties, and `until_flush` is that of `producer_config`.
         `reporting` gets the callback for failed deliveries and returns the callback for all
-        reports. Without it, only failures are reported. Raises KafkaUnavailable.
+        reports. Without it, only failures are reported. Raises KafkaUnavailable, OptionError.
         """
         self._fork_guard = ForkGuard()
-        self._topic = topic
+        self._topic = connection.topic_name
         self._timeout_s = delivery_timeout_s + _GRACE_S
         self._records_in = records_in
         self._first_failure: tuple[int | None, KafkaError] | None = None
         # One item per failure, because several threads may serve delivery reports.
         self._lost_records: deque[int] = deque()
-        self._accepted_records = 0
+        self.accepted_records = 0
+        """The number of records passed to the producer."""
         self._partitions = partitions
         self._touched: set[int] = set()
         # A signal handler may raise before the first line of a callback in Python, and librdkafka
@@ -75,20 +79,22 @@ class IdempotentProducer:
         if reporting is not None:
             reports = {"on_delivery": reporting(self._on_failure)}
             reports["delivery.report.only.error"] = False
-        self._producer = create_client(Producer, config.over(reports))
+        properties = producer_config(
+            connection.kafka,
+            config,
+            delivery_timeout_ms=round(delivery_timeout_s * 1000),
+            max_message_bytes=connection.max_message_bytes,
+            until_flush=until_flush,
+        )
+        self._producer = create_client(Producer, properties.over(reports))
         # librdkafka requests an idempotent producer's id when metadata arrive, or half a second
         # later. The first metadata come from a bootstrap address, which cannot give ids; the
         # second from a broker that can.
         try:
             for _ in range(2):
-                self._producer.list_topics(topic, timeout=connect_timeout_s)
+                self._producer.list_topics(self._topic, timeout=connect_timeout_s)
         except KafkaException as error:
-            raise translate_error(error.args[0], doing="connecting", topic=topic) from error
-
-    @property
-    def accepted_records(self) -> int:
-        """The number of records passed to the producer."""
-        return self._accepted_records
+            raise translate_error(error.args[0], doing="connecting", topic=self._topic) from error
 
     def may_have_written_to(self, partition: int) -> bool:
         """Whether a message was sent to a partition, acknowledged or not.
@@ -106,7 +112,7 @@ class IdempotentProducer:
         self._fork_guard.check("this writer")
         values = messages.values
         keys = itertools.repeat(None) if messages.keys is None else messages.keys
-        self._accepted_records += messages.records
+        self.accepted_records += messages.records
         if self._first_failure is not None:
             raise self._failed(values)
         pending = iter(values)
@@ -127,10 +133,6 @@ class IdempotentProducer:
             unsent = operator.length_hint(pending) + 1
             raise self._failed(values[len(values) - unsent :]) from error
 
-    def flush_briefly(self) -> None:
-        """Wait a moment for acknowledgements, also while another thread sends."""
-        self._flush()
-
     def flush(self, check: Callable[[], None] = lambda: None) -> None:
         """Return when Kafka has acknowledged everything. Raises DeliveryFailed, EndpointClosed.
 
@@ -139,7 +141,7 @@ class IdempotentProducer:
         self._fork_guard.check("this writer")
         deadline_s = time.monotonic() + self._timeout_s
         # In short waits, between which an interrupt of the process is handled.
-        while self._flush() and self._first_failure is None:
+        while self.flush_briefly() and self._first_failure is None:
             if time.monotonic() > deadline_s:
                 self._first_failure = (None, KafkaError(KafkaError._TIMED_OUT))
             check()
@@ -162,8 +164,11 @@ class IdempotentProducer:
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         run_callbacks(self._producer.flush, _GRACE_S)
 
-    def _flush(self) -> int:
-        """Wait a moment for acknowledgements, and return the number of missing ones."""
+    def flush_briefly(self) -> int:
+        """Wait a moment for acknowledgements, also while another thread sends.
+
+        Returns the number of missing ones.
+        """
         missing: int = run_callbacks(self._producer.flush, _POLL_S)
         return missing
 
@@ -225,6 +230,6 @@ class IdempotentProducer:
         return DeliveryFailed(
             partition=partition,
             reason=f"{error.name()}, {error.str()}",
-            written_records=self._accepted_records - lost,
+            written_records=self.accepted_records - lost,
             failed_records=lost,
         )

@@ -277,7 +277,9 @@ class SharedConsumer:
             return polled
         buffer = self._routes.get((topic, partition))
         if buffer is not None and not buffer.paused:
-            self._fetch_again(buffer, {partition: buffer.next[partition]})
+            offsets = {partition: buffer.next[partition]}
+            self._unassign(buffer, offsets)
+            self._assign(buffer, offsets)
         return []
 
     def _deliver(self, polled: list[Message]) -> None:
@@ -315,10 +317,6 @@ class SharedConsumer:
     def _notify(self, buffer: SharedPartitionBuffer) -> None:
         if buffer in self._waiting:
             self._waiting[buffer].notify()
-
-    def _fetch_again(self, buffer: SharedPartitionBuffer, offsets: Mapping[int, int]) -> None:
-        self._unassign(buffer, offsets)
-        self._assign(buffer, offsets)
 
     def _clear(self, buffer: SharedPartitionBuffer) -> None:
         self._drop(buffer, [*buffer.next])

@@ -6,8 +6,10 @@ from typing import Final
 
 from confluent_kafka import KafkaError, Message
 
+from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.producer import OnDelivery
 from sluiceway.rest.ledger_models import Interval, Manifest
+from sluiceway.rest.models import Connection
 
 __all__ = ["DeliveredIntervals", "WrittenRecords"]
 
@@ -34,6 +36,16 @@ class WrittenRecords:
     def ends(self) -> Mapping[int, int]:
         """By partition, the offset after the last record."""
         return {p: intervals[-1].end for p, intervals in self.manifest.items() if intervals}
+
+    def require(self, records: int) -> None:
+        """Raise DeliveryFailed unless these are all of the `records` that were sent."""
+        if self.records != records:
+            raise DeliveryFailed(
+                partition=None,
+                reason="not every message has a delivery report with its offset",
+                written_records=self.records,
+                failed_records=records - self.records,
+            )
 
     @classmethod
     def merged(cls, parts: "Iterable[WrittenRecords]") -> "WrittenRecords":
@@ -83,6 +95,15 @@ class DeliveredIntervals:
         self._next = [_UNKNOWN] * partitions
         self._closed: dict[int, list[Interval]] = {}
         self._records: dict[int, int] = {}
+
+    @classmethod
+    def of(
+        cls, connection: Connection, records_in: Callable[[bytes | None], int]
+    ) -> "DeliveredIntervals | None":
+        """Return the intervals of a writer of an exactly-once channel; None for other channels."""
+        if connection.delivery != "exactly_once":
+            return None
+        return cls(connection.partitions, records_in if connection.format == "arrow" else None)
 
     def reporting(self, on_failure: OnDelivery) -> OnDelivery:
         """Return the delivery callback of a producer; `on_failure` gets the failed deliveries."""

@@ -134,12 +134,9 @@ class WriteBatch:
         committed, and CommitUnknown if the state is unknown; then call `resolve`.
         """
         self._fork_guard.check(f"the batch {self.key!r}")
-        request = self.request
         self.result = self._calls.commit(
-            request.channel,
+            self.request,
             self.opened,
-            uid=request.uid,
-            instance=request.instance,
             manifest=written.manifest,
             records=written.records,
             counts=written.counts,
@@ -193,15 +190,8 @@ class WriteBatch:
             self._release = None
 
     def _abort(self, cause: str, timeout_s: float | None) -> None:
-        request = self.request
-        self._calls.abort(
-            request.channel,
-            self.opened.id,
-            uid=request.uid,
-            instance=request.instance,
-            cause=cause[:_MAX_CAUSE_CHARACTERS],
-            timeout_s=timeout_s,
-        )
+        cause = cause[:_MAX_CAUSE_CHARACTERS]
+        self._calls.abort(self.request, self.opened.id, cause=cause, timeout_s=timeout_s)
 
 
 def open_batch(

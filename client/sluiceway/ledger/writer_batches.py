@@ -11,7 +11,6 @@ from typing import Protocol
 from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.errors import (
     CommitUnknown,
-    DeliveryFailed,
     EndpointClosed,
     KafkaFailure,
     OptionError,
@@ -87,6 +86,7 @@ class WriterBatches:
         self._intervals = intervals
         self._writer_id, self._place = writer_id, place
         self._commit_every_s = commit_every_s
+        self._timer = threading.Timer(0, lambda: None)
         self._leases = LeaseKeeper(calls, connection.channel_name, connection.channel_uid)
         self._fork_guard = ForkGuard()
         self._count = 0
@@ -297,13 +297,7 @@ class WriterBatches:
             return
         # Kept until there is a response: an interrupted commit is repeated with the same records.
         self._written = WrittenRecords.merged([self._written, self._intervals.take()])
-        if self._written.records != self._admitted:
-            raise DeliveryFailed(
-                partition=None,
-                reason="not every message has a delivery report with its offset",
-                written_records=self._written.records,
-                failed_records=self._admitted - self._written.records,
-            )
+        self._written.require(self._admitted)
         self._interrupted = True
         try:
             self._last = batch.commit(self._written, positions=positions)
@@ -340,9 +334,11 @@ class WriterBatches:
             if found is not None:
                 found._commit_if_current(batch)  # noqa: SLF001
 
-        timer = threading.Timer(self._commit_every_s, commit)
-        timer.daemon = True
-        timer.start()
+        # The last batch has ended: a program that flushes each record would have many timers.
+        self._timer.cancel()
+        self._timer = threading.Timer(self._commit_every_s, commit)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _commit_if_current(self, batch: WriteBatch) -> None:
         with self._turn:

@@ -44,30 +44,26 @@ class OwnChannelStatus(Enum):
     Acknowledged = "Acknowledged"
 
 
+@dataclass(eq=False, repr=False)
 class OwnStatusMessage:
     """A status of one side of a channel, with pypz's fields.
 
     `timestamp` is the Unix time of creation or receipt in milliseconds, for display only.
     """
 
-    def __init__(
-        self,
-        channel_name: str,
-        channel_context_name: str,
-        channel_group_name: str | None = None,
-        channel_group_index: int = 0,
-        status: OwnChannelStatus | str | None = None,
-        payload: Any = None,
-        timestamp: int | None = None,
-    ) -> None:
-        self.channel_name = channel_name
-        self.channel_context_name = channel_context_name
-        self.channel_group_name = channel_group_name
-        self.channel_group_index = channel_group_index
-        given = status if isinstance(status, OwnChannelStatus) else OwnChannelStatus[str(status)]
-        self.status = given
-        self.payload = payload
-        self.timestamp = int(time.time() * 1000) if timestamp is None else timestamp
+    channel_name: str
+    channel_context_name: str
+    channel_group_name: str | None = None
+    channel_group_index: int = 0
+    status: Any = None
+    payload: Any = None
+    timestamp: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.status, OwnChannelStatus):
+            self.status = OwnChannelStatus[str(self.status)]
+        if self.timestamp is None:
+            self.timestamp = int(time.time() * 1000)
 
     def get_channel_unique_name(self) -> str:
         """Return `channel@port`."""

@@ -104,13 +104,9 @@ class RowBuffer:
         self._lock = threading.Lock()
         self._rows: list[tuple[Any, ...]] = []
         self._size_bytes = 0
-        self._added = 0
-        self._closed = False
-
-    @property
-    def added(self) -> int:
+        self.added = 0
         """The number of rows added so far."""
-        return self._added
+        self._closed = False
 
     def check(self, records: object) -> Rows | None:
         """Return the rows of one record or a short list; None unless all are certain to convert.
@@ -137,7 +133,7 @@ class RowBuffer:
                 return 0
             self._rows += rows.values
             self._size_bytes += rows.size_bytes
-            self._added += len(rows.values)
+            self.added += len(rows.values)
             return len(self._rows) if self._size_bytes < _MAX_BYTES else FULL
 
     def close(self) -> None:

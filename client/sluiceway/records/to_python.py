@@ -60,11 +60,7 @@ def to_records(
     fields = zip(batch.columns, batch.schema, strict=True)
     with gc_paused():
         columns = [_values(c, field, field.name, form) for c, field in fields]
-        return _dicts(batch.schema.names, columns)
-
-
-def _dicts(names: list[str], columns: list[list[Any]]) -> list[dict[str, Any]]:
-    return _builder(tuple(names))(columns)
+        return _builder(tuple(batch.schema.names))(columns)
 
 
 @lru_cache(maxsize=256)
@@ -141,7 +137,7 @@ def _present(array: pa.Array, type_: pa.DataType, path: str, form: _Form) -> lis
             _values(array.field(number), member, join_path(path, member.name), form)
             for number, member in enumerate(members)
         ]
-        return _dicts([member.name for member in members], columns)
+        return _builder(tuple(member.name for member in members))(columns)
     if types.is_list(type_):
         offsets, (items,) = list_contents(array)
         values = _values(items, type_.value_field, f"{path}[]", form)

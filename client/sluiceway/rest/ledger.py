@@ -69,35 +69,25 @@ class LedgerCalls:
         Raises Conflict `ledger_restored` if the gateway does not have the `previous` commit.
         """
         named = ("uid", "key", "owner", "instance", "takeover", "ordinal", "own_key", "lease_ms")
-        body = {name: getattr(request, name) for name in named}
-        body["partitions"] = None if request.partitions is None else sorted(request.partitions)
+        body: dict[str, Any] = {name: getattr(request, name) for name in named}
         if request.previous is not None:
             at = request.previous.committed_at.isoformat()
             body["previous"] = {"number": request.previous.number, "at": at}
         return parse(Batch, self._post(_batches(request.channel), body, timeout_s=timeout_s))
 
     def upload(
-        self,
-        channel: str,
-        batch_id: str,
-        *,
-        uid: str,
-        instance: str,
-        index: int,
-        manifest: Manifest,
+        self, request: BatchRequest, batch_id: str, *, index: int, manifest: Manifest
     ) -> None:
         """Upload one slice of a manifest to the open batch, at most 10,000 intervals."""
-        path = f"{_batches(channel)}/{batch_id}/manifest/{index}"
-        body = {"uid": uid, "instance": instance, "manifest": manifest_json(manifest)}
+        path = f"{_batches(request.channel)}/{batch_id}/manifest/{index}"
+        body = {**_writer(request), "manifest": manifest_json(manifest)}
         self._transport.request("PUT", path, body=body)
 
     def commit(
         self,
-        channel: str,
+        request: BatchRequest,
         batch: Batch,
         *,
-        uid: str,
-        instance: str,
         manifest: Manifest,
         records: int,
         counts: Mapping[int, int],
@@ -121,13 +111,10 @@ class LedgerCalls:
         slices = list(manifest_slices(manifest))
         if len(slices) > 1:
             for index, each in enumerate(slices):
-                self.upload(
-                    channel, batch.id, uid=uid, instance=instance, index=index, manifest=each
-                )
+                self.upload(request, batch.id, index=index, manifest=each)
         inline = len(slices) <= 1
         body: dict[str, Any] = {
-            "uid": uid,
-            "instance": instance,
+            **_writer(request),
             "digest": manifest_digest(manifest),
             "manifest": manifest_json(manifest) if inline else {},
             "slices": 0 if inline else len(slices),
@@ -135,21 +122,14 @@ class LedgerCalls:
             "counts": {str(partition): count for partition, count in sorted(counts.items())},
             "positions": None if positions is None else positions.to_json(),
         }
-        return self._send_commit(channel, batch, body, timeout_s=timeout_s)
+        return self._send_commit(request.channel, batch, body, timeout_s=timeout_s)
 
     def abort(
-        self,
-        channel: str,
-        batch_id: str,
-        *,
-        uid: str,
-        instance: str,
-        cause: str,
-        timeout_s: float | None = None,
+        self, request: BatchRequest, batch_id: str, *, cause: str, timeout_s: float | None = None
     ) -> None:
         """Abort a batch. Raises Conflict `batch_committed` if it was committed."""
-        body = {"uid": uid, "instance": instance, "cause": cause}
-        self._post(f"{_batches(channel)}/{batch_id}/abort", body, timeout_s=timeout_s)
+        path = f"{_batches(request.channel)}/{batch_id}/abort"
+        self._post(path, {**_writer(request), "cause": cause}, timeout_s=timeout_s)
 
     def renew(
         self,
@@ -315,6 +295,11 @@ def _cut(starts: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
 
 def _repair(channel: str) -> str:
     return f"{channel_path(channel)}/ledger/repair"
+
+
+def _writer(request: BatchRequest) -> dict[str, str]:
+    """Return the fields that name the instance of a batch."""
+    return {"uid": request.uid, "instance": request.instance}
 
 
 def _batches(channel: str) -> str:

@@ -51,10 +51,8 @@ Manifest: TypeAlias = Mapping[int, Sequence[Interval]]
 
 
 def _read_runs(node: JsonNode) -> dict[int, tuple[Interval, ...]]:
-    keys = node.read(Mapping[str, tuple[JsonNode, ...]])  # type: ignore[type-abstract]
-    if not all(key.isdecimal() for key in keys):
-        raise incompatible(node.path, "has a key that is not a partition number")
-    return {int(key): tuple(map(_read_interval, runs)) for key, runs in keys.items()}
+    found = node.read(Mapping[int, tuple[JsonNode, ...]])  # type: ignore[type-abstract]
+    return {partition: tuple(map(_read_interval, runs)) for partition, runs in found.items()}
 
 
 def _read_interval(node: JsonNode) -> Interval:
@@ -108,9 +106,9 @@ class BatchRequest:
 
     `owner` is the query or job, and its sink, that the key belongs to. `instance` is one run of
     it; with `takeover`, it aborts the batches of the owner's earlier instances at once. `ordinal`
-    is the batch's number in a stream, and `partitions` are those it writes to, by default all.
-    With `own_key`, only this instance ever uses the key, which is pruned later. `previous` is the
-    last commit of a writer: without it in the database, the batch is refused.
+    is the batch's number in a stream. With `own_key`, only this instance ever uses the key, which
+    is pruned later. `previous` is the last commit of a writer: without it in the database, the
+    batch is refused.
     """
 
     channel: str
@@ -120,7 +118,6 @@ class BatchRequest:
     instance: str
     takeover: bool = False
     ordinal: int | None = None
-    partitions: tuple[int, ...] | None = None
     own_key: bool = False
     lease_ms: int = DEFAULT_LEASE_MS
     topic_id: str | None = None

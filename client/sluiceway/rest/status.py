@@ -28,9 +28,9 @@ class StatusProblem:
     """A current problem of a channel; `str()` is a sentence. None is unknown or does not apply.
 
     `code` is channel_failed, channel_not_synced, partitions_unavailable, channel_halted,
-    batch_holds_readers, reader_stalled, reader_stopped, not_converging, writer_failed,
-    writer_lost, reader_failed, reader_lost, suspect, or one of a newer gateway. `severity` is
-    error or warning.
+    batch_holds_readers, reader_stalled, reader_stopped, not_converging, position_out_of_range,
+    writer_failed, writer_lost, reader_failed, reader_lost, suspect, or one of a newer gateway.
+    `severity` is error or warning.
     """
 
     code: str
@@ -79,6 +79,7 @@ _PROBLEMS = {
     "reader_stalled": "{place} is stalled, it is alive but does not advance",
     "reader_stopped": "{place} has no live member",
     "not_converging": "{place} is falling behind",
+    "position_out_of_range": "{place} cannot go on at its committed positions, reset them",
     "writer_failed": "{place} has failed",
     "writer_lost": "{place} is lost, its heartbeats do not arrive",
     "reader_failed": "{place} has failed",

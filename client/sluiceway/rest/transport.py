@@ -1,4 +1,4 @@
-"""HTTP transport: tokens, retries within a deadline, error responses as exceptions."""
+"""HTTP transport: retries within a deadline, error responses as exceptions."""
 
 import math
 import os
@@ -8,8 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
@@ -21,10 +19,10 @@ from sluiceway.errors import (
     GatewayAccessFailed,
     GatewayUnavailable,
     IncompatibleGateway,
-    OptionError,
     clear_tracebacks,
 )
 from sluiceway.rest.arguments import check_seconds, checked_url
+from sluiceway.rest.auth import Token, TokenSource
 from sluiceway.rest.parsing import JsonNode, Page, parse, problem
 from sluiceway.rest.tls import certificate_fault, speaks_tls, tls_error, trusted
 from sluiceway.tracing import carrier, child_span, request_ids
@@ -38,76 +36,6 @@ _LEAST_S = 1.0
 _TLS_PROBE_S = 5.0
 # A job's own `random.seed` would align the jitter of its processes.
 _JITTER = random.SystemRandom()
-
-
-@dataclass(frozen=True)
-class Token:
-    """A bearer token. Its `repr` hides the text, because error reporters render locals."""
-
-    _text: str = field(repr=False)
-
-    @classmethod
-    def of(cls, given: "str | Token | None") -> "Token | None":
-        """Return the argument as a token, unchecked. Raises OptionError for another type."""
-        if given is None or isinstance(given, Token):
-            return given
-        if not isinstance(given, str):
-            raise OptionError(f"token is of the type {type(given).__name__}; it takes a str")
-        return Token(given)
-
-    def checked(self, name: str) -> "Token":
-        """Return the token without surrounding space. Raises OptionError if it cannot be one."""
-        bare = Token(self._text.strip())
-        if not bare._is_valid():
-            raise OptionError(f"{name} does not contain a token, such as slw_ID_SECRET")
-        return bare
-
-    def authorize(self, request: httpx.Request) -> httpx.Request:
-        """Add the Authorization header to a request."""
-        request.headers["Authorization"] = f"Bearer {self._text}"
-        return request
-
-    def _is_valid(self) -> bool:
-        text = self._text
-        return bool(text) and text.isascii() and text.isprintable() and " " not in text
-
-
-class TokenSource:
-    """The caller's token, or else the one of SLUICEWAY_TOKEN or SLUICEWAY_TOKEN_FILE.
-
-    `current` is the token to send, or None. `refresh` reads it again, because token files may be
-    replaced while jobs run.
-    """
-
-    def __init__(self, token: Token | None = None) -> None:
-        self.given = token
-        self.current = self._found()
-
-    @property
-    def origin(self) -> Hashable:
-        """The source of the token; it stays equal when the content of a file changes."""
-        variable = Token.of(os.environ.get("SLUICEWAY_TOKEN"))
-        return (self.given, variable, os.environ.get("SLUICEWAY_TOKEN_FILE"))
-
-    def refresh(self, rejected: Token | None) -> bool:
-        """Read the token again; return whether it differs from the rejected one."""
-        self.current = self._found()
-        return self.current != rejected
-
-    def _found(self) -> Token | None:
-        if self.given is not None:
-            return self.given.checked("token")
-        if os.environ.get("SLUICEWAY_TOKEN"):
-            return Token(os.environ["SLUICEWAY_TOKEN"]).checked("SLUICEWAY_TOKEN")
-        path = os.environ.get("SLUICEWAY_TOKEN_FILE")
-        if not path:
-            return None
-        try:
-            return Token(Path(path).read_text(encoding="utf-8")).checked("SLUICEWAY_TOKEN_FILE")
-        except (OSError, UnicodeDecodeError) as error:
-            raise OptionError(
-                f"the file {path} in SLUICEWAY_TOKEN_FILE cannot be read: {error}"
-            ) from error
 
 
 class Transport:
@@ -407,4 +335,4 @@ class Backoff:
         return True
 
 
-__all__ = ["DEFAULT_URL", "Backoff", "Token", "TokenSource", "Transport"]
+__all__ = ["DEFAULT_URL", "Backoff", "Transport"]

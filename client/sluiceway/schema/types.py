@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sluiceway.errors import InvalidSchema
 
@@ -283,27 +283,12 @@ def map_leaves(
     branches.
     """
 
-    def mapped(type_: Type) -> Type:
+    def mapped(type_: Type) -> Any:
         match type_:
             case Nullable(item=item, null_at=null_at):
-                return Nullable(item=present(item), null_at=null_at)
-            case _:
-                return present(type_)
-
-    def present(type_: Present) -> Present:
-        match type_:
+                return Nullable(item=mapped(item), null_at=null_at)
             case Union(branches=branches):
-                return Union(branches=tuple(branch_of(each) for each in branches))
-            case _:
-                return branch(type_)
-
-    def branch_of(type_: Branch) -> Branch:
-        if isinstance(type_, Enum):
-            return Enum(name=name(type_.name), symbols=type_.symbols)
-        return branch(type_)
-
-    def branch(type_: Branch) -> Branch:
-        match type_:
+                return Union(branches=tuple(map(branch, branches)))
             case Array(items=items):
                 return Array(items=mapped(items))
             case Map(values=values):
@@ -312,6 +297,11 @@ def map_leaves(
                 return map_leaves(type_, convert, name)
             case leaf:
                 return convert(leaf)
+
+    def branch(type_: Branch) -> Any:
+        if isinstance(type_, Enum):
+            return Enum(name=name(type_.name), symbols=type_.symbols)
+        return mapped(type_)
 
     new_name = name(record.name)  # before the names of the records within
     fields = tuple(Field(name=f.name, type=mapped(f.type)) for f in record.fields)

@@ -83,12 +83,11 @@ def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[Inp
     connection = source.connection
     partitions = range(connection.partitions)
     readable = ReadableOffsets(
-        connection,
+        source,
+        options,
         options.kafka,
-        gateway_url=source.gateway_url,
         timeout_s=_request_timeout_s(options),
         gateway_timeout_s=_GATEWAY_TIMEOUT_S,
-        options=options,
     )
     with closing(readable):
         stream = readable.stream

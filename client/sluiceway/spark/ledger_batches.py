@@ -8,7 +8,6 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 from pyspark import TaskContext
@@ -285,12 +284,7 @@ class TaskBatch:
             self._timer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop renewing the lease; another attempt may continue the batch."""
         if self._timer is not None:
             self._timer.cancel()

@@ -24,6 +24,7 @@ from sluiceway.spark.batch_reader import (
     loss_handler,
     read_split,
 )
+from sluiceway.spark.endpoints import reporting
 from sluiceway.spark.offsets import StreamOffset, ranges_between, resolve_bound
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.readable_offsets import ReadableOffsets
@@ -58,12 +59,11 @@ class MicroBatchPlanner:
         self._options = options
         self._timeout_s = options.poll_timeout_ms / 1000
         self._readable = ReadableOffsets(
-            source.connection,
+            source,
+            options,
             {**_TUNING, **options.kafka},
-            gateway_url=source.gateway_url,
             timeout_s=self._timeout_s,
             gateway_timeout_s=_GATEWAY_TIMEOUT_S,
-            options=options,
         )
         self._stream = self._readable.stream
         self._discovered = source.connection.partitions
@@ -187,12 +187,13 @@ class ChannelStreamReader(Shipped, DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return a split's records in order. Raises the errors of `read_split`."""
         split: InputSplit = partition.value
-        records = 0
-        with traced("receive", split.connection.channel_name, split.trace, kind="receive") as span:
+        channel = split.connection.channel_name
+        with (
+            traced("receive", channel, split.trace, kind="receive") as span,
+            reporting(split.task) as report,
+        ):
             try:
-                for batch in read_split(split, self._options, self._columns):
-                    records += batch.num_rows
-                    yield batch
+                yield from report.counted(read_split(split, self._options, self._columns))
             except SchemaMismatch as error:
                 error.add_note(
                     "A query keeps the schema with which its channel was loaded. Load the channel "
@@ -200,7 +201,7 @@ class ChannelStreamReader(Shipped, DataSourceStreamReader):
                     "schema."
                 )
                 raise
-            span.set("sluiceway.records", records)
+            span.set("sluiceway.records", report.records)
 
     def stop(self) -> None:
         """Close the connections."""

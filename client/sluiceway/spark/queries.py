@@ -5,9 +5,9 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -41,7 +41,10 @@ __all__ = [
 
 LOGGER = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _PAUSE_AFTER_FAILURE_S: Final = 10.0
+_NO_DRIVER: Final = "Spark's driver is not in this process, or has ended"
 _REPORTED_S: Final = DEFAULT_LEASE_MS / 1000 + 5
 """Time for which the end of a run is reported. A task that outlives it may still open a batch."""
 _JAVA_CLASS: Final = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+[A-Za-z_$][\w$]*(?=:|\s|$)")
@@ -99,15 +102,12 @@ class Queries(StreamingQueryListener):
         self._runs: dict[str, _QueryRun] = {}
         self._ended_s: dict[str, float] = {}
         """When Spark reported the end of a run, by its id."""
-        self._retired = self._listening = False
+        self._retired = False
+        self.is_listening = False
+        """Whether Spark reports starting queries."""
         self._retry_at_s = float("-inf")
         self._failing = False
         self._advancing = threading.Lock()
-
-    @property
-    def is_listening(self) -> bool:
-        """Whether Spark reports starting queries."""
-        return self._listening
 
     @property
     def running(self) -> list[str]:
@@ -139,7 +139,7 @@ class Queries(StreamingQueryListener):
                 exc_info=True,
             )
         else:
-            self._listening = True
+            self.is_listening = True
 
     def retire(self) -> None:
         """Ignore queries that start from now on."""
@@ -147,20 +147,17 @@ class Queries(StreamingQueryListener):
 
     def stop_listening(self) -> None:
         """Remove the listener from Spark."""
-        try:
-            self._spark.streams.removeListener(self)
-        except Exception:
-            LOGGER.debug("Spark did not remove the listener", exc_info=True)
+        _from_spark(
+            lambda: self._spark.streams.removeListener(self), "Spark did not remove the listener"
+        )
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         """Record the start of a run; Spark waits for this method."""
         if self._retired:
             return
-        query = None
-        try:
-            query = self._spark.streams.get(str(event.id))
-        except Exception:
-            LOGGER.debug("Spark does not return the query %s", event.id, exc_info=True)
+        query = _from_spark(
+            lambda: self._spark.streams.get(str(event.id)), "Spark does not return a query"
+        )
         with self._lock:
             run = _QueryRun(id=str(event.id), name=event.name, query=query)
             self._runs[str(event.runId)] = run
@@ -317,13 +314,21 @@ class Queries(StreamingQueryListener):
 
 def _last_progress(query: StreamingQuery | None) -> Mapping[str, Any] | None:
     """Return the last progress of a query; an idle query has one without an event."""
-    try:
+
+    def request() -> Mapping[str, Any] | None:
         last = None if query is None else query.lastProgress
-        progress: Mapping[str, Any] | None = None if last is None else json.loads(last.json)
+        return None if last is None else json.loads(last.json)
+
+    return _from_spark(request, "Spark does not return a query's progress")
+
+
+def _from_spark(request: Callable[[], T], failure: str) -> T | None:
+    """Return the result of a request to Spark; log a failure, and return None."""
+    try:
+        return request()
     except Exception:
-        LOGGER.debug("Spark does not return a query's progress", exc_info=True)
+        LOGGER.debug(failure, exc_info=True)
         return None
-    return progress
 
 
 def public_cause(exception: str, error_class: str | None) -> str:
@@ -339,11 +344,7 @@ def active_jobs(spark: SparkSession) -> Sequence[int] | None:
 
     None over Spark Connect, and once the JVM of Spark's driver has ended.
     """
-    try:
-        return spark.sparkContext.statusTracker().getActiveJobsIds()
-    except Exception:
-        LOGGER.debug("Spark's driver is not in this process, or has ended", exc_info=True)
-        return None
+    return _from_spark(lambda: spark.sparkContext.statusTracker().getActiveJobsIds(), _NO_DRIVER)
 
 
 def ui_address(spark: SparkSession) -> str | None:
@@ -351,11 +352,7 @@ def ui_address(spark: SparkSession) -> str | None:
 
     None if it has no UI, over Spark Connect, and once the JVM of Spark's driver has ended.
     """
-    try:
-        address = spark.sparkContext.uiWebUrl
-    except Exception:
-        LOGGER.debug("Spark's driver is not in this process, or has ended", exc_info=True)
-        return None
+    address = _from_spark(lambda: spark.sparkContext.uiWebUrl, _NO_DRIVER)
     return address if address and address.startswith(("http://", "https://")) else None
 
 

@@ -22,6 +22,7 @@ from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
 from sluiceway.spark.offsets import OffsetRange
 from sluiceway.spark.options import ReadOptions
+from sluiceway.spark.worker import RefreshableConnection
 
 __all__ = ["ReadableOffsets", "ShippedRuns", "consumer_properties"]
 
@@ -82,15 +83,15 @@ class ReadableOffsets:
 
     def __init__(
         self,
-        connection: Connection,
+        source: RefreshableConnection,
+        options: ReadOptions,
         config: Mapping[str, object],
         *,
-        gateway_url: str | None,
         timeout_s: float,
         gateway_timeout_s: float,
-        options: ReadOptions,
     ) -> None:
         """Request the commits. Raises OptionError, GatewayError, TopicGone."""
+        connection = source.connection
         self.stream = OwnStream(
             connection, consumer_properties(connection, config), timeout_s=timeout_s
         )
@@ -99,9 +100,7 @@ class ReadableOffsets:
         self._visibility: Visibility | None = None
         self._asked_s = self._retry_at_s = float("-inf")
         try:
-            self._visibility = self._open(
-                connection, gateway_url, options.snapshot, gateway_timeout_s
-            )
+            self._visibility = self._open(source, options.snapshot, gateway_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -210,11 +209,10 @@ class ReadableOffsets:
         self, partitions: Collection[int], ends: Mapping[int, int] | None = None
     ) -> dict[int, Watermarks]:
         """Return the first offsets in Kafka, and `ends`, by default those readable now."""
-        if self._visibility is None:
-            if ends is None:
+        if ends is None:
+            if self._visibility is None:
                 return self.stream.watermarks(partitions)
-        else:
-            ends = self._stable(partitions) if ends is None else ends
+            ends = {p: self._visibility.runs.stable_of(p) for p in partitions}
         begins = self.stream.begins(partitions)
         # Retention may have removed all committed messages and uncommitted ones after them.
         return {p: Watermarks(begin=begins[p], end=max(begins[p], ends[p])) for p in partitions}
@@ -251,25 +249,18 @@ class ReadableOffsets:
             return None
         return self._visibility.runs.between(offsets.partition, offsets.start, offsets.end)
 
-    def _stable(self, partitions: Collection[int]) -> dict[int, int]:
-        assert self._visibility is not None  # noqa: S101 - the callers have checked
-        return {p: self._visibility.runs.stable_of(p) for p in partitions}
-
     def _open(
-        self,
-        connection: Connection,
-        gateway_url: str | None,
-        snapshot: int | datetime | None,
-        timeout_s: float,
+        self, source: RefreshableConnection, snapshot: int | datetime | None, timeout_s: float
     ) -> Visibility | None:
+        connection = source.connection
         if connection.delivery != "exactly_once" and snapshot is None:
             return None
-        if gateway_url is None:
+        if source.gateway_url is None:
             raise OptionError(
                 f"the channel {connection.channel_name!r} has the delivery exactly_once, so reads "
                 'need the gateway: read it with format("channel")'
             )
-        self._control = Control(Transport(gateway_url, timeout_s=timeout_s))
+        self._control = Control(Transport(source.gateway_url, timeout_s=timeout_s))
         calls = self._control.ledger
         if snapshot is not None:
             return visibility_of(calls, connection, grace_s=_GRACE_S, snapshot=snapshot)

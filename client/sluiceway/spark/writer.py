@@ -12,10 +12,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-from sluiceway.codecs import codec
 from sluiceway.errors import DeliveryFailed, RecordError, SluicewayError
 from sluiceway.kafka.accumulator import Messages, RecordAccumulator, record_accumulator
-from sluiceway.kafka.config import MaskedProperties, producer_config
+from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import partitioning
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
@@ -131,21 +130,15 @@ class TaskWriter:
             if pooled.intervals is None:
                 return records, WrittenRecords()
             written = pooled.intervals.take()
-            if written.records != records:
-                raise DeliveryFailed(
-                    partition=None,
-                    reason="not every message has a delivery report with its offset",
-                    written_records=written.records,
-                    failed_records=records - written.records,
-                )
+            written.require(records)
         return records, written
 
     def _accumulator(self) -> RecordAccumulator:
         connection, schema, key = self.connection, self._schema, self.options.key
         partition = None if key else _task_number() % connection.partitions
         return record_accumulator(
-            codec(connection.format, schema, connection.schema_id),
             connection,
+            schema,
             partitioning(
                 schema, connection.partitions, key=key, partitioner=None, partition=partition
             ),
@@ -168,25 +161,17 @@ class TaskWriter:
         # Before the producer, which would report a wrong password as a timeout.
         identity.verify(timeout_s=_VERIFY_TIMEOUT_S)
         records_in = self._accumulator().records_in
-        intervals = None
-        if connection.delivery == "exactly_once":
-            many = connection.format == "arrow"
-            intervals = DeliveredIntervals(connection.partitions, records_in if many else None)
+        intervals = DeliveredIntervals.of(connection, records_in)
         return PooledProducer(
             identity=identity,
             intervals=intervals,
             producer=IdempotentProducer(
-                connection.topic_name,
-                producer_config(
-                    connection.kafka,
-                    {**_TUNING, **options.kafka},
-                    delivery_timeout_ms=options.delivery_timeout_ms,
-                    max_message_bytes=connection.max_message_bytes,
-                    until_flush=True,
-                ),
+                connection,
+                MaskedProperties(_TUNING).over(options.kafka),
                 connect_timeout_s=_VERIFY_TIMEOUT_S,
                 delivery_timeout_s=options.delivery_timeout_ms / 1000,
                 records_in=records_in,
+                until_flush=True,
                 reporting=None if intervals is None else intervals.reporting,
             ),
         )

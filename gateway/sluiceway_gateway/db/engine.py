@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, create_engine, event
+from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -31,6 +31,7 @@ _CHECK_S = 0.2
 #: Time for which writes count as impossible after one that did not fit on the disk. Loops of the
 #: leading replica write more often.
 _FULL_S = 10.0
+_READ_ONLY = text("SHOW transaction_read_only")
 
 
 class ReadTransaction:
@@ -289,12 +290,14 @@ class Database:
     def check(self) -> None:
         """Raise DatabaseUnavailable unless writes are possible.
 
-        A full disk is known from the last writes: a transaction without a change fits on it.
+        A full disk is known from the last writes: a transaction without a change fits on it. So it
+        does on a PostgreSQL that is a standby or set to be read-only.
         """
         if time.monotonic() - self._full_s < _FULL_S:
             raise DatabaseUnavailable("The database's disk is full; free some of its space.")
-        with self.write():
-            pass
+        with self.write() as tx:
+            if self.dialect == "postgresql" and tx.execute(_READ_ONLY).scalar_one() == "on":
+                raise DatabaseUnavailable("The database is read-only; make it accept changes.")
 
     @contextmanager
     def _noting_full_disk(self) -> Iterator[None]:
@@ -354,11 +357,11 @@ def _close(_connection: object, record: ConnectionPoolEntry) -> None:
     record.invalidate()
 
 
-def _parsed(text: str) -> URL:
+def _parsed(given: str) -> URL:
     """Return the URL with the supported driver."""
     expected = "sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
     try:
-        url = make_url(text)
+        url = make_url(given)
     except (ArgumentError, NoSuchModuleError, ValueError):
         raise InvalidSettings(f"SLUICEWAY_DATABASE_URL is not a URL; give {expected}") from None
     if url.drivername in {"postgresql", "postgres", "postgresql+psycopg"}:

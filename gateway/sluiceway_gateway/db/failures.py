@@ -38,8 +38,8 @@ _LOCK_TIMEOUT = "55P03"
 _DISK_FULL = "53100"
 _BUSY = "SQLITE_BUSY"
 _DETAIL = (
-    "The database does not answer, is locked, full or not migrated, or refuses access; try again "
-    "in a moment."
+    "The database does not answer, is locked, full, read-only or not migrated, or refuses access; "
+    "try again in a moment."
 )
 UNCONFIRMED = (
     "The database did not confirm the change, which may or may not have been made; send the same "

@@ -296,6 +296,10 @@ class Connector:
 
     def _check_out(self, driver: _Connection, *_: object) -> None:
         driver.silence_s, driver.breaker = self._silence_s, self.breaker
+        if driver.read_only is not None:
+            # After a read, SQLAlchemy sets it to False. Each write would then begin as READ WRITE,
+            # which a standby refuses as unsupported, and other servers obey if they are read-only.
+            driver.read_only = None
 
     def _check_in(self, driver: _Connection | None, *_: object) -> None:
         if driver is not None:

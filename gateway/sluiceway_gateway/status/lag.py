@@ -424,6 +424,7 @@ class GroupOverview:
     """Numbers of members by health; closed ones do not count."""
     lag: GroupSummary | None = None
     """Of readers, at the last sample."""
+    partitions_out_of_range: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.endpoints.model import Health, Place, State
-from sluiceway_gateway.status.lag import GroupSummary, LedgerSample
-from sluiceway_gateway.status.lag_evaluation import ProgressState
+from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, Sample
+from sluiceway_gateway.status.lag_evaluation import ProgressState, group_of_track, offset_at
 
 MAX_PROBLEMS = 10
 """Maximum number of listed problems of a channel, errors first."""
@@ -54,6 +55,69 @@ class Coverage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OutOfRange:
+    """Numbers of partitions in which Kafka does not have the message at a group's position."""
+
+    expired: int
+    """Retention removed the message before it was read."""
+    beyond: int
+    """The position is above the end, as after a loss of messages or a wrong commit."""
+
+    @property
+    def partitions(self) -> int:
+        """Their total."""
+        return self.expired + self.beyond
+
+
+#: Samples that must agree. The watermarks of a sample are read before its positions, and the end of
+#: a new leader may trail for a moment.
+_AGREEING = 3
+
+
+def out_of_range(window: Sequence[Sample]) -> dict[str, OutOfRange]:
+    """Return the groups with positions out of range, by name."""
+    recent = window[-_AGREEING:]
+    counts: dict[str, tuple[int, int]] = {}
+    for key, track in recent[-1].tracks.items() if len(recent) == _AGREEING else ():
+        for partition in range(len(track.committed)):
+            last = _place(recent[-1], key, partition)
+            if last is None or last[1] <= last[0] <= last[2]:
+                continue
+            places = [_place(each, key, partition) for each in recent]
+            known = [each for each in places if each is not None]
+            if len(known) < _AGREEING:
+                continue
+            offsets, starts, ends = zip(*known, strict=True)
+            expired, beyond = counts.get(group_of_track(key), (0, 0))
+            if max(offsets) < min(starts):
+                counts[group_of_track(key)] = expired + 1, beyond
+            elif min(offsets) > max(ends):
+                counts[group_of_track(key)] = expired, beyond + 1
+    return {name: OutOfRange(expired=low, beyond=high) for name, (low, high) in counts.items()}
+
+
+def ranges_of(document: Mapping[str, Any] | None) -> dict[str, OutOfRange]:
+    """Return the groups of a sample's document, which samples of earlier versions do not have."""
+    return {name: OutOfRange(**each) for name, each in (document or {}).items()}
+
+
+def _place(sample: Sample, key: str, partition: int) -> tuple[int, int, int] | None:
+    """Return the position of a track, and Kafka's first and end offset; None if one is unknown.
+
+    A position that was never committed is unknown: the next reader does not start there.
+    """
+    track = sample.tracks.get(key)
+    if track is None or offset_at(track.committed, partition) is None:
+        return None
+    position = offset_at(track.position, partition)
+    start = offset_at(sample.starts, partition)
+    end = offset_at(sample.ends if sample.ledger is None else sample.log_ends, partition)
+    if position is None or start is None or end is None:
+        return None
+    return position, start, end
+
+
+@dataclass(frozen=True, kw_only=True)
 class EndpointState:
     """The state and health of an endpoint in its place."""
 
@@ -81,6 +145,7 @@ def current_problems(
     *,
     coverage: Coverage | None,
     groups: Mapping[str, GroupSummary],
+    out_of_range: Mapping[str, OutOfRange],
     ledger: LedgerSample | None,
     endpoints: Iterable[EndpointState],
 ) -> tuple[CurrentProblem, ...]:
@@ -90,6 +155,7 @@ def current_problems(
         *_of_coverage(coverage),
         *_of_ledger(ledger),
         *_of_groups(groups),
+        *_of_ranges(out_of_range),
         *(problem for each in endpoints if (problem := _of_endpoint(each)) is not None),
     ]
     found.sort(key=lambda each: each.severity is not Severity.ERROR)
@@ -156,6 +222,25 @@ def _of_groups(groups: Mapping[str, GroupSummary]) -> Iterable[CurrentProblem]:
                 group=name or None,
                 lag_messages=each.lag_messages,
             )
+
+
+def _of_ranges(out_of_range: Mapping[str, OutOfRange]) -> Iterable[CurrentProblem]:
+    for name, each in sorted(out_of_range.items()):
+        reasons = (
+            (each.expired, "retention removed the next messages of {}"),
+            (each.beyond, "its positions are above the last message of {}"),
+        )
+        yield CurrentProblem(
+            code="position_out_of_range",
+            severity=Severity.ERROR if each.beyond else Severity.WARNING,
+            role="reader",
+            group=name or None,
+            reason=", and ".join(
+                text.format("1 partition" if count == 1 else f"{count} partitions")
+                for count, text in reasons
+                if count
+            ),
+        )
 
 
 def _of_endpoint(endpoint: EndpointState) -> CurrentProblem | None:

@@ -52,7 +52,7 @@ from sluiceway_gateway.status.lag_evaluation import (
     ProgressState,
     ReaderProgress,
 )
-from sluiceway_gateway.status.problems import Coverage
+from sluiceway_gateway.status.problems import Coverage, OutOfRange, ranges_of
 
 _CURRENT = ~endpoints.c.superseded
 # Built once, because the leading replica executes them all the time.
@@ -205,6 +205,7 @@ class StoredSample:
     lags: Mapping[str, GroupLag] = field(default_factory=dict)
     """By key of the track."""
     write_rate: float | None = None
+    out_of_range: Mapping[str, OutOfRange] = field(default_factory=dict)
 
 
 def sample_of(row: Row[Any]) -> StoredSample:
@@ -223,6 +224,7 @@ def sample_of(row: Row[Any]) -> StoredSample:
         endpoints_digest=document["endpoints_digest"],
         lags={key: _group_lag_of(each) for key, each in document["lags"].items()},
         write_rate=document["summary"]["write_rate"],
+        out_of_range=ranges_of(document.get("out_of_range")),
     )
 
 
@@ -241,6 +243,7 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
         "summary": asdict(summarize(stored.lags.values(), stored.write_rate)),
         "groups": {name: vars(each) for name, each in summarize_groups(stored.lags).items()},
         "coverage": asdict(Coverage.of(sample.starts)),
+        "out_of_range": {name: vars(each) for name, each in stored.out_of_range.items()},
     }
     return {
         "channel_uid": channel_uid,
@@ -364,7 +367,7 @@ def last_numbers(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, 
     return {row.channel_uid: row.number for row in tx.in_parts(_NUMBERS, uids=channel_uids)}
 
 
-_SUMMARY = ("summary", "groups", "ledger", "coverage")
+_SUMMARY = ("summary", "groups", "ledger", "coverage", "out_of_range")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,6 +380,7 @@ class SampleSummary:
     ledger: LedgerSample | None
     coverage: Coverage | None
     """None in samples of earlier versions."""
+    out_of_range: Mapping[str, OutOfRange]
 
 
 def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, SampleSummary]:
@@ -396,6 +400,7 @@ def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, Sam
             groups=group_summaries_of(row.groups or {}),
             ledger=ledger_of(row.ledger),
             coverage=None if row.coverage is None else Coverage(**row.coverage),
+            out_of_range=ranges_of(row.out_of_range),
         )
         for row in tx.in_parts(statement, uids=channel_uids)
     }

@@ -22,6 +22,7 @@ from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.lag import LedgerSample, Sample, group_lag, ledger_sample, write_rate
 from sluiceway_gateway.status.lag_evaluation import WINDOW, Offsets, offset_tracks, partitions_read
+from sluiceway_gateway.status.problems import out_of_range
 from sluiceway_gateway.status.sample_store import (
     ReaderSnapshot,
     SampledChannel,
@@ -243,6 +244,7 @@ class Sampler:
             endpoints_digest=snapshot.endpoints_digest,
             lags={key: group_lag(key, window, past, alive=alive[key]) for key in sample.tracks},
             write_rate=write_rate(window),
+            out_of_range=out_of_range(window),
         )
         return SampleWrite(
             channel_uid=channel.uid,

@@ -62,6 +62,7 @@ from sluiceway_gateway.status.problems import (
     CurrentProblem,
     EndpointState,
     current_problems,
+    ranges_of,
 )
 from sluiceway_gateway.status.sample_store import (
     StoredSample,
@@ -127,6 +128,7 @@ class StatusReport:
             self.version.channel,
             coverage=None if self.last is None else Coverage.of(self.last.sample.starts),
             groups={} if self.last is None else summarize_groups(self.last.lags),
+            out_of_range={} if self.last is None else self.last.out_of_range,
             ledger=None if self.last is None else self.last.sample.ledger,
             endpoints=(
                 EndpointState(
@@ -239,6 +241,7 @@ def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSu
                     version_.channel,
                     coverage=None if last is None else last.coverage,
                     groups=groups,
+                    out_of_range={} if last is None else last.out_of_range,
                     ledger=None if last is None else last.ledger,
                     endpoints=troubled[row.uid],
                 ),
@@ -348,6 +351,7 @@ def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int)
             *(in_use.c.uid, in_use.c.name, in_use.c.total, samples.c.at),
             samples.c.document["groups"].label("groups"),
             samples.c.document["ledger"].label("ledger"),
+            samples.c.document["out_of_range"].label("out_of_range"),
             samples.c.document["summary"]["write_rate"].label("write_rate"),
         )
         .select_from(in_use)
@@ -358,7 +362,8 @@ def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int)
     found: list[ChannelOverview] = []
     left, complete = max_groups, 0
     for row in rows:
-        groups = _groups(members[row.uid], group_summaries_of(row.groups or {}))
+        ranges = {name: each.partitions for name, each in ranges_of(row.out_of_range).items()}
+        groups = _groups(members[row.uid], group_summaries_of(row.groups or {}), ranges)
         found.append(
             ChannelOverview(
                 name=row.name,
@@ -381,7 +386,9 @@ def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int)
 _Members = Mapping[tuple[Role, str], Mapping[str, int]]
 
 
-def _groups(members: _Members, lags: Mapping[str, GroupSummary]) -> tuple[GroupOverview, ...]:
+def _groups(
+    members: _Members, lags: Mapping[str, GroupSummary], out_of_range: Mapping[str, int]
+) -> tuple[GroupOverview, ...]:
     keys = members.keys() | {(Role.READER, name) for name in lags}
     return tuple(
         GroupOverview(
@@ -389,6 +396,7 @@ def _groups(members: _Members, lags: Mapping[str, GroupSummary]) -> tuple[GroupO
             name=name,
             members=members.get((role, name), {}),
             lag=lags.get(name) if role is Role.READER else None,
+            partitions_out_of_range=out_of_range.get(name, 0) if role is Role.READER else 0,
         )
         for role, name in sorted(keys)
     )

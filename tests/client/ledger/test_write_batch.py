@@ -11,7 +11,6 @@ from sluiceway import Channel
 from sluiceway.codecs import codec
 from sluiceway.errors import Conflict, EndpointClosed, TopicGone
 from sluiceway.kafka.accumulator import Messages
-from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
@@ -43,8 +42,8 @@ def attempt(channel: Channel, batch: WriteBatch, first: int, count: int = 10) ->
     encoder = codec(connection.format, schema, connection.schema_id)
     intervals = DeliveredIntervals(connection.partitions)
     producer = IdempotentProducer(
-        connection.topic_name,
-        producer_config(connection.kafka, delivery_timeout_ms=30_000, max_message_bytes=1_000_000),
+        connection,
+        {},
         connect_timeout_s=30,
         delivery_timeout_s=30,
         records_in=lambda _: 1,
@@ -166,9 +165,7 @@ def test_leases_are_renewed_until_the_batch_ends(channel: Channel, ledger: Ledge
     other.open()
     assert leases.run_once() == 2
     batch.check()
-    ledger.calls.abort(
-        channel.name, opened.id, uid=channel.uid, instance=request_.instance, cause="a test"
-    )
+    ledger.calls.abort(request_, opened.id, cause="a test")
     assert leases.run_once() == 1
     with pytest.raises(Conflict, match="aborted"):
         batch.check()

@@ -3,7 +3,6 @@
 import hashlib
 import pickle
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -83,16 +82,14 @@ def batch(script: Script, calls: LedgerCalls) -> Batch:
 
 def commit(calls: LedgerCalls, batch: Batch, **options: Any) -> Any:
     manifest = options.pop("manifest", {0: [Interval(12, 20)]})
-    return calls.commit(
-        "c", batch, uid=UID, instance="i", manifest=manifest, records=8, counts={0: 8}, **options
-    )
+    return calls.commit(REQUEST, batch, manifest=manifest, records=8, counts={0: 8}, **options)
 
 
 def test_a_batch_is_opened_with_its_key_and_its_begin_is_read(
     script: Script, calls: LedgerCalls
 ) -> None:
     script.response(200, OPEN)
-    batch = calls.open(replace(REQUEST, partitions=(1, 0)))
+    batch = calls.open(REQUEST)
     assert (batch.id, batch.epoch, batch.begin) == ("b1", 3, {0: 12, 1: 0})
     assert not batch.is_committed
     assert script.bodies == [
@@ -103,7 +100,6 @@ def test_a_batch_is_opened_with_its_key_and_its_begin_is_read(
             "instance": "i",
             "takeover": False,
             "ordinal": None,
-            "partitions": [0, 1],
             "own_key": False,
             "lease_ms": 30_000,
         }
@@ -186,9 +182,7 @@ def test_a_manifest_over_the_limit_is_refused_before_anything_is_sent(
             return 10_000_001
 
     with pytest.raises(InvalidRequest, match=r"10,000,001 intervals .* is 10,000,000") as raised:
-        calls.commit(
-            "c", batch, uid=UID, instance="i", manifest={0: Endless()}, records=1, counts={0: 1}
-        )
+        calls.commit(REQUEST, batch, manifest={0: Endless()}, records=1, counts={0: 1})
     assert raised.value.code == "invalid_manifest"
     assert script.requests == []
 

@@ -172,6 +172,10 @@ def problem(code: str, **facts: Any) -> dict[str, Any]:
             problem("partitions_unavailable", reason="all partitions are affected"),
             "Kafka gives no offsets: all partitions are affected",
         ),
+        (
+            problem("position_out_of_range", role="reader", group="delays", reason="2 are gone"),
+            "reader delays cannot go on at its committed positions, reset them: 2 are gone",
+        ),
         (problem("later", role="reader", group="delays"), "reader delays: later"),
         (problem("later"), "later"),
     ],

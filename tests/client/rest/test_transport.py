@@ -26,7 +26,8 @@ from sluiceway.errors import (
     Unauthenticated,
 )
 from sluiceway.gateway import Gateway
-from sluiceway.rest.transport import TokenSource, Transport
+from sluiceway.rest.auth import TokenSource
+from sluiceway.rest.transport import Transport
 from sluiceway.tracing import request_ids
 
 

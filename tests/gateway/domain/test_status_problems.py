@@ -14,6 +14,7 @@ from sluiceway_gateway.status.lag_evaluation import ProgressState
 from sluiceway_gateway.status.problems import (
     Coverage,
     EndpointState,
+    OutOfRange,
     current_problems,
 )
 
@@ -69,6 +70,7 @@ def test_a_working_channel_has_no_problem() -> None:
             channel(),
             coverage=Coverage.of([0, 5]),
             groups=groups,
+            out_of_range={},
             ledger=ledger(0),
             endpoints=at_work,
         )
@@ -81,6 +83,7 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
         channel(Phase.FAILED),
         coverage=Coverage.of([3, None]),
         groups={"": group(ProgressState.FALLING_BEHIND), "g": group(ProgressState.STALLED)},
+        out_of_range={"h": OutOfRange(expired=1, beyond=2), "g": OutOfRange(expired=1, beyond=0)},
         ledger=ledger(3, 0, halted="offsets are gone"),
         endpoints=[
             endpoint(0, health=Health.SUSPECT),
@@ -92,11 +95,13 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
         ("channel_failed", "error"),
         ("channel_halted", "error"),
         ("reader_stalled", "error"),
+        ("position_out_of_range", "error"),
         ("reader_lost", "error"),
         ("writer_failed", "error"),
         ("partitions_unavailable", "warning"),
         ("batch_holds_readers", "warning"),
         ("not_converging", "warning"),
+        ("position_out_of_range", "warning"),
         ("suspect", "warning"),
     ]
     by_code = {each.code: each for each in found}
@@ -107,6 +112,13 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
     assert by_code["channel_halted"].reason == "offsets are gone"
     assert (by_code["reader_stalled"].group, by_code["reader_stalled"].lag_messages) == ("g", 4)
     assert by_code["not_converging"].group is None
+    (both, expired) = (each for each in found if each.code == "position_out_of_range")
+    assert (both.role, both.group, expired.group) == ("reader", "h", "g")
+    assert both.reason == (
+        "retention removed the next messages of 1 partition, and its positions are above the last "
+        "message of 2 partitions"
+    )
+    assert expired.reason == "retention removed the next messages of 1 partition"
     lost = by_code["reader_lost"]
     assert (lost.endpoint, lost.group, lost.index, lost.since) == ("e1", "g", 1, NOW)
 
@@ -127,7 +139,9 @@ def test_a_topic_that_kafka_refuses_is_a_problem(
 ) -> None:
     refused = channel(phase).with_condition("Ready", ready, reason, "a message", NOW)
     refused = refused.with_condition("Synced", "False", reason, "To do: add brokers.", NOW)
-    found = current_problems(refused, coverage=None, groups={}, ledger=None, endpoints=[])
+    found = current_problems(
+        refused, coverage=None, groups={}, out_of_range={}, ledger=None, endpoints=[]
+    )
     assert [each.severity.value for each in found] == expected
     for each in found:
         assert (each.code, each.reason) == ("channel_not_synced", "To do: add brokers.")
@@ -137,7 +151,7 @@ def test_kafka_without_any_offsets_is_an_error() -> None:
     for starts in ([], [None, None]):
         coverage = Coverage.of(starts)
         (found,) = current_problems(
-            channel(), coverage=coverage, groups={}, ledger=None, endpoints=[]
+            channel(), coverage=coverage, groups={}, out_of_range={}, ledger=None, endpoints=[]
         )
         assert (found.code, found.severity.value) == ("partitions_unavailable", "error")
         assert found.reason == "all partitions are affected; their lag is unknown"
@@ -146,5 +160,7 @@ def test_kafka_without_any_offsets_is_an_error() -> None:
 def test_errors_are_first() -> None:
     suspects = [endpoint(each, health=Health.SUSPECT) for each in range(10)]
     endpoints = [*suspects, endpoint(99, health=Health.LOST)]
-    found = current_problems(channel(), coverage=None, groups={}, ledger=None, endpoints=endpoints)
+    found = current_problems(
+        channel(), coverage=None, groups={}, out_of_range={}, ledger=None, endpoints=endpoints
+    )
     assert found[0].code == "reader_lost"

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from databases import SQLite
+from databases import Postgres, SQLite
 from gateways import SCHEMA, Rig, code, running
 from sluiceway_gateway.db import engine
 from sluiceway_gateway.db.engine import Database
@@ -140,6 +140,39 @@ def test_a_full_disk_is_not_ready_until_writes_fit_again(
         limit_pages(rig, 1_000_000)
         monkeypatch.setattr(engine, "_FULL_S", 0)
         assert rig.put("after").status_code == 201
+        assert rig.http.get("/readyz").json()["database"]
+
+
+def test_a_postgresql_that_takes_no_changes_is_not_ready(postgres: Postgres) -> None:
+    url = postgres.migrated()
+    plain = url.replace("+psycopg", "")
+    name = psycopg.conninfo.conninfo_to_dict(plain)["dbname"]
+    with (
+        closing(Database(url)) as database,
+        running(database, url) as rig,
+        psycopg.connect(plain, autocommit=True) as operator,
+    ):
+
+        def set_read_only(value: str) -> None:
+            # As after a failover to a standby, connections are new ones.
+            setting = f"ALTER DATABASE {name} SET default_transaction_read_only = {value}"
+            operator.execute(setting.encode())
+            operator.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+        assert rig.http.get("/readyz").json()["database"]
+        set_read_only("on")
+        until(lambda: rig.http.get("/v1/channels").status_code == 200)
+        refused = rig.put()
+        assert (refused.status_code, code(refused)) == (503, "database_unavailable")
+        assert "read-only" in refused.json()["detail"]
+        ready = rig.http.get("/readyz")
+        assert (ready.status_code, ready.json()["database"]) == (503, False)
+        assert ready.json()["reasons"]["database"] == "DatabaseUnavailable"
+        set_read_only("off")
+        until(lambda: rig.put().status_code == 201)
         assert rig.http.get("/readyz").json()["database"]
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from endpoints import Site, report, site
@@ -204,6 +204,56 @@ def test_the_etag_of_a_status_changes_only_with_its_content(
     sampling.sample(WINDOW + 1)
     assert sampling.sample().changed == 1
     assert sampling.group()["lag_seconds"] == 60.0
+
+
+def test_positions_without_a_message_in_kafka_are_a_problem(
+    flights: Site, sampling: Sampling, kafka: SharedKafka
+) -> None:
+    def found() -> list[tuple[str, str, str, str]]:
+        (line,) = [each for each in sampling.lines() if each["channel"]["uid"] == flights.uid]
+        problems = sampling.status()["problems"]
+        assert problems == line["problems"]
+        return [
+            (each["code"], each["severity"], each["group"], each["reason"])
+            for each in problems
+            if each["code"] != "reader_stopped"
+        ]
+
+    sampling.write(10, 10, 10, 10)
+    reader = flights.member()
+    flights.commit(reader, 1, (0, 4, 0), (1, 10, 0), (2, 10, 0), (3, 4, 0))
+    other = flights.member(group="h")
+    flights.commit(other, 1, (0, 10, 0), (1, 12, 0))
+    # Reported but not committed: a successor would not start there.
+    third = flights.member(group="i")
+    flights.beat(report(third, "started", positions=at(4, 12)))
+    for each in (reader, other, third):
+        flights.detach(each, positions={})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    removed = [TopicPartition(sampling.topic, each, 10) for each in (0, 3)]
+    for future in admin.delete_records(removed).values():
+        future.result(30)
+    until(lambda: sampling.kafka.watermarks(sampling.topic, [0])[0].begin_offset == 10)
+    sampling.sample(2)
+    assert sampling.group()["lag_messages"] == 0
+    assert found() == []
+    sampling.sample()
+    expired = "retention removed the next messages of 2 partitions"
+    beyond = "its positions are above the last message of 1 partition"
+    assert found() == [
+        ("position_out_of_range", "error", "h", beyond),
+        ("position_out_of_range", "warning", "g", expired),
+    ]
+    metrics = sampling.flights.rig.http.get("/metrics").text
+    for group, partitions in (("g", 2), ("h", 1), ("i", 0)):
+        labels = f'channel="{flights.path.rpartition("/")[2]}",group="{group}"'
+        name = "sluiceway_group_partitions_out_of_range"
+        assert f"{name}{{{labels}}} {partitions}.0" in metrics
+    # The messages of the one arrive; the other is reset.
+    sampling.write(0, 3)
+    flights.reset((0, 10, 0), (3, 10, 0))
+    sampling.sample(3)
+    assert found() == []
 
 
 def test_idle_channels_are_sampled_rarely(flights: Site, sampling: Sampling) -> None:

@@ -90,6 +90,12 @@ const KINDS = {
     advice: "Add members, one per partition at most, or make each of them faster",
     sentence: (fact) => html`${subject(GROUP, fact)} falling behind: the lag does not shrink.${lag(fact)}`,
   },
+  position_out_of_range: {
+    word: "Out of range",
+    tab: "readers",
+    advice: "A reader that starts there fails. Find out what was lost, then reset the group's offsets",
+    sentence: (fact) => html`${subject(GROUP, fact)} at positions that Kafka does not have.`,
+  },
   suspect: {
     word: "Heartbeat late",
     tab: "endpoints",
