@@ -20,6 +20,7 @@ from sluiceway.records.validation import (
     TOO_LARGE,
     ArrayOverflow,
     ValueMismatch,
+    arrow_mismatch,
     check_column,
     describe,
     list_contents,
@@ -156,7 +157,7 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise _invalid_value(batch, error).to_invalid_record(start) from error
+        raise arrow_mismatch(batch, error).to_invalid_record(start) from error
     names = frozenset(batch.schema.names)
     try:
         arrays = [_column(batch, names, field) for field in schema.record.fields]
@@ -170,48 +171,6 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
         return first + _adapted(batch.slice(half), start + half, schema)
     plain = pa.RecordBatch.from_arrays(arrays, names=schema.arrow.names)
     return [with_schema(plain, schema.arrow)]
-
-
-def _invalid_value(batch: pa.RecordBatch | pa.Table, error: pa.ArrowInvalid) -> ValueMismatch:
-    """Describe the first invalid column of a batch that Arrow's validation refused with `error`.
-
-    The position is that of the first invalid value. Arrow validates all items of a nested array,
-    so there it is 0.
-    """
-    position, name = 0, ""
-    for column_name, array in zip(batch.schema.names, batch.columns, strict=True):
-        if not _is_valid(array):
-            position, name = _invalid_position(array), column_name
-            break
-    public = "the Arrow data is invalid"
-    if "UTF8" in str(error):
-        public = (
-            "a text is not valid UTF-8: replace its invalid bytes, in Spark by make_valid_utf8(), "
-            "or write it as bytes"
-        )
-    return ValueMismatch(position, name, f"{public} ({error})", public_reason=public)
-
-
-def _is_valid(array: pa.Array) -> bool:
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _invalid_position(array: pa.Array | pa.ChunkedArray) -> int:
-    """Return the position of the first invalid value of an invalid array, if it is not nested."""
-    if types.is_nested(array.type):
-        return 0
-    begin, end = 0, len(array)
-    while end - begin > 1:
-        half = (begin + end) // 2
-        if _is_valid(array.slice(begin, half - begin)):
-            begin = half
-        else:
-            end = half
-    return begin
 
 
 def _column(batch: pa.RecordBatch | pa.Table, names: Collection[str], field: t.Field) -> pa.Array:
