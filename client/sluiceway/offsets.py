@@ -127,7 +127,14 @@ def end_offsets(
     missing = sorted(set(partitions) - set(until))
     if missing:
         raise OptionError(f"until lacks partition {missing[0]}; give its end offset")
-    return {p: at.offset for p, at in positions_at(until, marks).items()}
+    wanted = positions_at(until, marks)
+    for partition, at in wanted.items():
+        if at.records:
+            raise OptionError(
+                f"until is {at} in partition {partition}, which is inside a message, but reading "
+                "ends between messages: give its offset, or the next one to include the message"
+            )
+    return {p: at.offset for p, at in wanted.items()}
 
 
 def _milliseconds(moment: datetime) -> int:

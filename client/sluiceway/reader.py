@@ -106,10 +106,14 @@ class ChannelReader(ChannelEndpoint):
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
         grouped = handle is not None and handle.membership is not None
+        chosen = offsets.chosen_partitions(partitions, connection.partitions)
         if handle is not None and grouped:
             chosen = handle.attached.partitions
-        else:
-            chosen = offsets.chosen_partitions(partitions, connection.partitions)
+        self._owns: Callable[[int], bool] = lambda _: True
+        if not grouped and len(chosen) < connection.partitions:
+            self._owns = frozenset(chosen).__contains__
+        elif handle is not None:
+            self._owns = handle.owns
         stream = open_stream(
             connection, config, timeout_s=timeout_s, grouped=grouped, shared=share_connection
         )
@@ -155,14 +159,20 @@ class ChannelReader(ChannelEndpoint):
         None waits for all of them. The list is short or empty at the end (see `finished`), after
         the timeout, and before an error, which the next call raises.
         """
+        return self.read_some(max_records, timeout, least=max_records)
+
+    def read_some(
+        self, max_records: int, timeout: float | None, *, least: int = 1
+    ) -> list[dict[str, Any]]:
+        """Like `read`, but wait for `least` records only; for facades."""
         if type(max_records) is not int or max_records < 1:
             raise OptionError(f"max_records is {max_records!r}; it takes a number from 1")
         with self._span("receive", kind="receive") as span:
-            records = self._read(max_records, timeout)
+            records = self._read(max_records, timeout, least)
             span.set("sluiceway.records", len(records))
         return records
 
-    def _read(self, max_records: int, timeout: float | None) -> list[dict[str, Any]]:
+    def _read(self, max_records: int, timeout: float | None, least: int) -> list[dict[str, Any]]:
         deadline_s = math.inf if timeout is None else time.monotonic() + timeout
         records: list[dict[str, Any]] = []
         self._require_open()
@@ -177,6 +187,8 @@ class ChannelReader(ChannelEndpoint):
                     if not self._fetch(deadline_s, holding=bool(records)):
                         break
                     records += self._fetcher.take(max_records - len(records))
+                    if len(records) >= least:
+                        deadline_s = -math.inf
                 except SluicewayError as error:
                     if not records:
                         raise
@@ -223,11 +235,8 @@ class ChannelReader(ChannelEndpoint):
         with self._fetcher.turn.urgently():
             self._require_open()
             present = self._fetcher.partitions
-            added = tuple(
-                p
-                for p in range(self._stream.discover_partitions())
-                if p not in present and (handle is None or handle.owns(p))
-            )
+            found = filter(self._owns, range(self._stream.discover_partitions()))
+            added = tuple(p for p in found if p not in present)
             if added:
                 self._fetcher.reassign(added={p: Position(offset=0) for p in added})
         return added
@@ -301,8 +310,7 @@ class ChannelReader(ChannelEndpoint):
         self._require_open()
         with self._fetcher.turn.urgently():
             self._require_open()
-            marks = self._stream.watermarks(self.partitions)
-            self._seek(offsets.positions_at(positions, marks))
+            self._seek(offsets.positions_at(positions, self._stream.watermarks(self.partitions)))
 
     def seek_to_time(self, moment: datetime) -> None:
         """Continue each partition at the first message that is not older, or at its end.
@@ -358,15 +366,10 @@ class ChannelReader(ChannelEndpoint):
                 self._handle.fail(error)
 
     def _span(self, operation: str, *, kind: str) -> AbstractContextManager[ActiveSpan]:
-        connection, handle = self.connection, self._handle
-        member = None if handle is None else handle.membership
-        return channel_span(
-            operation,
-            connection.channel_name,
-            kind=kind,
-            topic=connection.topic_name,
-            group=None if member is None else member.group,
-        )
+        member = None if self._handle is None else self._handle.membership
+        group = None if member is None else member.group
+        name, topic = self.connection.channel_name, self.connection.topic_name
+        return channel_span(operation, name, kind=kind, topic=topic, group=group)
 
     def _release(self) -> None:
         with self._fetcher.turn.urgently():
@@ -390,14 +393,12 @@ class ChannelReader(ChannelEndpoint):
         handle, stream = self._handle, self._stream
         if until != "finished" or handle is None:
             return StopCondition(offsets.end_offsets(until, chosen, stream), handle)
-        partial = handle.membership is None and len(chosen) < self.connection.partitions
-        owns = set(chosen).__contains__ if partial else handle.owns
         return WhenFinished(
             handle,
             final_ends=lambda: stream.final_ends(
-                [*filter(owns, range(stream.discover_partitions()))]
+                [*filter(self._owns, range(stream.discover_partitions()))]
             ),
-            owns=owns,
+            owns=self._owns,
             writers=writers,
             on_lost_writer=on_lost_writer,
             committed=self.connection.delivery == "exactly_once",
@@ -408,8 +409,7 @@ class ChannelReader(ChannelEndpoint):
         self._require_open()
         with self._fetcher.turn:
             while self._fetch(math.inf):
-                taken = take()
-                if taken is not None:
+                if (taken := take()) is not None:
                     return taken
             return None
 

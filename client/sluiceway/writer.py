@@ -165,8 +165,9 @@ class ChannelWriter(ChannelEndpoint):
         Idempotent by `key`: if it was committed before, the block runs, nothing is written, and
         `replayed` of the result is true; a different number of records raises ReplayMismatch. A
         key belongs to its `owner`, by default the writer's place in its group, or else the key
-        itself. Records that were written before the block are committed first. An exception in
-        the block aborts the batch, and the writer remains usable. Only on exactly_once channels.
+        itself. Records that were written before the block are committed first. The block includes
+        the writes of all threads, and `flush` commits nothing in it. An exception in the block
+        aborts the batch, and the writer remains usable. Only on exactly_once channels.
 
         Raises Conflict: `batch_key_taken` for a key of another owner, `batch_open` while another
         live writer has it; and CommitUnknown: write the batch again, or call `resolve`.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluiceway.errors import KafkaUnavailable
+from sluiceway.errors import KafkaUnavailable, OptionError
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection
@@ -118,3 +118,17 @@ def test_a_failed_lookup_of_end_offsets_during_growth_loses_nothing(
                 reader._fetcher.reassign()
         found += list(reader)
     assert found == readings(100)
+
+
+def test_reading_ends_between_messages(channels: dict[str, Connection]) -> None:
+    with ChannelReader(channels["arrow"], until="now", partitions=[1]) as reader:
+        while not (position := reader.position()[1]).records:
+            reader.read(1, timeout=None)
+    with pytest.raises(OptionError, match=r"partition 1, which is inside a message"):
+        ChannelReader(channels["arrow"], until={1: position}, partitions=[1])  # type: ignore[dict-item]
+
+
+def test_partitions_that_were_not_chosen_are_not_added(channels: dict[str, Connection]) -> None:
+    with ChannelReader(channels["avro"], until=None, partitions=[1]) as reader:
+        assert reader.discover_partitions() == ()
+        assert reader.partitions == (1,)

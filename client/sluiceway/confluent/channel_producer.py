@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -54,6 +55,8 @@ class ChannelProducer(WriterEndpoint):
         # While a thread holds it, other threads neither open nor end batches, nor produce.
         self.held = False
         self.failure: SluicewayError | None = None
+        self.timer = threading.Timer(0, lambda: None)
+        """The timed commit of the last batch."""
         self._calls = calls
         self._only_errors = settings.only_errors
         self.validates = not self.validator.accepts_any
@@ -174,6 +177,7 @@ class TransactionAborted(SluicewayError, code="transaction_aborted", public=True
     """The cause of a batch that its producer has aborted; it is never raised."""
 
 
+@dataclass(eq=False)
 class BatchCommits:
     """Opens and ends the batches of a producer's exactly-once channels.
 
@@ -181,18 +185,11 @@ class BatchCommits:
     Raises SluicewayTimeout if another thread holds it for too long.
     """
 
-    def __init__(
-        self,
-        deliveries: Deliveries,
-        attached: Mapping[str, ChannelProducer],
-        *,
-        transactional: bool,
-    ) -> None:
-        self._deliveries = deliveries
-        self._attached = attached
-        self._transactional = transactional
-        self.stopped = False
-        """True after the last timed commit."""
+    _deliveries: Deliveries
+    _attached: Mapping[str, ChannelProducer]
+    transactional: bool = field(kw_only=True)
+    stopped: bool = False
+    """True after the last timed commit."""
 
     def commit(self, timeout_s: float) -> None:
         """Commit the delivered messages of exactly-once channels. Raises SluicewayError.
@@ -221,7 +218,7 @@ class BatchCommits:
         batches = channel.batches
         assert batches is not None  # noqa: S101 - the channel is exactly_once
         with self._holding(channel, timeout_s):
-            if not self._transactional:
+            if not self.transactional:
                 self._require_whole(channel)
             if not batches.admitted and positions is None:
                 return
@@ -231,7 +228,7 @@ class BatchCommits:
             except CommitUnknown:
                 raise
             except SluicewayError as error:
-                if not self._transactional:
+                if not self.transactional:
                     channel.failure = error
                 raise
 
@@ -253,8 +250,10 @@ class BatchCommits:
                 batches.abort(TransactionAborted("its messages were dropped"))
                 return True
             batch = batches.current
-        if not self._transactional:
-            self._commit_later(channel, batch)
+        if not self.transactional:
+            # The last batch has ended: a program that flushes each message would have many timers.
+            channel.timer.cancel()
+            channel.timer = self._commit_later(channel, batch)
         return True
 
     def abort(self, channel: ChannelProducer, timeout_s: float) -> bool:
@@ -314,7 +313,7 @@ class BatchCommits:
             with self._deliveries.lock:
                 self._deliveries.changed.wait(wait_s)
 
-    def _commit_later(self, channel: ChannelProducer, batch: object) -> None:
+    def _commit_later(self, channel: ChannelProducer, batch: object) -> threading.Timer:
         """Commit a batch after a time, so it does not hold readers back."""
 
         def commit() -> None:
@@ -332,6 +331,7 @@ class BatchCommits:
         timer = threading.Timer(_COMMIT_EVERY_S, commit)
         timer.daemon = True
         timer.start()
+        return timer
 
     def _require_whole(self, channel: ChannelProducer) -> None:
         """Abort the batch and raise if one of its messages never reached Kafka."""

@@ -230,8 +230,10 @@ class EndpointHandle:
                 status=409,
             )
         elif result.status == "gone":
-            reason = result.reason or "the channel was deleted, or the endpoint was removed"
-            self._failure = EndpointClosed(f"the gateway has no record of {self.name}: {reason}")
+            reason = result.reason or "the channel was deleted, or the endpoint was removed."
+            self._failure = EndpointClosed(
+                f"the gateway has no record of {self.name}: {reason} Open the channel again"
+            )
         elif result.status == "refused":
             LOGGER.warning("the report of %s is refused: %s", self.name, result.reason)
         counterparts = result.counterparts if self._subscribed else None

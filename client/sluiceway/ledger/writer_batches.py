@@ -86,6 +86,7 @@ class WriterBatches:
         self._intervals = intervals
         self._writer_id, self._place = writer_id, place
         self._commit_every_s = commit_every_s
+        self._timer = threading.Timer(0, lambda: None)
         self._leases = LeaseKeeper(calls, connection.channel_name, connection.channel_uid)
         self._fork_guard = ForkGuard()
         self._count = 0
@@ -333,9 +334,11 @@ class WriterBatches:
             if found is not None:
                 found._commit_if_current(batch)  # noqa: SLF001
 
-        timer = threading.Timer(self._commit_every_s, commit)
-        timer.daemon = True
-        timer.start()
+        # The last batch has ended: a program that flushes each record would have many timers.
+        self._timer.cancel()
+        self._timer = threading.Timer(self._commit_every_s, commit)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _commit_if_current(self, batch: WriteBatch) -> None:
         with self._turn:

@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-from sluiceway.errors import CommitBeyondRead, Conflict, OptionError, SluicewayError
+from sluiceway.errors import CommitBeyondRead, Conflict, OptionError
 from sluiceway.pypz.channel import ChannelBase
 from sluiceway.pypz.config import ReaderSettings, group_name, reader_settings
 from sluiceway.pypz.peers import ChannelStatusMonitor, FailedWriters
@@ -129,8 +129,6 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         self._initial_input_record_offset = 0
         self._last_offset_committed = 0
         self._history: OffsetHistory | None = None
-        self._read_failure: SluicewayError | None = None
-        """The failure that the next call raises."""
         self._starts: dict[int, Position] = {}
 
     def acknowledge_input(self) -> None:
@@ -210,18 +208,10 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if timeout_ms is None:
             timeout_ms = self.InitialDataConsumerTimeoutInMs
             self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
-        # Changes of writers do not end the wait: their records may be in flight.
-        failure, self._read_failure = self._read_failure, None
-        if failure is not None:
-            raise failure
-        records = reader.read(1, timeout=timeout_ms / 1000)
-        if records and limit > 1:
-            try:
-                records += reader.read(limit - 1, timeout=0)
-            except SluicewayError as error:
-                # Return the record before it first.
-                self._read_failure = error
+        # Before the records are taken, so that no callback commits them or keeps them from being
+        # returned. Changes of writers do not end the wait: their records may be in flight.
         self._catch_up()
+        records = reader.read_some(limit, timeout_ms / 1000)
         if self._metrics_enabled:
             self._metrics.record_cycle(self._read_record_count)
         if records:
@@ -317,7 +307,6 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
                     "the committed positions: set_initial_record_offset_auto()"
                 )
             reader.seek(dict.fromkeys(positions, offset))
-            self._read_failure = None
         return OffsetHistory(offset, reader.position())
 
     def _read_new_partitions(self, reader: ChannelReader) -> bool:
@@ -390,7 +379,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
 
     def _release(self) -> None:
         super()._release()
-        self._failed_writers = self._history = self._read_failure = None
+        self._failed_writers = self._history = None
         self._known_ends = {}
 
     def _configure(self, configuration: Mapping[str, Any]) -> None:

@@ -260,10 +260,6 @@ def ledger_of(document: Mapping[str, Any] | None) -> LedgerSample | None:
     return LedgerSample(**{**document, "batches": [OpenBatch(**e) for e in document["batches"]]})
 
 
-def _summary_of(document: Mapping[str, Any]) -> LagSummary:
-    return LagSummary(**{**document, "progress": _PROGRESS.get(document["progress"])})
-
-
 def group_summaries_of(document: Mapping[str, Any]) -> dict[str, GroupSummary]:
     """Return the groups of a sample's document, by name."""
     return {
@@ -396,7 +392,7 @@ def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, Sam
     return {
         row.channel_uid: SampleSummary(
             at=row.at,
-            lag=_summary_of(row.summary),
+            lag=LagSummary(**row.summary | {"progress": _PROGRESS.get(row.summary["progress"])}),
             groups=group_summaries_of(row.groups or {}),
             ledger=ledger_of(row.ledger),
             coverage=None if row.coverage is None else Coverage(**row.coverage),

@@ -1,5 +1,6 @@
 """sluiceway.confluent.Producer on exactly-once channels: commits at flush, and transactions."""
 
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -118,6 +119,23 @@ def test_a_producer_commits_by_time(
         for number in range(3):
             producer.produce(name, b"%d" % number)
             until(lambda: len(values(site, name)) == number + 1)  # noqa: B023
+
+
+def test_at_most_one_timer_waits_for_the_next_commit(
+    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", 600)
+    before = set(threading.enumerate())
+
+    def timers() -> list[threading.Thread]:
+        started = set(threading.enumerate()) - before
+        return [each for each in started if isinstance(each, threading.Timer)]
+
+    with site.producer() as producer:
+        for number in range(10):
+            producer.produce(name, b"%d" % number)
+            producer.flush(30)
+        until(lambda: len(timers()) <= 1)
 
 
 def test_a_failed_message_commits_nothing_and_ends_the_producer(site: Facade, name: str) -> None:

@@ -255,6 +255,21 @@ def limit_messages(topics: Topics, topic: str) -> None:
     until(is_refused, 30)
 
 
+def test_at_most_one_timer_waits_for_the_next_commit(new_ledgered: NewChannel) -> None:
+    before = set(threading.enumerate())
+    with new_ledgered().writer(commit_every_s=600) as writer:
+        for first in range(10):
+            writer.write(readings(1, first))
+            writer.flush()
+        until(lambda: len(timers_since(before)) <= 1)
+
+
+def timers_since(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [
+        each for each in set(threading.enumerate()) - before if isinstance(each, threading.Timer)
+    ]
+
+
 def test_a_failed_delivery_aborts_the_batch_and_ends_the_writer(
     new_ledgered: NewChannel, ledger: LedgerView, topics: Topics
 ) -> None:

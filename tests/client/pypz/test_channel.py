@@ -3,6 +3,7 @@
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from sluiceway.errors import (
     KafkaUnavailable,
     OptionError,
 )
+from sluiceway.kafka.consumer import OwnStream
 from sluiceway.pypz import (
     InvalidRecordValue,
     KafkaChannelReader,
@@ -23,6 +25,7 @@ from sluiceway.pypz import (
     NoRecordList,
     SchemaParseException,
 )
+from sluiceway.rest.endpoints import Position
 from waiting import until
 
 
@@ -110,11 +113,45 @@ def test_a_call_returns_one_record_unless_more_are_configured(bench: Bench) -> N
     assert reader.get_configuration()["max_poll_records"] == 7
 
 
+def test_an_interrupted_call_loses_no_records(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(5))
+    poll, polled = OwnStream._poll, list[Any]()
+
+    def interrupted(stream: OwnStream, limit: int, wait_s: float) -> Any:
+        if len(polled) == 5:
+            raise KeyboardInterrupt
+        found = poll(stream, limit, wait_s)
+        polled.extend(each for each in found if each.error() is None)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnStream, "_poll", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            take(reader, 6)
+    assert reader.get_read_record_count() == 0
+    assert take(reader, 5) == demo(5)
+
+
 class PatientReader(KafkaChannelReader):
     """A reader that waits long for records, and updates statuses by heartbeats only."""
 
     DefaultStatusThreadIntervalInMs = 60_000
     InitialDataConsumerTimeoutInMs = DataConsumerTimeoutInMs = 30_000
+
+
+def test_a_callback_commits_no_records_that_its_call_has_not_returned(bench: Bench) -> None:
+    channel = bench.create_channel()
+    reader, writer = bench.reader(PatientReader), bench.writer()
+    for each in (reader, writer):
+        until(each.invoke_open_channel)
+    until(lambda: reader._counterparts)
+    reader.on_status_message_received(lambda _: reader.invoke_commit_current_read_offset())
+    writer.invoke_write_records(demo(5))
+    assert reader.invoke_read_records()
+    assert channel.committed(reader._group) == {0: Position(offset=0)}
 
 
 @pytest.mark.parametrize("metrics", [False, True], ids=["plain", "metricsEnabled"])
