@@ -23,7 +23,6 @@ from sluiceway_gateway.status.lag import (
     FAILED,
     ChannelOverview,
     GroupOverview,
-    GroupSummary,
     Overview,
     lag_seconds,
 )
@@ -207,7 +206,11 @@ def _group_metrics(groups: Sequence[tuple[ChannelOverview, GroupOverview]]) -> I
         labels,
         (((channel.name, name), lag.lag_messages) for channel, name, lag in read),
     )
-    ages = [((c.name, name), _lag_seconds(c, lag), lag) for c, name, lag in read]
+    ages = [
+        ((c.name, name), lag_seconds(c.sampled_at, lag.behind_since, lag.lag_messages), lag)
+        for c, name, lag in read
+        if c.sampled_at is not None
+    ]
     yield _family(
         "sluiceway_group_lag_seconds",
         "Age of the oldest message that a group has not read yet.",
@@ -243,12 +246,6 @@ def _group_metrics(groups: Sequence[tuple[ChannelOverview, GroupOverview]]) -> I
             if group.lag is not None
         ),
     )
-
-
-def _lag_seconds(channel: ChannelOverview, lag: GroupSummary) -> float | None:
-    if channel.sampled_at is None:
-        return None
-    return lag_seconds(channel.sampled_at, lag.behind_since, lag.lag_messages)
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

@@ -127,7 +127,7 @@ UNFIT: dict[str, tuple[Any, str]] = {
     ),
     "broken arrow": (
         pa.table({"clock": pa.array([1, NUMBER]).view(pa.time64("us"))}),
-        "record 0: the Arrow data is invalid",
+        "record 1, field 'clock': the Arrow data is invalid",
     ),
     "pandas": (
         pd.DataFrame({"name": pd.Series(["a", NUMBER], dtype=object)}),

@@ -73,6 +73,7 @@ def test_a_worker_without_the_client_fails_with_the_install_command(shipped: Pat
     assert "cannot load sluiceway: No module named 'sluiceway'" in output
     assert INSTALL in output
     assert "--archives environment.tar.gz#environment" in output
+    assert f"set PYSPARK_PYTHON to a Python that has it, such as {sys.executable}" in output
 
 
 @pytest.mark.parametrize("version", ["0.0.9", "0.2.0", "1.1.0"])

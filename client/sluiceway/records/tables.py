@@ -20,6 +20,7 @@ from sluiceway.records.validation import (
     TOO_LARGE,
     ArrayOverflow,
     ValueMismatch,
+    arrow_mismatch,
     check_column,
     describe,
     list_contents,
@@ -156,9 +157,7 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
-        public = "the Arrow data is invalid"
-        mismatch = ValueMismatch(0, "", f"{public}: {error}", public_reason=public)
-        raise mismatch.to_invalid_record(start) from error
+        raise arrow_mismatch(batch, error).to_invalid_record(start) from error
     names = frozenset(batch.schema.names)
     try:
         arrays = [_column(batch, names, field) for field in schema.record.fields]

@@ -173,6 +173,48 @@ def expected(type_: t.Type) -> str:
             return "a dict or a dataclass"
 
 
+def arrow_mismatch(batch: pa.RecordBatch | pa.Table, error: pa.ArrowInvalid) -> ValueMismatch:
+    """Describe the first invalid column of a batch that Arrow's validation refused with `error`.
+
+    The position is that of the first invalid value. Arrow validates all items of a nested array,
+    so there it is 0.
+    """
+    position, name = 0, ""
+    for column_name, array in zip(batch.schema.names, batch.columns, strict=True):
+        if not _is_valid(array):
+            position, name = _invalid_position(array), column_name
+            break
+    public = "the Arrow data is invalid"
+    if "UTF8" in str(error):
+        public = (
+            "a text is not valid UTF-8: replace its invalid bytes, in Spark by make_valid_utf8(), "
+            "or write it as bytes"
+        )
+    return ValueMismatch(position, name, f"{public} ({error})", public_reason=public)
+
+
+def _is_valid(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _invalid_position(array: pa.Array | pa.ChunkedArray) -> int:
+    """Return the position of the first invalid value of an invalid array, if it is not nested."""
+    if pa.types.is_nested(array.type):
+        return 0
+    begin, end = 0, len(array)
+    while end - begin > 1:
+        half = (begin + end) // 2
+        if _is_valid(array.slice(begin, half - begin)):
+            begin = half
+        else:
+            end = half
+    return begin
+
+
 _NOWHERE: Final = np.empty(0, np.int64)
 
 

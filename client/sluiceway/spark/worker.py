@@ -59,13 +59,14 @@ class Shipped:
         """Pickle as a call of `_unpickle`."""
         # By value: the worker may not be able to import this module.
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
-        return _unpickle, (__version__, pickle.dumps((type(self), vars(self))))
+        return _unpickle, (__version__, sys.executable, pickle.dumps((type(self), vars(self))))
 
 
-def _unpickle(version: str, pickled: bytes) -> object:
+def _unpickle(version: str, driver: str, pickled: bytes) -> object:
     """Return the object of a pickled class and attributes; raise ImportError.
 
-    Only uses the standard library until the client of `version` is found.
+    Only uses the standard library until the client of `version` is found. `driver` is the driver's
+    Python.
     """
     import pickle
     import platform
@@ -73,8 +74,9 @@ def _unpickle(version: str, pickled: bytes) -> object:
 
     worker = f"Spark's Python worker {sys.executable} on {platform.node()}"
     advice = (
-        f"install sluiceway {version} there, from a checkout by `pip install .`, or ship an "
-        "environment that has it: spark-submit --archives environment.tar.gz#environment "
+        f"set PYSPARK_PYTHON to a Python that has it, such as {driver} in local mode, or install "
+        f"sluiceway {version} there, from a checkout by `pip install .`, or ship an environment "
+        "that has it: spark-submit --archives environment.tar.gz#environment "
         "--conf spark.pyspark.python=./environment/bin/python"
     )
     try:

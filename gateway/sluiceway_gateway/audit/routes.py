@@ -74,13 +74,12 @@ class AuditBody(BaseModel):
 
 @router.get(
     "/channels/{name}/changes",
-    operation_id="list_channel_changes",
     summary="List changes of a channel",
     response_model=AuditBody,
     response_description="A page",
     responses=problems(404),
 )
-def list_changes(
+def list_channel_changes(
     name: Name,
     _viewer: Viewer,
     gateway: Gateway,

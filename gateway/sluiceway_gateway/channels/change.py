@@ -82,6 +82,18 @@ PLAIN = (
     *("delivery", "idle_ms"),
 )
 """Fields of the spec that a change replaces as a whole."""
+_OF_TOPIC = ("partitions", "replication", "retention_ms", "retention_bytes", "config")
+"""Fields of a change that an adopted topic determines."""
+_UNSAFE = (
+    ("cleanup.policy", "compact", "compaction removes committed records"),
+    (
+        "message.timestamp.type",
+        "CreateTime",
+        "records with an old event time could expire before their commit",
+    ),
+    ("min.insync.replicas", "1", "a committed record could be lost with one broker"),
+)
+"""Topic settings with values that would break exactly-once delivery, and the reasons."""
 
 
 def created(
@@ -256,24 +268,8 @@ def _refuse_for_exactly_once(spec: ChannelSpec) -> None:
     """Raise InvalidRequest for topic settings that would break exactly-once delivery."""
     if spec.delivery is not Delivery.EXACTLY_ONCE:
         return
-    for setting, is_wrong, why in (
-        (
-            "cleanup.policy",
-            "compact" in spec.config.get("cleanup.policy", ""),
-            "compaction removes committed records",
-        ),
-        (
-            "message.timestamp.type",
-            spec.config.get("message.timestamp.type") == "CreateTime",
-            "records with an old event time could expire before their commit",
-        ),
-        (
-            "min.insync.replicas",
-            spec.config.get("min.insync.replicas") == "1",
-            "a committed record could be lost with one broker",
-        ),
-    ):
-        if is_wrong:
+    for setting, refused, why in _UNSAFE:
+        if refused in spec.config.get(setting, "").split(","):
             message = f"not on a channel with delivery exactly_once: {why}; leave it out"
             raise InvalidRequest(
                 f"{setting} is {spec.config[setting]}, {message}, or make the channel with the "
@@ -306,14 +302,7 @@ def adopting(
             "records and settings are not the gateway's. Leave spec.topic out to have a topic "
             "made, or spec.delivery."
         )
-    of_channel = replace(
-        change,
-        partitions=UNSET,
-        replication=UNSET,
-        retention_ms=UNSET,
-        retention_bytes=UNSET,
-        config=UNSET,
-    )
+    of_channel = replace(change, **dict.fromkeys(_OF_TOPIC, UNSET))
     channel = created(of_channel, name=name, uid=uid, schema=schema, prefix="", now=now)
     channel = replace(
         channel,

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic_core import to_json
 
-from sluiceway_gateway.auth.model import Action
-from sluiceway_gateway.channels.change import UNSET, etag
+from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.channels.change import UNSET, Precondition, etag
 from sluiceway_gateway.channels.model import Channel, SchemaVersion
-from sluiceway_gateway.channels.service import require_known
+from sluiceway_gateway.channels.service import ChangeContext, require_known
 from sluiceway_gateway.channels.wire import (
     ChannelBody,
     ChannelList,
@@ -60,7 +60,6 @@ def _described(text: str) -> dict[str, Any]:
 
 @router.put(
     "/{name}",
-    operation_id="create_channel",
     summary="Create a channel or change it",
     response_model=ChannelBody,
     responses=problems(
@@ -71,7 +70,7 @@ def _described(text: str) -> dict[str, Any]:
         also={200: _described("It existed before"), 201: _described("It was created")},
     ),
 )
-def put_channel(
+def create_channel(
     name: Name,
     body: ChannelPut,
     principal: Manager,
@@ -91,25 +90,9 @@ def put_channel(
     if body.spec.topic is not None:
         principal.require_everywhere(Action.MANAGE, "Adopting a topic")
     change = body.change(config=_config(body))
-    content = body.model_dump_json(exclude_unset=True, by_alias=True)
-    response = gateway.channels.put(
-        name,
-        change,
-        schema=schema,
-        uid=body.metadata.uid,
-        by=principal,
-        precondition=precondition,
-        request=request_of(
-            None if dry_run else idempotency_key,
-            *(principal, "PUT", name, content),
-            precondition=precondition,
-        ),
-        render=lambda channel, created: _response(
-            channel, 201 if created else 200, dry_run=dry_run
-        ),
-        dry_run=dry_run,
-    )
-    return _sent(response)
+    content = ("PUT", name, body.model_dump_json(exclude_unset=True, by_alias=True))
+    context = _context(principal, precondition, idempotency_key, content, dry_run=dry_run)
+    return _sent(gateway.channels.put(name, change, context, schema=schema, uid=body.metadata.uid))
 
 
 @router.get(
@@ -187,19 +170,9 @@ def close_channel(
     It is `closing` until every writer has ended or is lost and every group has committed all
     records; the condition `Drained` names the rest. With `force` it is closed at once.
     """
-    response = gateway.channels.close(
-        name,
-        uid=body.uid,
-        by=principal,
-        force=body.force,
-        precondition=precondition,
-        request=request_of(
-            *(idempotency_key, principal, "CLOSE", name, body.uid, body.force),
-            precondition=precondition,
-        ),
-        render=lambda channel, _created: _response(channel, 200),
-    )
-    return _sent(response)
+    content = ("CLOSE", name, body.uid, body.force)
+    context = _context(principal, precondition, idempotency_key, content)
+    return _sent(gateway.channels.close(name, context, uid=body.uid, force=body.force))
 
 
 @router.delete(
@@ -234,23 +207,36 @@ def delete_channel(
     if the topic is deleted, 409 `unread_data` until all groups have committed all records, or 503
     while Kafka is unavailable.
     """
-    response = gateway.channels.delete(
-        name,
-        uid=uid,
-        by=principal,
-        keep_topic=topic == "keep",
-        force=force,
+    content = ("DELETE", name, uid, topic, force, if_empty)
+    context = _context(principal, precondition, idempotency_key, content, 202, dry_run=dry_run)
+    keeps = topic == "keep"
+    return _sent(
+        gateway.channels.delete(
+            name, context, uid=uid, keep_topic=keeps, force=force, if_empty=if_empty
+        )
+    )
+
+
+def _context(
+    by: Principal,
+    precondition: Precondition,
+    key: str | None,
+    content: tuple[object, ...],
+    status: int = 200,
+    *,
+    dry_run: bool = False,
+) -> ChangeContext:
+    """Return the context of a request with this content; `status` is that of its response."""
+    request = request_of(None if dry_run else key, by, *content, precondition=precondition)
+    return ChangeContext(
+        by=by,
         precondition=precondition,
-        request=request_of(
-            None if dry_run else idempotency_key,
-            *(principal, "DELETE", name, uid, topic, force, if_empty),
-            precondition=precondition,
+        request=request,
+        render=lambda channel, created: _response(
+            channel, 201 if created else status, dry_run=dry_run
         ),
-        render=lambda channel, _created: _response(channel, 202, dry_run=dry_run),
-        if_empty=if_empty,
         dry_run=dry_run,
     )
-    return _sent(response)
 
 
 def _config(body: ChannelPut) -> Any:

@@ -99,6 +99,21 @@ Render = Callable[[Channel, bool], StoredResponse]
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChangeContext:
+    """Principal and precondition of a change, and the rendering of its response.
+
+    A repeated `request` gets the stored response. With `dry_run` the response is the same, but
+    nothing is stored.
+    """
+
+    by: Principal
+    precondition: Precondition
+    request: Request | None
+    render: Render
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Page:
     """A page of channels; `following` is the last name, None on the last page."""
 
@@ -132,27 +147,22 @@ class Channels:
         self,
         name: str,
         change: Change,
+        context: ChangeContext,
         *,
         schema: Schema | None,
         uid: str | None,
-        by: Principal,
-        precondition: Precondition,
-        request: Request | None,
-        render: Render,
-        dry_run: bool = False,
     ) -> StoredResponse:
         """Create or change the channel; idempotent.
 
-        With `uid` only the channel of that uid is changed. A repeated `request` gets the stored
-        response. With `dry_run` the response is the same, but nothing is stored. Raises Conflict,
-        PreconditionFailed, ChannelNotFound and InvalidRequest.
+        With `uid` only the channel of that uid is changed. Raises Conflict, PreconditionFailed,
+        ChannelNotFound and InvalidRequest.
         """
-        observed = self._preflight.run(name, change, request)
+        observed = self._preflight.run(name, change, context.request)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = channels_store.hold(tx, name)
             if channel is None and uid is None:
-                precondition.check(None)
+                context.precondition.check(None)
                 channel = create(
                     tx,
                     name,
@@ -167,7 +177,7 @@ class Channels:
                         tx,
                         channel,
                         AuditedAction.CREATE,
-                        by=by,
+                        by=context.by,
                         at=channel.created_at,
                         new=given_fields(channel),
                     )
@@ -180,63 +190,48 @@ class Channels:
                         "request again."
                     )
             channel = require_channel(name, channel, uid)
-            precondition.check(channel)
+            context.precondition.check(channel)
             require_changeable(channel)
             version = None if schema is None else self._version(tx, channel, change, schema)
             following = changed(channel, change, version)
             if following is not channel:
                 record_use(tx, channel.uid, self._clock(), interval=timedelta(0))
-            return self._save(tx, channel, following, AuditedAction.UPDATE, by=by), False
+            return self._save(tx, channel, following, AuditedAction.UPDATE, by=context.by), False
 
-        return self._once(request, act, render, dry_run=dry_run)
+        return self._once(context, act)
 
     def delete(
         self,
         name: str,
+        context: ChangeContext,
         *,
         uid: str,
-        by: Principal,
         keep_topic: bool,
         force: bool,
-        precondition: Precondition,
-        request: Request | None,
-        render: Render,
-        if_empty: bool = False,
-        dry_run: bool = False,
+        if_empty: bool,
     ) -> StoredResponse:
         """Start deleting the channel; idempotent.
 
         Without `force`, raises EndpointsLive and, if the topic is deleted too, UnreadData (with
         `if_empty` for any record, read or not), or KafkaUnavailable if that cannot be determined.
-        With `dry_run` nothing is stored.
         """
         bounds = None
         if not (force or keep_topic):
-            bounds = self._deletion_guard.bounds(name, request, if_empty=if_empty)
+            bounds = self._deletion_guard.bounds(name, context.request, if_empty=if_empty)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = hold_channel(tx, name, uid)
-            precondition.check(channel)
+            context.precondition.check(channel)
             if not (force or channel.phase is Phase.DELETING):
                 require_unused(
                     tx, channel, keeps_topic=keep_topic, bounds=bounds, if_empty=if_empty
                 )
             following = deleted(channel, keep_topic=keep_topic, now=self._clock())
-            return self._save(tx, channel, following, AuditedAction.DELETE, by=by), False
+            return self._save(tx, channel, following, AuditedAction.DELETE, by=context.by), False
 
-        return self._once(request, act, render, dry_run=dry_run)
+        return self._once(context, act)
 
-    def close(
-        self,
-        name: str,
-        *,
-        uid: str,
-        by: Principal,
-        force: bool,
-        precondition: Precondition,
-        request: Request | None,
-        render: Render,
-    ) -> StoredResponse:
+    def close(self, name: str, context: ChangeContext, *, uid: str, force: bool) -> StoredResponse:
         """Close the channel to writers; idempotent.
 
         Without `force`, it is `closing` until its writers have ended and all records are read.
@@ -244,15 +239,15 @@ class Channels:
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = hold_channel(tx, name, uid)
-            precondition.check(channel)
+            context.precondition.check(channel)
             present = usage_of_channel(tx, channel)
             following = closing(channel, present, force=force, now=self._clock())
             if following is not channel:
                 # Wakes readers that wait for further writers.
                 endpoints_store.revise(tx, [channel.uid])
-            return self._save(tx, channel, following, AuditedAction.CLOSE, by=by), False
+            return self._save(tx, channel, following, AuditedAction.CLOSE, by=context.by), False
 
-        return self._once(request, act, render)
+        return self._once(context, act)
 
     def get(self, name: str) -> Channel:
         """Return the channel; raises ChannelNotFound."""
@@ -321,22 +316,16 @@ class Channels:
         return found[:limit], len(found) > limit
 
     def _once(
-        self,
-        request: Request | None,
-        act: Callable[[WriteTransaction], tuple[Channel, bool]],
-        render: Render,
-        *,
-        dry_run: bool = False,
+        self, context: ChangeContext, act: Callable[[WriteTransaction], tuple[Channel, bool]]
     ) -> StoredResponse:
-        """Act and store the response in one transaction, or return the stored response.
-
-        With `dry_run` the transaction is rolled back.
-        """
-        if dry_run:
+        """Act and store the response in one transaction, or return the stored response."""
+        if context.dry_run:
             with self._database.rehearse() as tx:
-                return render(*act(tx))
+                return context.render(*act(tx))
         with self._database.write() as tx:
-            response = idempotency.once(tx, request, self._clock(), lambda: render(*act(tx)))
+            response = idempotency.once(
+                tx, context.request, self._clock(), lambda: context.render(*act(tx))
+            )
         self._wake()
         return response
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, bindparam, func, select, update
 
 from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import (
@@ -163,8 +163,7 @@ _UPDATE = update(channels).where(
 
 def find(tx: ReadTransaction, name: str) -> Channel | None:
     """Return the channel of this name."""
-    row = tx.execute(_NAMED, {"name": name}).one_or_none()
-    return None if row is None else channel_of(row)
+    return next(map(channel_of, tx.execute(_NAMED, {"name": name})), None)
 
 
 def name_of_topic(tx: ReadTransaction, topic: str) -> str | None:
@@ -223,9 +222,7 @@ def page(
     prefixes: Collection[str] = ("",),
 ) -> list[Channel]:
     """Return up to `limit` channels ordered by name, with names after `after`."""
-    statement = selection().where(
-        channels.c.name > after, or_(False, *(starts_with(channels.c.name, p) for p in prefixes))
-    )
+    statement = selection().where(channels.c.name > after, starts_with(channels.c.name, prefixes))
     if selector is not None:
         statement = statement.where(*matches(channels.c.labels, selector))
     rows = tx.execute(statement.order_by(channels.c.name).limit(limit))

@@ -8,6 +8,7 @@ channel since, the run stops.
 import json
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -61,13 +62,14 @@ class StepKind(StrEnum):
     REFUSED = "refused"
 
 
-_SIGNS = {
-    StepKind.CREATE: "+",
-    StepKind.CHANGE: "~",
-    StepKind.DELETE: "-",
-    StepKind.KEEP: "=",
-    StepKind.REFUSED: "!",
+_SHOWN = {
+    StepKind.CREATE: ("+", "to create"),
+    StepKind.CHANGE: ("~", "to change"),
+    StepKind.DELETE: ("-", "to delete"),
+    StepKind.KEEP: ("=", "unchanged"),
+    StepKind.REFUSED: ("!", "refused"),
 }
+"""The sign of a step, and the word for its number."""
 _DONE = {StepKind.CREATE: "created", StepKind.CHANGE: "changed", StepKind.DELETE: "being deleted"}
 
 
@@ -304,19 +306,11 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterato
 
 def _show(steps: Sequence[Step]) -> None:
     for step in steps:
-        click.echo(f"{_SIGNS[step.kind]} {step.name}: {step.kind}")
+        click.echo(f"{_SHOWN[step.kind][0]} {step.name}: {step.kind}")
         for line in step.lines:
             click.echo(f"    {printable(line)}")
-    counts = [
-        f"{sum(each.kind is kind for each in steps)} {words}"
-        for kind, words in (
-            (StepKind.CREATE, "to create"),
-            (StepKind.CHANGE, "to change"),
-            (StepKind.DELETE, "to delete"),
-            (StepKind.KEEP, "unchanged"),
-            (StepKind.REFUSED, "refused"),
-        )
-    ]
+    numbers = Counter(each.kind for each in steps)
+    counts = [f"{numbers[kind]} {word}" for kind, (_, word) in _SHOWN.items()]
     click.echo(f"plan: {', '.join(counts)}")
 
 

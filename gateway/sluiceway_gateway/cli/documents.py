@@ -23,7 +23,9 @@ from sluiceway.rest.arguments import channel_path
 from sluiceway.rest.transport import Transport
 
 _SUFFIXES = (".yaml", ".yml", ".json")
+_ENDINGS = " ".join(_SUFFIXES)
 _STDIN = "-"
+_FORM = "{metadata: {name: …}, spec: {…}}"
 _LIMIT = "100"
 _MAX_DEPTH = 100
 _SPACE = re.compile(r"\s*")
@@ -72,14 +74,8 @@ class _Parts:
     """Words that are not text in YAML, after their types: "bool yes"."""
 
 
-class _Faults:
-    """The problems of all files, to be reported together."""
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def add(self, place: str, message: str) -> None:
-        self.messages.append(f"{place}: {message}")
+_Faults = list[str]
+"""The problems of all files, each after its place; reported together."""
 
 
 class _NotUsable(Exception):
@@ -96,7 +92,7 @@ def read_documents(paths: Sequence[str]) -> list[Document]:
     Raises ClickException with a line for every problem: unreadable files, values that are not
     mappings, missing names, names that occur twice, no document at all.
     """
-    faults = _Faults()
+    faults: _Faults = []
     found: list[Document] = []
     for source, text in _texts(paths, faults):
         found.extend(_parsed(source, text, faults))
@@ -104,15 +100,14 @@ def read_documents(paths: Sequence[str]) -> list[Document]:
     for each in found:
         other = first.setdefault(each.name, each)
         if other is not each:
-            faults.add(
-                each.place("/metadata/name"),
-                f"the channel {each.name!r} is also in {other.place('/metadata/name')}; "
-                "remove one of the two",
+            faults.append(
+                f"{each.place('/metadata/name')}: the channel {each.name!r} is also in "
+                f"{other.place('/metadata/name')}; remove one of the two"
             )
-    if not found and not faults.messages:
-        faults.add(", ".join(paths), f"no channel is in it; files end with {' '.join(_SUFFIXES)}")
-    if faults.messages:
-        raise click.ClickException("\n".join(faults.messages))
+    if not found and not faults:
+        faults.append(f"{', '.join(paths)}: no channel is in it; files end with {_ENDINGS}")
+    if faults:
+        raise click.ClickException("\n".join(faults))
     return found
 
 
@@ -122,10 +117,10 @@ def _texts(paths: Sequence[str], faults: _Faults) -> Iterator[tuple[str, str]]:
         if given == _STDIN:
             files = [Path(_STDIN)]
         elif Path(given).is_dir():
-            before = len(faults.messages)
+            before = len(faults)
             files = _listed(Path(given), faults)
-            if not files and len(faults.messages) == before:
-                faults.add(given, f"the folder has no file that ends with {' '.join(_SUFFIXES)}")
+            if not files and len(faults) == before:
+                faults.append(f"{given}: the folder has no file that ends with {_ENDINGS}")
         else:
             files = [Path(given)]
         for each in files:
@@ -133,14 +128,14 @@ def _texts(paths: Sequence[str], faults: _Faults) -> Iterator[tuple[str, str]]:
                 with nullcontext(sys.stdin.buffer) if given == _STDIN else each.open("rb") as file:
                     content = file.read(_MAX_BYTES + 1)
                 if len(content) > _MAX_BYTES:
-                    faults.add(str(each), f"larger than {_MAX_BYTES >> 20} MiB; no documents are")
+                    faults.append(f"{each}: larger than {_MAX_BYTES >> 20} MiB; no documents are")
                     continue
                 name = "standard input" if given == _STDIN else str(each)
                 yield name, content.decode("utf-8-sig")
             except OSError as error:
-                faults.add(str(each), f"not readable: {error.strerror or error}")
+                faults.append(f"{each}: not readable: {error.strerror or error}")
             except UnicodeDecodeError as error:
-                faults.add(str(each), f"not UTF-8 at byte {error.start + 1}; save it as UTF-8")
+                faults.append(f"{each}: not UTF-8 at byte {error.start + 1}; save it as UTF-8")
 
 
 def _listed(folder: Path, faults: _Faults) -> list[Path]:
@@ -150,7 +145,7 @@ def _listed(folder: Path, faults: _Faults) -> list[Path]:
     """
 
     def refuse(error: OSError) -> None:
-        faults.add(str(error.filename), f"not readable: {error.strerror or error}")
+        faults.append(f"{error.filename}: not readable: {error.strerror or error}")
 
     found = []
     for place, folders, files in os.walk(folder, onerror=refuse):
@@ -158,7 +153,7 @@ def _listed(folder: Path, faults: _Faults) -> list[Path]:
         folders[:] = [each for each in folders if not each.startswith(".")]
         for each in (Path(place, name) for name in folders):
             if each.is_symlink():
-                faults.add(str(each), "a link to a folder, which is not followed; give it with -f")
+                faults.append(f"{each}: a link to a folder, which is not followed; give it with -f")
         for each in (Path(place, name) for name in files):
             # Editors mark open files by hidden links that lead nowhere.
             broken = each.is_symlink() and not each.name.startswith(".")
@@ -179,7 +174,7 @@ def _parsed(source: str, text: str, faults: _Faults) -> Iterator[Document]:
             if document is not None:
                 yield document
     except _NotUsable as error:
-        faults.add(_place(source, error.line, number + 1), str(error))
+        faults.append(f"{_place(source, error.line, number + 1)}: {error}")
 
 
 def _is_json(text: str) -> bool:
@@ -343,25 +338,26 @@ def _document(
     lines = parts.lines
     place = _place(source, lines[""], number)
     if not isinstance(value, dict):
-        faults.add(place, "not a mapping; a channel is {metadata: {name: …}, spec: {…}}")
+        faults.append(f"{place}: not a mapping; a channel is {_FORM}")
         return None
     metadata = value.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(metadata, dict) or name is None:
-        faults.add(place, "metadata.name is missing; it names the channel")
+        faults.append(f"{place}: metadata.name is missing; it names the channel")
         return None
     try:
         # Requests are JSON in UTF-8, which has no NaN and no lone surrogates.
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         channel_path(name)
     except (UnicodeEncodeError, RecursionError):
-        faults.add(place, "a text has a lone surrogate, or values are nested too deeply")
+        faults.append(f"{place}: a text has a lone surrogate, or values are nested too deeply")
         return None
     except ValueError:
-        faults.add(place, "NaN and infinity are no numbers of JSON")
+        faults.append(f"{place}: NaN and infinity are no numbers of JSON")
         return None
     except InvalidRequest as error:
-        faults.add(_place(source, lines.get("/metadata/name", lines[""]), number), str(error))
+        place = _place(source, lines.get("/metadata/name", lines[""]), number)
+        faults.append(f"{place}: {error}")
         return None
     others = {key: part for key, part in metadata.items() if key != "name"}
     # Editors find the JSON Schema of a file by this key.

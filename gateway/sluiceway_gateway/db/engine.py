@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -230,28 +230,24 @@ class Database:
     def __repr__(self) -> str:
         return f"Database({self._url.render_as_string(hide_password=True)!r})"
 
-    @contextmanager
-    def read(self) -> Iterator[ReadTransaction]:
+    def read(self) -> AbstractContextManager[ReadTransaction]:
         """Open a read transaction; raises DatabaseUnavailable."""
-        with (
-            child_span("read transaction", {}, client=False),
-            translated(),
-            self._connected(self._reading) as connection,
-            connection.begin(),
-        ):
-            yield ReadTransaction(connection)
+        return self._opened("read transaction", self._reading)
 
-    @contextmanager
-    def scan(self) -> Iterator[ReadTransaction]:
+    def scan(self) -> AbstractContextManager[ReadTransaction]:
         """Open a connection for reading many rows; raises DatabaseUnavailable.
 
         On PostgreSQL each statement has its own snapshot and no transaction stays open between
         statements, so slow processing of the rows does not hit the idle timeout.
         """
+        return self._opened("scan", self._scanning)
+
+    @contextmanager
+    def _opened(self, span: str, engine: Engine) -> Iterator[ReadTransaction]:
         with (
-            child_span("scan", {}, client=False),
+            child_span(span, {}, client=False),
             translated(),
-            self._connected(self._scanning) as connection,
+            self._connected(engine) as connection,
             connection.begin(),
         ):
             yield ReadTransaction(connection)

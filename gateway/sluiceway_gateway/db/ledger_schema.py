@@ -15,7 +15,6 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    text,
 )
 
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
@@ -27,6 +26,7 @@ from sluiceway_gateway.db.types import (
     channel_column,
     metadata,
     one_of,
+    partial_index,
 )
 from sluiceway_gateway.ledger.model import BatchState, Ending
 
@@ -145,29 +145,14 @@ batches = Table(
     UniqueConstraint("channel_uid", "number"),
     UniqueConstraint("channel_uid", "key", "epoch"),
     # A key is open or committed once.
-    Index(
-        "uq_batches_live_key",
-        "channel_uid",
-        "key",
-        unique=True,
-        sqlite_where=text("state <> 'aborted'"),
-        postgresql_where=text("state <> 'aborted'"),
+    partial_index(
+        "uq_batches_live_key", "channel_uid", "key", where="state <> 'aborted'", unique=True
     ),
     # For readers, commits and the reaper, which select open batches.
-    Index(
-        "ix_batches_open",
-        "channel_uid",
-        sqlite_where=text("state = 'open'"),
-        postgresql_where=text("state = 'open'"),
-    ),
+    partial_index("ix_batches_open", "channel_uid", where="state = 'open'"),
     Index(None, "channel_uid", "owner", "instance", "epoch"),
     # For pruning; without keys that are kept for good.
-    Index(
-        "ix_batches_ended_at",
-        "ended_at",
-        sqlite_where=text("brief = 0"),
-        postgresql_where=text("NOT brief"),
-    ),
+    partial_index("ix_batches_ended_at", "ended_at", where="NOT brief", sqlite="brief = 0"),
 )
 
 # Parts of a large manifest, until its commit.

@@ -143,18 +143,14 @@ def _migrate(connection: Connection) -> None:
     config = _config()
     found = MigrationContext.configure(connection).get_current_revision()
     _refuse_unknown(config, found)
-    if found is None and (others := _own_tables(connection)):
+    others = sorted(metadata.tables.keys() & set(inspect(connection).get_table_names()))
+    if found is None and others:
         raise WrongRevision(
             f"the database has tables of another program ({', '.join(others)}): create a database "
             "for the gateway alone, and set SLUICEWAY_DATABASE_URL to it"
         )
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
-
-
-def _own_tables(connection: Connection) -> list[str]:
-    """Return the tables of the database that have the names of the gateway's."""
-    return sorted(metadata.tables.keys() & set(inspect(connection).get_table_names()))
 
 
 def _refuse_unknown(config: Config, found: str | None) -> None:

@@ -25,16 +25,7 @@ from sluiceway_gateway.channels.model import (
     Format,
     Phase,
 )
-from sluiceway_gateway.db.ledger_schema import (
-    batch_owners,
-    batches,
-    ledger_partitions,
-    ledger_repairs,
-    ledger_snapshots,
-    ledgers,
-    manifest_slices,
-    visible_runs,
-)
+from sluiceway_gateway.db import ledger_schema  # noqa: F401 - it adds tables to `metadata`
 from sluiceway_gateway.db.types import (
     Document,
     OptionalDocument,
@@ -44,6 +35,7 @@ from sluiceway_gateway.db.types import (
     channel_column,
     metadata,
     one_of,
+    partial_index,
 )
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Health, Mode, Role, State, TaskState
 
@@ -141,25 +133,17 @@ endpoints = Table(
         name="own_heartbeat",
     ),
     # One live endpoint per place; superseded rows stay, so that requests with their ids are fenced.
-    Index(
-        "uq_endpoints_place",
-        "channel_uid",
-        "role",
-        "group_name",
-        "member_index",
+    partial_index(
+        *("uq_endpoints_place", "channel_uid", "role", "group_name", "member_index"),
+        where="NOT superseded",
+        sqlite="superseded = 0",
         unique=True,
-        sqlite_where=text("superseded = 0"),
-        postgresql_where=text("NOT superseded"),
     ),
     Index(None, "channel_uid", "role", "group_name", "member_index", "epoch"),
     Index(None, "session_id"),
-    Index(
-        "ix_endpoints_static_id",
-        "channel_uid",
-        "group_name",
-        "static_id",
-        sqlite_where=text("static_id IS NOT NULL"),
-        postgresql_where=text("static_id IS NOT NULL"),
+    partial_index(
+        *("ix_endpoints_static_id", "channel_uid", "group_name", "static_id"),
+        where="static_id IS NOT NULL",
     ),
 )
 
@@ -412,31 +396,5 @@ audit_entries = Table(
     sqlite_autoincrement=True,
 )
 
-__all__ = [
-    "audit_entries",
-    "batch_owners",
-    "batches",
-    "channel_schemas",
-    "channels",
-    "endpoint_events",
-    "endpoint_groups",
-    "endpoint_tasks",
-    "endpoints",
-    "kafka_cluster",
-    "kept_schemas",
-    "lag_history",
-    "leases",
-    "ledger_partitions",
-    "ledger_repairs",
-    "ledger_snapshots",
-    "ledgers",
-    "manifest_slices",
-    "metadata",
-    "positions",
-    "requests",
-    "samples",
-    "schemas",
-    "sessions",
-    "tokens",
-    "visible_runs",
-]
+#: With the tables of `ledger_schema`.
+__all__ = ["metadata"]

@@ -6,13 +6,13 @@ order of its parameters and the converters of values.
 
 import threading
 from collections import namedtuple
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields
 from itertools import chain
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, not_, or_, true
+from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, false, not_, or_, true
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Delete, Insert, Select, Update
 
@@ -35,11 +35,13 @@ def chunks(keys: Sequence[Key], size: int | None = None) -> Iterator[Sequence[Ke
         yield keys[start : start + size]
 
 
-def starts_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:
-    """Return the condition that a text starts with `prefix`, as a range that an index serves."""
-    if not prefix:
-        return true()
-    return and_(column >= prefix, column < prefix[:-1] + chr(ord(prefix[-1]) + 1))
+def starts_with(column: ColumnElement[str], prefixes: Iterable[str]) -> ColumnElement[bool]:
+    """Return the condition that a text starts with a prefix, as ranges that an index serves."""
+    ranges = (
+        and_(column >= each, column < each[:-1] + chr(ord(each[-1]) + 1)) if each else true()
+        for each in prefixes
+    )
+    return or_(false(), *ranges)
 
 
 def matches(labels: ColumnElement[object], selector: Selector) -> list[ColumnElement[bool]]:

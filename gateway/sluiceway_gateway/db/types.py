@@ -12,10 +12,12 @@ from sqlalchemy import (
     DateTime,
     Dialect,
     ForeignKey,
+    Index,
     Integer,
     MetaData,
     Text,
     TypeDecorator,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
@@ -64,6 +66,14 @@ metadata = MetaData(
 def one_of(column: str, values: Iterable[StrEnum]) -> str:
     """Return the CHECK that a column holds one of these values."""
     return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
+
+
+def partial_index(
+    name: str, *columns: str, where: str, sqlite: str | None = None, unique: bool = False
+) -> Index:
+    """Return an index of the rows `where`; SQLite has no boolean columns, so it may differ."""
+    own, others = text(where), text(sqlite or where)
+    return Index(name, *columns, unique=unique, postgresql_where=own, sqlite_where=others)
 
 
 def channel_column(*, primary_key: bool = False) -> Column[str]:

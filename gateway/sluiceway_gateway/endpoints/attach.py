@@ -193,8 +193,7 @@ class AttachBatch:
             except SluicewayGatewayError as error:
                 self.outcomes[number] = error
             else:
-                made = _candidate(number, each.spec, each.principal, channel, found)
-                candidates.append(replace(made, heartbeat=heartbeat))
+                candidates.append(_candidate(number, each, channel, found, heartbeat))
         return candidates
 
     def _lock(self, candidates: Sequence[_Candidate]) -> None:
@@ -373,9 +372,13 @@ class AttachBatch:
 
 
 def _candidate(
-    number: int, spec: AttachSpec, principal: Principal, channel: Channel, existing: Endpoint | None
+    number: int,
+    request: AttachRequest,
+    channel: Channel,
+    existing: Endpoint | None,
+    heartbeat: Heartbeat | None,
 ) -> _Candidate:
-    total = channel.topic.partitions or 0
+    spec, total = request.spec, channel.topic.partitions or 0
     if existing is not None:
         place, partitions = existing.place, endpoint_partitions(existing, total)
     else:
@@ -384,11 +387,12 @@ def _candidate(
     return _Candidate(
         number=number,
         spec=spec,
-        principal=principal,
+        principal=request.principal,
         channel=channel,
         existing=existing,
         place=place,
         partitions=partitions,
+        heartbeat=heartbeat,
     )
 
 

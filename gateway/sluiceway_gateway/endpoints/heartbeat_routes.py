@@ -120,22 +120,18 @@ class HeartbeatPost(RequestModel):
         description="The heartbeat counts for all endpoints that this session attached, and the "
         "response's `kept` lists the open ones",
     )
-    renews: Annotated[
-        list[BatchText],
-        Field(
-            max_length=MAX_ENDPOINTS,
-            description="Instances of batches, the running jobs of this process: their open "
-            "batches are renewed",
-        ),
-    ] = Field(default_factory=list)
-    ended: Annotated[
-        list[BatchText],
-        Field(
-            max_length=MAX_ENDPOINTS,
-            description="Instances of batches, the ended jobs of this process: their open batches "
-            "are aborted",
-        ),
-    ] = Field(default_factory=list)
+    renews: list[BatchText] = Field(
+        default_factory=list,
+        max_length=MAX_ENDPOINTS,
+        description="Instances of batches, the running jobs of this process: their open batches "
+        "are renewed",
+    )
+    ended: list[BatchText] = Field(
+        default_factory=list,
+        max_length=MAX_ENDPOINTS,
+        description="Instances of batches, the ended jobs of this process: their open batches are "
+        "aborted",
+    )
 
 
 class EndpointReplyBody(BaseModel):
@@ -182,13 +178,12 @@ class HeartbeatResponse(BaseModel):
 
 @router.post(
     "/heartbeats",
-    operation_id="send_heartbeat",
     summary="Report the state of a session's endpoints",
     response_model=HeartbeatResponse,
     response_description="Taken",
     responses=problems(413),
 )
-def beat(
+def send_heartbeat(
     body: HeartbeatPost,
     principal: Annotated[Principal, access(None, rechecked=True)],
     gateway: Gateway,

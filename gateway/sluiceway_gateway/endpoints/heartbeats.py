@@ -117,22 +117,17 @@ class HeartbeatResult:
     """The endpoints that the session keeps alive, if requested."""
 
 
+@dataclass(eq=False, repr=False)
 class HeartbeatService:
-    """Processes the heartbeats of clients' sessions."""
+    """Processes the heartbeats of clients' sessions.
 
-    def __init__(
-        self,
-        database: Database,
-        tokens: Tokens,
-        *,
-        notify: Callable[[], None],
-        clock: Clock = system_clock,
-    ) -> None:
-        """`notify` is called after each commit that changed more than counters."""
-        self._database = database
-        self._tokens = tokens
-        self._notify = notify
-        self._clock = clock
+    `notify` is called after each commit that changed more than counters.
+    """
+
+    database: Database
+    tokens: Tokens
+    notify: Callable[[], None]
+    clock: Clock = system_clock
 
     def beat(
         self,
@@ -154,19 +149,19 @@ class HeartbeatService:
         by_endpoint: dict[str, list[TaskReport]] = defaultdict(list)
         for each in tasks:
             by_endpoint[each.attempt.endpoint].append(each)
-        with self._database.write() as tx:
-            self._tokens.require_valid(tx, principal)
+        with self.database.write() as tx:
+            self.tokens.require_valid(tx, principal)
             heartbeat = _Heartbeat(
                 tx=tx,
                 session=session,
                 reports=reports,
                 tasks=by_endpoint,
                 principal=principal,
-                now=self._clock(),
+                now=self.clock(),
             )
             result = heartbeat.run(number, keeps=keeps, client=client)
         if heartbeat.is_visible:
-            self._notify()
+            self.notify()
         return result
 
 

@@ -59,7 +59,6 @@ EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
 
 @router.post(
     "",
-    operation_id="attach_endpoint",
     summary="Attach a reader or a writer",
     response_model=AttachedBody,
     response_description="It was attached before",
@@ -67,7 +66,7 @@ EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
         404, 409, 413, also={201: {"description": "It is attached", "model": AttachedBody}}
     ),
 )
-async def attach(
+async def attach_endpoint(
     name: Name,
     body: AttachPost,
     principal: Annotated[Principal, access(Action.VIEW, rechecked=True)],
@@ -154,9 +153,8 @@ async def list_endpoints(
     )
     following = None if page.following is None else cursor_after_place(page.following)
     items = [endpoint_json(page.channel, each) for each in page.endpoints]
-    response = json_response({"items": items, "next_cursor": following})
-    response.headers["ETag"] = endpoints_etag(page.channel, page.revision)
-    return response
+    tag = endpoints_etag(page.channel, page.revision)
+    return json_response({"items": items, "next_cursor": following}, headers={"ETag": tag})
 
 
 @router.get(
@@ -178,13 +176,12 @@ def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) 
 
 @router.post(
     "/{id}/detach",
-    operation_id="detach_endpoint",
     summary="Detach an endpoint",
     response_model=EndpointBody,
     response_description="It is detached",
     responses=problems(404, 409, 413),
 )
-def detach(
+def detach_endpoint(
     name: Name, id: EndpointId, body: DetachPost, principal: Viewer, gateway: Gateway
 ) -> Response:
     """Close an endpoint for good, or fail it.
@@ -205,13 +202,12 @@ def detach(
 
 @router.delete(
     "/{id}",
-    operation_id="dismiss_endpoint",
     summary="Dismiss an endpoint",
     response_model=EndpointBody,
     response_description="It is dismissed",
     responses=problems(404, 409),
 )
-def remove_endpoint(
+def dismiss_endpoint(
     name: Name,
     id: EndpointId,
     uid: Annotated[Uid, Query(description="Of the channel")],

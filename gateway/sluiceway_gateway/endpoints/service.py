@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction
@@ -86,22 +87,17 @@ class EndpointDetails:
     events: tuple[Event, ...]
 
 
+@dataclass(eq=False, repr=False)
 class Endpoints:
-    """The endpoints of one database."""
+    """The endpoints of one database.
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        topics: KafkaAdmin,
-        notify: Callable[[], None],
-        clock: Clock = system_clock,
-    ) -> None:
-        """`notify` is called after each commit that changed an endpoint."""
-        self._database = database
-        self._topics = topics
-        self._notify = notify
-        self._clock = clock
+    `notify` is called after each commit that changed an endpoint.
+    """
+
+    database: Database
+    topics: KafkaAdmin
+    notify: Callable[[], None]
+    clock: Clock = system_clock
 
     def detach(
         self, name: str, endpoint_id: str, spec: DetachSpec, *, uid: str, principal: Principal
@@ -111,8 +107,8 @@ class Endpoints:
         Raises ChannelNotFound, UidMismatch, EndpointNotFound, Fenced, IllegalTransition,
         Forbidden, and MembersOpen for member 0 of a group while another member is alive.
         """
-        with self._database.write() as tx:
-            now = self._clock()
+        with self.database.write() as tx:
+            now = self.clock()
             channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             reads = endpoint.place.role is Role.READER
@@ -123,7 +119,7 @@ class Endpoints:
             session_store.require_own(tx, endpoint.session, principal)
             detached = detach_endpoint(tx, endpoint, spec, by=principal.id, now=now)
         if detached is not endpoint:
-            self._notify()
+            self.notify()
         return channel, detached
 
     def remove(
@@ -136,8 +132,8 @@ class Endpoints:
         UidMismatch, EndpointNotFound, and KafkaUnavailable if those ends are needed.
         """
         topic_ends = self._topic_ends(name, endpoint_id, uid)
-        with self._database.write() as tx:
-            now = self._clock()
+        with self.database.write() as tx:
+            now = self.clock()
             channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             if endpoint.superseded and not endpoint.may_return:
@@ -159,12 +155,12 @@ class Endpoints:
                 old={place: f"{endpoint.state}, {endpoint.health}"},
                 new={place: "dismissed"},
             )
-        self._notify()
+        self.notify()
         return channel, removed
 
     def _topic_ends(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
         """Return the topic's ends if the writer's are unknown. Call outside of transactions."""
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             channel = find_channel(tx, name, uid)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
         reads = endpoint.place.role is Role.READER
@@ -174,7 +170,7 @@ class Endpoints:
             # The topic was deleted, with all records.
             return {}
         found = require_watermarks(
-            self._topics,
+            self.topics,
             channel.topic.name,
             channel.topic.partitions or 0,
             unknown=f"The end offsets of the endpoint {endpoint_id} are unknown.",
@@ -183,7 +179,7 @@ class Endpoints:
 
     def state(self, name: str) -> tuple[Channel, int]:
         """Return the channel and the revision of its endpoints; raises ChannelNotFound."""
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             channel = find_channel(tx, name)
             return channel, endpoints_store.revision(tx, channel.uid)
 
@@ -197,7 +193,7 @@ class Endpoints:
         limit: int,
     ) -> EndpointPage:
         """Return endpoints in the order of their places, after `after`; raises ChannelNotFound."""
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             channel = find_channel(tx, name)
             revision = endpoints_store.revision(tx, channel.uid)
             found = endpoints_store.page(
@@ -215,7 +211,7 @@ class Endpoints:
 
         Raises ChannelNotFound and EndpointNotFound.
         """
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             channel = find_channel(tx, name)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
             events = events_of_endpoint(tx, endpoint_id, limit=_EVENTS_SHOWN)
@@ -367,7 +363,7 @@ class AttachService:
         self._notify = notify
         self._clock = clock
         self._batcher = Batcher(
-            self._attach_all,
+            partial(self._attach, wait=False),
             self._attach_one,
             name="attach",
             threads=_WAITING_THREADS,
@@ -388,9 +384,6 @@ class AttachService:
         GroupLargerThanPinned and TopicChanged.
         """
         return self._batcher.submit(request)
-
-    def _attach_all(self, requests: Sequence[AttachRequest]) -> "list[Outcome]":
-        return self._attach(requests, wait=False)
 
     def _attach_one(self, request: AttachRequest) -> Attached:
         (outcome,) = self._attach([request], wait=True)

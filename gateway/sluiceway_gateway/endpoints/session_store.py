@@ -274,15 +274,9 @@ def attempts(
 def save_attempts(tx: WriteTransaction, changed: Sequence[Attempt], *, now: datetime) -> None:
     """Insert attempts, or update them."""
     rows = [
-        {
-            "endpoint_id": each.endpoint,
-            "task": each.task,
-            "attempt": each.number,
-            "state": str(each.state),
-            "counters": each.counters,
-            "reached": each.reached,
-            "changed_at": now,
-        }
+        vars(each)
+        | {"endpoint_id": each.endpoint, "attempt": each.number}
+        | {"state": str(each.state), "changed_at": now}
         for each in changed
     ]
     tx.run_each(_SAVE_ATTEMPT, rows)

@@ -127,8 +127,5 @@ def _edge(channel: str, role: Role, endpoints: Sequence[GraphEndpoint]) -> JobEd
         channel=channel,
         role=role,
         groups=tuple(sorted({each.group for each in endpoints} - {ANONYMOUS})),
-        live=kinds["live"],
-        lost=kinds["lost"],
-        failed=kinds["failed"],
-        finished=kinds["finished"],
+        **{each: kinds[each] for each in ("live", "lost", "failed", "finished")},
     )

@@ -51,12 +51,11 @@ class GraphBody(BaseModel):
 
 @router.get(
     "/channels/{name}/graph",
-    operation_id="get_channel_graph",
     summary="Read the jobs around a channel",
     response_model=GraphBody,
     responses=problems(404),
 )
-def get_graph(name: Name, viewer: Viewer, gateway: Gateway) -> Response:
+def get_channel_graph(name: Name, viewer: Viewer, gateway: Gateway) -> Response:
     """Return the jobs that write and read the channel, and the channels that they lead to.
 
     Endpoints that have ended count if they are the last ones in their place in a group.

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from sqlalchemy import bindparam, or_, select
+from sqlalchemy import bindparam, select
 
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.db.engine import ReadTransaction
@@ -82,12 +82,11 @@ def _channels(
     tx: ReadTransaction, sessions: Sequence[str], *, prefixes: Collection[str]
 ) -> dict[str, str]:
     """Return the names of the channels with endpoints of these sessions, by uid."""
-    visible = or_(False, *(starts_with(channels.c.name, each) for each in prefixes))
     in_sessions = endpoints.c.session_id.in_(bindparam("sessions", expanding=True))
     statement = (
         select(channels.c.uid, channels.c.name)
         .join(endpoints, endpoints.c.channel_uid == channels.c.uid)
-        .where(_SHOWN, visible, in_sessions)
+        .where(_SHOWN, starts_with(channels.c.name, prefixes), in_sessions)
         .distinct()
     )
     return {row.uid: row.name for row in tx.in_parts(statement, sessions=sessions)}

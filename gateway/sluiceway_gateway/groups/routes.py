@@ -64,13 +64,12 @@ class ResizedBody(BaseModel):
 
 @router.post(
     "/endpoints/{id}/sync",
-    operation_id="sync_endpoint",
     summary="Take an assignment in a dynamic group",
     response_model=AssignmentBody,
     response_description="The assignment",
     responses=problems(404, 409, 413),
 )
-def sync(
+def sync_endpoint(
     name: Name, id: EndpointId, body: SyncPost, principal: Viewer, gateway: Gateway
 ) -> Response:
     """Return a member's assignment and, with `take`, assign it.
@@ -87,13 +86,12 @@ def sync(
 
 @router.post(
     "/groups/{group:path}/resize",
-    operation_id="resize_group",
     summary="Change a group's size",
     response_model=ResizedBody,
     response_description="The group with its size",
     responses=problems(404, 409, 413),
 )
-def resize(
+def resize_group(
     name: Name, group: InGroup, body: ResizePost, principal: Viewer, gateway: Gateway
 ) -> Response:
     """Change the size of a group of readers, in a new generation; its positions stay.

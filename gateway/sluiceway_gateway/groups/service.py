@@ -68,16 +68,13 @@ class MemberAssignment:
     """The number of partitions of the channel."""
 
 
+@dataclass(eq=False, repr=False)
 class GroupService:
-    """The groups of one database."""
+    """The groups of one database; `notify` is called after each change."""
 
-    def __init__(
-        self, database: Database, *, notify: Callable[[], None], clock: Clock = system_clock
-    ) -> None:
-        """`notify` is called after each change."""
-        self._database = database
-        self._notify = notify
-        self._clock = clock
+    database: Database
+    notify: Callable[[], None]
+    clock: Clock = system_clock
 
     def sync(
         self, name: str, endpoint_id: str, request: SyncRequest, *, uid: str, principal: Principal
@@ -91,13 +88,13 @@ class GroupService:
         """
         principal.require(Action.READ, name)
         if request.take is None:
-            with self._database.read() as tx:
+            with self.database.read() as tx:
                 channel = find_channel(tx, name, uid)
                 found = endpoints_store.find(tx, endpoint_id)
                 endpoint = require_endpoint(channel, endpoint_id, found)
                 _require_member(endpoint, request)
                 return _assignment(tx, channel, endpoint, _group(tx, endpoint))
-        with self._database.write() as tx:
+        with self.database.write() as tx:
             channel = hold_channel(tx, name, uid)
             # Waits for its commits in progress, so that the next holder sees them.
             endpoint = hold_endpoint(tx, channel, endpoint_id)
@@ -111,7 +108,7 @@ class GroupService:
                 endpoints_store.revise(tx, [channel.uid])
             assignment = _assignment(tx, channel, after, group)
         if after is not endpoint:
-            self._notify()
+            self.notify()
         return assignment
 
     def resize(
@@ -125,8 +122,8 @@ class GroupService:
         GroupLargerThanPinned, StaleGeneration unless the group is at `generation`, and Forbidden.
         """
         principal.require(Action.READ, name)
-        with self._database.write() as tx:
-            now = self._clock()
+        with self.database.write() as tx:
+            now = self.clock()
             channel = hold_channel(tx, name, uid)
             found = require_group(tx, channel, group)
             if found.dynamic:
@@ -160,7 +157,7 @@ class GroupService:
                 old={"size": found.size},
                 new={"size": size},
             )
-        self._notify()
+        self.notify()
         return resized
 
 

@@ -56,6 +56,11 @@ class GroupPoint:
     """Messages per second."""
 
 
+_UNKNOWN = GroupPoint(
+    lag_messages=None, lag_seconds=None, lag_seconds_at_least=False, read_rate=None
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class HistoryPoint:
     """A channel in an interval."""
@@ -161,13 +166,8 @@ class LagHistory:
 
     def series(self, name: str) -> GroupSeries:
         """Return the figures of a group, one for each point."""
-        found = [each.groups.get(name) for each in self.points]
-        return GroupSeries(
-            lag_messages=[None if each is None else each.lag_messages for each in found],
-            lag_seconds=[None if each is None else each.lag_seconds for each in found],
-            lag_seconds_at_least=[each is not None and each.lag_seconds_at_least for each in found],
-            read_rate=[None if each is None else each.read_rate for each in found],
-        )
+        found = [vars(each.groups.get(name, _UNKNOWN)) for each in self.points]
+        return GroupSeries(**{field: [each[field] for each in found] for field in vars(_UNKNOWN)})
 
 
 def resolution_for(since: datetime, *, now: datetime) -> Resolution:

@@ -73,13 +73,12 @@ class HistoryBody(BaseModel):
 
 @router.get(
     "/channels/{name}/history",
-    operation_id="get_channel_history",
     summary="Read lag and rates over time",
     response_model=HistoryBody,
     response_description=f"At most {max(each.slots for each in RESOLUTIONS) + 1} intervals",
     responses=problems(404),
 )
-def get_history(
+def get_channel_history(
     name: Name,
     _viewer: Viewer,
     gateway: Gateway,

@@ -126,30 +126,23 @@ def _write(
     tx.run_each(_PUT, rows)
 
 
+_OF_GROUP = ("lag_messages", "lag_seconds", "lag_seconds_at_least", "read_rate")
+
+
 def _document_of(point: HistoryPoint) -> dict[str, Any]:
     # Lists, because a channel has hundreds of these rows.
     return {
         "write_rate": point.write_rate,
         "groups": {
-            name: [each.lag_messages, each.lag_seconds, each.lag_seconds_at_least, each.read_rate]
+            name: [getattr(each, field) for field in _OF_GROUP]
             for name, each in point.groups.items()
         },
     }
 
 
 def _point_of(row: Any) -> HistoryPoint:
-    return HistoryPoint(
-        at_s=row.at_s,
-        write_rate=row.document["write_rate"],
-        groups={
-            name: GroupPoint(
-                lag_messages=lag_messages,
-                lag_seconds=lag_seconds,
-                lag_seconds_at_least=at_least,
-                read_rate=read_rate,
-            )
-            for name, (lag_messages, lag_seconds, at_least, read_rate) in row.document[
-                "groups"
-            ].items()
-        },
-    )
+    groups = {
+        name: GroupPoint(**dict(zip(_OF_GROUP, values, strict=True)))
+        for name, values in row.document["groups"].items()
+    }
+    return HistoryPoint(at_s=row.at_s, write_rate=row.document["write_rate"], groups=groups)

@@ -4,6 +4,7 @@ A route declares its access once, in its endpoint's signature; a route that decl
 """
 
 from base64 import b64decode
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -107,6 +108,7 @@ def _authority(origin: str) -> str:
         return ""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Access:
     """What a route requires: a valid token, and `action` on the path's channel if there is one.
 
@@ -116,18 +118,10 @@ class Access:
     `in_outages`: credentials that were last valid are enough while the database is unavailable.
     """
 
-    def __init__(
-        self,
-        action: Action | None,
-        *,
-        rechecked: bool = False,
-        basic: bool = False,
-        in_outages: bool = False,
-    ) -> None:
-        self.action = action
-        self.rechecked = rechecked
-        self.basic = basic
-        self.in_outages = in_outages
+    action: Action | None = None
+    rechecked: bool = False
+    basic: bool = False
+    in_outages: bool = False
 
     async def authorize(self, request: Request, tokens: Tokens) -> None:
         """Raise Unauthenticated or Forbidden unless the request may go on; reads no body."""
@@ -154,12 +148,12 @@ def access(action: Action | None, *, rechecked: bool = False) -> Any:
     The channel is the path's `name`. None requires a valid token only: for routes that show no
     channel, or whose service authorizes.
     """
-    return Depends(Access(action, rechecked=rechecked))
+    return Depends(Access(action=action, rechecked=rechecked))
 
 
 Anybody = Annotated[Principal, access(None)]
 Viewer = Annotated[Principal, access(Action.VIEW)]
 Manager = Annotated[Principal, access(Action.MANAGE)]
 Administrator = Annotated[Principal, access(Action.ADMIN)]
-RegistryClient = Annotated[Principal, Depends(Access(None, basic=True))]
-Scraper = Annotated[Principal, Depends(Access(None, in_outages=True))]
+RegistryClient = Annotated[Principal, Depends(Access(basic=True))]
+Scraper = Annotated[Principal, Depends(Access(in_outages=True))]

@@ -4,8 +4,8 @@ import json
 import math
 import re
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -65,11 +65,8 @@ class _NotJson(Exception):
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise InvalidRequest(f"An object in the body has the name {name[:100]!r} twice.")
-            seen.add(name)
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise InvalidRequest(f"An object in the body has the name {twice[:100]!r} twice.")
     return value
 
 
@@ -178,9 +175,11 @@ def text_of(value: Any) -> str:
     return to_json(value).decode()
 
 
-def json_response(body: Any, status: int = 200) -> Response:
+def json_response(
+    body: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return a response with compact JSON."""
-    return Response(to_json(body), status, media_type="application/json")
+    return Response(to_json(body), status, headers=headers, media_type="application/json")
 
 
 def body_of(model: type[BaseModel], source: object, **others: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ connections. The limits apply before authentication, so they do not depend on th
 
 import asyncio
 import logging
+import resource
 from typing import Any, ClassVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -262,11 +263,6 @@ def _allowed_connections(settings: Settings) -> int:
 
 def _raised_file_limit(wanted: int) -> int:
     """Raise the process's limit of open files as far as allowed, and return it."""
-    try:
-        import resource
-    except ImportError:
-        # Windows has no such limit.
-        return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi import Path as PathParameter
@@ -248,8 +247,7 @@ ADVICE: Mapping[str, str] = {
 """The solution for each code."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ErrorCode:
+class ErrorCode(NamedTuple):
     """A code of the HTTP interface."""
 
     code: str
@@ -263,13 +261,7 @@ def error_codes() -> list[ErrorCode]:
     """Return every code that a problem can have, by name; the registry has codes of its own."""
     kinds = {each.code: each for each in _tree(SluicewayGatewayError)}
     return [
-        ErrorCode(
-            code=code,
-            status=status_of(kind("")),
-            retriable=kind.retriable,
-            meaning=kind.title,
-            advice=ADVICE[code],
-        )
+        ErrorCode(code, status_of(kind("")), kind.retriable, kind.title, ADVICE[code])
         for code, kind in sorted(kinds.items())
     ]
 

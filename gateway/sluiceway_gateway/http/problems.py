@@ -187,16 +187,10 @@ async def unrouted(
     except SluicewayGatewayError as refusal:
         return refusal, {}
     if error.status_code != 405:
-        return _unrouted(request, allowed=None), {}
+        return errors.NotFound("There is nothing here; the paths are at /docs."), {}
     allowed = ", ".join(_methods(request))
-    return _unrouted(request, allowed=allowed), {"Allow": allowed}
-
-
-def _unrouted(request: Request, *, allowed: str | None) -> SluicewayGatewayError:
-    """Return the error for a path without a route; `allowed` are the methods of one with some."""
-    if allowed is None:
-        return errors.NotFound("There is nothing here; the paths are at /docs.")
-    return errors.MethodNotAllowed(f"{request.method} is not for this; use {allowed}.")
+    message = f"{request.method} is not for this; use {allowed}."
+    return errors.MethodNotAllowed(message), {"Allow": allowed}
 
 
 def _methods(request: Request) -> list[str]:

@@ -127,19 +127,17 @@ class ClusterIdentity:
 
 
 def _not_the_recorded(found: str, recorded: str | None) -> AccessFailure:
-    return _failure(
+    message = (
         f"Kafka's cluster id is {found}, but the channels' topics are in the cluster {recorded}; "
         "correct SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS, or, to move the channels to this cluster, set "
         f"SLUICEWAY_KAFKA_CLUSTER_ID={found}, and start the gateway again"
     )
+    return AccessFailure(problem=AccessProblem.CLUSTER, message=message)
 
 
 def _not_the_accepted(found: str, accepted: str | None) -> AccessFailure:
-    return _failure(
+    message = (
         f"Kafka's cluster id is {found}, but SLUICEWAY_KAFKA_CLUSTER_ID is {accepted}; correct "
         "that or SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS, and start the gateway again"
     )
-
-
-def _failure(message: str) -> AccessFailure:
     return AccessFailure(problem=AccessProblem.CLUSTER, message=message)

@@ -11,7 +11,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, bindparam, delete, func, literal_column, select, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import batch_owners, batches, channels, manifest_slices
+from sluiceway_gateway.db.ledger_schema import batch_owners, batches, manifest_slices
+from sluiceway_gateway.db.schema import channels
 from sluiceway_gateway.db.statements import columns_of, upsert
 from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Manifest, Owner, manifest_of
 from sluiceway_gateway.ledger.store import numbers_of, require_held
@@ -65,18 +66,11 @@ _ENDED = (
     .order_by(batches.c.number.desc())
     .limit(bindparam("most"))
 )
+_OF_END = ("state", "ending", "number", "records", "counts", "digest", "cause", "ended_at")
 _END = (
     update(batches)
     .where(_OF_CHANNEL, batches.c.id == bindparam("batch"), _IS_OPEN)
-    .values(
-        **{
-            name: bindparam(f"new_{name}", type_=batches.c[name].type)
-            for name in (
-                *("state", "ending", "number", "records", "counts", "digest", "cause"),
-                "ended_at",
-            )
-        }
-    )
+    .values({each: bindparam(f"new_{each}", type_=batches.c[each].type) for each in _OF_END})
 )
 _RENEW = (
     update(batches)
@@ -101,14 +95,12 @@ _WITH_EXPIRED = (
 
 def batch(tx: ReadTransaction, uid: str, id_: str) -> Batch | None:
     """Return a batch of the channel."""
-    row = tx.execute(_BATCH, {"uid": uid, "batch": id_}).one_or_none()
-    return None if row is None else _batch_of(row)
+    return next(map(_batch_of, tx.execute(_BATCH, {"uid": uid, "batch": id_})), None)
 
 
 def latest(tx: ReadTransaction, uid: str, key: str) -> Batch | None:
     """Return the batch of the highest epoch of a key."""
-    row = tx.execute(_LATEST, {"uid": uid, "key": key}).one_or_none()
-    return None if row is None else _batch_of(row)
+    return next(map(_batch_of, tx.execute(_LATEST, {"uid": uid, "key": key})), None)
 
 
 def open_batches(tx: ReadTransaction, uid: str) -> list[Batch]:
@@ -125,8 +117,8 @@ def instance_epoch(tx: ReadTransaction, uid: str, owner: str, instance: str) -> 
 
 def ended(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> list[Batch]:
     """Return ended batches, newest first."""
-    rows = tx.execute(_ENDED, {"uid": uid, "before": before, "most": limit})
-    return [_batch_of(row) for row in rows]
+    keys = {"uid": uid, "before": before, "most": limit}
+    return [_batch_of(row) for row in tx.execute(_ENDED, keys)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +159,6 @@ def insert(tx: WriteTransaction, uid: str, batch: Batch) -> None:
         | {
             "channel_uid": uid,
             "state": str(batch.state),
-            "begin": batch.begin,
             "partitions": None if batch.partitions is None else list(batch.partitions),
             "brief": False,
         },
@@ -176,17 +167,11 @@ def insert(tx: WriteTransaction, uid: str, batch: Batch) -> None:
 
 def end(tx: WriteTransaction, uid: str, batch: Batch) -> None:
     """Store the end of an open batch."""
-    values = {
+    values = {f"new_{each}": getattr(batch, each) for each in _OF_END} | {
         "uid": uid,
         "batch": batch.id,
         "new_state": str(batch.state),
         "new_ending": None if batch.ending is None else str(batch.ending),
-        "new_number": batch.number,
-        "new_records": batch.records,
-        "new_counts": batch.counts,
-        "new_digest": batch.digest,
-        "new_cause": batch.cause,
-        "new_ended_at": batch.ended_at,
     }
     require_held(tx.execute(_END, values).rowcount == 1, "batch")
     tx.execute(delete(manifest_slices).where(manifest_slices.c.batch_id == batch.id))

@@ -110,11 +110,8 @@ def open_batch(
             raise aborted_error(found)
         return _replayed(ledger, owner, found)
     displaced = _displaced(found, open_batches, request, now, new=epoch is None)
-    gone = {each.id for each in displaced}
-    others = [each for each in open_batches if each.id not in gone]
-    ended = end_batches(
-        ledger, displaced, others, now, Ending.ABORT, f"Taken over by {request.instance!r}."
-    )
+    cause = f"Taken over by {request.instance!r}."
+    ended = end_batches(ledger, displaced, open_batches, now, Ending.ABORT, cause)
     if epoch is None:
         epoch = owner.epoch + 1
         owner = replace(

@@ -195,19 +195,21 @@ def abort_batch(
         )
     if batch.state is BatchState.ABORTED:
         return AbortDecision(aborted=(), ledger=ledger)
-    others = [each for each in open_batches if each.id != batch.id]
-    return end_batches(ledger, [batch], others, now, Ending.ABORT, cause)
+    return end_batches(ledger, [batch], open_batches, now, Ending.ABORT, cause)
 
 
 def end_batches(
     ledger: Ledger,
     batches: Sequence[Batch],
-    others: Sequence[Batch],
+    open_batches: Iterable[Batch],
     now: datetime,
     ending: Ending,
     cause: str,
 ) -> AbortDecision:
-    """Return the batches as aborted and numbered, and the ledger with its new `stable`."""
+    """Return the batches as aborted and numbered, and the ledger with its new `stable`.
+
+    `open_batches` are all open ones of the channel.
+    """
     if not batches:
         return AbortDecision(aborted=(), ledger=ledger)
     aborted = tuple(
@@ -221,7 +223,9 @@ def end_batches(
         )
         for count, each in enumerate(batches, 1)
     )
-    stable = stable_of(ledger.visible_end, (each.begin for each in others))
+    gone = {each.id for each in batches}
+    begins = (each.begin for each in open_batches if each.id not in gone)
+    stable = stable_of(ledger.visible_end, begins)
     return AbortDecision(
         aborted=aborted, ledger=replace(ledger, number=ledger.number + len(aborted), stable=stable)
     )
@@ -243,10 +247,8 @@ def expired(batch: Batch, now: datetime) -> bool:
 def reap(ledger: Ledger, open_batches: Sequence[Batch], now: datetime) -> AbortDecision:
     """Abort the channel's open batches whose leases have ended."""
     vanished = [each for each in open_batches if expired(each, now)]
-    others = [each for each in open_batches if not expired(each, now)]
-    return end_batches(
-        ledger, vanished, others, now, Ending.REAP, "Its lease ended, because the writer vanished."
-    )
+    cause = "Its lease ended, because the writer vanished."
+    return end_batches(ledger, vanished, open_batches, now, Ending.REAP, cause)
 
 
 def abort_instances(
@@ -258,9 +260,8 @@ def abort_instances(
     instance cannot open its aborted batch again.
     """
     left = [each for each in open_batches if each.instance in instances]
-    others = [each for each in open_batches if each.instance not in instances]
     cause = "Its job or query ended before the commit."
-    return end_batches(ledger, left, others, now, Ending.ABORT, cause)
+    return end_batches(ledger, left, open_batches, now, Ending.ABORT, cause)
 
 
 def grow(ledger: Ledger, partitions: int) -> Ledger:

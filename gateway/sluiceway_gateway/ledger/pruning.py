@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, union, 
 
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import batch_owners, batches, ledger_snapshots, ledgers
+from sluiceway_gateway.db.ledger_schema import batch_owners, batches, ledger_snapshots, ledgers
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import BatchState
 

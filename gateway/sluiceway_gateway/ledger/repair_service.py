@@ -1,6 +1,7 @@
 """Repairs of halted ledgers: plans, and their execution in Kafka and in the database."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction
@@ -28,33 +29,25 @@ from sluiceway_gateway.ledger.service import require_ledger
 from sluiceway_gateway.offsets.model import require_topic
 
 
+@dataclass(eq=False, repr=False)
 class Repairs:
-    """Repairs of one database's ledgers."""
+    """Repairs of one database's ledgers; `notify` is called after each."""
 
-    def __init__(
-        self,
-        database: Database,
-        kafka: KafkaAdmin,
-        *,
-        notify: Callable[[], None],
-        clock: Clock = system_clock,
-    ) -> None:
-        """`notify` is called after each repair."""
-        self._database = database
-        self._kafka = kafka
-        self._notify = notify
-        self._clock = clock
+    database: Database
+    kafka: KafkaAdmin
+    notify: Callable[[], None]
+    clock: Clock = system_clock
 
     def plan(self, name: str, *, uid: str) -> RepairPlan:
         """Return the plan of a repair; changes nothing.
 
         Raises ChannelNotFound, UidMismatch, NoLedger, LedgerIntact and KafkaUnavailable.
         """
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             channel = require_ledger(tx, name, uid)
             ledger = known_losses(_found(tx, channel), {})
         ends = self._ends(channel, ledger)
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             ledger = known_losses(_found(tx, channel), ends)
             open_batches = batch_store.open_batches(tx, uid)
             return plan_repair(ledger, open_batches, _lost_runs(tx, ledger))
@@ -65,7 +58,7 @@ class Repairs:
         First the losses are stored, then the partitions are filled in Kafka, and then the ledger is
         repaired. Raises the errors of `plan`, RepairChanged and BeyondWatermark.
         """
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             channel = require_ledger(tx, name, uid)
             ledger = _found(tx, channel)
             done = repair_store.repairs(tx, uid, before=repair_store.AFTER_ALL, limit=1)
@@ -73,29 +66,29 @@ class Repairs:
             return done[0]
         ledger = known_losses(ledger, {})
         ends = self._ends(channel, ledger)
-        with self._database.write() as tx:
+        with self.database.write() as tx:
             was = self._hold(tx, channel)
             ledger = known_losses(was, ends)
             require_planned(ledger, request)
             # Filling the partitions hides the losses.
-            store.save(tx, ledger, was=was, now=self._clock())
+            store.save(tx, ledger, was=was, now=self.clock())
         missing = unfilled(ledger, ends)
         if missing:
             empty = (
                 NewMessage(partition=at) for at, number in missing.items() for _ in range(number)
             )
-            self._kafka.produce(
+            self.kafka.produce(
                 channel.topic.name, empty, max_message_bytes=channel.max_message_bytes
             )
             ends = self._ends(channel, ledger)
-        with self._database.write() as tx:
+        with self.database.write() as tx:
             was = self._hold(tx, channel)
             open_batches = batch_store.open_batches(tx, uid)
             owners = [
                 batch_store.owner(tx, uid, owner) or Owner(name=owner)
                 for owner in sorted({each.owner for each in open_batches})
             ]
-            now = self._clock()
+            now = self.clock()
             runs = _lost_runs(tx, was)
             decision = repair_ledger(was, owners, open_batches, runs, ends, request, now)
             for batch in decision.aborted:
@@ -115,7 +108,7 @@ class Repairs:
                 old={f"partition {p}": was.visible_end.get(p) for p in sorted(request.lost_from)},
                 new={f"partition {p}": at for p, at in sorted(request.lost_from.items())},
             )
-        self._notify()
+        self.notify()
         return decision.repair
 
     def _hold(self, tx: WriteTransaction, channel: Channel) -> Ledger:
@@ -131,7 +124,7 @@ class Repairs:
         require_usable(channel, writes=False)
         partitions = max(ledger.visible_end, default=0) + 1
         marks = require_watermarks(
-            self._kafka, channel.topic.name, partitions, unknown="The channel was not repaired."
+            self.kafka, channel.topic.name, partitions, unknown="The channel was not repaired."
         )
         return {partition: each.end_offset for partition, each in marks.items()}
 

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, select, update
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import ledger_partitions, ledger_repairs, ledgers
+from sluiceway_gateway.db.ledger_schema import ledger_partitions, ledger_repairs, ledgers
 from sluiceway_gateway.db.statements import columns_of
 from sluiceway_gateway.ledger.model import Interval, Ledger
 from sluiceway_gateway.ledger.repairing import LostRecords, Repair

@@ -162,9 +162,8 @@ def repair_ledger(
             "repeat the repair."
         )
     plan = plan_repair(ledger, open_batches, runs)
-    ended = end_batches(
-        ledger, open_batches, (), now, Ending.ABORT, "The channel was repaired while it was open."
-    )
+    cause = "The channel was repaired while it was open."
+    ended = end_batches(ledger, open_batches, open_batches, now, Ending.ABORT, cause)
     removed: dict[int, tuple[Interval, ...]] = {}
     added: dict[int, tuple[Interval, ...]] = {}
     for partition, first in ledger.lost_from.items():

@@ -235,9 +235,7 @@ async def get_committed(
     )
     if unchanged:
         return unchanged
-    response = json_response(committed_json(found))
-    response.headers["ETag"] = found.etag
-    return response
+    return json_response(committed_json(found), headers={"ETag": found.etag})
 
 
 @router.get(
@@ -285,7 +283,6 @@ class RepairPost(RequestModel):
 
 @router.get(
     "/ledger/repair",
-    operation_id="plan_repair",
     summary="Plan a repair",
     response_model=RepairPlanBody,
     response_description="The plan",
@@ -302,7 +299,6 @@ def plan_repair(name: Name, uid: OfChannel, _viewer: Viewer, gateway: Gateway) -
 
 @router.post(
     "/ledger/repair",
-    operation_id="repair_ledger",
     summary="Repair a halted channel",
     response_model=RepairBody,
     response_description="It is repaired",

@@ -296,8 +296,8 @@ class Ledgers:
                 found.append(later)
         return found
 
-    def renew_running(self, instances: Collection[str], principal: Principal) -> int:
-        """Renew the open batches of running jobs, given by instance; return their number.
+    def renew_running(self, instances: Collection[str], principal: Principal) -> None:
+        """Renew the open batches of running jobs, given by instance.
 
         Leases that are long enough are unchanged, because heartbeats are frequent. Batches of
         channels that the principal may not write are skipped.
@@ -305,31 +305,26 @@ class Ledgers:
         with self._database.read() as tx:
             before = self._clock() + _RENEWED_BELOW
             due = batch_store.open_of_instances(tx, instances, before=before)
-        renewed = 0
         for each in due:
             if principal.may(Action.WRITE, each.channel):
                 # A channel may be deleted at any time.
                 with contextlib.suppress(ChannelNotFound, ChannelNotReady, UidMismatch):
-                    found = self.renew(each.channel, each.instances, uid=each.uid, lease=LEASE)
-                    renewed += len(found)
-        return renewed
+                    self.renew(each.channel, each.instances, uid=each.uid, lease=LEASE)
 
-    def abort_ended(self, instances: Collection[str], principal: Principal) -> int:
-        """Abort the open batches of ended jobs and queries, given by instance; return their number.
+    def abort_ended(self, instances: Collection[str], principal: Principal) -> None:
+        """Abort the open batches of ended jobs and queries, given by instance.
 
         Batches of channels that the principal may not write are skipped.
         """
         with self._database.read() as tx:
             found = batch_store.open_of_instances(tx, instances)
-        aborted = 0
         for each in found:
             if principal.may(Action.WRITE, each.channel):
                 # A channel may be deleted at any time.
                 with contextlib.suppress(ChannelNotFound, ChannelNotReady, UidMismatch):
-                    aborted += self._abort_instances(each.channel, instances, uid=each.uid)
-        return aborted
+                    self._abort_instances(each.channel, instances, uid=each.uid)
 
-    def _abort_instances(self, name: str, instances: Collection[str], *, uid: str) -> int:
+    def _abort_instances(self, name: str, instances: Collection[str], *, uid: str) -> None:
         with self._database.write() as tx:
             was = store.hold(tx, self._channel(tx, name, uid))
             now = self._clock()
@@ -337,7 +332,6 @@ class Ledgers:
             save_aborted(tx, decision, was=was, now=now)
         if decision.aborted:
             self._publish(decision.ledger)
-        return len(decision.aborted)
 
     def _channel(self, tx: WriteTransaction, name: str, uid: str) -> Channel:
         """Return the channel, locked against deletion until `tx` ends."""

@@ -13,13 +13,13 @@ from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 from sluiceway_gateway.channels.model import READABLE, Channel, TopicRef
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import (
-    channels,
+from sluiceway_gateway.db.ledger_schema import (
     ledger_partitions,
     ledger_snapshots,
     ledgers,
     visible_runs,
 )
+from sluiceway_gateway.db.schema import channels
 from sluiceway_gateway.db.statements import PreparedDml, by_dialect, upsert
 from sluiceway_gateway.errors import ConcurrentChange
 from sluiceway_gateway.ledger.model import Interval, Ledger, Runs

@@ -27,22 +27,6 @@ _LEASE_MS = LEASE // timedelta(milliseconds=1)
 
 BatchText = Annotated[str, Field(min_length=1, max_length=200)]
 Slices = Annotated[int, Field(ge=0, le=MAX_SLICES)]
-LeaseMs = Annotated[
-    int | None,
-    Field(
-        ge=MIN_LEASE_MS,
-        le=MAX_LEASE_MS,
-        description=f"Time without renewal after which the batch is aborted; null: {_LEASE_MS}",
-    ),
-]
-RenewedLeaseMs = Annotated[
-    int | None,
-    Field(
-        ge=0,
-        le=MAX_LEASE_MS,
-        description=f"From now on; 0: the leases are unchanged; null: {_LEASE_MS}",
-    ),
-]
 _Offset = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Intervals = Annotated[
     dict[PartitionText, list[Annotated[list[_Offset], Field(min_length=2, max_length=2)]]],
@@ -86,7 +70,12 @@ class BatchPost(RequestModel):
     previous: PreviousPost | None = Field(
         default=None, description="Refuse unless the database has this commit of the writer"
     )
-    lease_ms: LeaseMs = None
+    lease_ms: int | None = Field(
+        default=None,
+        ge=MIN_LEASE_MS,
+        le=MAX_LEASE_MS,
+        description=f"Time without renewal after which the batch is aborted; null: {_LEASE_MS}",
+    )
 
     def request(self) -> OpenRequest:
         """Return the request."""
@@ -179,7 +168,12 @@ class RenewPost(RequestModel):
 
     uid: Uid = Field(description="Of the channel")
     batches: list[BatchInstance] = Field(min_length=1, max_length=1000)
-    lease_ms: RenewedLeaseMs = None
+    lease_ms: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_LEASE_MS,
+        description=f"From now on; 0: the leases are unchanged; null: {_LEASE_MS}",
+    )
 
 
 class BatchBody(BaseModel):

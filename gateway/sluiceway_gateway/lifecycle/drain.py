@@ -185,20 +185,13 @@ def _readable(tx: ReadTransaction, channel: Channel, bounds: Bounds) -> Bounds:
 
 
 def _is_checked(channel: Channel, usage: ChannelUsage, *, if_empty: bool) -> bool:
-    """Whether records may forbid the deletion of the channel."""
-    return _may_have_records(channel) if if_empty else _may_be_read(channel, usage)
+    """Whether records may forbid the deletion of the channel: any, or those to read for a group.
 
-
-def _may_be_read(channel: Channel, usage: ChannelUsage) -> bool:
-    """Whether the channel may have records that a group has not read."""
+    Only an owned topic of the channel may have such records.
+    """
     has_readers = any(each.members or each.positions for each in usage.groups)
-    return has_readers and _may_have_records(channel)
-
-
-def _may_have_records(channel: Channel) -> bool:
-    """Whether an owned topic of the channel may have records."""
     condition = channel.condition("Ready")
     has_topic = channel.phase is Phase.READY or (
         channel.phase in FINISHING and condition is not None and condition.status == "True"
     )
-    return has_topic and not channel.adopted
+    return (if_empty or has_readers) and has_topic and not channel.adopted

@@ -90,7 +90,8 @@ class TtlReaper:
         if apart - self._apart > _CLOCK_JUMP:
             found = self._postpone(found, apart - self._apart)
         self._apart = apart
-        self._record_open([each for each in found if each.lives], now)
+        used = [each for each in found if each.lives and each.used_at < now - USE_INTERVAL]
+        self._record([replace(each, used_at=now) for each in used], interval=USE_INTERVAL)
         quiet = [
             each
             for each in found
@@ -108,11 +109,6 @@ class TtlReaper:
             removed=phases.count(Phase.DELETING),
             changed=len(phases),
         )
-
-    def _record_open(self, live: list[LastUse], now: datetime) -> None:
-        """Save uses of channels with open endpoints, from time to time."""
-        due = [replace(each, used_at=now) for each in live if each.used_at < now - USE_INTERVAL]
-        self._record(due, interval=USE_INTERVAL)
 
     def _record(self, uses: list[LastUse], *, interval: timedelta) -> None:
         for some in chunks(uses, _BATCH_SIZE):

@@ -11,7 +11,8 @@ from sqlalchemy import Row, bindparam, exists, func, or_, select, update
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.store import channel_of, in_phases, selection
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import batches, channels, endpoints, positions, visible_runs
+from sluiceway_gateway.db.ledger_schema import batches, visible_runs
+from sluiceway_gateway.db.schema import channels, endpoints, positions
 from sluiceway_gateway.endpoints.model import ANONYMOUS, OPEN, Health, Mode, Role
 from sluiceway_gateway.endpoints.store import LIVES
 from sluiceway_gateway.groups import store as groups_store

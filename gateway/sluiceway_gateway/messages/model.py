@@ -6,7 +6,7 @@ import base64
 import re
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -126,12 +126,6 @@ def holds(runs: Sequence[Interval], offset: int) -> bool:
     """Whether one of these sorted runs holds the offset."""
     found = bisect_right(runs, offset, key=lambda run: run.first)
     return found > 0 and offset < runs[found - 1].end
-
-
-def clipped(runs: Iterable[Interval], begin: int, end: int) -> tuple[Interval, ...]:
-    """Return the parts of runs between two offsets."""
-    cut = [Interval(max(each.first, begin), min(each.end, end)) for each in runs]
-    return tuple(each for each in cut if each.first < each.end)
 
 
 def window(view: PartitionView, at: int, size: int, *, newest: bool) -> Interval | None:

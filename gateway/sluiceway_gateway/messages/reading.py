@@ -16,7 +16,7 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.kafka.window_reader import window_reader
 from sluiceway_gateway.ledger import store as ledger_store
-from sluiceway_gateway.ledger.model import Interval
+from sluiceway_gateway.ledger.model import Interval, visible_below
 from sluiceway_gateway.messages.model import (
     MAX_PARTITIONS,
     READ_S,
@@ -24,7 +24,6 @@ from sluiceway_gateway.messages.model import (
     ReadMessage,
     ReadProgress,
     StartPoint,
-    clipped,
     holds,
     no_partition,
 )
@@ -142,7 +141,9 @@ class MessageReads:
             at = {each: marks.end_offset for each, marks in bounds.items()}
         else:
             at = {each: marks.begin_offset for each, marks in bounds.items()}
-        filled = [each for each in sorted(at) if _is_filled(bounds[each])]
+        filled = [
+            each for each in sorted(at) if bounds[each].begin_offset < bounds[each].end_offset
+        ]
         chosen = filled[:MAX_PARTITIONS] or sorted(bounds)[:1]
         starts = {each: at.get(each, bounds[each].end_offset) for each in chosen}
         return starts, len(filled) - len(filled[:MAX_PARTITIONS])
@@ -184,7 +185,7 @@ class MessageReads:
                 begin_offset=bounds[each].begin_offset,
                 end_offset=bounds[each].end_offset,
                 stable_offset=stable.get(each, 0) if exact else None,
-                runs=clipped(runs[each], *part),
+                runs=visible_below(runs[each], part.end, part.first),
                 truncated=len(runs[each]) >= _MAX_RUNS,
             )
             for each, part in parts.items()
@@ -246,10 +247,6 @@ def require_same_topic(kafka: KafkaAdmin, channel: Channel) -> int:
             "the channel's conditions say how it goes on."
         )
     return len(found.partitions)
-
-
-def _is_filled(marks: Watermarks) -> bool:
-    return marks.begin_offset < marks.end_offset
 
 
 def _chosen(start: StartPoint, partitions: int) -> Sequence[int]:

@@ -36,7 +36,6 @@ Writer = Annotated[Principal, access(Action.WRITE)]
 
 @router.get(
     "",
-    operation_id="list_messages",
     summary="Read messages",
     response_model=MessagesBody,
     response_description="Messages, decoded by their schemas",
@@ -64,17 +63,14 @@ async def list_messages(
 
     def read() -> Response:
         page = gateway.message_reads.read(name, begin, limit=limit, uncommitted=uncommitted)
-        return json_response(page_json(page))
+        # Records must not stay in caches, which do not check tokens.
+        return json_response(page_json(page), headers={"Cache-Control": "no-store"})
 
-    response = await gateway.message_threads.run(read)
-    # Records must not stay in caches, which do not check tokens.
-    response.headers["Cache-Control"] = "no-store"
-    return response
+    return await gateway.message_threads.run(read)
 
 
 @router.post(
     "",
-    operation_id="write_messages",
     status_code=201,
     summary="Write messages",
     response_model=WrittenBody,

@@ -293,15 +293,13 @@ def _message_json(shown: ShownMessage, format_: Format, characters: int) -> dict
 
 
 def _time_json(timestamp_ms: int | None) -> str | None:
+    if timestamp_ms is None:
+        return None
     try:
-        return None if timestamp_ms is None else time_json(_moment(timestamp_ms))
+        return time_json(datetime.fromtimestamp(timestamp_ms / 1000, UTC))
     except (OverflowError, ValueError, OSError):
         # Producers may set any number.
         return None
-
-
-def _moment(timestamp_ms: int) -> datetime:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
 
 
 def _bytes_json(value: bytes | None, most: int) -> dict[str, Any] | None:

@@ -22,7 +22,14 @@ from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest, Sluice
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import NewMessage
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
-from sluiceway_gateway.ledger.model import LEASE, Batch, BatchState, Interval, digest_of
+from sluiceway_gateway.ledger.model import (
+    LEASE,
+    Batch,
+    BatchState,
+    Interval,
+    digest_of,
+    merge_runs,
+)
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.messages.model import no_partition
 from sluiceway_gateway.messages.reading import require_same_topic
@@ -59,32 +66,25 @@ class WrittenMessages:
     replayed: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class MessageWrites:
     """Writes of messages to one database's channels."""
 
-    def __init__(
-        self,
-        database: Database,
-        kafka: KafkaAdmin,
-        channels: Channels,
-        ledgers: Ledgers,
-        *,
-        clock: Clock = system_clock,
-    ) -> None:
-        self._database = database
-        self._clock = clock
-        self._kafka = kafka
-        self._channels = channels
-        self._ledgers = ledgers
+    database: Database
+    kafka: KafkaAdmin
+    channels: Channels
+    ledgers: Ledgers
+    clock: Clock = system_clock
 
     def write(self, name: str, request: WriteRequest, principal: Principal) -> WrittenMessages:
         """Write records, on exactly-once channels as one committed batch.
 
         There, a repeat with the same `batch_key` writes nothing. Each write is in the audit trail.
         Raises what `Channels.connected`, `Ledgers.open` and `Ledgers.commit` raise,
-        KafkaUnavailable, and InvalidRequest for records that do not fit the schema.
+        KafkaUnavailable, and InvalidRequest for records that do not fit the schema, and for
+        messages that Kafka refuses.
         """
-        channel, versions = self._channels.connected(name, writes=True)
+        channel, versions = self.channels.connected(name, writes=True)
         require_channel(name, channel, request.uid)
         exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
         if request.batch_key is not None and not exact:
@@ -92,7 +92,7 @@ class MessageWrites:
                 "/batch_key", "only channels with the delivery exactly_once have it"
             )
         messages = self._encoded(channel, versions, request)
-        require_same_topic(self._kafka, channel)
+        require_same_topic(self.kafka, channel)
         if exact:
             written = self._committed(channel, messages, request, principal)
         else:
@@ -106,13 +106,13 @@ class MessageWrites:
         for partition, offset, _ in written.messages:
             offsets[partition].append(offset)
         try:
-            with self._database.write() as tx:
+            with self.database.write() as tx:
                 audit_store.add(
                     tx,
                     channel,
                     AuditedAction.WRITE_MESSAGES,
                     by=principal,
-                    at=self._clock(),
+                    at=self.clock(),
                     target=None if written.batch is None else written.batch.key,
                     new={
                         f"partition {each}": f"offset {found[0]}"
@@ -159,7 +159,7 @@ class MessageWrites:
     def _produced(
         self, channel: Channel, messages: Sequence[tuple[NewMessage, int]]
     ) -> WrittenMessages:
-        offsets = self._kafka.produce(
+        offsets = self.kafka.produce(
             channel.topic.name,
             [message for message, _ in messages],
             max_message_bytes=channel.max_message_bytes,
@@ -180,7 +180,7 @@ class MessageWrites:
     ) -> WrittenMessages:
         own_key = request.batch_key is None
         instance = uuid.uuid4().hex
-        batch = self._ledgers.open(
+        batch = self.ledgers.open(
             channel.name,
             OpenRequest(
                 key=request.batch_key or f"messages-{instance}",
@@ -196,7 +196,7 @@ class MessageWrites:
             return WrittenMessages(batch=batch, replayed=True)
         try:
             written = self._produced(channel, messages)
-            committed = self._ledgers.commit(
+            committed = self.ledgers.commit(
                 channel.name,
                 _commit_request(batch, instance, written),
                 uid=channel.uid,
@@ -209,7 +209,7 @@ class MessageWrites:
             raise
         except SluicewayGatewayError as error:
             with contextlib.suppress(SluicewayGatewayError):
-                self._ledgers.abort(
+                self.ledgers.abort(
                     channel.name, batch.id, uid=channel.uid, instance=instance, cause=str(error)
                 )
             raise
@@ -222,7 +222,10 @@ def _commit_request(batch: Batch, instance: str, written: WrittenMessages) -> Co
     for partition, offset, records in written.messages:
         offsets[partition].append(offset)
         counts[partition] += records
-    manifest = {each: _intervals(found) for each, found in sorted(offsets.items())}
+    manifest = {
+        partition: merge_runs(Interval(offset, offset + 1) for offset in found)
+        for partition, found in sorted(offsets.items())
+    }
     return CommitRequest(
         batch=batch.id,
         instance=instance,
@@ -231,13 +234,3 @@ def _commit_request(batch: Batch, instance: str, written: WrittenMessages) -> Co
         records=counts.total(),
         counts=dict(counts),
     )
-
-
-def _intervals(offsets: Sequence[int]) -> tuple[Interval, ...]:
-    found: list[Interval] = []
-    for offset in sorted(offsets):
-        if found and found[-1].end == offset:
-            found[-1] = Interval(found[-1].first, offset + 1)
-        else:
-            found.append(Interval(offset, offset + 1))
-    return tuple(found)

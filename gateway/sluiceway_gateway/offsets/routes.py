@@ -149,13 +149,12 @@ def get_offsets(
 
 @router.put(
     "",
-    operation_id="commit_offsets",
     summary="Commit positions",
     response_model=CommitResponse,
     response_description="Committed",
     responses=problems(404, 409, 413),
 )
-async def commit(
+async def commit_offsets(
     name: Name,
     group: InGroup,
     body: CommitPut,
@@ -185,13 +184,12 @@ async def commit(
 
 @router.post(
     "/reset",
-    operation_id="reset_offsets",
     summary="Set a group's positions",
     response_model=GroupOffsets,
     response_description="They are set",
     responses=problems(404, 409, 413),
 )
-def reset(
+def reset_offsets(
     name: Name,
     group: InGroup,
     body: ResetPost,
@@ -271,13 +269,12 @@ class AdvancePost(RequestModel):
 
 @router.post(
     "/advance",
-    operation_id="advance_offsets",
     summary="Commit positions without membership",
     response_model=GroupOffsets,
     response_description="The positions of the given partitions",
     responses=problems(404, 409, 413),
 )
-def advance(
+def advance_offsets(
     name: Name, group: InGroup, body: AdvancePost, principal: Viewer, gateway: Gateway
 ) -> Response:
     """Compare and set all of the positions, or none of them.
@@ -326,13 +323,12 @@ class PassedBody(BaseModel):
 
 @router.post(
     "/passed",
-    operation_id="wait_for_offsets",
     summary="Wait until a group has committed past offsets",
     response_model=PassedBody,
     response_description="The result, also after the time limit",
     responses=problems(404, 409, 413),
 )
-async def passed(
+async def wait_for_offsets(
     name: Name,
     group: InGroup,
     body: PassedPost,

@@ -128,26 +128,19 @@ class Counts:
     more: bool = False
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Reconciler:
-    """Compares due channels with Kafka and acts on the difference."""
+    """Compares due channels with Kafka and acts on the difference.
 
-    def __init__(
-        self,
-        *,
-        database: Database,
-        kafka: KafkaAdmin,
-        clock: Callable[[], datetime],
-        resync_s: float,
-        wait: Callable[[float], object],
-        page_size: int = 100,
-    ) -> None:
-        """`wait` sleeps for some seconds, or until the process stops."""
-        self._database = database
-        self._kafka = kafka
-        self._clock = clock
-        self._resync_s = resync_s
-        self._wait = wait
-        self._page_size = page_size
+    `wait` sleeps for some seconds, or until the process stops.
+    """
+
+    database: Database
+    kafka: KafkaAdmin
+    clock: Callable[[], datetime]
+    resync_s: float
+    wait: Callable[[float], object]
+    page_size: int = 100
 
     def run_once(self) -> Counts:
         """Reconcile one page of due channels.
@@ -169,7 +162,7 @@ class Reconciler:
             log_unavailable(_log, error, cause=cause, channels=len(others))
             results = {
                 each.channel.uid: unreachable(
-                    each.channel, error.access_failure, refusals=each.refusals, now=self._clock()
+                    each.channel, error.access_failure, refusals=each.refusals, now=self.clock()
                 )
                 for each in others
             }
@@ -188,26 +181,26 @@ class Reconciler:
             refused=sum(each.cause not in RACES for each in done.rejections.values()),
             conflicts=len(conflicts),
             unreachable=len(others) if is_away else 0,
-            more=len(page) == self._page_size,
+            more=len(page) == self.page_size,
         )
 
     def _due(self) -> list[DueChannel]:
-        now, longest_s = self._clock(), max(self._resync_s, BACKOFF_MAX_S)
-        with self._database.read() as tx:
-            return due(tx, now=now, limit=self._page_size) or misdated(
+        now, longest_s = self.clock(), max(self.resync_s, BACKOFF_MAX_S)
+        with self.database.read() as tx:
+            return due(tx, now=now, limit=self.page_size) or misdated(
                 tx,
                 latest=now + timedelta(seconds=longest_s),
                 latest_in_progress=now + timedelta(seconds=BACKOFF_MAX_S),
-                limit=self._page_size,
+                limit=self.page_size,
             )
 
     def _reconcile(self, page: list[DueChannel]) -> tuple[Applied, dict[str, ReconcileResult]]:
         """Observe, plan, apply, observe changed topics again, and compute the status."""
         if page:
             # In another cluster all topics would be missing, and their channels fail.
-            self._kafka.require_cluster()
+            self.kafka.require_cluster()
         desired = {each.channel.topic.name: desired_topic(each.channel) for each in page}
-        seen = self._kafka.observe(desired)
+        seen = self.kafka.observe(desired)
         topics = dict(seen.topics)
         # A topic that Kafka did not describe is not changed.
         plans = {
@@ -216,9 +209,9 @@ class Reconciler:
             if name not in seen.rejections
         }
         requested = [act for name, first in plans.items() for act in actions(desired[name], first)]
-        done = apply(self._kafka, requested)
+        done = apply(self.kafka, requested)
         self._observe_again(desired, done, topics)
-        now = self._clock()
+        now = self.clock()
         results: dict[str, ReconcileResult] = {}
         for each in page:
             channel, name = each.channel, each.channel.topic.name
@@ -246,8 +239,8 @@ class Reconciler:
         for pause_s in _SETTLE_PAUSES_S:
             if not pending:
                 return
-            self._wait(pause_s)
-            seen = self._kafka.observe(pending)
+            self.wait(pause_s)
+            seen = self.kafka.observe(pending)
             for name in pending - seen.rejections.keys():
                 topics.pop(name, None)
             topics |= seen.topics
@@ -257,8 +250,8 @@ class Reconciler:
         self, page: list[DueChannel], results: Mapping[str, ReconcileResult]
     ) -> tuple[int, int, list[DueChannel]]:
         """Save all results; return the numbers of changed and deleted channels, and conflicts."""
-        changed, removed, conflicts, now = 0, 0, [], self._clock()
-        with self._database.write() as tx:
+        changed, removed, conflicts, now = 0, 0, [], self.clock()
+        with self.database.write() as tx:
             # In the order in which all transactions lock channels.
             for each in sorted(page, key=lambda each: each.channel.uid):
                 result = results[each.channel.uid]
@@ -267,9 +260,7 @@ class Reconciler:
                     removed += gone
                     changed += gone
                     continue
-                next_check_s = (
-                    self._resync_s if result.next_check_s is None else result.next_check_s
-                )
+                next_check_s = self.resync_s if result.next_check_s is None else result.next_check_s
                 written = record_observation(
                     tx,
                     result.channel,
@@ -291,12 +282,12 @@ class Reconciler:
         """
         if not made:
             return
-        with self._database.read() as tx:
+        with self.database.read() as tx:
             orphans = [each for each in made if not exists(tx, each.channel.uid)]
         names = [each.channel.topic.name for each in orphans]
         if names:
             _log.warning("deleting topics of deleted channels", topics=names)
-            apply(self._kafka, [DeleteTopic(name=name) for name in names])
+            apply(self.kafka, [DeleteTopic(name=name) for name in names])
 
 
 def _only_row_remains(due_channel: DueChannel) -> bool:

@@ -31,14 +31,11 @@ Rule = Callable[[str], str]
 
 def _integer(low: int, high: int) -> Rule:
     def rule(value: str) -> str:
-        expected = f"expected a whole number from {low} to {high}"
         digits = value.strip().removeprefix("-")
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
-            raise ValueError(expected)
-        number = int(value)
-        if not low <= number <= high:
-            raise ValueError(expected)
-        return str(number)
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= 20
+        if not is_number or not low <= int(value) <= high:
+            raise ValueError(f"expected a whole number from {low} to {high}")
+        return str(int(value))
 
     return rule
 

@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from sluiceway_gateway.channels.model import SchemaVersion
 from sluiceway_gateway.errors import NotFound, RegistryError, SluicewayGatewayError
 from sluiceway_gateway.http.auth import RegistryClient
 from sluiceway_gateway.http.problems import headers_of, status_of
@@ -117,11 +116,9 @@ def _json(content: Any, status: int = 200, *, headers: dict[str, str] | None = N
 
 
 def _version_json(found: SubjectVersion) -> dict[str, Any]:
-    return {"subject": found.subject} | _schema_json(found.schema)
-
-
-def _schema_json(schema: SchemaVersion) -> dict[str, Any]:
-    return {"version": schema.version, "id": schema.id, "schema": schema.definition}
+    schema = found.schema
+    shown = {"version": schema.version, "id": schema.id, "schema": schema.definition}
+    return {"subject": found.subject} | shown
 
 
 @router.get("")
@@ -153,17 +150,7 @@ def list_schemas(
         latest=latest,
         part=replace(part, limit=limit).range,
     )
-    return _json(
-        [
-            {
-                "subject": each.subject,
-                "version": each.version,
-                "id": each.id,
-                "schema": each.definition,
-            }
-            for each in found
-        ]
-    )
+    return _json([vars(each) for each in found])
 
 
 @router.get("/schemas/types")

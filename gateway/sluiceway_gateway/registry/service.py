@@ -51,7 +51,8 @@ class ListedVersion:
     version: int
     id: int
     """The id of its schema."""
-    definition: str
+    schema: str
+    """Its definition."""
 
 
 class Registry:
@@ -108,7 +109,7 @@ class Registry:
             shown = sorted(every)[part]
             texts = schemas_store.definitions(tx, {schema_id for _, _, schema_id in shown})
         return [
-            ListedVersion(subject=name, version=version, id=id_, definition=texts[id_])
+            ListedVersion(subject=name, version=version, id=id_, schema=texts[id_])
             for name, version, id_ in shown
         ]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, false, func, or_, select, true
+from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, func, or_, select, true
 
 from sluiceway_gateway.channels.model import Compatibility, Format, Phase, SchemaVersion
 from sluiceway_gateway.channels.store import in_phases
@@ -72,7 +72,7 @@ def _visible(prefixes: Collection[str] | None) -> ColumnElement[bool]:
         exists()
         .where(channel_schemas.c.schema_id == schemas.c.id)
         .where(channels.c.uid == channel_schemas.c.channel_uid)
-        .where(_starts_with(prefixes))
+        .where(starts_with(channels.c.name, prefixes))
     )
 
 
@@ -112,7 +112,7 @@ def subjects(
 
     With a `name`, only those of the channel and of the topic of that name.
     """
-    statement = _WITH_IDS.where(_starts_with(prefixes))
+    statement = _WITH_IDS.where(starts_with(channels.c.name, prefixes))
     if name is not None:
         statement = statement.where(or_(channels.c.name == name, channels.c.topic_name == name))
     return [_subject_of(row) for row in tx.execute(statement)]
@@ -129,7 +129,7 @@ def subject_versions(
     statement = (
         _WITH_IDS.add_columns(of.version.label("of_schema"), of.schema_id.label("schema_id"))
         .join(channel_schemas, of.channel_uid == channels.c.uid)
-        .where(_starts_with(prefixes))
+        .where(starts_with(channels.c.name, prefixes))
     )
     if schema_id is not None:
         statement = statement.where(of.schema_id == schema_id)
@@ -140,10 +140,6 @@ def definitions(tx: ReadTransaction, schema_ids: Collection[int]) -> dict[int, s
     """Return the definitions of these schemas, by id."""
     rows = tx.in_parts(_DEFINITIONS, ids=sorted(schema_ids))
     return {row.id: row.definition for row in rows}
-
-
-def _starts_with(prefixes: Collection[str]) -> ColumnElement[bool]:
-    return or_(false(), *(starts_with(channels.c.name, prefix) for prefix in prefixes))
 
 
 def _subject_of(row: Row[Any]) -> Subject:

@@ -82,6 +82,10 @@ class _Update:
         return (_compressed(head.encode()) if compress else head.encode()) + self.body
 
 
+_Event = tuple[tuple[object, ...], str | None, Callable[[], bytes]]
+"""An event: the key of watchers that get the same one, its type as in `_Update`, its encoder."""
+
+
 @dataclass(kw_only=True)
 class _Subject:
     """The subject of watchers: the list, or one channel. Used in the event loop only."""
@@ -133,7 +137,22 @@ class _List(_Subject):
             self.changes.popleft()
         self.publish()
 
-    def since(self, position: str | None) -> int | None:
+    @property
+    def id(self) -> str:
+        """The id of an event that leads to the present state."""
+        return f"{self.run}-{self.number}"
+
+    def event_after(self, position: str | None, prefixes: tuple[str, ...]) -> _Event | None:
+        """Return the event after this position, for a watcher of these prefixes."""
+        since = self._since(position)
+        if since == self.number:
+            return None
+        if since is None:
+            return (prefixes, None), "state", partial(_state, self.lines, prefixes)
+        names = self._changed_since(since)
+        return (prefixes, since), "change", partial(_changes, self.lines, prefixes, names)
+
+    def _since(self, position: str | None) -> int | None:
         """Return the number in an event's id; None if the changes since then are not kept."""
         run, _, number = (position or "").partition("-")
         if run != self.run or not number.isdecimal():
@@ -141,7 +160,7 @@ class _List(_Subject):
         oldest = self.number - len(self.changes)
         return int(number) if oldest <= int(number) <= self.number else None
 
-    def changed_since(self, number: int) -> set[str]:
+    def _changed_since(self, number: int) -> set[str]:
         """Return the names of channels that changed or were removed after `number`."""
         return set().union(*list(self.changes)[len(self.changes) - (self.number - number) :])
 
@@ -171,6 +190,14 @@ class _OneChannel(_Subject):
     def id(self) -> str:
         """The ETag of the state, as in responses of reads."""
         return "" if self.tag is None else f"W/{status_etag(**vars(self.tag))}"
+
+    def event_after(self, position: str | None, _prefixes: tuple[str, ...]) -> _Event | None:
+        """Return the event with the state; None if the position has it."""
+        # Proxies may remove or add the prefix of weak tags.
+        if position is not None and position.removeprefix("W/") == self.id.removeprefix("W/"):
+            return None
+        event = self.event
+        return (), None, lambda: event
 
     def change(self, tag: Tag, text: bytes) -> None:
         """Replace the state."""
@@ -295,48 +322,15 @@ class StatusFeed:
     async def _update(
         self, watcher: _Watcher, subject: _List | _OneChannel, position: str | None
     ) -> _Update | None:
-        """Return the watcher's update to the current state; None if it has that state."""
-        if not subject.is_read:
-            return None
-        if isinstance(subject, _List):
-            return await self._list_update(watcher, subject, subject.since(position))
-        # Proxies may remove or add the prefix of weak tags.
-        if position is not None and position.removeprefix("W/") == subject.id.removeprefix("W/"):
-            return None
-        event = subject.event
-        return await self._shared(
-            subject, (), lambda: event, compress=watcher.is_compressed, position=subject.id
-        )
+        """Return the watcher's update to the current state; None if it has that state.
 
-    async def _list_update(
-        self, watcher: _Watcher, listed: _List, since: int | None
-    ) -> _Update | None:
-        if since == listed.number:
+        It is encoded on the thread, once for all watchers that get the same one.
+        """
+        event = subject.event_after(position, watcher.prefixes) if subject.is_read else None
+        if event is None:
             return None
-        lines, prefixes = listed.lines, watcher.prefixes
-        encode: Callable[[], bytes]
-        if since is None:
-            kind, encode = "state", partial(_state, lines, prefixes)
-        else:
-            kind, encode = "change", partial(_changes, lines, prefixes, listed.changed_since(since))
-        return await self._shared(
-            *(listed, (prefixes, since), encode),
-            compress=watcher.is_compressed,
-            position=f"{listed.run}-{listed.number}",
-            kind=kind,
-        )
-
-    async def _shared(
-        self,
-        subject: _Subject,
-        key: tuple[object, ...],
-        encode: Callable[[], bytes],
-        *,
-        compress: bool,
-        position: str,
-        kind: str | None = None,
-    ) -> _Update:
-        """Return the update of all watchers with this key, encoded once on the thread."""
+        key, kind, encode = event
+        state, compress = subject.id, watcher.is_compressed
 
         def run() -> bytes:
             data = encode()
@@ -344,7 +338,7 @@ class StatusFeed:
 
         async def encoded() -> _Update:
             body = await to_thread.run_sync(run, limiter=self._thread)
-            return _Update(position=position, kind=kind, body=body)
+            return _Update(position=state, kind=kind, body=body)
 
         found = subject.updates.get((*key, compress))
         if found is None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.endpoints.model import Health, Place, State
+from sluiceway_gateway.endpoints.model import Endpoint, Health, Place, State
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, Sample
 from sluiceway_gateway.status.lag_evaluation import ProgressState, group_of_track, offset_at
 
@@ -119,7 +119,7 @@ def _place(sample: Sample, key: str, partition: int) -> tuple[int, int, int] | N
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointState:
-    """The state and health of an endpoint in its place."""
+    """The part of an endpoint that a list of channels reads."""
 
     id: str
     place: Place
@@ -147,7 +147,7 @@ def current_problems(
     groups: Mapping[str, GroupSummary],
     out_of_range: Mapping[str, OutOfRange],
     ledger: LedgerSample | None,
-    endpoints: Iterable[EndpointState],
+    endpoints: Iterable[Endpoint | EndpointState],
 ) -> tuple[CurrentProblem, ...]:
     """Return the problems of a channel, errors first."""
     found = [
@@ -243,7 +243,7 @@ def _of_ranges(out_of_range: Mapping[str, OutOfRange]) -> Iterable[CurrentProble
         )
 
 
-def _of_endpoint(endpoint: EndpointState) -> CurrentProblem | None:
+def _of_endpoint(endpoint: Endpoint | EndpointState) -> CurrentProblem | None:
     role = endpoint.place.role
     if endpoint.state is State.CLOSED:
         return None

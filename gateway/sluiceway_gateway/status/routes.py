@@ -47,13 +47,12 @@ _LEVEL = 4
 
 @router.get(
     "/channels/{name}/status",
-    operation_id="get_channel_status",
     summary="Read the status of a channel",
     response_model=StatusBody,
     response_description="The status",
     responses=problems(404, also={304: {"description": "It has not changed"}}),
 )
-async def get_status(
+async def get_channel_status(
     name: Name,
     request: Request,
     viewer: Annotated[Principal, access(Action.VIEW, rechecked=True)],
@@ -95,12 +94,11 @@ def _rendered(gateway: Services, name: str) -> tuple[StatusVersion, bytes]:
 
 @router.get(
     "/channels/{name}/heartbeats",
-    operation_id="list_channel_heartbeats",
     summary="List the last heartbeats of a channel",
     response_model=HeartbeatsBody,
     responses=problems(404),
 )
-def list_heartbeats(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
+def list_channel_heartbeats(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
     """Return when each endpoint's process has last sent a heartbeat."""
     found = gateway.statuses.heartbeats(name)
     return json_response({"heartbeats": {id_: time_json(at) for id_, at in found.items()}})
@@ -210,12 +208,11 @@ def _stream(
 
 @router.get(
     "/channels/{name}/status/events",
-    operation_id="watch_channel_status",
     summary="Watch the status of a channel",
     response_class=Response,
     responses=problems(404, also={200: _OF_CHANNEL}),
 )
-async def watch_status(
+async def watch_channel_status(
     name: Name, request: Request, viewer: Viewer, gateway: Gateway, last_event_id: LastEvent = None
 ) -> Response:
     """Send the status now and after each change, at most once a second.
@@ -229,12 +226,11 @@ async def watch_status(
 
 @router.get(
     "/status/events",
-    operation_id="watch_status",
     summary="Watch the status of all channels",
     response_class=Response,
     responses=problems(also={200: _OF_LIST}),
 )
-async def watch_statuses(
+async def watch_status(
     request: Request, principal: Anybody, gateway: Gateway, last_event_id: LastEvent = None
 ) -> Response:
     """Send all channels that the token may see, then the changes, at most once a second.

@@ -78,7 +78,7 @@ _ENDPOINTS = (
         *(endpoints.c.id, endpoints.c.channel_uid, endpoints.c.role, endpoints.c.group_name),
         *(endpoints.c.member_index, endpoints.c.size, endpoints.c.mode, endpoints.c.epoch),
         *(endpoints.c.state, endpoints.c.health, endpoints.c.reached, endpoints.c.counters),
-        *(endpoints.c.share_index, endpoints.c.share_size),
+        *(endpoints.c.share_index, endpoints.c.share_size, endpoints.c.generation),
     )
     .where(_CURRENT, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
     .order_by(endpoints.c.id)
@@ -141,11 +141,12 @@ def reader_snapshots(
         text = json.dumps(counters, sort_keys=True)
         found[each.uid] = ReaderSnapshot(
             readers=tuple(
-                reader_progress_of(row)
+                reader
                 for row in rows
                 if row.role == Role.READER
                 if (group := groups.get((each.uid, row.group_name))) is not None
                 and group.has_place(row.member_index, Mode(row.mode))
+                if (reader := reader_progress_of(row)).alive or group.keeps_reports(row.generation)
             ),
             committed=tuple(
                 CommittedOffset(
@@ -258,10 +259,6 @@ def ledger_of(document: Mapping[str, Any] | None) -> LedgerSample | None:
     if document is None:
         return None
     return LedgerSample(**{**document, "batches": [OpenBatch(**e) for e in document["batches"]]})
-
-
-def _summary_of(document: Mapping[str, Any]) -> LagSummary:
-    return LagSummary(**{**document, "progress": _PROGRESS.get(document["progress"])})
 
 
 def group_summaries_of(document: Mapping[str, Any]) -> dict[str, GroupSummary]:
@@ -396,7 +393,7 @@ def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, Sam
     return {
         row.channel_uid: SampleSummary(
             at=row.at,
-            lag=_summary_of(row.summary),
+            lag=LagSummary(**row.summary | {"progress": _PROGRESS.get(row.summary["progress"])}),
             groups=group_summaries_of(row.groups or {}),
             ledger=ledger_of(row.ledger),
             coverage=None if row.coverage is None else Coverage(**row.coverage),

@@ -30,7 +30,6 @@ from sluiceway_gateway.status.sample_store import (
     StoredSample,
     is_kept,
 )
-from sluiceway_gateway.status.store import LedgerRows
 
 _log = structlog.get_logger(__name__)
 
@@ -75,11 +74,7 @@ class _ChannelHistory:
         """Whether all samples of a full window equal this one."""
         return len(self.window) == WINDOW and all(
             each.endpoints_digest == endpoints_digest
-            and each.sample.ends == sample.ends
-            and each.sample.starts == sample.starts
-            and each.sample.log_ends == sample.log_ends
-            and each.sample.ledger == sample.ledger
-            and each.sample.tracks == sample.tracks
+            and replace(each.sample, at=sample.at) == sample
             for each in self.window
         )
 
@@ -187,10 +182,11 @@ class Sampler:
         for each in chunk:
             ledger = None
             if each.exactly_once:
-                found = rows.get(each.uid) or _unused(each)
+                unused = Ledger(
+                    channel_uid=each.uid, topic_id=each.topic_id or "", partitions=each.partitions
+                )
                 ledger = ledger_sample(
-                    found.ledger,
-                    found.batches,
+                    *rows.get(each.uid, (unused, ())),
                     partitions=each.partitions,
                     committed_messages=counts.get(each.uid, 0),
                 )
@@ -222,46 +218,30 @@ class Sampler:
             ledger=ledger,
             tracks=offset_tracks(snapshot.readers, snapshot.committed, partitions=partitions),
         )
-        is_recorded = FINEST.start(sample.at.timestamp()) != history.recorded_s
-        if history.is_unchanged(sample, snapshot.endpoints_digest):
-            again = replace(history.window[-1], sample=sample)
-            # The age of unread messages grows all the same.
-            grows = any(each.lag_messages for each in again.lags.values())
-            return SampleWrite(
-                channel_uid=channel.uid,
-                stored=again,
-                is_new=False,
-                changes_status=grows,
-                is_recorded=is_recorded,
-                recorded_s=history.recorded_s,
+        is_new = not history.is_unchanged(sample, snapshot.endpoints_digest)
+        if is_new:
+            window = [*(each.sample for each in history.window), sample][-WINDOW:]
+            past = [*history.ends, (sample.at.timestamp(), sample.ends)]
+            alive = partitions_read(snapshot.readers, partitions=partitions)
+            stored = StoredSample(
+                number=history.number + 1,
+                sample=sample,
+                endpoints_digest=snapshot.endpoints_digest,
+                lags={key: group_lag(key, window, past, alive=alive[key]) for key in sample.tracks},
+                write_rate=write_rate(window),
+                out_of_range=out_of_range(window),
             )
-        window = [*(each.sample for each in history.window), sample][-WINDOW:]
-        past = [*history.ends, (sample.at.timestamp(), sample.ends)]
-        alive = partitions_read(snapshot.readers, partitions=partitions)
-        stored = StoredSample(
-            number=history.number + 1,
-            sample=sample,
-            endpoints_digest=snapshot.endpoints_digest,
-            lags={key: group_lag(key, window, past, alive=alive[key]) for key in sample.tracks},
-            write_rate=write_rate(window),
-            out_of_range=out_of_range(window),
-        )
+        else:
+            stored = replace(history.window[-1], sample=sample)
         return SampleWrite(
             channel_uid=channel.uid,
             stored=stored,
-            is_new=True,
-            changes_status=True,
-            is_recorded=is_recorded,
+            is_new=is_new,
+            # The age of unread messages grows in equal samples too.
+            changes_status=is_new or any(each.lag_messages for each in stored.lags.values()),
+            is_recorded=FINEST.start(sample.at.timestamp()) != history.recorded_s,
             recorded_s=history.recorded_s,
         )
-
-
-def _unused(channel: SampledChannel) -> LedgerRows:
-    """Return the ledger of a channel in which no batch was opened yet."""
-    ledger = Ledger(
-        channel_uid=channel.uid, topic_id=channel.topic_id or "", partitions=channel.partitions
-    )
-    return LedgerRows(ledger=ledger, batches=())
 
 
 def _is_unknown(marks: TopicWatermarks) -> bool:

@@ -20,14 +20,8 @@ from sluiceway_gateway.channels.store import (
     tag_of,
 )
 from sluiceway_gateway.db.engine import ReadTransaction
-from sluiceway_gateway.db.schema import (
-    channels,
-    endpoint_groups,
-    endpoints,
-    positions,
-    samples,
-    visible_runs,
-)
+from sluiceway_gateway.db.ledger_schema import visible_runs
+from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, starts_with
 from sluiceway_gateway.endpoints.heartbeat_store import beats_of_sessions, latest_beats
 from sluiceway_gateway.endpoints.model import (
@@ -130,20 +124,8 @@ class StatusReport:
             groups={} if self.last is None else summarize_groups(self.last.lags),
             out_of_range={} if self.last is None else self.last.out_of_range,
             ledger=None if self.last is None else self.last.sample.ledger,
-            endpoints=(
-                EndpointState(
-                    id=each.id,
-                    place=each.place,
-                    state=each.state,
-                    health=each.health,
-                    changed_at=each.changed_at,
-                    cause=each.cause,
-                )
-                # In the order of the list, where fewer are read.
-                for each in sorted(
-                    attached, key=attrgetter("place.role", "place.group", "place.index")
-                )
-            ),
+            # In the order of the list, where fewer are read.
+            endpoints=sorted(attached, key=attrgetter("place.role", "place.group", "place.index")),
         )
 
 
@@ -209,9 +191,7 @@ def page(
     tx: ReadTransaction, *, limit: int, after: str, prefixes: Collection[str]
 ) -> tuple[ChannelSummary, ...]:
     """Return up to `limit` channels by name, after `after`, with one of the prefixes."""
-    statement = selection().where(
-        channels.c.name > after, or_(False, *(starts_with(channels.c.name, p) for p in prefixes))
-    )
+    statement = selection().where(channels.c.name > after, starts_with(channels.c.name, prefixes))
     return _summaries(tx, tx.execute(statement.order_by(channels.c.name).limit(limit)).all())
 
 
@@ -329,7 +309,7 @@ def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int)
         select(channels.c.uid, channels.c.name, func.count().over().label("total"))
         .where(
             in_phases(READABLE),
-            or_(False, *(starts_with(channels.c.name, each) for each in prefixes)),
+            starts_with(channels.c.name, prefixes),
             or_(
                 exists().where(endpoints.c.channel_uid == channels.c.uid, ~endpoints.c.superseded),
                 exists().where(positions.c.channel_uid == channels.c.uid),
@@ -416,21 +396,18 @@ def _members(tx: ReadTransaction, uids: Sequence[str]) -> Mapping[str, _Members]
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerRows:
-    """A channel's ledger and its open batches, the oldest first."""
+def ledgers_of(
+    tx: ReadTransaction, uids: Collection[str]
+) -> dict[str, tuple[Ledger, Sequence[Batch]]]:
+    """Return the ledgers of those of these channels in which a batch was opened, by uid.
 
-    ledger: Ledger
-    batches: Sequence[Batch]
-
-
-def ledgers_of(tx: ReadTransaction, uids: Collection[str]) -> dict[str, LedgerRows]:
-    """Return the ledgers of those of these channels in which a batch was opened, by uid."""
-    found = {}
+    Each with its open batches, the oldest first.
+    """
+    found: dict[str, tuple[Ledger, Sequence[Batch]]] = {}
     for uid in sorted(ledgers_store.tags(tx, sorted(uids))):
         ledger = ledgers_store.find(tx, uid)
         if ledger is not None:
-            found[uid] = LedgerRows(ledger=ledger, batches=batch_store.open_batches(tx, uid))
+            found[uid] = ledger, batch_store.open_batches(tx, uid)
     return found
 
 

@@ -103,7 +103,10 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
 
 
 def _problems_json(problems: Sequence[CurrentProblem]) -> dict[str, Any]:
-    listed = [_problem_json(each) for each in problems[:MAX_PROBLEMS]]
+    listed = [
+        vars(each) | {"since": each.since and time_json(each.since)}
+        for each in problems[:MAX_PROBLEMS]
+    ]
     return {"problems": listed, "more_problems": len(problems) > len(listed)}
 
 
@@ -115,11 +118,6 @@ def _channel_json(channel: Channel) -> dict[str, Any]:
         delivery=channel.spec.delivery,
         partitions=channel.topic.partitions or channel.spec.partitions,
     )
-
-
-def _problem_json(problem: CurrentProblem) -> dict[str, Any]:
-    since = problem.since and time_json(problem.since)
-    return vars(problem) | {"since": since}
 
 
 def _bounds_json(last: StoredSample | None) -> list[dict[str, Any]]:

@@ -199,12 +199,48 @@ def test_columns_are_found_by_name_and_defaults_fill_the_rest():
     assert to_batches(pa.table({"a": pa.array([], pa.int32())}), schema) == []
 
 
-def test_invalid_arrow_data_is_rejected():
-    array = pa.Array.from_buffers(
-        pa.string(), 1, [None, pa.py_buffer(np.array([0, 3], np.int32)), pa.py_buffer(b"a\xffc")]
+def text(*values):
+    """An array of texts that are not checked to be valid UTF-8."""
+    return pa.array(values, pa.binary()).view(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("array", "type_", "index"),
+    [
+        (text(b"a", b"b", b"c", b"d\xff", b"e", b"\xfe"), "string", 3),
+        (text(*[b"a"] * 6, b"\xff").slice(2), "string", 4),
+        (
+            pa.array([1, 2, -1]).view(pa.time64("us")),
+            {"type": "long", "logicalType": "time-micros"},
+            2,
+        ),
+        (
+            pa.ListArray.from_arrays([0, 1, 2], text(b"a", b"\xff")),
+            {"type": "array", "items": "string"},
+            0,
+        ),
+    ],
+)
+def test_invalid_arrow_data_is_rejected_with_the_column_and_the_record(array, type_, index):
+    batch = pa.RecordBatch.from_arrays([pa.array(range(len(array))), array], names=["n", "x"])
+    schema = Schema.parse(
+        {
+            "type": "record",
+            "name": "r",
+            "fields": [{"name": "n", "type": "long"}, {"name": "x", "type": type_}],
+        }
     )
-    with pytest.raises(InvalidRecord, match="invalid"):
-        to_batches(pa.RecordBatch.from_arrays([array], names=["x"]), schema_of("string"))
+    with pytest.raises(InvalidRecord) as raised:
+        to_batches(batch, schema)
+    assert (raised.value.index, raised.value.field) == (index, "x")
+
+
+def test_text_that_is_no_utf_8_is_an_error_with_advice():
+    batch = pa.RecordBatch.from_arrays([text(b"\xff")], names=["x"])
+    with pytest.raises(
+        InvalidRecord, match=r"not valid UTF-8: .* make_valid_utf8\(\), or write it as"
+    ):
+        to_batches(batch, schema_of("string"))
 
 
 def frame_values(series, type_):

@@ -25,7 +25,7 @@ def later(ledger: LedgerSite) -> None:
 
 def rows(ledger: LedgerSite, table: str) -> int:
     with ledger.rig.database.read() as tx:
-        count = select(func.count()).select_from(getattr(schema, table))
+        count = select(func.count()).select_from(schema.metadata.tables[table])
         return int(tx.execute(count).scalar_one())
 
 

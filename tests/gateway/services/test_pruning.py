@@ -80,7 +80,7 @@ class Past:
 
     def rows(self, table: str) -> int:
         with self.database.read() as tx:
-            count = select(func.count()).select_from(getattr(schema, table))
+            count = select(func.count()).select_from(schema.metadata.tables[table])
             return int(tx.execute(count).scalar_one())
 
 

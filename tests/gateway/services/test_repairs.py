@@ -188,9 +188,9 @@ def test_without_kafka_a_repair_is_refused(site: LedgerSite, kafka: SharedKafka)
     before = site.committed()
     parts = site.rig.app.state.parts
     away = KafkaAdmin("127.0.0.1:1", timeout_s=0.5)
-    real, parts.repairs._kafka = parts.repairs._kafka, away
+    real, parts.repairs.kafka = parts.repairs.kafka, away
     response = ask_repair(site, {"0": 20})
-    parts.repairs._kafka = real
+    parts.repairs.kafka = real
     assert (response.status_code, code(response)) == (503, "kafka_unavailable")
     assert site.committed() == before
 
