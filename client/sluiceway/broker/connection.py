@@ -1,7 +1,6 @@
 """Connection of a Broker to the gateway."""
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -98,7 +97,6 @@ class RequestHandler:
         self.connected = False
         self._connections: dict[str, Connection] = {}
         self._identities: dict[tuple[str, str | None], TopicIdentity] = {}
-        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Do nothing: the constructor has started the handler."""
@@ -150,15 +148,12 @@ class RequestHandler:
         name = in_text(topic, "topic")
         known = self._connections.get(name)
         if known is None or fresh:
-            known = self.control.connection(name, "read")
-            with self._lock:
-                self._connections[name] = known
+            known = self._connections[name] = self.control.connection(name, "read")
         return known
 
     def forget(self, topic: object) -> None:
         """Drop a channel from the cache."""
-        with self._lock:
-            self._connections.pop(in_text(topic, "topic"), None)
+        self._connections.pop(in_text(topic, "topic"), None)
 
     def identity(self, connection: Connection) -> TopicIdentity:
         """Return the identity of the topic in Kafka."""

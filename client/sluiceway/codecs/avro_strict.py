@@ -46,34 +46,24 @@ def _cells(size_bytes: int) -> int:
 
 def expansion(type_: t.Type) -> int:
     """Return an upper bound of the Arrow bytes for one byte of a message in arrays and maps."""
-    match type_:
-        case t.Nullable(item=item):
-            return expansion(item)
-        case t.Union(branches=branches):
-            return sum(map(expansion, branches))
-        case t.Record(fields=fields):
-            return sum(expansion(field.type) for field in fields)
-        case t.Array(items=item):
-            return CELL_BYTES * width(item) // _min_bytes(item) + expansion(item)
-        case t.Map(values=item):
-            return CELL_BYTES * (2 + width(item)) // (1 + _min_bytes(item)) + expansion(item)
-        case _:
-            return 0
+    bound = 0
+    for each in t.walk(type_):
+        match each:
+            case t.Array(items=item):
+                bound += CELL_BYTES * width(item) // _min_bytes(item)
+            case t.Map(values=item):
+                bound += CELL_BYTES * (2 + width(item)) // (1 + _min_bytes(item))
+    return bound
 
 
 def widest(type_: t.Type) -> int:
     """Count the cells of the widest item of an array or map within `type_`."""
-    match type_:
-        case t.Nullable(item=item):
-            return widest(item)
-        case t.Union(branches=branches):
-            return max(map(widest, branches))
-        case t.Record(fields=fields):
-            return max(widest(field.type) for field in fields)
-        case t.Array(items=item) | t.Map(values=item):
-            return max(2 + width(item), widest(item))
-        case _:
-            return 0
+    most = 0
+    for each in t.walk(type_):
+        match each:
+            case t.Array(items=item) | t.Map(values=item):
+                most = max(most, 2 + width(item))
+    return most
 
 
 def _min_bytes(type_: t.Type) -> int:

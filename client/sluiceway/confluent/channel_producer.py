@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -176,6 +177,7 @@ class TransactionAborted(SluicewayError, code="transaction_aborted", public=True
     """The cause of a batch that its producer has aborted; it is never raised."""
 
 
+@dataclass(eq=False)
 class BatchCommits:
     """Opens and ends the batches of a producer's exactly-once channels.
 
@@ -183,18 +185,11 @@ class BatchCommits:
     Raises SluicewayTimeout if another thread holds it for too long.
     """
 
-    def __init__(
-        self,
-        deliveries: Deliveries,
-        attached: Mapping[str, ChannelProducer],
-        *,
-        transactional: bool,
-    ) -> None:
-        self._deliveries = deliveries
-        self._attached = attached
-        self._transactional = transactional
-        self.stopped = False
-        """True after the last timed commit."""
+    _deliveries: Deliveries
+    _attached: Mapping[str, ChannelProducer]
+    transactional: bool = field(kw_only=True)
+    stopped: bool = False
+    """True after the last timed commit."""
 
     def commit(self, timeout_s: float) -> None:
         """Commit the delivered messages of exactly-once channels. Raises SluicewayError.
@@ -223,7 +218,7 @@ class BatchCommits:
         batches = channel.batches
         assert batches is not None  # noqa: S101 - the channel is exactly_once
         with self._holding(channel, timeout_s):
-            if not self._transactional:
+            if not self.transactional:
                 self._require_whole(channel)
             if not batches.admitted and positions is None:
                 return
@@ -233,7 +228,7 @@ class BatchCommits:
             except CommitUnknown:
                 raise
             except SluicewayError as error:
-                if not self._transactional:
+                if not self.transactional:
                     channel.failure = error
                 raise
 
@@ -255,7 +250,7 @@ class BatchCommits:
                 batches.abort(TransactionAborted("its messages were dropped"))
                 return True
             batch = batches.current
-        if not self._transactional:
+        if not self.transactional:
             # The last batch has ended: a program that flushes each message would have many timers.
             channel.timer.cancel()
             channel.timer = self._commit_later(channel, batch)

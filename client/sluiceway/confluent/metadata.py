@@ -25,7 +25,7 @@ def cluster_metadata(settings: Common, channel: str | None, timeout: float) -> C
     A channel that does not exist has an `error`, as in confluent-kafka. Raises KafkaException.
     """
     deadline_s = time.monotonic() + (_LONGEST_S if timeout < 0 else timeout)
-    absent: dict[str, KafkaError] = {}
+    absent: KafkaError | None = None
     found: list[ChannelResource] = []
     with kafka_exceptions():
         if channel is None:
@@ -34,7 +34,7 @@ def cluster_metadata(settings: Common, channel: str | None, timeout: float) -> C
             try:
                 found = [settings.control.channel(channel, timeout_s=left_s(deadline_s))]
             except ChannelNotFound as error:
-                absent[channel] = kafka_error(error)
+                absent = kafka_error(error)
         names = {each.status.topic.name: each.name for each in found}
         metadata = _of_kafka(settings, found, left_s(deadline_s))
     topics = metadata.topics
@@ -43,10 +43,9 @@ def cluster_metadata(settings: Common, channel: str | None, timeout: float) -> C
         if topic in topics:
             topics[topic].topic = name
             metadata.topics[name] = topics[topic]
-    for name, fault in absent.items():
-        metadata.topics[name] = TopicMetadata()
-        metadata.topics[name].topic = name
-        metadata.topics[name].error = fault
+    if absent is not None:
+        metadata.topics[channel] = unknown = TopicMetadata()
+        unknown.topic, unknown.error = channel, absent
     return metadata
 
 

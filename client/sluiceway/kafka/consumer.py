@@ -91,12 +91,14 @@ class PartitionStream(Protocol):
 
     def earliest(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the offset at which a read of everything begins in each partition."""
+        return self.begins(partitions)
 
     def ends(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the offset up to which each partition can be read now."""
 
     def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the offset up to which each partition is written, readable now or later."""
+        return self.ends(partitions)
 
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
@@ -179,17 +181,9 @@ class MessageStream(PartitionStream):
         """Return the first offset of each partition."""
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
-    def earliest(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return `begins`."""
-        return self.begins(partitions)
-
     def ends(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the offset after the last message of each partition."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
-
-    def final_ends(self, partitions: Collection[int]) -> dict[int, int]:
-        """Return `ends`: every message can be read at once."""
-        return self.ends(partitions)
 
     def silence(self, idle_s: float) -> SluicewayError:
         """Return the error for awaited messages that have not arrived for `idle_s`."""

@@ -30,7 +30,7 @@ class _ConsumerPool:
 
     def __init__(self, properties: MaskedProperties) -> None:
         self._properties = properties
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._consumers: list[SharedConsumer] = []
         self._by_buffer: dict[SharedPartitionBuffer, SharedConsumer] = {}
         # Buffers of garbage-collected streams; the next call removes them.
@@ -49,7 +49,7 @@ class _ConsumerPool:
             if current is not None:
                 if current.assign(buffer, offsets, timeout_s=timeout_s):
                     return
-                self._remove(buffer)
+                self.remove(buffer)
             for consumer in [*self._consumers, None]:
                 if consumer is None:
                     consumer = SharedConsumer(self._properties)
@@ -61,21 +61,18 @@ class _ConsumerPool:
     def remove(self, buffer: SharedPartitionBuffer) -> None:
         """Remove a buffer. May be repeated."""
         with self._lock:
-            self._remove(buffer)
+            consumer = self._by_buffer.pop(buffer, None)
+            if consumer is None:
+                return
+            consumer.remove(buffer)
+            if consumer.unused:
+                self._consumers.remove(consumer)
+                consumer.close()
 
     def remove_abandoned(self) -> None:
         """Remove the buffers of abandoned streams."""
         while self.abandoned:
             self.remove(self.abandoned.popleft())
-
-    def _remove(self, buffer: SharedPartitionBuffer) -> None:
-        consumer = self._by_buffer.pop(buffer, None)
-        if consumer is None:
-            return
-        consumer.remove(buffer)
-        if consumer.unused:
-            self._consumers.remove(consumer)
-            consumer.close()
 
 
 _POOLS: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], _ConsumerPool]" = (

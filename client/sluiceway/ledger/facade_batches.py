@@ -85,7 +85,8 @@ class MessageBatches:
         self._writer, self._owner = writer, owner
         self._leases = LeaseKeeper(calls, connection.channel_name, connection.channel_uid)
         self._count = 0
-        self._batch: WriteBatch | None = None
+        self.current: WriteBatch | None = None
+        """The batch to commit or to abort; None without one."""
         self._unknown: WrittenRecords | None = None
         self._last: CommitResult | None = None
         self.offsets = ReportedOffsets()
@@ -96,12 +97,7 @@ class MessageBatches:
     @property
     def is_open(self) -> bool:
         """Whether messages may be produced."""
-        return self._batch is not None and self._unknown is None
-
-    @property
-    def current(self) -> object:
-        """The batch to commit or to abort, for comparisons by identity; None without one."""
-        return self._batch
+        return self.current is not None and self._unknown is None
 
     @property
     def pending(self) -> int:
@@ -110,10 +106,10 @@ class MessageBatches:
 
     def open(self) -> None:
         """Open the next batch, if none is open. Raises GatewayError, TopicGone."""
-        if self._batch is not None:
+        if self.current is not None:
             return
         self._count += 1
-        self._batch = open_batch(
+        self.current = open_batch(
             self._calls,
             self._connection,
             self._leases,
@@ -138,7 +134,7 @@ class MessageBatches:
         After CommitUnknown or an interrupt nothing is admitted; the same call repeats the commit.
         After any other error the batch is aborted. Raises DeliveryFailed, Conflict, InvalidRequest.
         """
-        batch = self._batch
+        batch = self.current
         if batch is None:
             return
         try:
@@ -161,15 +157,15 @@ class MessageBatches:
 
         If not, the batch has ended. Raises CommitUnknown if the gateway does not answer.
         """
-        if self._batch is None or self._unknown is None:
+        if self.current is None or self._unknown is None:
             return None
-        committed = self._batch.resolve()
+        committed = self.current.resolve()
         self._end()
         return committed
 
     def abort(self, error: BaseException) -> None:
         """Abort the batch, if any. The caller must not add later reports."""
-        batch = self._batch
+        batch = self.current
         self._end()
         if batch is not None:
             batch.abort(error)
@@ -191,7 +187,7 @@ class MessageBatches:
             )
 
     def _end(self) -> None:
-        self._batch = self._unknown = None
+        self.current = self._unknown = None
         self.offsets = ReportedOffsets()
         self.admitted = self.failures = 0
         self._reason = ""

@@ -141,18 +141,15 @@ class _Peer:
 Filter = Callable[[ChannelStatusMonitor], bool]
 
 
+@dataclass(eq=False, repr=False)
 class Peers:
     """All places ever seen on the other side, each with a monitor for its latest endpoint."""
 
-    def __init__(
-        self,
-        channel_name: str,
-        logger: ChannelLogger,
-        on_new: Callable[[ChannelStatusMonitor], object],
-    ) -> None:
-        self._channel_name = channel_name
-        self._logger = logger
-        self._on_new = on_new
+    _channel_name: str
+    _logger: ChannelLogger
+    _on_new: Callable[[ChannelStatusMonitor], object]
+
+    def __post_init__(self) -> None:
         self._peers: dict[Hashable, _Peer] = {}
         self.monitors: tuple[ChannelStatusMonitor, ...] = ()
         """The monitors of all places; replaced when a place is added."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from sluiceway.errors import CommitUnknown, Conflict, GatewayError, InvalidRequest
@@ -156,21 +157,20 @@ class LedgerCalls:
         *,
         uid: str,
         starts: Mapping[int, int],
-        limit: int = _LIMIT,
         seen: str | None = None,
         wait_s: float = 0.0,
         number: int | None = None,
         snapshot: int | datetime | None = None,
         known: int | None = None,
     ) -> Committed | None:
-        """Return the committed part of a channel, with at most `limit` runs from `starts` on.
+        """Return the committed part of a channel, with the first runs from `starts` on.
 
         With the ETag `seen`, wait up to `wait_s` for a change and return None without one. The
         `number` of a truncated response requests the rest of its runs. `snapshot` is the number or
         the time of a commit: the response is the state as of that commit. The response has the time
         of the number `known`.
         """
-        params = {"uid": uid, "limit": str(limit)}
+        params = {"uid": uid, "limit": str(_LIMIT)}
         if starts:
             params["from"] = ",".join(f"{p}:{offset}" for p, offset in sorted(starts.items()))
         if number is not None:
@@ -201,16 +201,9 @@ class LedgerCalls:
         known: int | None = None,
     ) -> Committed | None:
         """Like `committed`, but with all runs, from several requests for one state."""
+        request = partial(self.committed, channel, uid=uid, snapshot=snapshot)
         named, left = _cut(starts)
-        first = self.committed(
-            channel,
-            uid=uid,
-            starts=named,
-            seen=seen,
-            wait_s=wait_s,
-            snapshot=snapshot,
-            known=known,
-        )
+        first = request(starts=named, seen=seen, wait_s=wait_s, known=known)
         if first is None or not (first.truncated or left):
             return first
         runs = {partition: list(found) for partition, found in first.runs.items()}
@@ -218,9 +211,7 @@ class LedgerCalls:
         left = {**first.truncated, **left}
         while left:
             named, left = _cut(left)
-            more = self.committed(
-                channel, uid=uid, starts=named, number=first.number, snapshot=snapshot
-            )
+            more = request(starts=named, number=first.number)
             assert more is not None  # noqa: S101 - a request without an ETag has a response
             if more.repaired != first.repaired:
                 # A repair in between has removed runs.

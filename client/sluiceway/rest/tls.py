@@ -10,9 +10,18 @@ from sluiceway.errors import OptionError
 
 __all__ = ["certificate_fault", "speaks_tls", "tls_error", "trusted"]
 
-_EXPIRED, _NOT_YET_VALID = 10, 9
-_UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
-_OTHER_HOST = frozenset({62, 64})
+_FAULTS = {
+    9: "is not valid yet; compare the clocks",
+    10: "has expired; renew it on the server",
+    **dict.fromkeys(
+        (2, 18, 19, 20, 21),
+        "is not signed by a trusted authority; set {trust} to the authority that signed it",
+    ),
+    **dict.fromkeys(
+        (62, 64), "is for another host; use a name in it, or have it issued for this one"
+    ),
+}
+"""The reasons of refused certificates, by OpenSSL's codes."""
 
 
 def trusted(url: str, ca: str | None) -> ssl.SSLContext | bool:
@@ -40,22 +49,9 @@ def tls_error(error: BaseException | None) -> ssl.SSLError | None:
 
 def certificate_fault(error: ssl.SSLCertVerificationError, host: str, trust: str) -> str:
     """Explain a refused certificate of `host`; `trust` names the setting for CA certificates."""
-    match error.verify_code:
-        case code if code == _EXPIRED:
-            return f"the certificate of {host} has expired; renew it on the server"
-        case code if code == _NOT_YET_VALID:
-            return f"the certificate of {host} is not valid yet; compare the clocks"
-        case code if code in _UNKNOWN_AUTHORITY:
-            return (
-                f"the certificate of {host} is not signed by a trusted authority; set {trust} to "
-                "the authority that signed it"
-            )
-        case code if code in _OTHER_HOST:
-            return (
-                f"the certificate of {host} is for another host; use a name in it, or have it "
-                "issued for this one"
-            )
-    return f"the certificate of {host} is refused: {error.verify_message}"
+    known = _FAULTS.get(error.verify_code)
+    fault = f"is refused: {error.verify_message}" if known is None else known.format(trust=trust)
+    return f"the certificate of {host} {fault}"
 
 
 def speaks_tls(host: str, port: int, timeout_s: float) -> bool | None:

@@ -285,6 +285,7 @@ _TUNING: Final[dict[str, object]] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class ChannelDataReader(Shipped, DataSourceReader):
     """Plans a batch read in the driver and reads it in tasks.
 
@@ -292,36 +293,27 @@ class ChannelDataReader(Shipped, DataSourceReader):
     of a dataframe's last query with a filter, and reads by it in all of its queries.
     """
 
-    def __init__(
-        self,
-        source: RefreshableConnection,
-        options: ReadOptions,
-        columns: StructType,
-        job: Job | None = None,
-    ) -> None:
-        self._source = source
-        self._options = options
-        self._columns = columns
-        self._job = job
+    _source: RefreshableConnection
+    _options: ReadOptions
+    _columns: StructType
+    _job: Job | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan one partition per task, and attach the read as an endpoint of the channel."""
-        channel = self._source.connection.channel_name
-        with traced("read", channel, {} if self._job is None else self._job.trace):
-            return self._planned(carrier())
-
-    def _planned(self, trace: Mapping[str, str]) -> Sequence[InputPartition]:
-        splits = plan_splits(self._source, self._options)
-        source = self._source
-        if not splits:
-            return []
-        endpoint = JobEndpoint.attach(self._job, source.gateway_url, source.connection, "reader")
-        if endpoint is not None:
-            splits = [
-                replace(split, task=TaskSlice(endpoint=endpoint, number=number, of=len(splits)))
-                for number, split in enumerate(splits)
-            ]
-        return [InputPartition(replace(split, trace=trace)) for split in splits]
+        source, job = self._source, self._job
+        connection = source.connection
+        with traced("read", connection.channel_name, {} if job is None else job.trace):
+            splits = plan_splits(source, self._options)
+            if not splits:
+                return []
+            endpoint = JobEndpoint.attach(job, source.gateway_url, source.connection, "reader")
+            if endpoint is not None:
+                splits = [
+                    replace(split, task=TaskSlice(endpoint=endpoint, number=number, of=len(splits)))
+                    for number, split in enumerate(splits)
+                ]
+            trace = carrier()
+            return [InputPartition(replace(split, trace=trace)) for split in splits]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return a split's records in order. Raises the errors of `read_split`."""

@@ -132,22 +132,18 @@ class ChannelDataSource(Shipped, DataSource):
         prepare_worker()
         options = WriteOptions.parse(self.options)
         with traced("write", options.channel, {} if self.job is None else self.job.trace):
-            return self._planned_write(options, schema, carrier())
-
-    def _planned_write(
-        self, options: WriteOptions, schema: StructType, trace: Mapping[str, str]
-    ) -> ChannelDataWriter:
-        sink = self._sink(options, schema)
-        task_writer = _task_writer(sink, options, schema)
-        instance = uuid.uuid4().hex
-        batch = self._batch(sink, options, instance)
-        endpoint = JobEndpoint.attach(
-            self.job, sink.gateway_url, sink.connection, "writer", options.group, instance=instance
-        )
-        if batch is not None and endpoint is not None:
-            # The session identifies the batch by its instance, which is the endpoint's id.
-            batch = replace(batch, renewed_by_tasks=not endpoint.spec.job.renews)
-        return ChannelDataWriter(task_writer, endpoint, batch, trace=trace)
+            sink = self._sink(options, schema)
+            task_writer = _task_writer(sink, options, schema)
+            instance = uuid.uuid4().hex
+            batch = self._batch(sink, options, instance)
+            job, group = self.job, options.group
+            endpoint = JobEndpoint.attach(
+                job, sink.gateway_url, sink.connection, "writer", group, instance=instance
+            )
+            if batch is not None and endpoint is not None:
+                # The session identifies the batch by its instance, which is the endpoint's id.
+                batch = replace(batch, renewed_by_tasks=not endpoint.spec.job.renews)
+            return ChannelDataWriter(task_writer, endpoint, batch, trace=carrier())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Plan the write of a micro-batch. Spark calls it for each micro-batch and for its commit.

@@ -120,12 +120,12 @@ class JobBatch:
         """Return the batch of a request; `renews`: this process renews its lease."""
         calls = _ledger_calls(self.gateway_url)
         key = (ForkGuard(), self.gateway_url, request.channel, request.uid, renews)
-        keeper = _KEEPERS.get(key)
-        if keeper is None:
-            keeper = LeaseKeeper(
-                *(calls, request.channel, request.uid), lease_ms=request.lease_ms, renews=renews
-            )
-            _KEEPERS[key] = keeper
+        keeper = _KEEPERS.get(key) or _KEEPERS.setdefault(
+            key,
+            LeaseKeeper(
+                calls, request.channel, request.uid, lease_ms=request.lease_ms, renews=renews
+            ),
+        )
         return WriteBatch(calls, request, leases=keeper)
 
     def commit(self, messages: CommitMessages, *, number: int | None = None) -> WrittenRecords:
