@@ -189,6 +189,9 @@ class RecordSender:
 
     def _linger(self) -> None:
         """Send the buffered rows a moment later, in another thread."""
+        # Arrow imports pandas when it is first used, under a lock. A process that is forked while
+        # the other thread does so would find it held, and wait forever.
+        pa.array(())
         self._lingering = True
         try:
             threading.Thread(target=self._send_lingering, daemon=True).start()

@@ -3,9 +3,14 @@
 import contextlib
 import gc
 import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
 
 import pytest
 
+from sluiceway import Channel
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import EndpointClosed
 from sluiceway.reader import ChannelReader
@@ -74,3 +79,42 @@ def test_a_forked_child_returns_none_of_the_records_that_its_parent_has_fetched(
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert list(reader) == readings(9, 1)
+
+
+FORKED_AFTER_A_WRITE = """
+    import os, signal, sys, time, warnings
+    from sluiceway import Gateway
+
+    # That there are threads is the point.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    channel = Gateway(sys.argv[1]).channel(sys.argv[2])
+    with channel.writer() as writer:
+        writer.write(RECORDS[0])
+        while "pandas" not in sys.modules:
+            time.sleep(0.001)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            with channel.writer() as own:
+                own.write(RECORDS[1:])
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, "the child waits forever"
+"""
+
+
+def test_a_child_that_is_forked_just_after_the_first_write_can_write(
+    gateway_url: str, new_channel: Callable[..., Channel]
+) -> None:
+    """The first conversion imports pandas, in the thread that sends single records."""
+    channel = new_channel(partitions=1)
+    program = f"RECORDS = {readings(3)!r}" + textwrap.dedent(FORKED_AFTER_A_WRITE)
+    done = subprocess.run(
+        [sys.executable, "-c", program, gateway_url, channel.name],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    with channel.reader() as reader:
+        assert sorted(record["id"] for record in reader) == [0, 1, 2]

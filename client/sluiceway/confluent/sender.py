@@ -12,7 +12,6 @@ from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.errors import (
     FAIL,
     INVALID_ARG,
-    PURGE_QUEUE,
     kafka_error,
     require_same_kafka,
 )
@@ -159,10 +158,10 @@ class MessageSender:
         """Return a channel that is attached."""
         return self._attached.get(name)
 
-    def purge(self, name: str) -> None:
-        """Fail the messages of a channel in the local queue."""
+    def purge(self) -> None:
+        """Drop the messages in the local queue, which are no lost ones."""
         with self.lock:
-            self._queue.fail(name, KafkaError(PURGE_QUEUE))
+            self._queue.purge()
             self._changed.notify_all()
 
     def _open_batch(self, name: str, channel: ChannelProducer) -> None:

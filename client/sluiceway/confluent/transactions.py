@@ -155,7 +155,7 @@ class Transactions:
         deadline_s = time.monotonic() + min(timeout_s, _TIMEOUT_S)
         committed = False
         if self._topic is not None:
-            self._sender.purge(self._topic)
+            self._sender.purge()
             channel = self._sender.attached(self._topic)
             if channel is not None:
                 try:

@@ -108,10 +108,7 @@ class WriteBatch:
             )
 
     def verify_replay(self, records: int) -> None:
-        """Compare a replay's number of records with the committed one. Raises ReplayMismatch.
-
-        The gateway keeps the numbers of an owner's last 100 batches.
-        """
+        """Compare a replay's number of records with the committed one. Raises ReplayMismatch."""
         committed = self.opened.records
         if committed is not None and committed != records:
             raise ReplayMismatch(

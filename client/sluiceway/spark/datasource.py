@@ -294,7 +294,8 @@ def register(spark: SparkSession, gateway: str | None = None) -> None:
     Defaults to the SLUICEWAY_URL of this process. The token is always the SLUICEWAY_TOKEN or
     SLUICEWAY_TOKEN_FILE of the driver's environment, so no option, plan or log contains it; over
     Spark Connect the driver is the server's. Registering again changes the gateway of later reads
-    and writes. Raises OptionError for Spark before 4.1 and for an invalid URL.
+    and writes. A thread other than the one that created the session has to call it before a batch
+    write or the start of a query. Raises OptionError for Spark before 4.1 and for an invalid URL.
     """
     version = tuple(int(part) for part in spark.version.split(".")[:2])
     if version < _MIN_VERSION:
@@ -304,6 +305,11 @@ def register(spark: SparkSession, gateway: str | None = None) -> None:
     with Gateway(gateway) as checked:
         url = checked.url
     spark.dataSource.register(_data_source_class(url, _application(spark, url).job))
+    # Spark Connect has another session class.
+    if isinstance(spark, SparkSession) and SparkSession.getActiveSession() is None:
+        # Spark looks for the format of a write in the active session of the calling thread,
+        # which other threads than the session's own lack, and which this call sets.
+        spark.createDataFrame([], "id int")
 
 
 def _application(spark: SparkSession, url: str) -> Application:

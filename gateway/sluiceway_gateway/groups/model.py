@@ -107,6 +107,14 @@ class Group:
         """Return whether the group has this place, after a change of mode or size."""
         return mode is self.mode and (mode is Mode.SHARED or self.has_positions(index))
 
+    def keeps_reports(self, generation: int) -> bool:
+        """Return whether the last positions reported by former members of this generation apply.
+
+        A reset deletes positions, and another size or mode changes whose they are. In dynamic
+        groups, every join and leave makes a generation.
+        """
+        return self.dynamic or generation == self.generation
+
     def next_generation(self, now: datetime, *, size: int | None = None) -> "Group":
         """Return the group in a new generation, with another `size` if given."""
         generation = self.generation + 1

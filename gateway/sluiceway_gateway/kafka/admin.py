@@ -255,7 +255,8 @@ class KafkaAdmin:
     ) -> list[int]:
         """Produce messages, on all in-sync replicas, and return their offsets, in order.
 
-        Raises KafkaUnavailable if Kafka has not acknowledged all; some may still be in the topic.
+        Raises KafkaUnavailable if Kafka has not acknowledged all, and InvalidRequest if it refuses
+        one; some may still be in the topic.
         """
         return self._client.produce(
             name, messages, timeout_s=self._timeout_s, max_message_bytes=max_message_bytes

@@ -12,7 +12,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 
 from sluiceway.kafka.diagnosis import diagnosis
-from sluiceway_gateway.errors import AccessFailure, AccessProblem, InvalidSettings, KafkaUnavailable
+from sluiceway_gateway.errors import (
+    AccessFailure,
+    AccessProblem,
+    InvalidRequest,
+    InvalidSettings,
+    KafkaUnavailable,
+)
 from sluiceway_gateway.kafka.model import Broker, Cause, Cluster, NewMessage, Rejection
 from sluiceway_gateway.tracing import child_span
 
@@ -62,6 +68,16 @@ CAUSES: Mapping[int, Cause] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: Cause.DENIED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: Cause.DENIED,
     KafkaError.TOPIC_DELETION_DISABLED: Cause.DENIED,
+}
+
+#: What to do after Kafka refused a message, although it answers.
+_REFUSED_MESSAGES: Mapping[int, str] = {
+    KafkaError.INVALID_RECORD: "the topic may be compacted, and then each message needs a key",
+    KafkaError.INVALID_TIMESTAMP: (
+        "the topic's settings message.timestamp.before.max.ms and message.timestamp.after.max.ms "
+        "exclude the present time; raise them"
+    ),
+    KafkaError.MSG_SIZE_TOO_LARGE: "make it smaller, or raise the topic's max.message.bytes",
 }
 
 #: Time by which a call of librdkafka may exceed its timeout.
@@ -156,7 +172,8 @@ class Client:
         """Produce messages, idempotently and on all in-sync replicas; return their offsets.
 
         `max_message_bytes` is the topic's limit. Raises KafkaUnavailable if Kafka has not
-        acknowledged each within `timeout_s`; some may be there then.
+        acknowledged each within `timeout_s`, and InvalidRequest if it refuses one; some may be
+        there then.
         """
         offsets: list[int] = []
         failures: list[KafkaError] = []
@@ -195,6 +212,13 @@ class Client:
                 break
         producer.flush()
         if failures:
+            advice = _REFUSED_MESSAGES.get(failures[0].code())
+            if advice is not None:
+                raise InvalidRequest.at(
+                    "/records",
+                    f"Kafka refuses a message ({failures[0].str()}): {advice}; other messages of "
+                    "the request may be written",
+                )
             raise self.failure(failures[0], topic, "WRITE")
         return offsets
 

@@ -81,7 +81,8 @@ class MessageWrites:
 
         There, a repeat with the same `batch_key` writes nothing. Each write is in the audit trail.
         Raises what `Channels.connected`, `Ledgers.open` and `Ledgers.commit` raise,
-        KafkaUnavailable, and InvalidRequest for records that do not fit the schema.
+        KafkaUnavailable, and InvalidRequest for records that do not fit the schema, and for
+        messages that Kafka refuses.
         """
         channel, versions = self.channels.connected(name, writes=True)
         require_channel(name, channel, request.uid)

@@ -78,7 +78,7 @@ _ENDPOINTS = (
         *(endpoints.c.id, endpoints.c.channel_uid, endpoints.c.role, endpoints.c.group_name),
         *(endpoints.c.member_index, endpoints.c.size, endpoints.c.mode, endpoints.c.epoch),
         *(endpoints.c.state, endpoints.c.health, endpoints.c.reached, endpoints.c.counters),
-        *(endpoints.c.share_index, endpoints.c.share_size),
+        *(endpoints.c.share_index, endpoints.c.share_size, endpoints.c.generation),
     )
     .where(_CURRENT, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
     .order_by(endpoints.c.id)
@@ -141,11 +141,12 @@ def reader_snapshots(
         text = json.dumps(counters, sort_keys=True)
         found[each.uid] = ReaderSnapshot(
             readers=tuple(
-                reader_progress_of(row)
+                reader
                 for row in rows
                 if row.role == Role.READER
                 if (group := groups.get((each.uid, row.group_name))) is not None
                 and group.has_place(row.member_index, Mode(row.mode))
+                if (reader := reader_progress_of(row)).alive or group.keeps_reports(row.generation)
             ),
             committed=tuple(
                 CommittedOffset(

@@ -201,6 +201,7 @@ def test_an_aborted_transaction_is_never_visible(
     producer.commit_transaction(30)
     assert values(site, name) == [b"kept"]
     assert kinds(ledger, site, name)[-1] == "commit"
+    assert producer.close(), "dropped messages are no failed deliveries"
 
 
 def test_empty_transactions_are_no_batches(

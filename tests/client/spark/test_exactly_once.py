@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+import sluiceway.spark
 from ledger_view import LedgerView
 from sluiceway import Gateway
 from sluiceway.channel import Channel
@@ -143,6 +145,38 @@ def test_foreach_batch_writes_each_batch_once_by_its_key(
 
     assert ledger.ids(sink) == [*range(10)]
     assert ledger.open_keys(sink) == []
+
+
+@pytest.mark.long
+def test_a_thread_of_foreach_batch_writes_with_the_keys_of_its_query(
+    spark: SparkSession,
+    source: Channel,
+    sink: Channel,
+    ledger: LedgerView,
+    gateway_url: str,
+    tmp_path: Path,
+) -> None:
+    fill(source, range(10))
+    frame = spark.readStream.format("channel").load(source.name)
+
+    def write(batch: DataFrame, number: int) -> None:
+        def in_thread() -> None:
+            sluiceway.spark.register(spark, gateway=gateway_url)
+            save(batch, sink, batchKey=f"copy-{number}")
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(inheritable_thread_target(in_thread)).result()
+
+    def run(checkpoint: str) -> None:
+        writer = frame.writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
+        assert writer.trigger(availableNow=True).start().awaitTermination(TIMEOUT_S)
+
+    run("first")
+    with pytest.raises(StreamingQueryException, match="'copy-0' belongs to 'Spark query"):
+        run("second")
+
+    assert ledger.ids(sink) == [*range(10)]
 
 
 @pytest.mark.long

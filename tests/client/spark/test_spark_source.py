@@ -1,6 +1,7 @@
 """Errors and options of the data source in Spark's user interface."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -50,6 +51,19 @@ def test_a_second_write_appends_to_the_channel(
     save(frame, name, create="true")
 
     assert spark.read.format("channel").load(name).count() == 200
+
+
+def test_a_thread_writes_after_it_has_registered_the_session(
+    spark: SparkSession, frame: DataFrame, gateway: Gateway, gateway_url: str, name: str
+) -> None:
+    def write() -> None:
+        sluiceway.spark.register(spark, gateway=gateway_url)
+        save(frame, name, create="true")
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result()
+
+    assert count(gateway, name) == 100
 
 
 def test_an_empty_channel_has_no_rows(spark: SparkSession, frame: DataFrame, name: str) -> None:

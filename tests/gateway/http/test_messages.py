@@ -500,6 +500,22 @@ def test_a_key_takes_the_partition_that_writers_give_it(
         assert response["messages"][0]["partition"] == by_writer[number]
 
 
+def test_messages_that_kafka_refuses_are_invalid_and_kafka_counts_as_up(
+    http: httpx.Client, gateway: Gateway
+) -> None:
+    for config, advice in (
+        ({"cleanup.policy": "compact"}, "each message needs a key"),
+        ({"message.timestamp.before.max.ms": "0"}, "message.timestamp.before.max.ms"),
+    ):
+        channel = channel_of(gateway, None, format="bytes", config=config)
+        response = http.post(
+            f"/v1/channels/{channel.name}/messages", json={"records": [{"value": "eA=="}]}
+        )
+        assert (response.status_code, code(response)) == (422, "invalid_request")
+        assert advice in response.json()["errors"][0]["message"]
+        assert "sluiceway_kafka_up 1.0" in http.get("/metrics").text
+
+
 def test_tombstones_and_bytes_are_written_to_channels_of_bytes(
     http: httpx.Client, gateway: Gateway
 ) -> None:

@@ -256,6 +256,21 @@ def test_positions_without_a_message_in_kafka_are_a_problem(
     assert found() == []
 
 
+def test_after_a_reset_without_positions_the_lag_is_unknown(
+    flights: Site, sampling: Sampling
+) -> None:
+    sampling.write(10, 10)
+    reader = flights.member()
+    flights.commit(reader, 1, (0, 10, 0), (1, 10, 0))
+    flights.detach(reader, positions=at(10, 10))
+    sampling.sample()
+    assert (sampling.group()["lag_messages"], sampling.group()["progress"]) == (0, "ok")
+    flights.reset()
+    sampling.sample()
+    # The next reader starts where it likes, for instance at the first message.
+    assert (sampling.group()["lag_messages"], sampling.group()["progress"]) == (None, None)
+
+
 def test_idle_channels_are_sampled_rarely(flights: Site, sampling: Sampling) -> None:
     assert sampling.sample().sampled == 0
     reader = flights.member()
