@@ -208,10 +208,9 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if timeout_ms is None:
             timeout_ms = self.InitialDataConsumerTimeoutInMs
             self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
-        # Before the records are taken, so that no callback commits them or keeps them from being
-        # returned. Changes of writers do not end the wait: their records may be in flight.
-        self._catch_up()
+        # Changes of writers do not end the wait: their records may be in flight.
         records = reader.read_some(limit, timeout_ms / 1000)
+        self._catch_up()
         if self._metrics_enabled:
             self._metrics.record_cycle(self._read_record_count)
         if records:

@@ -25,7 +25,6 @@ from sluiceway.pypz import (
     NoRecordList,
     SchemaParseException,
 )
-from sluiceway.rest.endpoints import Position
 from waiting import until
 
 
@@ -142,18 +141,6 @@ class PatientReader(KafkaChannelReader):
     InitialDataConsumerTimeoutInMs = DataConsumerTimeoutInMs = 30_000
 
 
-def test_a_callback_commits_no_records_that_its_call_has_not_returned(bench: Bench) -> None:
-    channel = bench.create_channel()
-    reader, writer = bench.reader(PatientReader), bench.writer()
-    for each in (reader, writer):
-        until(each.invoke_open_channel)
-    until(lambda: reader._counterparts)
-    reader.on_status_message_received(lambda _: reader.invoke_commit_current_read_offset())
-    writer.invoke_write_records(demo(5))
-    assert reader.invoke_read_records()
-    assert channel.committed(reader._group) == {0: Position(offset=0)}
-
-
 @pytest.mark.parametrize("metrics", [False, True], ids=["plain", "metricsEnabled"])
 def test_changes_of_writers_do_not_end_the_wait_for_records(bench: Bench, metrics: bool) -> None:
     """A status of a writer says nothing about records, so no call returns [] for it."""
@@ -196,21 +183,22 @@ def test_an_error_loses_no_record_that_was_read_before_it(
 ) -> None:
     reader, writer = bench.pair()
     assert reader._endpoint is not None
-    read = reader._endpoint.read
+    fetch = reader._endpoint._fetcher.fetch
 
-    def first_only(count: int, timeout: float) -> list[dict[str, object]]:
-        if not timeout:
+    def first_only(deadline_s: float, *, holding: bool) -> bool:
+        if holding:
             raise KafkaUnavailable("no broker answers")
-        return read(count, timeout)
+        return fetch(deadline_s, holding=holding)
 
     writer.invoke_write_records(demo(2))
-    monkeypatch.setattr(reader._endpoint, "read", first_only)
-    assert take(reader, 1) == demo(1)
+    monkeypatch.setattr(reader._endpoint._fetcher, "fetch", first_only)
+    found = take(reader, 1)
     with pytest.raises(KafkaUnavailable):
         reader.invoke_read_records()
-    assert reader.get_read_record_count() == 1
+    assert reader.get_read_record_count() == len(found)
     monkeypatch.undo()
-    assert take(reader, 1) == demo(1, 1)
+    writer.invoke_write_records(demo(1, 2))
+    assert found + take(reader, 3 - len(found)) == demo(3)
 
 
 def test_a_call_without_records_returns_after_its_timeout(bench: Bench) -> None:
