@@ -275,6 +275,7 @@ class Channel:
 
     def committed(self, group: str, index: int | None = None) -> dict[int, Position]:
         """Request a group's committed positions; with `index` those of a broadcast member."""
+        self.refresh()
         return self._control.endpoints.committed(self.name, group, index=index)
 
     def reset(
@@ -298,9 +299,7 @@ class Channel:
             "force": force,
             **({} if index is None else {"index": index}),
         }
-        wanted = None
-        if positions is not None:
-            wanted = {p: Position.of(given) for p, given in positions.items()}
+        wanted = None if positions is None else {p: Position.of(at) for p, at in positions.items()}
         self._control.endpoints.reset(self.name, group, body, positions=wanted)
 
     def resize(self, group: str, size: int) -> None:

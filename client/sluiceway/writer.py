@@ -198,9 +198,12 @@ class ChannelWriter(ChannelEndpoint):
 
         In every partition that this writer wrote to, a group must have committed up to the
         partition's current end; in a broadcast group, each member must. The group may get its
-        first member during the wait. Raises the errors of `flush`, and SluicewayTimeout with the
-        missing messages by group and partition.
+        first member during the wait. Raises the errors of `flush`, SluicewayTimeout with the
+        missing messages by group and partition, and OptionError within a `batch` or transaction,
+        whose records nobody can read before its end.
         """
+        if self.sender.batches is not None:
+            self.sender.batches.require_ended("wait for acknowledgements")
         self.flush()
         handle = self._handle
         if handle is None:
@@ -287,7 +290,7 @@ class ChannelWriter(ChannelEndpoint):
         if self.sender.closed:
             return
         if self.sender.batches is not None:
-            self.sender.batches.require_ended()
+            self.sender.batches.require_ended("close it")
         self.sender.close_rows()
         try:
             if self.sender.failure is None or self.sender.failed_unnoticed:

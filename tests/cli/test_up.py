@@ -1,5 +1,6 @@
 """`sluiceway up`: broker, gateway, data, and refused arguments."""
 
+import os
 import signal
 import socket
 from pathlib import Path
@@ -52,6 +53,17 @@ def test_up_keeps_its_data_between_runs(tmp_path: Path, monkeypatch: pytest.Monk
             assert gateway.channel("new", SCHEMA).status.phase == "ready"
         assert third.end(signal.SIGTERM) == 0
         assert not listens(servers)
+
+
+@pytest.mark.long
+def test_up_ends_and_says_why_when_its_broker_has_ended(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with process("up", "--port", "0", "--data", str(data)) as up:
+        up.until(r"gateway +(\S+)")
+        os.kill(int((data / "kafka/broker.pid").read_text()), signal.SIGKILL)
+        assert up.wait() == 1
+    assert "sluiceway: the Kafka broker has ended, and so has the gateway" in up.text
+    assert str(data / "kafka/broker.log") in up.text
 
 
 @pytest.mark.long

@@ -52,6 +52,20 @@ def test_a_reader_of_a_deleted_channel_gets_an_error_on_commit(
             again_and_again(lambda: reader.read(100, timeout=60))
 
 
+def test_positions_of_a_recreated_channel_are_not_those_of_the_deleted_one(
+    new_channel: NewChannel, gateway_url: str
+) -> None:
+    channel = new_channel()
+    channel.delete()
+    with Gateway(gateway_url) as gateway:
+        again = written(gateway.channel(channel.name, DEFINITION))
+        with again.reader(group="delays") as reader:
+            assert len(reader.read(10, timeout=None)) == 10
+            reader.commit()
+    with pytest.raises(Conflict, match="deleted and created again"):
+        channel.committed("delays")
+
+
 def test_a_reader_does_not_commit_to_a_recreated_channel(
     new_channel: NewChannel, gateway_url: str
 ) -> None:

@@ -230,6 +230,8 @@ class Deliveries:
         self.abandoned = False
         self._report = report
         self._report_due_s = 0.0
+        # Threads within a call of librdkafka's that runs callbacks: a nested one ends the process.
+        self._serving: set[int] = set()
 
     def unless_abandoned(self, callbacks: Mapping[str, Any]) -> dict[str, Any]:
         """Return callbacks that do nothing once the producer is abandoned; loggers unchanged.
@@ -251,7 +253,12 @@ class Deliveries:
         return sum(map(len, self.producers))
 
     def poll(self, timeout_s: float) -> int:
-        """Call callbacks for up to `timeout_s`, and return their number."""
+        """Call callbacks for up to `timeout_s`, and return their number.
+
+        Within a callback of librdkafka's, its other callbacks are left to the outer call.
+        """
+        if threading.get_ident() in self._serving:
+            return self._call()
         deadline_s = time.monotonic() + timeout_s
         while True:
             called = self._call()
@@ -259,9 +266,9 @@ class Deliveries:
             wait_s = 0.0 if called else max(0.0, min(_SLICE_S, left_s))
             producers = self.producers
             for each in producers[:-1]:
-                called += run_callbacks(each.poll, 0) if len(each) else 0
+                called += self._serve(each.poll, 0) if len(each) else 0
             if producers:
-                called += run_callbacks(producers[-1].poll, wait_s)
+                called += self._serve(producers[-1].poll, wait_s)
             else:
                 # As in confluent-kafka, a poll without messages waits.
                 self._wait(wait_s)
@@ -270,13 +277,18 @@ class Deliveries:
                 return called
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until all messages are delivered, and call callbacks; return the number left."""
+        """Wait until all messages are delivered, and call callbacks; return the number left.
+
+        Within a callback of librdkafka's it does not wait, and the callback's message is left.
+        """
+        if threading.get_ident() in self._serving:
+            return max(1, len(self))
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._call()
             left_s = max(0.0, deadline_s - time.monotonic())
             for each in self.producers:
-                run_callbacks(each.flush, min(_SLICE_S, left_s))
+                self._serve(each.flush, min(_SLICE_S, left_s))
                 left_s = max(0.0, deadline_s - time.monotonic())
             if not len(self) or not left_s:
                 self._report()
@@ -353,6 +365,15 @@ class Deliveries:
                 return called
             call()
             called += 1
+
+    def _serve(self, call: Callable[[float], int], wait_s: float) -> int:
+        """Make a call of librdkafka's that runs callbacks in this thread."""
+        thread = threading.get_ident()
+        self._serving.add(thread)
+        try:
+            return run_callbacks(call, wait_s)
+        finally:
+            self._serving.discard(thread)
 
     def _wait(self, wait_s: float) -> None:
         with self.lock:

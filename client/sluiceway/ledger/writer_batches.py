@@ -245,10 +245,10 @@ class WriterBatches:
                 self._abort_batch(error)
         self._leases.close()
 
-    def require_ended(self) -> None:
-        """Raise OptionError within a block."""
+    def require_ended(self, doing: str) -> None:
+        """Raise OptionError within a block, for what is possible after it only."""
         if self._in_block:
-            raise OptionError("this writer is in a batch: leave its block before you close it")
+            raise OptionError(f"this writer is in a batch: leave its block before you {doing}")
 
     def _admit(self, records: int) -> WriteBatch:
         """Return the batch of these records.

@@ -205,6 +205,9 @@ class _Server(uvicorn.Server):
     on_started: Callable[[], None]
     on_stopping: Callable[[], None]
     certificate: Certificate | None = None
+    broker: KafkaServer | None = None
+    """The server stops when this broker ends."""
+    broker_ended = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         loop: Any = asyncio.get_running_loop()
@@ -218,6 +221,8 @@ class _Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self.certificate is not None and counter % _TICKS_PER_CHECK == 0:
             self.certificate.reload()
+        if self.broker is not None and not (self.should_exit or self.broker.running()):
+            self.broker_ended = self.should_exit = True
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -225,8 +230,16 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[], None]) -> None:
-    """Serve until SIGINT or SIGTERM, then finish running requests. Raises ClickException."""
+def run_server(
+    settings: Settings,
+    bound: socket.socket,
+    on_started: Callable[[], None],
+    broker: KafkaServer | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then finish running requests.
+
+    Raises ClickException, also when `broker` has ended.
+    """
     # Imported late because it takes long: refusals to start should come first.
     from sluiceway_gateway.app import create_app
     from sluiceway_gateway.http.limits import limited_protocol
@@ -249,7 +262,7 @@ def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[]
             **_tls_options(settings),
         )
     )
-    server.on_started = on_started
+    server.on_started, server.broker = on_started, broker
     server.on_stopping = app.state.parts.watch.close
     if settings.tls_certificate_file is not None and settings.tls_key_file is not None:
         server.config.load()
@@ -270,6 +283,11 @@ def run_server(settings: Settings, bound: socket.socket, on_started: Callable[[]
         server.run(sockets=[bound])
     if not server.started:
         raise click.ClickException("the gateway did not start; its log says why")
+    if broker is not None and server.broker_ended:
+        raise click.ClickException(
+            f"the Kafka broker has ended, and so has the gateway; {broker.log_path} may say why. "
+            "The data are kept: run it again"
+        )
 
 
 @contextmanager
@@ -369,6 +387,7 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
             settings,
             bound,
             lambda: _welcome(console, address, kafka.bootstrap_servers, directory),
+            kafka,
         )
     console.print("Stopped. The data are kept.")
 

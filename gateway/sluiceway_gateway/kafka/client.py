@@ -70,6 +70,10 @@ CAUSES: Mapping[int, Cause] = {
     KafkaError.TOPIC_DELETION_DISABLED: Cause.DENIED,
 }
 
+_MAYBE_WRITTEN = (
+    "Messages of the request may be written, and a repeat writes them again, except on "
+    "exactly-once channels"
+)
 #: What to do after Kafka refused a message, although it answers.
 _REFUSED_MESSAGES: Mapping[int, str] = {
     KafkaError.INVALID_RECORD: "the topic may be compacted, and then each message needs a key",
@@ -225,6 +229,8 @@ class Client:
     def failure(self, error: KafkaError, topic: str, operation: str) -> KafkaUnavailable:
         """Return the error for a request that failed; `operation` is the one that ACLs name."""
         found = rejection(error)
+        if found.cause is not Cause.DENIED and operation == "WRITE":
+            return self.unavailable(found.message, _MAYBE_WRITTEN)
         if found.cause is not Cause.DENIED:
             return self.unavailable(found.message)
         return KafkaUnavailable(
@@ -265,8 +271,11 @@ class Client:
             self._last_error = self._last_failure = None
         return results
 
-    def unavailable(self, reason: str) -> KafkaUnavailable:
-        """Return the error for a Kafka that does not answer, with the cause if it can be found."""
+    def unavailable(self, reason: str, effect: str = "Nothing was lost") -> KafkaUnavailable:
+        """Return the error for a Kafka that does not answer, with the cause if it can be found.
+
+        `effect` is what the request has done.
+        """
         self._last_call = False, time.monotonic()
         # A slow broker may refuse the credentials during the diagnosis.
         failure = self._credential_failure() or self._diagnosed() or self._credential_failure()
@@ -280,8 +289,8 @@ class Client:
             quoted = f" (Kafka says: {last.str()})" if _is_refusal(last) else ""
             cause = f"refuses the gateway: {failure.message}{quoted}"
         return KafkaUnavailable(
-            f"Kafka at {self._bootstrap_servers} {cause}. Nothing was lost: send the request again "
-            "when that is done.",
+            f"Kafka at {self._bootstrap_servers} {cause}. {effect}: send the request again when "
+            "that is done.",
             failure,
         )
 

@@ -69,6 +69,26 @@ def test_polling_calls_back(site: Facade, name: str) -> None:
     assert reported == [(None, name, 0, 0)]
 
 
+def test_a_delivery_callback_may_poll_flush_and_produce(site: Facade, name: str) -> None:
+    """librdkafka's binding ends the process if a callback's call runs others."""
+    reported: Reported = []
+    note = noting(reported)
+    with site.producer() as producer:
+
+        def again(error: KafkaError | None, message: Message) -> None:
+            note(error, message)
+            assert producer.poll(0) == 0
+            assert producer.flush(10) > 0
+            if message.value() == b"first":
+                producer.produce(name, b"second", partition=0, on_delivery=again)
+
+        for _ in range(20):
+            producer.produce(name, b"first", partition=0, on_delivery=again)
+        while producer.flush(10):
+            pass
+    assert sorted(offset for _, _, _, offset in reported) == list(range(40))
+
+
 def test_a_later_callback_gets_delivery_reports_in_order(site: Facade, name: str) -> None:
     reported: Reported = []
     with site.producer() as producer:

@@ -364,8 +364,17 @@ def test_blocks_do_not_nest_and_end_before_the_writer(new_ledgered: NewChannel) 
     with new_ledgered().writer() as writer, writer.batch("outer"):
         with pytest.raises(OptionError, match="already in a batch"), writer.batch("inner"):
             pass
-        with pytest.raises(OptionError, match="leave its block"):
+        with pytest.raises(OptionError, match="leave its block before you close it"):
             writer.close()
+
+
+def test_records_of_a_block_cannot_be_acknowledged_before_its_end(
+    new_ledgered: NewChannel,
+) -> None:
+    with new_ledgered().writer() as writer, writer.batch("a"):
+        writer.write(readings(1))
+        with pytest.raises(OptionError, match="leave its block before you wait"):
+            writer.wait_acknowledged(["delays"], timeout_s=0)
 
 
 @pytest.mark.parametrize("key", ["", "k" * 201, 7, None])

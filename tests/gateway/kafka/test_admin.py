@@ -9,7 +9,7 @@ from shared_kafka import SharedKafka
 from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import Cause, ObservedTopic, Rejection, Watermarks
+from sluiceway_gateway.kafka.model import Cause, NewMessage, ObservedTopic, Rejection, Watermarks
 from sluiceway_gateway.provisioning.topic import AlterConfig, CreateTopic, GrowPartitions
 
 _numbers = itertools.count(1)
@@ -232,4 +232,14 @@ def test_the_outcome_of_the_last_request_is_remembered(kafka: SharedKafka) -> No
     with pytest.raises(KafkaUnavailable):
         away.describe_cluster()
     assert away.answered(60) is False
+    away.close()
+
+
+def test_messages_without_an_acknowledgement_may_be_written() -> None:
+    (port,) = free_ports(1)
+    away = KafkaAdmin(f"127.0.0.1:{port}", timeout_s=0.1)
+    message = NewMessage(partition=0, key=None, value=b"x")
+    with pytest.raises(KafkaUnavailable, match="may be written") as failure:
+        away.produce("orders", [message], max_message_bytes=1_000_000)
+    assert "Nothing was lost" not in str(failure.value)
     away.close()
