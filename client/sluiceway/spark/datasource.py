@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -304,12 +305,28 @@ def register(spark: SparkSession, gateway: str | None = None) -> None:
         )
     with Gateway(gateway) as checked:
         url = checked.url
-    spark.dataSource.register(_data_source_class(url, _application(spark, url).job))
+    source = _data_source_class(url, _application(spark, url).job)
     # Spark Connect has another session class.
-    if isinstance(spark, SparkSession) and SparkSession.getActiveSession() is None:
-        # Spark looks for the format of a write in the active session of the calling thread,
-        # which other threads than the session's own lack, and which this call sets.
-        spark.createDataFrame([], "id int")
+    active = SparkSession.getActiveSession() if isinstance(spark, SparkSession) else None
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS" or active is None:
+            raise
+        # Spark found the format in the active session, which is another one.
+        _activate(spark)
+        spark.dataSource.register(source)
+        _activate(active)
+    if active is None and isinstance(spark, SparkSession):
+        _activate(spark)
+
+
+def _activate(spark: SparkSession) -> None:
+    """Make a session the active one of the calling thread, where Spark looks for formats of writes.
+
+    Threads other than the session's own have none.
+    """
+    spark.createDataFrame([], "id int")
 
 
 def _application(spark: SparkSession, url: str) -> Application:

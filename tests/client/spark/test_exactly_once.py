@@ -165,7 +165,7 @@ def test_a_thread_of_foreach_batch_writes_with_the_keys_of_its_query(
             save(batch, sink, batchKey=f"copy-{number}")
 
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(inheritable_thread_target(in_thread)).result()
+            pool.submit(inheritable_thread_target(spark)(in_thread)).result()
 
     def run(checkpoint: str) -> None:
         writer = frame.writeStream.foreachBatch(write)

@@ -66,6 +66,18 @@ def test_a_thread_writes_after_it_has_registered_the_session(
     assert count(gateway, name) == 100
 
 
+def test_a_further_session_of_the_thread_is_registered_too(
+    spark: SparkSession, gateway: Gateway, gateway_url: str, name: str
+) -> None:
+    further = spark.newSession()
+
+    sluiceway.spark.register(further, gateway=gateway_url)
+
+    save(further.range(100), name, create="true")
+    assert further.read.format("channel").load(name).count() == 100
+    assert count(gateway, name) == 100
+
+
 def test_an_empty_channel_has_no_rows(spark: SparkSession, frame: DataFrame, name: str) -> None:
     save(frame.limit(0), name, create="true")
 
