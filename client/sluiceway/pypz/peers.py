@@ -30,7 +30,6 @@ _STATE_NAMES = frozenset(each.name for each in _STATES.values())
 _AFTER_ERROR = ("Opened", "Started")
 
 
-@dataclass(eq=False, repr=False)
 class ChannelStatusMonitor:
     """One channel of the other side: state from its messages, health from the gateway.
 
@@ -40,12 +39,17 @@ class ChannelStatusMonitor:
     ValidPatienceTimeInMs = 120_000
     """The heartbeat timeout of channels created by this side."""
 
-    channel_name: str
-    channel_context_name: str
-    channel_group_name: str | None = None
-    logger: ChannelLogger | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        channel_name: str,
+        channel_context_name: str,
+        channel_group_name: str | None = None,
+        logger: ChannelLogger | None = None,
+    ) -> None:
+        self.channel_name = channel_name
+        self.channel_context_name = channel_context_name
+        self.channel_group_name = channel_group_name
+        self.logger = logger
         self.status_update_map: dict[ChannelStatus, int] = {}
         self.current_status: ChannelStatus | None = None
         self.last_status_change_timestamp_ms = 0

@@ -203,14 +203,19 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             # An invalid schema is reported before a channel that is not open.
             _ = self._resources.schema
         reader, limit = self._opened(), self._settings.max_poll_records
-        self._known_history()
+        history = self._known_history()
         timeout_ms = self._consumer_timeout_ms
         if timeout_ms is None:
             timeout_ms = self.InitialDataConsumerTimeoutInMs
             self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
         # Changes of writers do not end the wait: their records may be in flight.
         records = reader.read_some(limit, timeout_ms / 1000)
-        self._catch_up()
+        try:
+            self._catch_up()
+        except BaseException:
+            # A status callback was interrupted, and this call returns no records.
+            reader.seek(history.current)
+            raise
         if self._metrics_enabled:
             self._metrics.record_cycle(self._read_record_count)
         if records:
@@ -282,10 +287,12 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             history.forget(wanted)
 
     def invoke_commit_current_read_offset(self) -> None:
-        """Commit all records that were read."""
+        """Commit all records that were returned."""
         reader = self._opened()
         history = self._known_history()
-        reader.commit()
+        # Not the reader's own positions: within `invoke_read_records`, a status callback may call
+        # this before the records are returned.
+        reader.commit(history.current)
         self._last_offset_committed = self._read_record_offset
         history.forget(self._read_record_offset)
 

@@ -25,6 +25,7 @@ from sluiceway.pypz import (
     NoRecordList,
     SchemaParseException,
 )
+from sluiceway.rest.endpoints import Position
 from waiting import until
 
 
@@ -139,6 +140,36 @@ class PatientReader(KafkaChannelReader):
 
     DefaultStatusThreadIntervalInMs = 60_000
     InitialDataConsumerTimeoutInMs = DataConsumerTimeoutInMs = 30_000
+
+
+def test_a_callback_commits_no_records_that_its_call_has_not_returned(bench: Bench) -> None:
+    channel = bench.create_channel()
+    reader, writer = bench.reader(PatientReader), bench.writer()
+    for each in (reader, writer):
+        until(each.invoke_open_channel)
+    until(lambda: reader._counterparts)
+    reader.on_status_message_received(lambda _: reader.invoke_commit_current_read_offset())
+    writer.invoke_write_records(demo(5))
+    assert reader.invoke_read_records()
+    assert channel.committed(reader._group) == {0: Position(offset=0)}
+
+
+def test_an_interrupted_status_callback_loses_no_record(bench: Bench) -> None:
+    bench.create_channel()
+    reader, writer = bench.reader(PatientReader), bench.writer()
+    for each in (reader, writer):
+        until(each.invoke_open_channel)
+    until(lambda: reader._counterparts)
+
+    def interrupt(_: object) -> None:
+        reader._callbacks.clear()
+        raise KeyboardInterrupt
+
+    reader.on_status_message_received(interrupt)
+    writer.invoke_write_records(demo(5))
+    with pytest.raises(KeyboardInterrupt):
+        reader.invoke_read_records()
+    assert take(reader, 5) == demo(5)
 
 
 @pytest.mark.parametrize("metrics", [False, True], ids=["plain", "metricsEnabled"])
