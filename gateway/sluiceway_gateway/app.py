@@ -26,7 +26,6 @@ from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.graph import routes as graph_routes
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
-from sluiceway_gateway.history import routes as history_routes
 from sluiceway_gateway.http import health, openapi
 from sluiceway_gateway.http.auth import HEALTH
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
@@ -37,6 +36,7 @@ from sluiceway_gateway.kafka import routes as kafka_routes
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import check_client_properties
 from sluiceway_gateway.kafka.cluster_identity import ClusterIdentity
+from sluiceway_gateway.lag_history import routes as history_routes
 from sluiceway_gateway.ledger import routes as ledger_routes
 from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs

@@ -9,9 +9,9 @@ from endpoints import Site, site
 from gateways import Rig
 from pipelines import record_lag
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.history import store
-from sluiceway_gateway.history.model import FINEST, HistoryPoint
-from sluiceway_gateway.history.store import PointWrite
+from sluiceway_gateway.lag_history import store
+from sluiceway_gateway.lag_history.model import FINEST, HistoryPoint
+from sluiceway_gateway.lag_history.store import PointWrite
 from waiting import until
 
 HOSTILE = '<img src=x onerror="document.title=1">'

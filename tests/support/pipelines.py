@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from endpoints import Site, fresh_id, site
 from gateways import Rig
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.history import store
-from sluiceway_gateway.history.model import FINEST, GroupPoint, HistoryPoint
-from sluiceway_gateway.history.store import PointWrite
+from sluiceway_gateway.lag_history import store
+from sluiceway_gateway.lag_history.model import FINEST, GroupPoint, HistoryPoint
+from sluiceway_gateway.lag_history.store import PointWrite
 
 
 def record_lag(

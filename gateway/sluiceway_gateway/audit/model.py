@@ -1,6 +1,6 @@
 """Entries of the audit trail, with changed fields. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -8,6 +8,11 @@ from enum import StrEnum
 from sluiceway_gateway.channels.model import Channel, ChannelSpec
 
 Scalar = str | int | bool | None
+
+MAX_FIELDS = 20
+"""Maximum listed fields of an entry; the others are counted."""
+# Characters of a value; the rest is cut off.
+_MAX_TEXT = 200
 
 
 class AuditedAction(StrEnum):
@@ -59,6 +64,15 @@ class AuditEntry:
     """Increases with each entry of any channel."""
 
 
+def changes(old: Mapping[str, Scalar], new: Mapping[str, Scalar]) -> list[FieldChange]:
+    """Return the fields that differ, with long texts cut off."""
+    return [
+        FieldChange(field=_short(each), old=_cut(old.get(each)), new=_cut(new.get(each)))
+        for each in dict.fromkeys((*old, *new))
+        if old.get(each) != new.get(each)
+    ]
+
+
 def fields_of(channel: Channel) -> dict[str, Scalar]:
     """Return the spec, labels and phase of a channel by the names that requests use."""
     return {
@@ -99,3 +113,11 @@ def given_fields(channel: Channel) -> dict[str, Scalar]:
         if name in _ALWAYS or (value not in (None, False) and value != _DEFAULTS.get(name))
         if name != "phase"
     }
+
+
+def _cut(value: Scalar) -> Scalar:
+    return _short(value) if isinstance(value, str) else value
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"

@@ -1,12 +1,20 @@
 """SQL of the audit trail. Entries outlive their channels."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, delete, insert, select
 
-from sluiceway_gateway.audit.model import AuditedAction, AuditEntry, FieldChange, Scalar
+from sluiceway_gateway.audit.model import (
+    MAX_FIELDS,
+    AuditedAction,
+    AuditEntry,
+    FieldChange,
+    Scalar,
+    changes,
+)
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
@@ -15,10 +23,6 @@ from sluiceway_gateway.db.statements import columns_of
 
 MAX_ENTRIES = 1_000
 """Entries of channels of one name that are kept, the last ones."""
-MAX_FIELDS = 20
-"""Maximum listed fields of an entry; the others are counted."""
-# Characters of a value; the rest is cut off.
-_MAX_TEXT = 200
 # Principal of changes of idle channels.
 _GATEWAY = "gateway"
 
@@ -42,12 +46,7 @@ def add(
     Without `by`, the gateway itself acted. The oldest entries of the channel's name are deleted
     beyond `MAX_ENTRIES`.
     """
-    old, new = old or {}, new or {}
-    changed = [
-        {"field": _short(each), "old": _cut(old.get(each)), "new": _cut(new.get(each))}
-        for each in dict.fromkeys((*old, *new))
-        if old.get(each) != new.get(each)
-    ]
+    changed = changes(old or {}, new or {})
     values = {
         "channel": channel.name,
         "channel_uid": channel.uid,
@@ -57,7 +56,7 @@ def add(
         "action": str(action),
         "target": target,
         "reason": reason,
-        "fields": changed[:MAX_FIELDS],
+        "fields": [asdict(each) for each in changed[:MAX_FIELDS]],
         "omitted": max(0, len(changed) - MAX_FIELDS),
     }
     tx.execute(insert(audit_entries), values)
@@ -92,11 +91,3 @@ def _entry_of(row: Row[Any]) -> AuditEntry:
     fields = tuple(FieldChange(**each) for each in row.fields)
     action = AuditedAction(row.action)
     return AuditEntry(**columns_of(row, AuditEntry) | {"action": action, "fields": fields})
-
-
-def _cut(value: Scalar) -> Scalar:
-    return _short(value) if isinstance(value, str) else value
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"

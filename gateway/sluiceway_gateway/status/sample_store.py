@@ -32,9 +32,9 @@ from sluiceway_gateway.db.statements import CachedSelect, columns_of
 from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
 from sluiceway_gateway.endpoints.store import LIVES, share_of
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.history import store as history_store
-from sluiceway_gateway.history.model import point_of
-from sluiceway_gateway.history.store import PointWrite
+from sluiceway_gateway.lag_history import store as history_store
+from sluiceway_gateway.lag_history.model import point_of
+from sluiceway_gateway.lag_history.store import PointWrite
 from sluiceway_gateway.status.lag import (
     GroupLag,
     GroupSummary,

@@ -13,10 +13,10 @@ import structlog
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.history.model import FINEST
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.lag_history.model import FINEST
 from sluiceway_gateway.ledger.model import Ledger
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status import store as status_store

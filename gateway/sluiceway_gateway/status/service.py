@@ -19,8 +19,8 @@ from sluiceway_gateway.endpoints.heartbeat_store import beats_of_channel
 from sluiceway_gateway.errors import ChannelNotFound, InvalidRequest
 from sluiceway_gateway.graph import store as graph_store
 from sluiceway_gateway.graph.model import GraphJob, jobs_of
-from sluiceway_gateway.history import store as history_store
-from sluiceway_gateway.history.model import LagHistory, history_of, resolution_for
+from sluiceway_gateway.lag_history import store as history_store
+from sluiceway_gateway.lag_history.model import LagHistory, history_of, resolution_for
 from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.lag import Overview
 from sluiceway_gateway.status.store import ChannelSummary, StatusReport, StatusVersion

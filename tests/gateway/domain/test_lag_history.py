@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.history.model import (
+from sluiceway_gateway.lag_history.model import (
     FINEST,
     MAX_GROUPS,
     RESOLUTIONS,

@@ -10,9 +10,9 @@ from endpoints import Site, site
 from gateways import Rig
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.schema import lag_history
-from sluiceway_gateway.history import store
-from sluiceway_gateway.history.model import FINEST, RESOLUTIONS, GroupPoint, HistoryPoint
-from sluiceway_gateway.history.store import PointWrite
+from sluiceway_gateway.lag_history import store
+from sluiceway_gateway.lag_history.model import FINEST, RESOLUTIONS, GroupPoint, HistoryPoint
+from sluiceway_gateway.lag_history.store import PointWrite
 from sluiceway_gateway.provisioning.store import remove
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, select
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import lag_history
 from sluiceway_gateway.db.statements import upsert
-from sluiceway_gateway.history.model import (
+from sluiceway_gateway.lag_history.model import (
     FINEST,
     RESOLUTIONS,
     GroupPoint,

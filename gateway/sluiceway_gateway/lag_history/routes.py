@@ -8,12 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.endpoints.wire import EndpointChannel, GroupName
-from sluiceway_gateway.history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
 from sluiceway_gateway.http.auth import Viewer
 from sluiceway_gateway.http.json import json_response, time_json
 from sluiceway_gateway.http.params import Name, Time
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.lag_history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
 
