@@ -9,7 +9,15 @@ from sluiceway.errors import OffsetOutOfRange, OptionError
 from sluiceway.kafka.consumer import PartitionStream, Watermarks
 from sluiceway.rest.endpoints import Position
 
-__all__ = ["Start", "Until", "chosen_partitions", "end_offsets", "positions_at", "start_positions"]
+__all__ = [
+    "Start",
+    "Until",
+    "any_partition",
+    "chosen_partitions",
+    "end_offsets",
+    "positions_at",
+    "start_positions",
+]
 
 Positions = Mapping[int, Position | int]
 Start = Literal["earliest", "latest"] | datetime | Positions
@@ -103,6 +111,11 @@ def positions_at(wanted: Positions, marks: Mapping[int, Watermarks]) -> dict[int
             )
         positions[partition] = position
     return positions
+
+
+def any_partition(_partition: int) -> bool:
+    """Whether a reader of all partitions reads this one: True."""
+    return True
 
 
 def end_offsets(

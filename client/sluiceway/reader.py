@@ -109,7 +109,7 @@ class ChannelReader(ChannelEndpoint):
         chosen = offsets.chosen_partitions(partitions, connection.partitions)
         if handle is not None and grouped:
             chosen = handle.attached.partitions
-        self._owns: Callable[[int], bool] = lambda _: True
+        self._owns: Callable[[int], bool] = offsets.any_partition
         if not grouped and len(chosen) < connection.partitions:
             self._owns = frozenset(chosen).__contains__
         elif handle is not None:
@@ -390,15 +390,15 @@ class ChannelReader(ChannelEndpoint):
         writers: int,
         on_lost_writer: OnLostWriter,
     ) -> StopCondition:
-        handle, stream = self._handle, self._stream
+        handle, stream, owns = self._handle, self._stream, self._owns
         if until != "finished" or handle is None:
             return StopCondition(offsets.end_offsets(until, chosen, stream), handle)
         return WhenFinished(
             handle,
-            final_ends=lambda: stream.final_ends(
-                [*filter(self._owns, range(stream.discover_partitions()))]
+            final_ends=lambda: stream.final_ends(  # must not keep this reader alive
+                [*filter(owns, range(stream.discover_partitions()))]
             ),
-            owns=self._owns,
+            owns=owns,
             writers=writers,
             on_lost_writer=on_lost_writer,
             committed=self.connection.delivery == "exactly_once",

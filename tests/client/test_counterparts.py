@@ -164,7 +164,7 @@ FORKING = """
             reader.close()
             sharing.close()
             reader._handle.fail(ValueError("the child's"))
-            assert reader._handle._open
+            assert reader._handle.is_open
             inherited = gateway._control._transport._http
             channel.refresh()
             assert gateway._control._transport._http is not inherited

@@ -104,7 +104,7 @@ def test_a_silent_member_is_replaced(new_channel: NewChannel, gateway_url: str) 
         with channel.reader(group="d", dynamic=True, until=None) as reader:
             assert reader.partitions == ()
             assert silent._handle is not None
-            silent._handle._open = False
+            silent._handle.is_open = False
             read_until(reader, lambda: reader.partitions == (0, 1))
         del silent
 

@@ -111,9 +111,10 @@ class Group:
         """Return whether the last positions reported by former members of this generation apply.
 
         A reset deletes positions, and another size or mode changes whose they are. In dynamic
-        groups, every join and leave makes a generation.
+        groups, every join and leave makes a generation, and members of broadcast groups keep their
+        positions at another size.
         """
-        return self.dynamic or generation == self.generation
+        return self.dynamic or self.mode is Mode.BROADCAST or generation == self.generation
 
     def next_generation(self, now: datetime, *, size: int | None = None) -> "Group":
         """Return the group in a new generation, with another `size` if given."""
