@@ -275,8 +275,9 @@ class Channel:
 
     def committed(self, group: str, index: int | None = None) -> dict[int, Position]:
         """Request a group's committed positions; with `index` those of a broadcast member."""
-        self.refresh()
-        return self._control.endpoints.committed(self.name, group, index=index)
+        found = self._control.endpoints.committed(self.name, group, index=index)
+        self.refresh()  # afterwards, so that no positions of another incarnation are returned
+        return found
 
     def reset(
         self,

@@ -40,7 +40,7 @@ class SluicewayError(Exception):
     code: str = "error"
     retriable: bool = False
     message_is_public: bool = False
-    """Whether the message has no values of records, so that statuses may show it."""
+    """True if the message contains no values of records; statuses show only such messages."""
 
     def __init_subclass__(
         cls, *, code: str = "", public: bool | None = None, retriable: bool | None = None

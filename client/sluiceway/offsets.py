@@ -114,7 +114,7 @@ def positions_at(wanted: Positions, marks: Mapping[int, Watermarks]) -> dict[int
 
 
 def any_partition(_partition: int) -> bool:
-    """Whether a reader of all partitions reads this one: True."""
+    """Return True: a reader of all partitions reads each of them."""
     return True
 
 

@@ -111,7 +111,7 @@ class EndpointHandle:
         self._callbacks: list[StatusCallback] = []
         self._failure: SluicewayError | None = None
         self.is_open = False
-        """Whether it has neither detached nor failed."""
+        """True until the endpoint detaches or fails."""
         self._answered = threading.Event()
         self._fork_guard = ForkGuard()
         self.session.register(self)

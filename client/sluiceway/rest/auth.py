@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx
 
-from sluiceway.errors import (
-    OptionError,
-)
+from sluiceway.errors import OptionError
+
+__all__ = ["Token", "TokenSource"]
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Position:
                 )
 
     def replaces(self, stored: "Position | None") -> bool:
-        """Whether a commit of this position would change the stored one, or its metadata."""
+        """Return whether this position or its metadata differs from the stored one."""
         return self != stored or self.metadata != stored.metadata
 
     @classmethod
@@ -124,17 +124,17 @@ class Endpoint:
 
     @property
     def lives(self) -> bool:
-        """Whether the endpoint has neither ended nor been lost."""
+        """True while the endpoint is open and not lost."""
         return self.state in ("opened", "started", "stopped") and self.health != "lost"
 
     @property
     def is_accounted_for(self) -> bool:
-        """Whether the writer's end offsets are known: it finished, or reported them and failed."""
+        """True if the end offsets of a writer are known, because it closed or reported them."""
         return self.state == "closed" or (self.state == "error" and self.ends is not None)
 
     @property
     def wrote_nothing(self) -> bool:
-        """Whether the writer failed, and no instance in its place has written records."""
+        """True if the writer failed, and no instance in its place wrote a record."""
         return self.state == "error" and self.ends == {}
 
 

@@ -26,7 +26,7 @@ class Membership:
 
     @property
     def dynamic(self) -> bool:
-        """Whether members may join and leave at any time, and share the partitions anew."""
+        """True for a group without a fixed size: each join and leave reassigns its partitions."""
         return self.size is None
 
     def __str__(self) -> str:

@@ -27,6 +27,8 @@ from sluiceway.rest.parsing import JsonNode, Page, parse, problem
 from sluiceway.rest.tls import certificate_fault, speaks_tls, tls_error, trusted
 from sluiceway.tracing import carrier, child_span, request_ids
 
+__all__ = ["DEFAULT_URL", "Backoff", "Transport"]
+
 #: Sent to the gateway, which refuses clients without a feature that a channel needs.
 _FEATURES = "exactly-once"
 DEFAULT_URL = "http://127.0.0.1:8900"
@@ -333,6 +335,3 @@ class Backoff:
         self._sleep(pause_s * _JITTER.uniform(0.8, 1.0))
         self._next_s = min(2 * pause_s, self._longest_s)
         return True
-
-
-__all__ = ["DEFAULT_URL", "Backoff", "Transport"]

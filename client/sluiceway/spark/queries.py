@@ -104,7 +104,7 @@ class Queries(StreamingQueryListener):
         """When Spark reported the end of a run, by its id."""
         self._retired = False
         self.is_listening = False
-        """Whether Spark reports starting queries."""
+        """True while this listener is registered with Spark."""
         self._retry_at_s = float("-inf")
         self._failing = False
         self._advancing = threading.Lock()

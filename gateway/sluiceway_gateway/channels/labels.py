@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 MAX_LABELS = 64
@@ -95,7 +96,13 @@ class Selector:
 
 def _parts(text: str) -> list[str]:
     """Split at commas outside parentheses."""
-    return [part.strip() for part in re.split(r",(?![^()]*\))", text)]
+    cuts, inside = [-1], False
+    for found in re.finditer("[(),]", text):
+        if found[0] != ",":
+            inside = found[0] == "("
+        elif not inside:
+            cuts.append(found.start())
+    return [text[cut + 1 : end].strip() for cut, end in pairwise([*cuts, len(text)])]
 
 
 def _requirement(text: str) -> Requirement:

@@ -163,7 +163,8 @@ _UPDATE = update(channels).where(
 
 def find(tx: ReadTransaction, name: str) -> Channel | None:
     """Return the channel of this name."""
-    return next(map(channel_of, tx.execute(_NAMED, {"name": name})), None)
+    row = tx.execute(_NAMED, {"name": name}).one_or_none()
+    return None if row is None else channel_of(row)
 
 
 def name_of_topic(tx: ReadTransaction, topic: str) -> str | None:

@@ -64,25 +64,33 @@ TIMEOUT_MS = case(
 ).label("timeout_ms")
 
 
-#: Columns with the name and the value of a field of `Endpoint`: permanent ones, changing ones.
-_FIXED = ("id", "channel_uid", "size", "epoch", "attached_at", "commits", "title", "static_id")
-_CHANGING = ("superseded", "fenced_by", "generation", "cause", "changed_at", "counters", "payload")
-
-
 def endpoint_of(row: Row[Any]) -> Endpoint:
     """Return the endpoint of a row with the columns of `endpoints`."""
-    own: dict[str, Any] = {name: getattr(row, name) for name in (*_FIXED, *_CHANGING)}
     return Endpoint(
-        **own,
+        id=row.id,
+        channel_uid=row.channel_uid,
         session=row.session_id,
         place=Place(role=_ROLES[row.role], group=row.group_name, index=row.member_index),
+        size=row.size,
         mode=_MODES[row.mode],
+        epoch=row.epoch,
+        generation=row.generation,
         state=_STATES[row.state],
         health=_HEALTHS[row.health],
+        superseded=row.superseded,
+        cause=row.cause,
+        attached_at=row.attached_at,
+        changed_at=row.changed_at,
+        counters=row.counters,
+        payload=row.payload,
         ends=offsets_of(row.ends),
         lost_at=offsets_of(row.lost_at),
+        commits=row.commits,
+        title=row.title,
         share=share_of(row),
+        fenced_by=row.fenced_by,
         heartbeat=_heartbeat_of(row),
+        static_id=row.static_id,
         spark=None if row.spark is None else SparkJob(**row.spark),
     )
 
@@ -103,14 +111,21 @@ def share_of(row: Row[Any]) -> Share | None:
 def values_of(endpoint: Endpoint) -> dict[str, Any]:
     """Return all columns of a new endpoint."""
     return {
-        **{name: getattr(endpoint, name) for name in _FIXED},
+        "id": endpoint.id,
+        "channel_uid": endpoint.channel_uid,
         "session_id": endpoint.session,
         "role": str(endpoint.place.role),
         "group_name": endpoint.place.group,
         "member_index": endpoint.place.index,
+        "size": endpoint.size,
         "mode": str(endpoint.mode),
+        "epoch": endpoint.epoch,
+        "attached_at": endpoint.attached_at,
+        "commits": endpoint.commits,
+        "title": endpoint.title,
         "own_interval_ms": endpoint.heartbeat and endpoint.heartbeat.interval_ms,
         "own_timeout_ms": endpoint.heartbeat and endpoint.heartbeat.timeout_ms,
+        "static_id": endpoint.static_id,
         "spark": endpoint.spark and vars(endpoint.spark),
         **changing_values_of(endpoint),
     }
@@ -119,11 +134,17 @@ def values_of(endpoint: Endpoint) -> dict[str, Any]:
 def changing_values_of(endpoint: Endpoint) -> dict[str, Any]:
     """Return the columns that change, except `commits`, which only commits write."""
     return {
-        **{name: getattr(endpoint, name) for name in _CHANGING},
         "state": str(endpoint.state),
         "health": str(endpoint.health),
+        "superseded": endpoint.superseded,
+        "fenced_by": endpoint.fenced_by,
+        "generation": endpoint.generation,
         "share_index": endpoint.share and endpoint.share.index,
         "share_size": endpoint.share and endpoint.share.size,
+        "cause": endpoint.cause,
+        "changed_at": endpoint.changed_at,
+        "counters": endpoint.counters,
+        "payload": endpoint.payload,
         "ends": endpoint.ends,
         "lost_at": endpoint.lost_at,
     }

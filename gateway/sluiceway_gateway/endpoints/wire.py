@@ -16,7 +16,7 @@ from sluiceway_gateway.channels.model import (
 from sluiceway_gateway.channels.wire import Connection, RequestModel, Uid
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Endpoint
 from sluiceway_gateway.groups.model import GROUP_LENGTH, check_group, check_static_id
-from sluiceway_gateway.http.json import body_of
+from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.http.params import INT64_MAX
 
 GroupName = Annotated[
@@ -251,19 +251,37 @@ class EndpointList(BaseModel):
 
 def endpoint_json(channel: Channel, endpoint: Endpoint) -> dict[str, Any]:
     """Return an endpoint as JSON."""
-    return body_of(
-        EndpointBody,
-        endpoint,
-        **_place_json(endpoint),
-        channel={"name": channel.name, "uid": channel.uid},
-        heartbeat=endpoint.heartbeat_in(channel.spec.heartbeat),
-    )
+    return {
+        "id": endpoint.id,
+        "channel": {"name": channel.name, "uid": channel.uid},
+        **counterpart_json(endpoint),
+        "title": endpoint.title,
+        "mode": endpoint.mode,
+        "epoch": endpoint.epoch,
+        "generation": endpoint.generation,
+        "superseded": endpoint.superseded,
+        "heartbeat": vars(endpoint.heartbeat_in(channel.spec.heartbeat)),
+        "static_id": endpoint.static_id,
+        "spark": endpoint.spark and vars(endpoint.spark),
+        "attached_at": time_json(endpoint.attached_at),
+        "changed_at": time_json(endpoint.changed_at),
+        "counters": endpoint.counters,
+    }
 
 
 def counterpart_json(endpoint: Endpoint) -> dict[str, Any]:
     """Return the fields of an endpoint that its counterparts see."""
-    return body_of(Counterpart, endpoint, **_place_json(endpoint))
-
-
-def _place_json(endpoint: Endpoint) -> dict[str, Any]:
-    return vars(endpoint.place) | {"group": endpoint.place.group or None}
+    place = endpoint.place
+    return {
+        "id": endpoint.id,
+        "role": place.role,
+        "group": place.group or None,
+        "index": place.index,
+        "size": endpoint.size,
+        "state": endpoint.state,
+        "health": endpoint.health,
+        "cause": endpoint.cause,
+        "payload": endpoint.payload,
+        "ends": endpoint.ends,
+        "lost_at": endpoint.lost_at,
+    }

@@ -24,19 +24,43 @@ from sluiceway_gateway.tracing import child_span
 
 #: librdkafka properties that the gateway accepts. Some of librdkafka's properties load libraries or
 #: run commands, so every property that is not listed is refused by name.
-_ALLOWED_NAMES = """
-    broker.address.family broker.address.ttl
-    client.dns.lookup client.id client.rack
-    connections.max.idle.ms metadata.max.age.ms reconnect.backoff.max.ms reconnect.backoff.ms
-    sasl.mechanism sasl.mechanisms sasl.password sasl.username
-    sasl.oauthbearer.client.id sasl.oauthbearer.client.secret sasl.oauthbearer.extensions
-    sasl.oauthbearer.method sasl.oauthbearer.scope sasl.oauthbearer.token.endpoint.url
-    security.protocol socket.connection.setup.timeout.ms socket.keepalive.enable
-    ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.cipher.suites
-    ssl.endpoint.identification.algorithm ssl.key.location ssl.key.password ssl.key.pem
-    ssl.keystore.location ssl.keystore.password
-"""
-ALLOWED = frozenset(_ALLOWED_NAMES.split())
+ALLOWED = frozenset(
+    {
+        "broker.address.family",
+        "broker.address.ttl",
+        "client.dns.lookup",
+        "client.id",
+        "client.rack",
+        "connections.max.idle.ms",
+        "metadata.max.age.ms",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.extensions",
+        "sasl.oauthbearer.method",
+        "sasl.oauthbearer.scope",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.password",
+        "sasl.username",
+        "security.protocol",
+        "socket.connection.setup.timeout.ms",
+        "socket.keepalive.enable",
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.cipher.suites",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+    }
+)
 
 #: Codes after which the same request may succeed later, although librdkafka treats most of them as
 #: not retriable. Leading underscores are librdkafka's own codes.

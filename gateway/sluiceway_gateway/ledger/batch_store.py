@@ -95,12 +95,14 @@ _WITH_EXPIRED = (
 
 def batch(tx: ReadTransaction, uid: str, id_: str) -> Batch | None:
     """Return a batch of the channel."""
-    return next(map(_batch_of, tx.execute(_BATCH, {"uid": uid, "batch": id_})), None)
+    row = tx.execute(_BATCH, {"uid": uid, "batch": id_}).one_or_none()
+    return None if row is None else _batch_of(row)
 
 
 def latest(tx: ReadTransaction, uid: str, key: str) -> Batch | None:
     """Return the batch of the highest epoch of a key."""
-    return next(map(_batch_of, tx.execute(_LATEST, {"uid": uid, "key": key})), None)
+    row = tx.execute(_LATEST, {"uid": uid, "key": key}).one_or_none()
+    return None if row is None else _batch_of(row)
 
 
 def open_batches(tx: ReadTransaction, uid: str) -> list[Batch]:

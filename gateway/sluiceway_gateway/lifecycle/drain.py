@@ -185,9 +185,10 @@ def _readable(tx: ReadTransaction, channel: Channel, bounds: Bounds) -> Bounds:
 
 
 def _is_checked(channel: Channel, usage: ChannelUsage, *, if_empty: bool) -> bool:
-    """Whether records may forbid the deletion of the channel: any, or those to read for a group.
+    """Return whether to look for records before the channel is deleted.
 
-    Only an owned topic of the channel may have such records.
+    With `if_empty` any record forbids the deletion, otherwise one that a group has not read.
+    Records of an adopted topic forbid nothing, because it is kept.
     """
     has_readers = any(each.members or each.positions for each in usage.groups)
     condition = channel.condition("Ready")
