@@ -321,6 +321,8 @@ class WriterBatches:
         return batch is not None and batch.abort(error)
 
     def _end(self) -> None:
+        # A program that flushes each record, or opens many writers, would have many timers.
+        self._timer.cancel()
         self._batch, self._in_block, self._admitted = None, False, 0
         self._interrupted = False
         self._written = WrittenRecords()
@@ -334,8 +336,6 @@ class WriterBatches:
             if found is not None:
                 found._commit_if_current(batch)  # noqa: SLF001
 
-        # The last batch has ended: a program that flushes each record would have many timers.
-        self._timer.cancel()
         self._timer = threading.Timer(self._commit_every_s, commit)
         self._timer.daemon = True
         self._timer.start()
