@@ -230,10 +230,10 @@ class WriterBatches:
         with self._turn:
             if self._unknown is not None:
                 committed = self._unknown[1].resolve(timeout_s=timeout_s)
-                on_resolved, self._on_resolved = self._on_resolved, None
-                if on_resolved is not None:
-                    on_resolved(committed)
-                self._unknown = None
+                # After an interrupt, the next call repeats both.
+                if self._on_resolved is not None:
+                    self._on_resolved(committed)
+                self._unknown = self._on_resolved = None
             if isinstance(self._writer.failure, CommitUnknown):
                 self._writer.failure, self._writer.failed_unnoticed = None, False
         return committed
