@@ -19,7 +19,12 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import GatewayUnavailable, RecordsLost, SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import GATHER_S
-from sluiceway.kafka.errors import create_client, is_unavailable, with_retries
+from sluiceway.kafka.errors import (
+    create_client,
+    is_unavailable,
+    run_callbacks,
+    with_retries,
+)
 from sluiceway.kafka.shared_stream import open_stream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
@@ -173,10 +178,10 @@ class KafkaSource(Source):
 
     def _poll(self, wait_s: float) -> bool:
         """Buffer messages that arrive in time; return whether some did."""
-        got = self._consumer.consume(1, wait_s)
+        got = run_callbacks(self._consumer.consume, 1, wait_s)
         if got:
             with gc_paused():
-                got += self._consumer.consume(_MAX_MESSAGES, GATHER_S)
+                got += run_callbacks(self._consumer.consume, _MAX_MESSAGES, GATHER_S)
         for message in got:
             partition = self._partitions.get((message.topic(), message.partition()))
             if partition is None:

@@ -31,7 +31,7 @@ from sluiceway.broker.protocol import (
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import CommitUnknown, Conflict, OptionError, SluicewayError, TopicGone
 from sluiceway.kafka.config import MaskedProperties, producer_config
-from sluiceway.kafka.errors import create_client
+from sluiceway.kafka.errors import create_client, run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, ReportedOffsets, WriterEndpoint
 from sluiceway.rest.models import Connection
 
@@ -140,7 +140,7 @@ class ProduceRequests:
             return
         with self._lock:
             for each in self._producers.values():
-                if each.flush(_GRACE_S):
+                if run_callbacks(each.flush, _GRACE_S):
                     for writer in self._writers.values():
                         writer.add_failure(f"Kafka acknowledged nothing for {_GRACE_S:g} s")
         with self._writers_lock:
@@ -268,7 +268,7 @@ class ProduceRequests:
         deadline_s = time.monotonic() + timeout_s
         while wait and any(part.pending for part in parts):
             for each in producers:
-                each.poll(_SLICE_S / len(producers))
+                run_callbacks(each.poll, _SLICE_S / len(producers))
             if time.monotonic() > deadline_s:
                 for part in parts:
                     if part.pending:
@@ -318,7 +318,7 @@ def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> bool
             if time.monotonic() > deadline_s:
                 part.refusal = RequestTimedOut("the queue of Kafka's client is full")
                 return False
-            producer.poll(_SLICE_S)
+            run_callbacks(producer.poll, _SLICE_S)
         except KafkaException as error:
             if error.args[0].code() != _UNKNOWN_PARTITION or refreshed:
                 part.refusal = partition_refusal(error.args[0], "a message")

@@ -28,6 +28,7 @@ from sluiceway.broker.exceptions import (
     UnknownTopicOrPartition,
 )
 from sluiceway.broker.fetch_sources import FetchedPartition
+from sluiceway.broker.produce import _Part
 from sluiceway.errors import OptionError
 from topics import Topics, readings
 from waiting import until
@@ -398,6 +399,22 @@ def test_invalid_arguments_raise(
 ) -> None:
     with pytest.raises(OptionError, match=words):
         ask(broker)
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+def test_an_interrupt_within_a_delivery_report_ends_the_call(
+    gateway_url: str, channel: Channel, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    def interrupt(_part: _Part, _error: object, _message: object) -> None:
+        raise KeyboardInterrupt
+
+    broker = broker_at(gateway_url)
+    with monkeypatch.context() as patched:
+        patched.setattr(_Part, "on_delivery", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            produce_values(broker, channel, encode(channel, 100), required_acks=acks)
+            broker.close()
+    broker.close()
 
 
 def test_new_partitions_are_read_to_their_ends(gateway_url: str, new_channel: NewChannel) -> None:
