@@ -163,8 +163,14 @@ class RequestHandler:
         )
 
     def visibility(self, connection: Connection) -> Visibility:
-        """Return the visibility of an exactly-once channel. Raises GatewayError, TopicGone."""
-        found = visibility_of(self.control.ledger, connection, grace_s=self.control.grace_s)
+        """Return the visibility of an exactly-once channel.
+
+        Raises ProtocolClientError and SocketDisconnectedError, as `locate` does.
+        """
+        try:
+            found = visibility_of(self.control.ledger, connection, grace_s=self.control.grace_s)
+        except SluicewayError as error:
+            raise topic_refusal(error) from error
         assert found is not None  # noqa: S101 - the channel is exactly_once
         return found
 

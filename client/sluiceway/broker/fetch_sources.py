@@ -16,7 +16,7 @@ from sluiceway.broker.exceptions import (
     topic_refusal,
 )
 from sluiceway.concurrency import ForkGuard
-from sluiceway.errors import GatewayUnavailable, RecordsLost, SluicewayError
+from sluiceway.errors import RecordsLost, SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import GATHER_S
 from sluiceway.kafka.errors import (
@@ -245,14 +245,21 @@ class CommittedSource(Source):
     ) -> Mapping[tuple[str, int], FetchedPartition]:
         """Fetch these partitions from these offsets; return their buffers.
 
-        Requests new commits if all committed messages were taken. Raises GatewayError, TopicGone.
+        Requests new commits if all committed messages were taken; if the gateway refuses that,
+        refuses the partitions. Raises SocketDisconnectedError.
         """
         stable_of = self._visibility.runs.stable_of
+        refusal = None
         if any(offset >= stable_of(key[1]) for key, (_, offset) in offsets.items()):
-            self._visibility.refresh()
+            try:
+                self._visibility.refresh()
+            except SluicewayError as error:
+                refusal = topic_refusal(error)
         found = super().assign(offsets)
         for each in found.values():
-            if each.next > stable_of(each.number):
+            if refusal is not None:
+                each.refusal = refusal
+            elif each.next > stable_of(each.number):
                 begin = self._stream.begins([each.number])[each.number]
                 each.refusal = out_of_range(each.next, begin, stable_of(each.number))
         self._update_ends()
@@ -269,8 +276,6 @@ class CommittedSource(Source):
         partitions = {key[1]: each for key, each in self._partitions.items()}
         try:
             polled = self._stream.poll(_MAX_MESSAGES, wait_s)
-        except GatewayUnavailable:
-            raise
         except SluicewayError as error:
             lost = isinstance(error, RecordsLost)
             refusal = UnknownError(str(error)) if lost else topic_refusal(error)
