@@ -39,6 +39,7 @@ _MAX_BUFFER_BYTES = 16 << 20
 """A partition with a larger buffer is dropped when other partitions are requested."""
 _WATERMARKS_TIMEOUT_S = 10.0
 _SLICE_S = 0.25
+_LEAST_TIMEOUT_S = 1.0
 
 
 @dataclass(eq=False)
@@ -237,6 +238,7 @@ class CommittedSource(Source):
     def __init__(self, connection: Connection, visibility: Visibility, *, timeout_s: float) -> None:
         super().__init__()
         self._visibility = visibility
+        timeout_s = max(_LEAST_TIMEOUT_S, timeout_s)
         stream = open_stream(connection, None, timeout_s=timeout_s, grouped=False, shared=False)
         self._stream = CommittedStream(stream, visibility)
 

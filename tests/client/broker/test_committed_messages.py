@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker_calls import encode, fetch, fetch_offset, produce_values
+from broker_calls import broker_at, encode, fetch, fetch_offset, produce_values
 from ledger_view import LedgerView
 from sluiceway import Channel
 from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest
@@ -118,3 +118,8 @@ def test_an_offset_past_the_committed_end_is_out_of_range(broker: Broker, channe
     response = fetch(broker, channel, 3, timeout=50)
     assert response.err == OffsetOutOfRangeError.ERROR_CODE
     assert "range is 0 to 2" in response.reason
+
+
+def test_a_short_socket_timeout_is_accepted(gateway_url: str, channel: Channel) -> None:
+    with broker_at(gateway_url, socket_timeout_ms=900) as impatient:
+        assert values(fetch(impatient, channel, timeout=50)) == []
