@@ -92,7 +92,8 @@ class ChannelBase(ABC, Generic[E]):
         self._peers = Peers(
             channel_name, self._logger, lambda monitor: self.on_new_channel_status_monitor(monitor)
         )
-        self._updating = threading.Lock()
+        # Reentrant: a monitor's callback may request an update.
+        self._updating = threading.RLock()
         self._updated_with: tuple[Endpoint, ...] = ()
 
     @abstractmethod
