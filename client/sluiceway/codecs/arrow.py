@@ -35,8 +35,8 @@ MAGIC: Final = b"SLWA"
 VERSION: Final = 1
 
 _HEAD: Final = struct.Struct(">4sBBHII")
-_PROVENANCE: Final = struct.Struct(">16s16s16sQ")
 _HAS_PROVENANCE: Final = 1
+_PROVENANCE_BYTES: Final = 56
 
 
 class InvalidEnvelope(ValueError):
@@ -44,49 +44,20 @@ class InvalidEnvelope(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """The batch and the attempt that wrote a message, by ids of 16 bytes.
-
-    `sequence` counts the records that the attempt wrote to the partition before this message.
-    """
-
-    topic_id: bytes
-    batch_id: bytes
-    attempt_id: bytes
-    sequence: int
-
-    def pack(self) -> bytes:
-        """Encode it in 56 bytes."""
-        ids = (self.topic_id, self.batch_id, self.attempt_id)
-        if any(len(id_) != 16 for id_ in ids) or not 0 <= self.sequence < 1 << 64:
-            raise ValueError("provenance needs ids of 16 bytes and a sequence below 2**64")
-        return _PROVENANCE.pack(*ids, self.sequence)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Provenance:
-        """Decode what `pack` encoded."""
-        topic_id, batch_id, attempt_id, sequence = _PROVENANCE.unpack(data)
-        return cls(topic_id=topic_id, batch_id=batch_id, attempt_id=attempt_id, sequence=sequence)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """The envelope of a message: schema id, number of records and, optionally, provenance."""
+    """The envelope of a message: schema id and number of records.
+
+    `size_bytes` is its size, after which the IPC message begins. Provenance is skipped; earlier
+    versions wrote it.
+    """
 
     schema_id: int
     records: int
-    provenance: Provenance | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the envelope, after which the IPC message begins."""
-        return _HEAD.size + (_PROVENANCE.size if self.provenance else 0)
+    size_bytes: int = _HEAD.size
 
     def pack(self) -> bytes:
-        """Encode the envelope."""
-        flags = _HAS_PROVENANCE if self.provenance else 0
-        head = _HEAD.pack(MAGIC, VERSION, flags, 0, self.schema_id, self.records)
-        return head + self.provenance.pack() if self.provenance else head
+        """Encode the envelope, without provenance."""
+        return _HEAD.pack(MAGIC, VERSION, 0, 0, self.schema_id, self.records)
 
     @classmethod
     def unpack(cls, value: bytes) -> Envelope:
@@ -101,12 +72,10 @@ class Envelope:
                 f"its version {version} and flags {flags:#04x} are unknown to this client; a newer "
                 "client may have written it"
             )
-        if not flags:
-            return cls(schema_id=schema_id, records=records)
-        if len(value) < _HEAD.size + _PROVENANCE.size:
+        size_bytes = _HEAD.size + (_PROVENANCE_BYTES if flags else 0)
+        if len(value) < size_bytes:
             raise InvalidEnvelope(f"it ends after {len(value)} bytes, within the provenance")
-        provenance = Provenance.unpack(value[_HEAD.size : _HEAD.size + _PROVENANCE.size])
-        return cls(schema_id=schema_id, records=records, provenance=provenance)
+        return cls(schema_id=schema_id, records=records, size_bytes=size_bytes)
 
 
 _V5: Final = 4
