@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
@@ -18,7 +17,7 @@ from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.compatibility import branches_of, incompatibilities, matching_branch
-from sluiceway.schema.defaults import default_to_python
+from sluiceway.schema.defaults import default_value
 
 _Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
 
@@ -194,7 +193,5 @@ def _map(array: pa.Array, convert: _Conversion, target: pa.DataType) -> pa.Array
 def _default(field: t.Field) -> _Conversion:
     """Return the conversion for a field that was not written: its default in every row."""
     assert field.default is not None  # noqa: S101 - checked by `incompatibilities`
-    value = column(
-        [default_to_python(json.loads(field.default), field.type)], field.type, field.name
-    )
+    value = column([default_value(field)], field.type, field.name)
     return lambda nulls: value.take(pa.array(np.zeros(len(nulls), np.int64)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from itertools import chain
@@ -19,7 +18,7 @@ from sluiceway.records.validation import NULL, TOO_LARGE, ArrayOverflow, ValueMi
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
-from sluiceway.schema.defaults import default_to_python
+from sluiceway.schema.defaults import default_value
 
 _ROWS: Final = 16_384
 """The rows of a batch, which fit into the processor's caches."""
@@ -80,9 +79,7 @@ def field_values(
 
 
 def _with_default(rows: Sequence[Any], field: t.Field, path: str) -> list[Any]:
-    default: object = _MISSING
-    if field.default is not None:
-        default = default_to_python(json.loads(field.default), field.type)
+    default = _MISSING if field.default is None else default_value(field)
     values = [row.get(field.name, default) for row in rows]
     if field.default is None:
         for position, value in enumerate(values):
@@ -103,7 +100,7 @@ def _attributes(rows: Sequence[Any], kind: type, record: t.Record, path: str) ->
         elif field.default is None:
             raise _missing_field(0, t.join_path(path, field.name))
         else:
-            found.append([default_to_python(json.loads(field.default), field.type)] * len(rows))
+            found.append([default_value(field)] * len(rows))
     return found
 
 

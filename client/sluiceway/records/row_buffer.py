@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from sluiceway.records.from_python import column
 from sluiceway.records.unions import candidates
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
-from sluiceway.schema.defaults import default_to_python
+from sluiceway.schema.defaults import default_value
 
 __all__ = ["FULL", "RowBuffer", "Rows"]
 
@@ -78,7 +77,7 @@ class RowBuffer:
         self._names = frozenset(field.name for field in record.fields)
         self._values_of = _getter([field.name for field in record.fields])
         self._defaults = {
-            field.name: default_to_python(json.loads(field.default), field.type)
+            field.name: default_value(field)
             for field in record.fields
             if field.default is not None
         }

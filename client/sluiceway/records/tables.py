@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, Final
@@ -28,7 +27,7 @@ from sluiceway.records.validation import (
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import any_of, arrow_type, is_list
-from sluiceway.schema.defaults import default_to_python
+from sluiceway.schema.defaults import default_value
 
 
 def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
@@ -176,8 +175,7 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
 def _column(batch: pa.RecordBatch | pa.Table, names: Collection[str], field: t.Field) -> pa.Array:
     """Return the column of `field`, or its defaults; `names` are the column names."""
     if field.name not in names:
-        default = default_to_python(json.loads(field.default or "null"), field.type)
-        return column([default] * batch.num_rows, field.type, field.name)
+        return column([default_value(field)] * batch.num_rows, field.type, field.name)
     if path := t.find_union(t.Record(name=field.name, fields=(field,))):
         raise SchemaMismatch(
             f"the field {path!r} is a union of several types, which tables and dataframes do not "
