@@ -153,25 +153,19 @@ def loss_handler(options: ReadOptions) -> LossHandler:
     """Return the handler of offsets that Kafka does not hold, by `fail_on_data_loss`."""
 
     def handle(error: OffsetOutOfRange) -> None:
-        if error.offset > error.end:
-            if options.fail_on_data_loss:
-                error.add_note(
-                    "No message has this offset yet: correct startingOffsets or endingOffsets. A "
-                    "checkpoint with such an offset belongs to another topic, or Kafka's log was "
-                    "truncated."
-                )
-                raise error
-            LOGGER.warning("failOnDataLoss is false, so the read is cut at the end: %s", error)
+        past_end = error.offset > error.end
+        if not options.fail_on_data_loss:
+            effect = "is cut at the end" if past_end else "continues without lost data"
+            LOGGER.warning("failOnDataLoss is false, so the read %s: %s", effect, error)
             return
-        if options.fail_on_data_loss:
-            error.add_note(
-                "To skip the lost messages and read from the earliest retained offset, set "
-                '.option("failOnDataLoss", "false").'
-            )
-            raise error
-        LOGGER.warning(
-            "failOnDataLoss is false, so the read continues without lost data: %s", error
+        error.add_note(
+            "No message has this offset yet: correct startingOffsets or endingOffsets. A "
+            "checkpoint with such an offset belongs to another topic, or Kafka's log was truncated."
+            if past_end
+            else "To skip the lost messages and read from the earliest retained offset, set "
+            '.option("failOnDataLoss", "false").'
         )
+        raise error
 
     return handle
 
