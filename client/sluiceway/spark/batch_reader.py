@@ -312,15 +312,20 @@ class ChannelDataReader(Shipped, DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return a split's records in order. Raises the errors of `read_split`."""
         # For a plan without partitions, Spark passes None, from 4.3 on as a partition's value.
-        split: InputSplit | None = None if partition is None else partition.value
-        if split is not None:
-            channel = split.connection.channel_name
-            with (
-                traced("receive", channel, split.trace, kind="receive") as span,
-                reporting(split.task) as report,
-            ):
-                yield from report.counted(read_split(split, self._options, self._columns))
-                span.set("sluiceway.records", report.records)
+        if partition is not None and partition.value is not None:
+            yield from read_reported(partition.value, self._options, self._columns)
+
+
+def read_reported(
+    split: InputSplit, options: ReadOptions, columns: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Like `read_split`, with a span, and with the reports of the split's task, if it has one."""
+    with (
+        traced("receive", split.connection.channel_name, split.trace, kind="receive") as span,
+        reporting(split.task) as report,
+    ):
+        yield from report.counted(read_split(split, options, columns))
+        span.set("sluiceway.records", report.records)
 
 
 def read_split(
