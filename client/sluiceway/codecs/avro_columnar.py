@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sluiceway.codecs.physical import PhysicalForm
+from sluiceway.codecs.physical import PhysicalForm, array_like, bytes_of
 from sluiceway.records.tables import with_schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import to_arrow
@@ -75,14 +75,12 @@ def _split(size: int) -> Iterator[tuple[int, int, t.Kind, Any]]:
 
 def _to_numbers(array: pa.Array, leaf: t.Leaf) -> pa.Array:
     assert isinstance(leaf, t.Fixed)  # noqa: S101 - by `_is_converted`
-    size = leaf.size
-    rows = np.frombuffer(array.buffers()[1], np.uint8, len(array) * size, array.offset * size)
-    rows = rows.reshape(-1, size)
+    rows = bytes_of(array)
     children = [
         pa.array(np.ascontiguousarray(rows[:, begin:end]).view(number).ravel())
-        for begin, end, _, number in _split(size)
+        for begin, end, _, number in _split(leaf.size)
     ]
-    names = [f"b{begin}" for begin, *_ in _split(size)]
+    names = [f"b{begin}" for begin, *_ in _split(leaf.size)]
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(children, names, mask=mask)
 
@@ -91,14 +89,8 @@ def _from_numbers(array: pa.Array, leaf: t.Leaf) -> pa.Array:
     assert isinstance(leaf, t.Fixed)  # noqa: S101 - by `_is_converted`
     rows = np.empty((len(array), leaf.size), np.uint8)
     for index, (begin, end, _, _) in enumerate(_split(leaf.size)):
-        child = array.field(index)
-        width = end - begin
-        data = np.frombuffer(child.buffers()[1], np.uint8, len(child) * width, child.offset * width)
-        rows[:, begin:end] = data.reshape(-1, width)
-    mask = pa.array(array.is_valid()).buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(
-        pa.binary(leaf.size), len(array), [mask, pa.py_buffer(rows)], array.null_count
-    )
+        rows[:, begin:end] = bytes_of(array.field(index))
+    return array_like(pa.binary(leaf.size), array, [pa.py_buffer(rows)])
 
 
 def supports(record: t.Record) -> bool:
