@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from sluiceway.records.scalars import scalars
 from sluiceway.records.unions import LISTS, assign, branch_mismatch
-from sluiceway.records.validation import NULL, TOO_LARGE, ArrayOverflow, ValueMismatch
+from sluiceway.records.validation import NULL, ArrayOverflow, ValueMismatch, in_batches
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
@@ -26,27 +26,16 @@ _ROWS: Final = 16_384
 
 def row_batches(rows: Sequence[Any], schema: Schema) -> list[pa.RecordBatch]:
     """Convert `rows`, mappings or dataclass instances, as `to_batches` does."""
-    return [
-        batch
-        for start in range(0, len(rows), _ROWS)
-        for batch in _batches(rows[start : start + _ROWS], start, schema)
-    ]
 
+    def convert(begin: int, end: int) -> pa.RecordBatch:
+        part = rows[begin:end]
+        kinds = set(map(type, part))
+        _check_kinds(part, kinds, "", "a dict or a dataclass instance", _is_record)
+        arrays = columns(part, kinds, schema.record, "")
+        return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
 
-def _batches(rows: Sequence[Any], start: int, schema: Schema) -> list[pa.RecordBatch]:
-    kinds = set(map(type, rows))
-    try:
-        _check_kinds(rows, kinds, "", "a dict or a dataclass instance", _is_record)
-        arrays = columns(rows, kinds, schema.record, "")
-    except ValueMismatch as error:
-        raise error.to_invalid_record(start) from error
-    except ArrayOverflow:
-        if len(rows) == 1:
-            raise ValueMismatch(0, "", TOO_LARGE).to_invalid_record(start) from None
-        half = len(rows) // 2
-        first = _batches(rows[:half], start, schema)
-        return first + _batches(rows[half:], start + half, schema)
-    return [pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)]
+    bounds = (*range(0, len(rows), _ROWS), len(rows))
+    return [b for begin, end in pairwise(bounds) for b in in_batches(convert, begin, end)]
 
 
 _MISSING: Final = object()

@@ -16,12 +16,13 @@ from sluiceway.errors import OptionError, SchemaMismatch
 from sluiceway.records.from_python import column, row_batches, scatter
 from sluiceway.records.validation import (
     NULL,
-    TOO_LARGE,
     ArrayOverflow,
     ValueMismatch,
     arrow_mismatch,
     check_column,
     describe,
+    first_failing,
+    in_batches,
     list_contents,
 )
 from sluiceway.schema import Schema
@@ -158,18 +159,14 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
     except pa.ArrowInvalid as error:
         raise arrow_mismatch(batch, error).to_invalid_record(start) from error
     names = frozenset(batch.schema.names)
-    try:
-        arrays = [_column(batch, names, field) for field in schema.record.fields]
-    except ValueMismatch as error:
-        raise error.to_invalid_record(start) from error
-    except ArrayOverflow:
-        if batch.num_rows == 1:
-            raise ValueMismatch(0, "", TOO_LARGE).to_invalid_record(start) from None
-        half = batch.num_rows // 2
-        first = _adapted(batch.slice(0, half), start, schema)
-        return first + _adapted(batch.slice(half), start + half, schema)
-    plain = pa.RecordBatch.from_arrays(arrays, names=schema.arrow.names)
-    return [with_schema(plain, schema.arrow)]
+
+    def convert(begin: int, end: int) -> pa.RecordBatch:
+        part = batch.slice(begin - start, end - begin)
+        arrays = [_column(part, names, field) for field in schema.record.fields]
+        plain = pa.RecordBatch.from_arrays(arrays, names=schema.arrow.names)
+        return with_schema(plain, schema.arrow)
+
+    return in_batches(convert, start, start + batch.num_rows)
 
 
 def _column(batch: pa.RecordBatch | pa.Table, names: Collection[str], field: t.Field) -> pa.Array:
@@ -358,18 +355,19 @@ def _find_failure(array: pa.Array, target: pa.DataType) -> tuple[int, str]:
 
     Raises ArrayOverflow if each value can be cast, but together they are too large.
     """
-    begin, end = 0, len(array)
-    while end - begin > 1:
-        half = (begin + end) // 2
+
+    def is_cast(begin: int, count: int) -> bool:
         try:
-            array.slice(begin, half - begin).cast(target)
-            begin = half
+            array.slice(begin, count).cast(target)
         except pa.ArrowInvalid:
-            end = half
+            return False
+        return True
+
+    position = first_failing(len(array), is_cast)
     try:
-        array.slice(begin, 1).cast(target)
+        array.slice(position, 1).cast(target)
     except pa.ArrowInvalid as error:
-        return begin, str(error)
+        return position, str(error)
     raise ArrayOverflow
 
 
