@@ -60,7 +60,7 @@ class BatchTransform:
     def _array(self, array: pa.Array, type_: t.Type) -> pa.Array:
         if not self._applies_to(type_):
             return array
-        match type_.item if isinstance(type_, t.Nullable) else type_:
+        match t.present(type_):
             case t.Record(fields=fields):
                 return self._struct(array, [field.type for field in fields])
             case t.Array(items=item):

@@ -100,8 +100,8 @@ def _conversion(written: t.Type, read: t.Type, path: str) -> _Conversion:
     if written == read:
         return lambda array: array
     target = arrow_type(read)
-    written = written.item if isinstance(written, t.Nullable) else written
-    read = read.item if isinstance(read, t.Nullable) else read
+    written = t.present(written)
+    read = t.present(read)
     match written, read:
         case (t.Union(), _) | (_, t.Union()):
             return _Branches(written, read, path, target).convert

@@ -125,7 +125,7 @@ def column(values: Sequence[Any], type_: t.Type, path: str) -> pa.Array:
         if not isinstance(type_, t.Nullable):
             raise ValueMismatch(next(i for i, v in enumerate(values) if v is None), path, NULL)
         kinds.discard(type(None))
-    match type_.item if isinstance(type_, t.Nullable) else type_:
+    match t.present(type_):
         case t.Array() as array:
             return _lists(values, kinds, array, path)
         case t.Map() as map_:

@@ -90,7 +90,7 @@ class RowBuffer:
         self._checks: list[tuple[int, _Check]] = []
         self._nested: list[int] = []
         for index, field in enumerate(record.fields):
-            present = _present(field.type)
+            present = t.present(field.type)
             if isinstance(present, t.Scalar) and present.kind in _RANGES:
                 self._integers.append((index, *_RANGES[present.kind]))
             elif present == _TEXT:
@@ -231,10 +231,6 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _present(type_: t.Type) -> t.Present:
-    return type_.item if isinstance(type_, t.Nullable) else type_
-
-
 _KINDS: Final[dict[t.Kind, type]] = {
     t.Kind.BOOLEAN: bool,
     **dict.fromkeys((t.Kind.INT, t.Kind.LONG), int),
@@ -249,7 +245,7 @@ _KINDS: Final[dict[t.Kind, type]] = {
 
 def _allowed(type_: t.Type) -> frozenset[type]:
     """Return the types of values that a field accepts without conversion."""
-    match _present(type_):
+    match t.present(type_):
         case t.Scalar(kind=kind):
             kinds = {_KINDS[kind]}
         case t.Fixed():
@@ -385,7 +381,7 @@ def _decimal_check(precision: int, scale: int) -> _Check:
 def _item_check(type_: t.Type) -> _Check:
     """Return a check of values of any type, which also counts their fixed size."""
     allowed = _allowed(type_)
-    check = _check(_present(type_))
+    check = _check(t.present(type_))
 
     def item(value: Any) -> int:
         if type(value) not in allowed:

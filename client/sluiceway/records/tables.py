@@ -291,7 +291,7 @@ def _cast(array: pa.Array, type_: t.Type, path: str) -> pa.Array:
         array = array.storage
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    present = type_.item if isinstance(type_, t.Nullable) else type_
+    present = t.present(type_)
     target = arrow_type(present)
     if array.type.equals(target):
         check_column(array, type_, path)

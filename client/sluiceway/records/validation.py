@@ -278,7 +278,7 @@ def invalid_rows(batch: pa.RecordBatch, record: t.Record) -> set[int]:
 
 def invalid_values(array: pa.Array, type_: t.Type) -> np.ndarray[Any, Any]:
     """Return the positions of values that the Arrow type of a leaf allows, but `type_` does not."""
-    match type_.item if isinstance(type_, t.Nullable) else type_:
+    match t.present(type_):
         case t.Enum(symbols=symbols):
             good = pc.is_in(array, value_set=pa.array(symbols))
         case t.Uuid(fixed=None):
@@ -306,7 +306,7 @@ def _walk_arrays(array: pa.Array, type_: t.Type, path: str, positions: Any = Non
     Values below nulls, and items that no list or map refers to, are left out.
     """
     yield positions, array, type_, path
-    present = type_.item if isinstance(type_, t.Nullable) else type_
+    present = t.present(type_)
     if not isinstance(present, t.Record | t.Array | t.Map):
         return
     if array.null_count:
@@ -374,7 +374,7 @@ def _outer(positions: Any, row: int) -> int:
 
 
 def _is_map(type_: t.Type) -> bool:
-    return isinstance(type_.item if isinstance(type_, t.Nullable) else type_, t.Map)
+    return isinstance(t.present(type_), t.Map)
 
 
 def _is_unconstrained(type_: t.Type) -> bool:
