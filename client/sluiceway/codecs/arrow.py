@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from sluiceway.codecs.base import Corrupt, Decoded
 from sluiceway.errors import RecordTooLarge
-from sluiceway.records.tables import with_valid_offsets
+from sluiceway.records.tables import has_offsets, with_valid_offsets
 from sluiceway.records.validation import ValueMismatch, check_column
 from sluiceway.schema import Schema
 
@@ -106,15 +106,10 @@ def _layout(type_: pa.DataType) -> tuple[int, int]:
     return nodes, buffers
 
 
-def _has_offsets(type_: pa.DataType) -> bool:
+def _contains_offsets(type_: pa.DataType) -> bool:
     """Return whether an array of `type_`, or one in it, has offsets."""
-    return (
-        pa.types.is_string(type_)
-        or pa.types.is_binary(type_)
-        or pa.types.is_list(type_)
-        or pa.types.is_map(type_)
-        or any(_has_offsets(type_.field(i).type) for i in range(type_.num_fields))
-    )
+    fields = range(type_.num_fields)
+    return has_offsets(type_) or any(_contains_offsets(type_.field(i).type) for i in fields)
 
 
 class _Table:
@@ -180,7 +175,7 @@ class ArrowCodec:
         self._schema = schema
         self.decoded_schema = schema if columns is None else schema.select(columns)
         self._decoded = [
-            (field, _has_offsets(schema.arrow.field(field.name).type))
+            (field, _contains_offsets(schema.arrow.field(field.name).type))
             for field in self.decoded_schema.record.fields
         ]
         self._schema_id = schema_id
@@ -244,8 +239,8 @@ class ArrowCodec:
                 f"it holds {batch.num_rows} records, but its envelope says {envelope.records}"
             )
         columns = [
-            with_valid_offsets(column) if has_offsets else column
-            for column, (_, has_offsets) in zip(batch.columns, self._decoded, strict=True)
+            with_valid_offsets(column) if offsets else column
+            for column, (_, offsets) in zip(batch.columns, self._decoded, strict=True)
         ]
         try:
             for array, (field, _) in zip(columns, self._decoded, strict=True):

@@ -194,7 +194,7 @@ def _lists(values: Sequence[Any], kinds: set[type], type_: t.Array, path: str) -
     try:
         items = column(flat, type_.items, f"{path}[]")
     except ValueMismatch as error:
-        row = _row(offsets, error.position)
+        row = row_of(offsets, error.position)
         inside = f"{path}[{error.position - offsets[row]}]"
         raise error.at_position(row, inside + error.path[len(path) + 2 :]) from error
     bounds = _with_nulls(offsets, values)
@@ -212,7 +212,7 @@ def _maps(values: Sequence[Any], kinds: set[type], type_: t.Map, path: str) -> p
         items = column(flat, type_.values, f"{path}{{}}")
     except ValueMismatch as error:
         inside = f"{path}[{keys[error.position]!r}]" + error.path[len(path) + 2 :]
-        raise error.at_position(_row(offsets, error.position), inside) from error
+        raise error.at_position(row_of(offsets, error.position), inside) from error
     bounds = _with_nulls(offsets, values)
     return pa.MapArray.from_arrays(bounds, key_array, items, type=arrow_type(type_))
 
@@ -236,7 +236,8 @@ def _with_nulls(offsets: np.ndarray[Any, Any], values: Sequence[Any]) -> pa.Arra
     return pa.array(offsets.astype(np.int32), mask=absent)
 
 
-def _row(offsets: np.ndarray[Any, Any], position: int) -> int:
+def row_of(offsets: np.ndarray[Any, Any], position: int) -> int:
+    """Return the row whose list contains the item at a position."""
     return int(np.searchsorted(offsets, position, side="right")) - 1
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from sluiceway.errors import OptionError, SchemaMismatch
-from sluiceway.records.from_python import column, row_batches, scatter
+from sluiceway.records.from_python import column, row_batches, row_of, scatter
 from sluiceway.records.validation import (
     NULL,
     ArrayOverflow,
@@ -75,7 +75,7 @@ def _lacks_offsets(array: pa.Array) -> bool:
     kind = array.type
     if types.is_struct(kind):
         return any(_lacks_offsets(array.field(i)) for i in range(kind.num_fields))
-    width = 8 if _has_wide_offsets(kind) else 4 if _has_offsets(kind) else 0
+    width = 8 if _has_wide_offsets(kind) else 4 if has_offsets(kind) else 0
     if not width:
         return False
     offsets = array.buffers()[1]
@@ -91,7 +91,8 @@ def _lacks_offsets(array: pa.Array) -> bool:
 
 
 _has_wide_offsets = any_of(types.is_large_string, types.is_large_binary, types.is_large_list)
-_has_offsets = any_of(types.is_string, types.is_binary, types.is_list, types.is_map)
+has_offsets = any_of(types.is_string, types.is_binary, types.is_list, types.is_map)
+"""Whether arrays of an Arrow type have offsets of 32 bits."""
 
 
 class _BatchWithSchema:
@@ -418,8 +419,7 @@ def _inside(values: pa.Array, type_: t.Type, path: str, offsets: Any) -> pa.Arra
     try:
         return _cast(values, type_, path)
     except ValueMismatch as error:
-        row = int(np.searchsorted(offsets, error.position, side="right")) - 1
-        raise error.at_position(row) from error
+        raise error.at_position(row_of(offsets, error.position)) from error
 
 
 def _narrow(offsets: Any) -> pa.Array:
