@@ -217,12 +217,13 @@ class ProduceRequests:
         batches = self._open_batches(parts)
         try:
             self._send_parts(parts, timeout_ms, wait=wait)
+            for each, own in batches.items():
+                _commit(each, own)
         except BaseException as error:
+            # Those that are committed have ended.
             for each in batches:
                 each.abort(error)
             raise
-        for each, own in batches.items():
-            _commit(each, own)
 
     def _open_batches(self, parts: Collection[_Part]) -> dict[MessageBatches, list[_Part]]:
         """Open a batch for the parts of each exactly-once channel; refuse parts without one."""
