@@ -141,14 +141,16 @@ def _table_batches(
 def _check_names(names: Sequence[str], schema: Schema) -> None:
     """Raise SchemaMismatch unless columns with these names provide all fields of `schema`."""
     fields = {field.name: field for field in schema.record.fields}
+    there: set[str] = set()
     for name in names:
         if name not in fields:
             known = ", ".join(list(fields)[:20])
             raise SchemaMismatch(f"the schema has no field {name!r}: drop the column ({known})")
-        if list(names).count(name) > 1:
+        if name in there:
             raise SchemaMismatch(f"the column {name!r} exists twice: drop or rename one")
+        there.add(name)
     for field in schema.record.fields:
-        if field.default is None and field.name not in names:
+        if field.default is None and field.name not in there:
             raise SchemaMismatch(
                 f"the column {field.name!r} is missing, and has no default in the schema"
             )
