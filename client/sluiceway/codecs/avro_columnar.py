@@ -7,7 +7,6 @@ that are not text), and fixed as a record of doubles and floats.
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluiceway.codecs.physical import PhysicalForm, array_like, bytes_of
+from sluiceway.concurrency import ForkGuard
 from sluiceway.records.tables import with_schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import to_arrow
@@ -39,7 +39,7 @@ _PIECE_BYTES: Final = 128 << 20
 
 _RUN_BYTES: Final = 256 << 10
 
-_runtime_owner: int | None = None
+_runtime_owner: ForkGuard | None = None
 """The process in which pyruhvro started its threads, with its first encoding."""
 
 
@@ -107,7 +107,7 @@ def usable() -> bool:
     It encodes with threads, which a fork does not copy: in a child of a process that has encoded
     before, it would wait for them forever.
     """
-    return pyruhvro is not None and _runtime_owner in (None, os.getpid())
+    return pyruhvro is not None and not (_runtime_owner and _runtime_owner.forked)
 
 
 class ColumnarCodec:
@@ -182,7 +182,7 @@ class ColumnarCodec:
 
     def _encoded(self, piece: pa.RecordBatch) -> pa.Array:
         global _runtime_owner
-        _runtime_owner = os.getpid()
+        _runtime_owner = _runtime_owner or ForkGuard()
         rows = piece.num_rows
         prefix = [
             pa.array(np.zeros(rows, np.bool_)),
