@@ -71,8 +71,7 @@ class BatchTransform:
                 return self._struct(array, [None if isinstance(b, t.Enum) else b for b in branches])
             case t.Map(values=item):
                 items = self._array(array.items, item)
-                entries = pa.StructArray.from_arrays([array.keys, items], ["key", "value"])
-                return with_items(array, entries, pa.map_(array.type.key_type, items.type))
+                return with_items(array, items, pa.map_(array.type.key_type, items.type))
             case leaf:
                 return self._convert(array, leaf)
 
@@ -88,6 +87,9 @@ class BatchTransform:
 
 def with_items(array: pa.Array, items: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return the list or map `array` as a `type_` with other items."""
+    if pa.types.is_map(type_):
+        fields = [type_.key_field, type_.item_field]
+        items = pa.StructArray.from_arrays([array.keys, items], fields=fields)
     buffers = array.buffers()[:2]
     return pa.Array.from_buffers(
         type_, len(array), buffers, array.null_count, array.offset, children=[items]

@@ -112,7 +112,7 @@ def _conversion(written: t.Type, read: t.Type, path: str) -> _Conversion:
             return lambda array: with_items(array, items(array.values), target)
         case t.Map(), t.Map():
             values = _conversion(written.values, read.values, f"{path}{{}}")
-            return partial(_map, convert=values, target=target)
+            return lambda array: with_items(array, values(array.items), target)
         case t.Enum(), t.Enum() if read.default and not {*written.symbols} <= {*read.symbols}:
             known, default = pa.array([*read.symbols, None], pa.string()), pa.scalar(read.default)
             return lambda array: pc.if_else(pc.is_in(array, value_set=known), array, default)
@@ -182,12 +182,6 @@ def _struct(array: pa.Array, columns: _Columns, target: pa.DataType) -> pa.Array
     # `flatten` makes fields null below a null record; there, values may be anything.
     arrays = columns.convert(array.flatten(), len(array))
     return pa.StructArray.from_arrays(arrays, fields=list(target), mask=mask)
-
-
-def _map(array: pa.Array, convert: _Conversion, target: pa.DataType) -> pa.Array:
-    fields = [target.key_field, target.item_field]
-    entries = pa.StructArray.from_arrays([array.keys, convert(array.items)], fields=fields)
-    return with_items(array, entries, target)
 
 
 def _default(field: t.Field) -> _Conversion:
