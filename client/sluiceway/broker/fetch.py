@@ -71,8 +71,9 @@ class FetchRequests:
         """Answer requests; `Broker.fetch_messages` documents them."""
         topics: ByName[dict[int, FetchPartitionResponse]] = ByName()
         valid: list[_Request] = []
+        requested = each_once(requests)
         with self._lock:
-            for asked in each_once(requests):
+            for asked in requested:
                 topic = in_bytes(asked.topic_name, "topic")
                 responses = topics.setdefault(topic, {})
                 try:
