@@ -131,8 +131,12 @@ def test_after_a_failed_start_of_its_thread_the_next_wait_sees_commits(
     connection: Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == "sluiceway-commits":
+            raise RuntimeError("can't start new thread")
+        start(thread)
 
     found = opened(script, calls, connection)
     script.response(200, body(2), ETag='"2"')

@@ -195,8 +195,12 @@ def test_a_lease_is_renewed_in_the_background(channel: Channel, ledger: LedgerVi
 def test_after_a_failed_start_of_its_thread_the_next_batch_is_renewed(
     channel: Channel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == "sluiceway-leases":
+            raise RuntimeError("can't start new thread")
+        start(thread)
 
     leases = LeaseKeeper(ledger.calls, channel.name, channel.uid, lease_ms=1_000)
     failed, batch = (
