@@ -77,9 +77,7 @@ class RowBuffer:
         self._names = frozenset(field.name for field in record.fields)
         self._values_of = _getter([field.name for field in record.fields])
         self._defaults = {
-            field.name: default_value(field)
-            for field in record.fields
-            if field.default is not None
+            field.name: default_value(field) for field in record.fields if field.default is not None
         }
         self._max_row_bytes = max_row_bytes
         self._allowed = [_allowed(field.type) for field in record.fields]
