@@ -409,11 +409,15 @@ def test_an_interrupt_within_a_delivery_report_ends_the_call(
         raise KeyboardInterrupt
 
     broker = broker_at(gateway_url)
+
+    def produce() -> None:
+        produce_values(broker, channel, encode(channel, 100), required_acks=acks)
+        broker.close()
+
     with monkeypatch.context() as patched:
         patched.setattr(_Part, "on_delivery", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            produce_values(broker, channel, encode(channel, 100), required_acks=acks)
-            broker.close()
+            produce()
     broker.close()
 
 
