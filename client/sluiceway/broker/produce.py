@@ -135,21 +135,32 @@ class ProduceRequests:
         return ProduceResponse(topics)
 
     def close(self, error: BaseException | None = None, *, timeout_s: float | None = None) -> None:
-        """Flush and close all writers; raise the first failure after all of them."""
+        """Flush and close all writers; raise the first failure after all of them.
+
+        After an interrupt, the writers have failed.
+        """
         if self._guard.forked:
             return
-        with self._lock:
-            for each in self._producers.values():
-                if run_callbacks(each.flush, _GRACE_S):
-                    for writer in self._writers.values():
-                        writer.add_failure(f"Kafka acknowledged nothing for {_GRACE_S:g} s")
+        try:
+            with self._lock:
+                for each in self._producers.values():
+                    if run_callbacks(each.flush, _GRACE_S):
+                        for writer in self._writers.values():
+                            writer.add_failure(f"Kafka acknowledged nothing for {_GRACE_S:g} s")
+        except BaseException as interrupt:
+            error = error or interrupt
+            raise
+        finally:
+            self._close_writers(error, timeout_s or self.handler.timeout_s)
+
+    def _close_writers(self, error: BaseException | None, timeout_s: float) -> None:
         with self._writers_lock:
             writers, self._writers = list(self._writers.values()), {}
             _OPEN.discard(self)
         failures: list[SluicewayError] = []
         for writer in writers:
             try:
-                writer.close(error, timeout_s=timeout_s or self.handler.timeout_s)
+                writer.close(error, timeout_s=timeout_s)
             except SluicewayError as failure:
                 writer.handle.fail(failure)
                 # Without the topic, there are no messages and no readers that wait for them.

@@ -405,8 +405,13 @@ def test_invalid_arguments_raise(
 def test_an_interrupt_within_a_delivery_report_ends_the_call(
     gateway_url: str, channel: Channel, monkeypatch: pytest.MonkeyPatch, acks: int
 ) -> None:
-    def interrupt(_part: _Part, _error: object, _message: object) -> None:
-        raise KeyboardInterrupt
+    report, interrupted = _Part.on_delivery, []
+
+    def interrupt(part: _Part, error: object, message: object) -> None:
+        report(part, error, message)
+        if not interrupted:
+            interrupted.append(part)
+            raise KeyboardInterrupt
 
     broker = broker_at(gateway_url)
 
@@ -419,6 +424,12 @@ def test_an_interrupt_within_a_delivery_report_ends_the_call(
         with pytest.raises(KeyboardInterrupt):
             produce()
     broker.close()
+    (writer,) = channel.endpoints()
+    if acks:
+        assert (writer.state, writer.ends) == ("closed", {0: 100})
+    else:
+        # The interrupt ended the wait for acknowledgements.
+        assert (writer.state, writer.cause) == ("error", "KeyboardInterrupt")
 
 
 def test_new_partitions_are_read_to_their_ends(gateway_url: str, new_channel: NewChannel) -> None:
