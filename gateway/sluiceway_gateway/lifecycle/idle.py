@@ -134,8 +134,8 @@ class TtlReaper:
         """
         channel, now_s = quiet.channel, self._monotonic()
         every_s = watch_period(channel).total_seconds() / 2
-        ends = self._updated(quiet, now).phase is not channel.phase
-        if not ends and now_s - self._asked_s.get(channel.uid, float("-inf")) < every_s:
+        is_ending = self._updated(quiet, now).phase is not channel.phase
+        if not is_ending and now_s - self._asked_s.get(channel.uid, float("-inf")) < every_s:
             return False
         self._asked_s[channel.uid] = now_s
         partitions = range(channel.topic.partitions or 0)
