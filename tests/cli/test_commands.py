@@ -177,6 +177,7 @@ def test_serve_refuses_unsafe_or_used_addresses(
     assert created.status == 0
     serve().failed("SLUICEWAY_TOKEN_KEY")
     serve("--host", ANY_ADDRESS, token_key=TOKEN_KEY).failed("TLS")
+    serve(token_key="x" * 40).failed("another key", "sluiceway token create")
 
 
 def test_tokens_are_created_listed_and_revoked(
@@ -199,6 +200,10 @@ def test_tokens_are_created_listed_and_revoked(
     for word in (token_id, "etl job", "read:sales. write", "valid"):
         assert word in listed
     assert text.split("_")[2] not in listed
+    other_key = {"database_url": empty_database_url, "token_key": "x" * 40}
+    assert "of another key" in sluiceway("token", "list", **other_key).out
+    replacing = sluiceway("token", "create", "me", "--scope", "admin", **other_key)
+    assert "warning: 1 valid token was created with another SLUICEWAY_TOKEN_KEY" in replacing.err
     assert token("revoke", token_id).out == f"token {token_id} is revoked\n"
     assert "revoked" in token("list").out
 
