@@ -233,6 +233,9 @@ class Client:
                     )
                 except BufferError:
                     producer.poll(0.1)
+                except KafkaException as error:
+                    # Too large with its key: librdkafka refuses it without a delivery report.
+                    failures.append(error.args[0])
                 else:
                     break
             producer.poll(0)
