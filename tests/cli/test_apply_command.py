@@ -580,6 +580,8 @@ def test_export_reports_errors(command: Command, folder: Path, name: str, tmp_pa
     command("apply", "-f", path, "--yes").succeeded()
     (tmp_path / "file").write_text("")
     command("export", name, "-o", str(tmp_path / "file" / "below")).failed("cannot be written")
+    (tmp_path / f"{name}.yaml").symlink_to("/dev/full")
+    command("export", name, "-o", str(tmp_path)).failed(f"{tmp_path} cannot be written: No space")
 
 
 def test_the_json_schema_is_the_gateways_model_with_a_name(sluiceway: Sluiceway) -> None:

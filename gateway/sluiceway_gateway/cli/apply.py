@@ -416,8 +416,9 @@ def export(
         for name, text in texts.items():
             (output / f"{name}.{format_}").write_text(text, encoding="utf-8")
     except OSError as error:
+        # A write that fails has no file name.
         raise click.ClickException(
-            f"{error.filename} cannot be written: {error.strerror}; give another folder"
+            f"{error.filename or output} cannot be written: {error.strerror}; give another folder"
         ) from None
 
 
