@@ -285,6 +285,11 @@ def test_a_file_too_large_for_documents_is_not_read_into_memory(
     assert f"{data}: larger than 64 MiB" in run.err
 
 
+def test_a_path_that_cannot_be_looked_up_is_reported(sluiceway: Sluiceway) -> None:
+    run = sluiceway("apply", "-f", "a" * 300, url=UNREACHABLE)
+    run.failed("not readable: File name too long")
+
+
 def test_files_of_a_mounted_config_map_are_read_once(folder: Path) -> None:
     data = folder / "..2026_11_25"
     data.mkdir()

@@ -116,7 +116,7 @@ def _texts(paths: Sequence[str], faults: _Faults) -> Iterator[tuple[str, str]]:
     for given in paths:
         if given == _STDIN:
             files = [Path(_STDIN)]
-        elif Path(given).is_dir():
+        elif os.path.isdir(given):  # noqa: PTH112 - pathlib raises for a path that is too long
             before = len(faults)
             files = _listed(Path(given), faults)
             if not files and len(faults) == before:
