@@ -178,6 +178,7 @@ def test_a_refused_channel_is_explained_and_nothing_is_changed(
         ("a.json", '{"metadata": {"name": "a"}, "spec": NaN}', "no numbers of JSON"),
         ("a.json", '{"metadata": {"name": "a"}, "spec": "\\ud800"}', "surrogate"),
         ("a.json", "[" * 100_000, "nested deeper"),
+        ("a.json", f'\n{{"spec": {"9" * 5000}}}', "a.json:2 (document 1): a number has too many"),
         ("a.yaml", "", "no channel is in it"),
         ("a.txt", "", "the folder has no file that ends with .yaml .yml .json"),
     ],

@@ -197,6 +197,9 @@ def _json_values(text: str) -> Iterator[tuple[Any, _Parts]]:
             raise _NotUsable(
                 f"not JSON: {error.msg} (column {error.colno})", error.lineno
             ) from None
+        except ValueError:
+            # Python's limit of digits.
+            raise _NotUsable("a number has too many digits", line) from None
         except RecursionError:
             raise _NotUsable(f"nested deeper than {_MAX_DEPTH} levels", line) from None
         yield value, _Parts(lines=_json_lines(text, place, end, line))
