@@ -128,6 +128,12 @@ def test_a_channel_needs_a_schema_or_a_topic(command: Command, name: str) -> Non
     assert (run.status, "--schema" in run.err) == (2, True)
 
 
+def test_a_schema_that_is_not_utf8_is_refused(command: Command, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "schema.json"
+    file.write_bytes(json.dumps(SCHEMA).encode("utf-16"))
+    command("channels", "create", name, "--schema", str(file)).failed("not UTF-8", status=2)
+
+
 def test_creating_an_existing_channel_changes_nothing_and_reports_differences(
     command: Command, schema_file: str, name: str
 ) -> None:

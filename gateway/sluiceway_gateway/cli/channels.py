@@ -173,7 +173,7 @@ def create(
         warnings.simplefilter("always")
         channel = gateway.channel(
             name,
-            None if schema is None else schema.read(),
+            _text_of(schema),
             topic=topic,
             format=format_,
             retention=retention,
@@ -222,7 +222,7 @@ def update(
     with open_channel(name, url) as channel:
         with waiting_for(gateway_at(url)):
             channel.update(
-                schema=None if schema is None else schema.read(),
+                schema=_text_of(schema),
                 heartbeat=_heartbeat(patience, interval, channel.heartbeat),
                 labels=_pairs(labels, "--label"),
                 **spec,
@@ -385,6 +385,13 @@ def _heartbeat(
             f"which is {timeout_ms / 1000:g} s: give a larger --patience, or a smaller interval."
         )
     return Heartbeat(interval_ms=interval_ms, timeout_ms=timeout_ms)
+
+
+def _text_of(schema: IO[str] | None) -> str | None:
+    try:
+        return None if schema is None else schema.read()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"--schema: not UTF-8 at byte {error.start + 1}.") from None
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str] | None:
