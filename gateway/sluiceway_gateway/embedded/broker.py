@@ -1,6 +1,7 @@
 """Embedded Kafka broker (KRaft): a supervised child process that listens on loopback."""
 
 import base64
+import json
 import logging
 import socket
 import subprocess
@@ -206,7 +207,9 @@ class KafkaServer:
     ) -> "KafkaServer":
         (data_dir / "broker.log").unlink(missing_ok=True)
         properties = data_dir / "server.properties"
-        properties.write_text("".join(f"{k}={v}\n" for k, v in configuration.items()))
+        # In ASCII with JSON's escapes: Java reads Latin-1, where a backslash begins an escape.
+        escaped = {name: json.dumps(value)[1:-1] for name, value in configuration.items()}
+        properties.write_text("".join(f"{k}={v}\n" for k, v in escaped.items()))
         if not (data_dir / "log" / "meta.properties").exists():
             _format(java, properties)
         with (data_dir / "broker.out").open("wb") as output:
