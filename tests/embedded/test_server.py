@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from shared_kafka import SharedKafka
-from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer, free_ports, supervisor
+from sluiceway_gateway.embedded import (
+    BrokerStartFailed,
+    KafkaServer,
+    broker,
+    free_ports,
+    supervisor,
+)
 from waiting import until
 
 HEAP_MB = 256
@@ -91,6 +97,19 @@ def test_a_broker_that_fails_to_start_reports_why_and_leaves_nothing(tmp_path: P
         KafkaServer.start(
             tmp_path, heap_mb=HEAP_MB, properties={"log.segment.bytes": "not-a-number"}
         )
+
+
+def test_a_storage_tool_that_hangs_ends_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\n[ "$1" != -version ] && exec sleep 60\necho \'version "21"\'\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(broker, "_START_TIMEOUT_S", 0.2)
+    with pytest.raises(BrokerStartFailed, match=r"storage tool did not end within 0\.2 s"):
+        KafkaServer.start(tmp_path / "data", heap_mb=HEAP_MB)
 
 
 @pytest.mark.long

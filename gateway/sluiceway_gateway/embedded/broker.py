@@ -294,13 +294,19 @@ class KafkaServer:
 
 def _format(java: list[str], properties: Path) -> None:
     tool = [*java, *SHORT_LIVED, "kafka.tools.StorageTool"]
-    done = subprocess.run(
-        [*tool, "format", "--cluster-id", _new_cluster_id(), "--config", str(properties)],
-        capture_output=True,
-        text=True,
-        timeout=_START_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [*tool, "format", "--cluster-id", _new_cluster_id(), "--config", str(properties)],
+            capture_output=True,
+            text=True,
+            timeout=_START_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BrokerStartFailed(
+            f"Kafka's storage tool did not end within {_START_TIMEOUT_S} s; start it again on a "
+            "machine that is less busy."
+        ) from error
     if done.returncode != 0:
         raise BrokerStartFailed(f"Kafka's storage tool failed:\n{done.stdout}{done.stderr}")
 
