@@ -153,6 +153,8 @@ def access(action: Action | None, *, rechecked: bool = False) -> Any:
 
 Anybody = Annotated[Principal, access(None)]
 Viewer = Annotated[Principal, access(Action.VIEW)]
+Reader = Annotated[Principal, access(Action.READ)]
+Writer = Annotated[Principal, access(Action.WRITE)]
 Manager = Annotated[Principal, access(Action.MANAGE)]
 Administrator = Annotated[Principal, access(Action.ADMIN)]
 RegistryClient = Annotated[Principal, Depends(Access(basic=True))]

@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, PartitionText
 from sluiceway_gateway.errors import InvalidRequest
-from sluiceway_gateway.http.auth import Viewer, access
+from sluiceway_gateway.http.auth import Manager, Viewer, Writer
 from sluiceway_gateway.http.json import body_of, json_response
 from sluiceway_gateway.http.middleware import long_poll
 from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Time, Wait
@@ -54,7 +54,6 @@ MAX_STARTS = 5_000
 
 router = APIRouter(prefix="/v1/channels/{name}", tags=["ledger"], route_class=GatewayRoute)
 
-Writer = Annotated[Principal, access(Action.WRITE)]
 BatchId = Annotated[Uid, Path(description="The batch's id")]
 SliceNumber = Annotated[int, Path(ge=0, lt=MAX_SLICES, description="From 0")]
 OfChannel = Annotated[Uid, Query(description="Of the channel")]
@@ -256,9 +255,6 @@ def list_commits(
     """Return ended batches (commits, aborts, reaped batches), repairs, and open batches."""
     found = gateway.ledger_reads.commits(name, uid=uid, before=before, limit=limit)
     return json_response(commits_json(found))
-
-
-Manager = Annotated[Principal, access(Action.MANAGE)]
 
 
 class RepairPlanBody(BaseModel):
