@@ -15,7 +15,7 @@ from sluiceway_gateway.channels.model import TOPIC_PATTERN, Compatibility, Schem
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import RegistryError
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.schemas.service import differences, is_same
+from sluiceway_gateway.schemas.service import differences
 from sluiceway_gateway.schemas.store import Subject
 
 _SUFFIX: Final = "-value"
@@ -145,7 +145,7 @@ class Registry:
         versions = self.versions(subject, principal)
         given = _parsed(definition)
         for each in versions:
-            if is_same(each.definition, given):
+            if each.definition == given.canonical:
                 return SubjectVersion.of(subject, each)
         raise RegistryError(
             f"None of the {len(versions)} versions of {subject!r} is this schema.",
