@@ -14,10 +14,9 @@ from sluiceway_gateway.messages.model import (
     ReadMessage,
     ReadProgress,
     StartPoint,
-    cursor_of,
     shortened,
-    start_of_cursor,
 )
+from sluiceway_gateway.messages.wire import cursor_of, start_of_cursor
 
 
 def message(partition: int, offset: int, timestamp_ms: int | None = 0) -> ReadMessage:
