@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
 from confluent_kafka import Producer
 
@@ -44,7 +45,7 @@ def name() -> str:
 
 
 def test_a_channel_is_created_listed_shown_and_deleted(
-    command: Command, schema_file: str, name: str
+    command: Command, gateway_url: str, schema_file: str, name: str
 ) -> None:
     created = command(
         *("channels", "create", name, "--schema", schema_file, "--partitions", "2", "--pinned"),
@@ -56,6 +57,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
     assert f"channel {name} is ready" in created.out
 
     shown = json.loads(command("channels", "show", name).out)
+    assert shown == httpx.get(f"{gateway_url}/v1/channels/{name}").json()
     assert shown["metadata"]["labels"] == {"made": name, "stage": "test"}
     assert shown["spec"]["schema"]["name"] == "Departure"
     assert shown["spec"]["config"] == {"segment.ms": "60000"}

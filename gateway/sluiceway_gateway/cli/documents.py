@@ -20,13 +20,11 @@ import yaml
 
 from sluiceway.errors import InvalidRequest
 from sluiceway.rest.arguments import channel_path
-from sluiceway.rest.transport import Transport
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _ENDINGS = " ".join(_SUFFIXES)
 _STDIN = "-"
 _FORM = "{metadata: {name: …}, spec: {…}}"
-_LIMIT = "100"
 _MAX_DEPTH = 100
 _SPACE = re.compile(r"\s*")
 _MAX_NODES = 200_000
@@ -431,11 +429,3 @@ def document_schema() -> dict[str, Any]:
         }
     )
     return schema
-
-
-def list_channels(transport: Transport, selector: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the channels that match, as the API returns them, by name."""
-    params = {"limit": _LIMIT} | ({} if selector is None else {"selector": selector})
-    for each in transport.items("/v1/channels", params):
-        assert isinstance(each.value, dict)  # noqa: S101 - the API's own form
-        yield each.value
