@@ -53,7 +53,7 @@ class ChannelCount:
     checksum_in: str
     checksum_out: str
     commits: int = 0
-    """Number of batches that made the records visible; None on a channel without batches."""
+    """Number of batches that made the records visible; 0 on a channel without batches."""
 
     @property
     def agrees(self) -> bool:

@@ -194,8 +194,8 @@ async def get_committed(
         Query(
             alias="from",
             max_length=MAX_STARTS,
-            description="0:120,1:7: by partition, an offset; others are left out. Ask for some "
-            "hundred partitions at a time: URLs are bounded",
+            description="0:120,1:7: by partition, the first offset; other partitions are left out. "
+            "Request a few hundred at a time, because URLs are limited",
         ),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_INTERVALS)] = MAX_INTERVALS,
