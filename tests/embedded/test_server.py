@@ -32,6 +32,30 @@ def _wait_until_gone(pid: int) -> None:
     until(lambda: not _alive(pid))
 
 
+def _processes(*words: str) -> list[int]:
+    """Return the processes whose command lines contain all of these words."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = each.read_text(errors="replace")
+        except OSError:
+            continue
+        if all(word in command for word in words):
+            found.append(int(each.parent.name))
+    return found
+
+
+def test_a_supervisor_that_fails_leaves_no_child(tmp_path: Path) -> None:
+    watched = tmp_path / "watched"
+    watched.touch()
+    pid_file = tmp_path / "absent" / "pid"
+    command = [sys.executable, "-IS", supervisor.__file__, str(pid_file), "tail", "-f", str(watched)]
+    # Without a pipe, which the child would hold open.
+    null = subprocess.DEVNULL
+    assert subprocess.run(command, stdin=null, stdout=null, stderr=null, check=False).returncode == 1
+    until(lambda: not _processes("tail", str(watched)))
+
+
 @pytest.mark.long
 def test_a_broker_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
     program = (
@@ -64,16 +88,8 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
     def interrupt(*_: object) -> None:
         raise Interrupted
 
-    def supervisors() -> list[bytes]:
-        found = []
-        for each in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                words = each.read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if supervisor.__file__.encode() in words and str(tmp_path).encode() in b"".join(words):
-                found.append(each.parent.name.encode())
-        return found
+    def supervisors() -> list[int]:
+        return _processes(supervisor.__file__, str(tmp_path))
 
     def watch() -> None:
         until(supervisors)
