@@ -130,6 +130,19 @@ def test_a_channel_needs_a_schema_or_a_topic(command: Command, name: str) -> Non
     assert (run.status, "--schema" in run.err) == (2, True)
 
 
+def test_a_schema_does_not_control_the_terminal(command: Command, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "schema.json"
+    # An 8-bit CSI, which clears the screen.
+    field = {"name": "a", "type": "string", "default": "\x9b2J é"}
+    file.write_text(json.dumps(SCHEMA | {"fields": [field]}))
+    command("channels", "create", name, "--schema", str(file)).succeeded()
+    listed = command("channels", "list", "--json")
+    exported = command("export", name, "--format", "json")
+    for shown in (command("channels", "show", name).out, listed.out, exported.out):
+        assert "\x9b" not in shown
+        assert r"\u009b2J é" in shown
+
+
 def test_a_schema_that_is_not_utf8_is_refused(command: Command, tmp_path: Path, name: str) -> None:
     file = tmp_path / "schema.json"
     file.write_bytes(json.dumps(SCHEMA).encode("utf-16"))

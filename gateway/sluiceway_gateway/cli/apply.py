@@ -37,6 +37,7 @@ from sluiceway_gateway.cli.entry import (
     confirm,
     gateway_at,
     gateway_option,
+    json_text,
     message_of,
     printable,
     waiting_for,
@@ -345,7 +346,7 @@ def _state_of(steps: Sequence[Step], index: int) -> str:
 def dump_document(document: Mapping[str, Any], *, as_json: bool) -> str:
     """Return the text of a document, with a trailing line break."""
     if as_json:
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        return json_text(document, indent=2) + "\n"
     # PyYAML would write Unicode's line breaks as they are, and read them as spaces.
     breaks = any(each in json.dumps(document, ensure_ascii=False) for each in "\x85\u2028\u2029")
     text: str = yaml.safe_dump(

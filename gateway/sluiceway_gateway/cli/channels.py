@@ -19,6 +19,7 @@ from sluiceway_gateway.cli.entry import (
     format_time,
     gateway_at,
     gateway_option,
+    json_text,
     print_table,
     waiting_for,
     yes_option,
@@ -67,7 +68,7 @@ def list_(selector: str | None, as_json: bool, url: str | None) -> None:
         found = list(control.channels(selector))
     if as_json:
         for each in found:
-            click.echo(json.dumps(each.document, ensure_ascii=False))
+            click.echo(json_text(each.document))
         return
     print_table(
         ("NAME", "PHASE", "FORMAT", "DELIVERY", "PARTITIONS", "CREATED", "LABELS"),
@@ -93,7 +94,7 @@ def show(name: str, url: str | None) -> None:
     """Show the channel NAME as JSON."""
     with open_control(url) as control, waiting_for(gateway_at(url)):
         found = control.channel(name)
-    click.echo(json.dumps(found.document, indent=2, ensure_ascii=False))
+    click.echo(json_text(found.document, indent=2))
 
 
 channels.add_command(gateway_option(status))
