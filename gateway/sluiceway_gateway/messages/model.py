@@ -163,16 +163,17 @@ class MessageSelection:
     def _drop(self) -> None:
         present = [messages for messages in self._kept.values() if messages]
         if self._newest:
-            message = min(present, key=lambda each: _time(each[0])).popleft()
+            message = min(present, key=lambda each: _order(each[0], newest=True)).popleft()
         else:
-            message = max(present, key=lambda each: _time(each[-1])).pop()
+            message = max(present, key=lambda each: _order(each[-1], newest=False)).pop()
         self.count -= 1
         self.size_bytes -= message.size_bytes
         self.dropped[message.partition] = message.offset
 
 
-def _time(message: ReadMessage) -> tuple[int, int]:
-    return (message.timestamp_ms or 0, -message.partition)
+def _order(message: ReadMessage, *, newest: bool) -> tuple[int, int]:
+    """Return the time; of messages of one time, those of lower partitions are shown first."""
+    return (message.timestamp_ms or 0, -message.partition if newest else message.partition)
 
 
 def merged(by_partition: Mapping[int, Sequence[ReadMessage]], *, newest: bool) -> list[ReadMessage]:
@@ -181,10 +182,10 @@ def merged(by_partition: Mapping[int, Sequence[ReadMessage]], *, newest: bool) -
     found = []
     while rest:
         if newest:
-            partition = max(rest, key=lambda each: _time(rest[each][-1]))
+            partition = max(rest, key=lambda each: _order(rest[each][-1], newest=True))
             found.append(rest[partition].pop())
         else:
-            partition = min(rest, key=lambda each: (rest[each][0].timestamp_ms or 0, each))
+            partition = min(rest, key=lambda each: _order(rest[each][0], newest=False))
             found.append(rest[partition].popleft())
         if not rest[partition]:
             del rest[partition]

@@ -126,6 +126,24 @@ def test_a_page_has_the_newest_messages_of_all_partitions(log: dict[int, Any], l
     assert times == sorted(everything, reverse=True)[:limit]
 
 
+@pytest.mark.parametrize("newest", [False, True])
+def test_messages_of_one_time_have_the_same_order_on_pages_of_any_size(newest: bool) -> None:
+    log = {each: ([message(each, 0), message(each, 1)], (Interval(0, 2),)) for each in range(3)}
+
+    def shown(limit: int) -> list[tuple[int, int]]:
+        found: list[ReadMessage] = []
+        start: StartPoint | None = StartPoint(bounds=dict.fromkeys(log, 2 if newest else 0))
+        while start is not None:
+            at = dict(start.bounds or {})
+            progress = ReadProgress(views=views_of(log), at=at, newest=newest, limit=limit)
+            run(progress, log, ())
+            found += progress.messages()
+            start = progress.following()
+        return [(each.partition, each.offset) for each in found]
+
+    assert shown(1) == shown(10)
+
+
 def test_a_truncated_round_is_reported_and_the_next_page_continues() -> None:
     log = {0: ([message(0, each) for each in range(10)], (Interval(0, 10),))}
     progress = ReadProgress(views=views_of(log), at={0: 0}, newest=False, limit=10)
