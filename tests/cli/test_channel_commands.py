@@ -1,6 +1,7 @@
 import itertools
 import json
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
@@ -16,7 +17,7 @@ from confluent_kafka import Producer
 
 from processes import Run
 from shared_kafka import SharedKafka
-from sluiceway import Gateway
+from sluiceway import Channel, Gateway
 from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger_models import BatchRequest
 from sluiceway.rest.transport import Transport
@@ -158,6 +159,19 @@ def test_creating_an_existing_channel_changes_nothing_and_reports_differences(
     assert again.status == 0
     assert "has partitions=2, not 3 as given" in again.err
     assert "an update changes it: `sluiceway channels update" in again.err
+
+
+def test_warnings_of_libraries_are_no_differences(
+    command: Command, schema_file: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Gateway.channel
+
+    def channel(gateway: Gateway, *arguments: Any, **options: Any) -> Channel:
+        warnings.warn("it is old", DeprecationWarning, stacklevel=2)
+        return opened(gateway, *arguments, **options)
+
+    monkeypatch.setattr(Gateway, "channel", channel)
+    command("channels", "create", name, "--schema", schema_file).succeeded()
 
 
 def test_delete_asks_for_confirmation(

@@ -170,7 +170,9 @@ def create(
         Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway,
         waiting_for(f"{gateway_at(url)} to make the channel {name} ready"),
     ):
-        warnings.simplefilter("always")
+        # Warnings of libraries, such as DeprecationWarning, are not about the channel.
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
         channel = gateway.channel(
             name,
             _text_of(schema),
