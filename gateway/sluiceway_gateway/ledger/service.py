@@ -246,7 +246,8 @@ class Ledgers:
     ) -> BatchInTopic:
         """Abort a batch; a repeat changes nothing.
 
-        Without an instance it is anybody's, and the audit trail has an entry that names `by`.
+        Without an instance, the batch may be any instance's, and the audit trail has an entry that
+        names `by`.
 
         Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, BatchFenced and
         BatchCommitted.
