@@ -126,7 +126,7 @@ def commit_batch(
     """
     change = None
     if body.positions is not None:
-        topic_id = gateway.ledgers.topic_id(name, uid=body.uid)
+        topic_id = body.positions.topic_id or gateway.ledgers.topic_id(name, uid=body.uid)
         change = position_change(name, body.uid, topic_id, body.positions)
     request = CommitRequest(
         batch=id,
