@@ -131,7 +131,9 @@ def test_a_channel_needs_a_schema_or_a_topic(command: Command, name: str) -> Non
     assert (run.status, "--schema" in run.err) == (2, True)
 
 
-def test_a_schema_does_not_control_the_terminal(command: Command, tmp_path: Path, name: str) -> None:
+def test_a_schema_does_not_control_the_terminal(
+    command: Command, tmp_path: Path, name: str
+) -> None:
     file = tmp_path / "schema.json"
     # An 8-bit CSI, which clears the screen.
     field = {"name": "a", "type": "string", "default": "\x9b2J é"}

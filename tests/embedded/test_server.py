@@ -49,10 +49,12 @@ def test_a_supervisor_that_fails_leaves_no_child(tmp_path: Path) -> None:
     watched = tmp_path / "watched"
     watched.touch()
     pid_file = tmp_path / "absent" / "pid"
-    command = [sys.executable, "-IS", supervisor.__file__, str(pid_file), "tail", "-f", str(watched)]
+    command = ["tail", "-f", str(watched)]
+    supervised = [sys.executable, "-IS", supervisor.__file__, str(pid_file), *command]
     # Without a pipe, which the child would hold open.
     null = subprocess.DEVNULL
-    assert subprocess.run(command, stdin=null, stdout=null, stderr=null, check=False).returncode == 1
+    done = subprocess.run(supervised, stdin=null, stdout=null, stderr=null, check=False)
+    assert done.returncode == 1
     until(lambda: not _processes("tail", str(watched)))
 
 

@@ -184,8 +184,8 @@ def _locked(path: Path) -> Iterator[None]:
         file = path.open("w")
     except OSError as error:
         raise JarsUnavailable(
-            f"Jars cannot be kept in {path.parent} ({error.strerror}): set SLUICEWAY_CACHE_DIR to a "
-            "directory that this user may write."
+            f"Jars cannot be kept in {path.parent} ({error.strerror}): set SLUICEWAY_CACHE_DIR to "
+            "a directory that this user may write."
         ) from error
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
