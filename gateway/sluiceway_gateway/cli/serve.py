@@ -443,8 +443,7 @@ def _welcome(console: Console, address: str, servers: str, directory: Path) -> N
         f"  gateway  {address}  (dashboard; API reference: {address}/docs)\n"
         f"  Kafka    {servers}\n"
         f"  data     {directory}\n"
-        "Try in another terminal:\n"
-        f"{export}"
+        f"Try in another terminal:\n{export}"
         "  sluiceway channels list\n"
         "  sluiceway tail NAME --from-beginning",
         soft_wrap=True,
