@@ -17,10 +17,11 @@ from relay import Relay
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.leases import Leader
 from sluiceway_gateway.db.postgresql import connect_arguments
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.errors import DatabaseUnavailable
-from sluiceway_gateway.loops import Leader, Loop
+from sluiceway_gateway.loops import Loop
 from waiting import until
 
 #: Every call is answered by then.
