@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import timedelta
 
 from sluiceway.schema import Schema
 from sluiceway_gateway.audit import store as audit_store
@@ -195,7 +194,7 @@ class Channels:
             version = None if schema is None else self._version(tx, channel, change, schema)
             following = changed(channel, change, version)
             if following is not channel:
-                record_use(tx, channel.uid, self._clock(), interval=timedelta(0))
+                record_use(tx, channel.uid, self._clock())
             return self._save(tx, channel, following, AuditedAction.UPDATE, by=context.by), False
 
         return self._once(context, act)
