@@ -12,6 +12,7 @@ import structlog
 
 from databases import Databases
 from processes import Sluiceway, restored_logging
+from scripted_gateway import scripted
 from sluiceway_gateway.cli.entry import COMMANDS
 from sluiceway_gateway.db import engine
 
@@ -90,6 +91,16 @@ def test_an_unreachable_gateway_is_named(
     monkeypatch.setattr("sluiceway_gateway.cli.entry.TIMEOUT_S", 0.1)
     run = sluiceway(*command, "--url", "http://127.0.0.1:1")
     run.failed("http://127.0.0.1:1 does not answer")
+
+
+def test_another_server_is_named(sluiceway: Sluiceway, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("metadata: {name: a}\n")
+    for command in (("apply", "-f", str(file)), ("export", "a"), ("channels", "show", "a")):
+        for body in (b"<html>", b"{}"):
+            with scripted() as server:
+                server.response(200, body)
+                sluiceway(*command, url=server.url).failed("the gateway")
 
 
 def test_an_invalid_setting_is_named(sluiceway: Sluiceway) -> None:
