@@ -166,12 +166,7 @@ class FairLock:
     def yield_to_waiters(self, urgent_from_s: float) -> None:
         """Release the lock, and acquire it again after the threads that wait."""
         self.release()
-        try:
-            self.acquire(urgent_from_s)
-        except BaseException:
-            # The caller expects to hold it, to release it.
-            self.acquire(-math.inf)
-            raise
+        self._reacquire(urgent_from_s)
 
     def __enter__(self) -> None:
         self.acquire()
@@ -188,8 +183,10 @@ class FairLock:
         try:
             yield
         finally:
-            self.acquire()
-            self._depth = depth
+            try:
+                self._reacquire()
+            finally:
+                self._depth = depth
 
     @contextmanager
     def urgently(self) -> Iterator[None]:
@@ -199,6 +196,14 @@ class FairLock:
             yield
         finally:
             self.release()
+
+    def _reacquire(self, urgent_from_s: float = math.inf) -> None:
+        """Acquire the lock also after an interrupt, because the caller will release it."""
+        try:
+            self.acquire(urgent_from_s)
+        except BaseException:
+            self.acquire(-math.inf)
+            raise
 
     def _withdraw(self, waiter: _Waiter) -> None:
         """Leave the queue after an interrupt, or pass on a lock that was granted meanwhile."""

@@ -1,6 +1,7 @@
 """Writers and readers shared by threads."""
 
 import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -430,3 +431,26 @@ def test_a_request_becomes_urgent_at_its_deadline_and_precedes_a_yielding_thread
     assert order == ["late", "first"]
     with pytest.raises(RuntimeError):
         lock.release()
+
+
+def test_an_interrupt_leaves_the_lock_with_the_thread_that_had_released_it() -> None:
+    lock, held, main = FairLock(), threading.Event(), threading.get_ident()
+
+    def interrupt(_: int) -> None:
+        with lock:
+            held.set()
+            # The main thread waits for the lock again, as after a callback.
+            until(lambda: lock.contended)
+            signal.pthread_kill(main, signal.SIGUSR1)
+            until(lambda: lock.urgently_contended)
+
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), lock, lock, lock.released():
+            other = Threads(interrupt, 1)
+            assert held.wait(60)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    other.join()
+    with lock:
+        assert not lock.contended
