@@ -127,7 +127,7 @@ class SharedConsumer:
         self._routes: dict[tuple[str, int], SharedPartitionBuffer] = {}
         # The id of each topic, and the number of its partitions that the consumer knows.
         self._topics: dict[str, tuple[str | None, int]] = {}
-        self._waiting: dict[SharedPartitionBuffer, threading.Condition] = {}
+        self._waiting: dict[SharedPartitionBuffer, threading.Event] = {}
         self._polling = False
         # Whether an interrupt may have lost polled messages before they were buffered, or left a
         # change of the assignment half done.
@@ -214,7 +214,7 @@ class SharedConsumer:
                 return popped
             finally:
                 if not self._polling and self._waiting:
-                    next(iter(self._waiting.values())).notify()
+                    next(iter(self._waiting.values())).set()
 
     def close(self) -> None:
         """Release the connections."""
@@ -243,10 +243,25 @@ class SharedConsumer:
                 self._assign(buffer, buffer.next)
         self._half_changed = False
 
-    def _wait(self, buffer: SharedPartitionBuffer, timeout_s: float) -> None:
-        self._waiting[buffer] = condition = threading.Condition(self._lock)
+    @contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        """Release the lock in the block; it is held again afterwards, also after an interrupt."""
+        self._lock.release()
         try:
-            condition.wait(timeout_s)
+            yield
+        finally:
+            try:
+                self._lock.acquire()
+            except BaseException:
+                # Other readers would wait forever for a thread that polls no more.
+                self._lock.acquire()
+                raise
+
+    def _wait(self, buffer: SharedPartitionBuffer, timeout_s: float) -> None:
+        self._waiting[buffer] = notified = threading.Event()
+        try:
+            with self._unlocked():
+                notified.wait(timeout_s)
         finally:
             del self._waiting[buffer]
 
@@ -258,10 +273,9 @@ class SharedConsumer:
         self._unassigned.clear()
         self._polling = self._undelivered = True
         try:
-            self._lock.release()
-            polled = run_callbacks(self._consumer.consume, 1, wait_s)
+            with self._unlocked():
+                polled = run_callbacks(self._consumer.consume, 1, wait_s)
         finally:
-            self._lock.acquire()
             self._polling = False
         if polled:
             self._deliver(self._without_stale(polled))
@@ -316,7 +330,7 @@ class SharedConsumer:
 
     def _notify(self, buffer: SharedPartitionBuffer) -> None:
         if buffer in self._waiting:
-            self._waiting[buffer].notify()
+            self._waiting[buffer].set()
 
     def _clear(self, buffer: SharedPartitionBuffer) -> None:
         self._drop(buffer, [*buffer.next])
