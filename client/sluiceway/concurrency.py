@@ -202,7 +202,8 @@ class FairLock:
         try:
             self.acquire(urgent_from_s)
         except BaseException:
-            self.acquire(-math.inf)
+            if self._owner != threading.get_ident():
+                self.acquire(-math.inf)
             raise
 
     def _withdraw(self, waiter: _Waiter) -> None:

@@ -4,7 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -122,7 +122,7 @@ class SharedConsumer:
 
     def __init__(self, properties: MaskedProperties) -> None:
         self._consumer = create_client(Consumer, properties)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._buffers: dict[SharedPartitionBuffer, None] = {}
         self._routes: dict[tuple[str, int], SharedPartitionBuffer] = {}
         # The id of each topic, and the number of its partitions that the consumer knows.
@@ -253,7 +253,9 @@ class SharedConsumer:
             try:
                 self._lock.acquire()
             except BaseException:
-                # Other readers would wait forever for a thread that polls no more.
+                # Not held, or held already if the interrupt came later.
+                with suppress(RuntimeError):
+                    self._lock.release()
                 self._lock.acquire()
                 raise
 
