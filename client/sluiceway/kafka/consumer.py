@@ -65,7 +65,8 @@ class PartitionStream(Protocol):
     def discover_partitions(self) -> int:
         """Refresh the topic's metadata and return the number of its partitions.
 
-        Raises KafkaUnavailable.
+        It is never less than that of the connection: a broker that does not know the topic, yet or
+        any more, responds without partitions. Raises KafkaUnavailable.
         """
 
     def assign(self, offsets: Mapping[int, int]) -> None:
@@ -123,6 +124,7 @@ class MessageStream(PartitionStream):
         timeout_s: float,
     ) -> None:
         self._topic = connection.topic_name
+        self._partitions = connection.partitions
         self._timeout_s = timeout_s
         self._properties = consumer_config(connection.kafka, config)
         self._committed = self._properties.get("isolation.level") != "read_uncommitted"
@@ -232,7 +234,7 @@ class OwnStream(MessageStream):
     def discover_partitions(self) -> int:
         """Refresh the topic's metadata and return the number of its partitions."""
         metadata = self._call(self._consumer.list_topics, self._topic, timeout=self._timeout_s)
-        return len(metadata.topics[self._topic].partitions)
+        return max(self._partitions, len(metadata.topics[self._topic].partitions))
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets."""

@@ -189,8 +189,9 @@ class SharedConsumer:
     def discover_partitions(self, buffer: SharedPartitionBuffer, *, timeout_s: float) -> int:
         """Refresh the metadata of a buffer's topic and return the number of its partitions."""
         with self._lock:
-            buffer.partitions = self._count_partitions(buffer.topic, timeout_s)
-            self._topics[buffer.topic] = (buffer.topic_id, buffer.partitions)
+            known = self._count_partitions(buffer.topic, timeout_s)
+            self._topics[buffer.topic] = (buffer.topic_id, known)
+            buffer.partitions = max(buffer.partitions, known)
             return buffer.partitions
 
     def poll(self, buffer: SharedPartitionBuffer, limit: int, wait_s: float) -> list[Message]:
