@@ -77,6 +77,7 @@ def test_a_topic_that_a_broker_does_not_know_has_no_end(
 ) -> None:
     connection = topics.connect(partitions=3)
     opened = stream(connection, timeout_s=30)
+    opened.verify()
     topics.delete(connection.topic_name)
     with pytest.raises(TopicGone):
         opened.verify()
