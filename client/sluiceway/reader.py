@@ -182,6 +182,7 @@ class ChannelReader(ChannelEndpoint):
             self._fetcher.turn.release()
             return records
         try:
+            self._record_cycle()
             while len(records) < max_records:
                 try:
                     if not self._fetch(deadline_s, holding=bool(records)):
@@ -408,6 +409,7 @@ class ChannelReader(ChannelEndpoint):
         """Return the result of `take` once there are fetched records; None at the end."""
         self._require_open()
         with self._fetcher.turn:
+            self._record_cycle()
             while self._fetch(math.inf):
                 if (taken := take()) is not None:
                     return taken
@@ -422,8 +424,6 @@ class ChannelReader(ChannelEndpoint):
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        if self._handle is not None:
-            self._handle.record_cycle(self._fetcher.returned_records)
         while not self._fetcher.fetch(deadline_s, holding=holding):
             if self._fetcher.finished and self._stop_condition.verify_complete():
                 if self.finished and self._handle is not None:
@@ -434,6 +434,10 @@ class ChannelReader(ChannelEndpoint):
             self._fetcher.turn.yield_to_waiters(-math.inf if holding else deadline_s)
             self._require_open()
         return True
+
+    def _record_cycle(self) -> None:
+        if self._handle is not None:
+            self._handle.record_cycle(self._fetcher.returned_records)
 
     def _seek(self, positions: Mapping[int, Position]) -> None:
         self._failure = None
