@@ -334,7 +334,8 @@ class ChannelReader(ChannelEndpoint):
         A partly read message counts. With gaps in the log there are fewer messages.
         """
         positions = self.position()
-        return {p: max(0, end - positions[p].offset) for p, end in self.end_offsets().items()}
+        ends = self._stream.ends(positions)
+        return {p: max(0, ends[p] - at.offset) for p, at in positions.items()}
 
     @property
     def finished(self) -> bool:
