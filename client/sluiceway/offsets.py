@@ -12,7 +12,6 @@ from sluiceway.rest.endpoints import Position
 __all__ = [
     "Start",
     "Until",
-    "any_partition",
     "chosen_partitions",
     "end_offsets",
     "positions_at",
@@ -111,11 +110,6 @@ def positions_at(wanted: Positions, marks: Mapping[int, Watermarks]) -> dict[int
             )
         positions[partition] = position
     return positions
-
-
-def any_partition(_partition: int) -> bool:
-    """Return True: a reader of all partitions reads each of them."""
-    return True
 
 
 def end_offsets(

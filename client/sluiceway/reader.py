@@ -105,15 +105,14 @@ class ChannelReader(ChannelEndpoint):
         super().__init__(handle)
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
-        grouped = handle is not None and handle.membership is not None
+        grouped = False
         chosen = offsets.chosen_partitions(partitions, connection.partitions)
-        if handle is not None and grouped:
-            chosen = handle.attached.partitions
-        self._owns: Callable[[int], bool] = offsets.any_partition
-        if not grouped and len(chosen) < connection.partitions:
-            self._owns = frozenset(chosen).__contains__
-        elif handle is not None:
-            self._owns = handle.owns
+        self._owns: Callable[[int], bool] = frozenset(chosen).__contains__
+        if handle is not None and handle.membership is not None:
+            grouped, chosen, self._owns = True, handle.attached.partitions, handle.owns
+        elif len(chosen) == connection.partitions:
+            # A reader of all partitions also reads added ones.
+            self._owns = lambda _: True
         stream = open_stream(
             connection, config, timeout_s=timeout_s, grouped=grouped, shared=share_connection
         )
@@ -308,7 +307,6 @@ class ChannelReader(ChannelEndpoint):
 
         Other partitions keep theirs. Raises OptionError and OffsetOutOfRange, without a change.
         """
-        self._require_open()
         with self._fetcher.turn.urgently():
             self._require_open()
             self._seek(offsets.positions_at(positions, self._stream.watermarks(self.partitions)))
@@ -318,7 +316,6 @@ class ChannelReader(ChannelEndpoint):
 
         Raises OptionError.
         """
-        self._require_open()
         with self._fetcher.turn.urgently():
             self._require_open()
             self._seek(offsets.start_positions(moment, self.partitions, self._stream))
