@@ -213,11 +213,7 @@ class ChannelReader(ChannelEndpoint):
                 f"the field {path!r} is a union of several types, which batches do not support: "
                 "read records instead, by iteration or with read()"
             )
-        return self._batches()
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        while (batch := self._next(self._fetcher.batch)) is not None:
-            yield batch
+        return iter(lambda: self._next(self._fetcher.batch), None)
 
     @property
     def partitions(self) -> tuple[int, ...]:
