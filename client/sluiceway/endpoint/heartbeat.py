@@ -254,7 +254,9 @@ class HeartbeatSession:
             if fields := extension.fields():
                 extra |= fields
                 extensions.append(extension)
-        endpoints = list(self._endpoints)
+        with self._lock:
+            # Others register meanwhile.
+            endpoints = list(self._endpoints)
         next_ms: list[int] = []
         for first in range(0, len(endpoints) or 1, _MAX_REPORTS):
             group = endpoints[first : first + _MAX_REPORTS]
