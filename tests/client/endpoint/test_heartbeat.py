@@ -17,6 +17,7 @@ from sluiceway.errors import GatewayError, GatewayUnavailable
 from sluiceway.rest.endpoints import EndpointCalls, HeartbeatResult
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.rest.transport import Transport
+from waiting import until
 
 
 class RecordingEndpoint:
@@ -133,6 +134,27 @@ def test_endpoints_may_register_while_a_heartbeat_is_sent(
     finally:
         sys.setswitchinterval(interval_s)
     assert len(session.ids) == 2000
+
+
+def test_after_a_start_without_threads_the_next_endpoint_sends_heartbeats(
+    calls: EndpointCalls, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = HeartbeatSession(calls, grace_s=60)
+    first, second = RecordingEndpoint(1), RecordingEndpoint(2)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            session.register(first)
+    script.response(200, {"next_ms": 60_000, "endpoints": [word(second)]})
+    session.register(second)
+    session.wake()
+    until(lambda: second.results)
+    assert session.ids == {second.id}
+    session.unregister(second)
 
 
 def test_a_heartbeat_request_is_not_larger_than_the_gateway_accepts(
