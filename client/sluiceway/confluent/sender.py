@@ -73,16 +73,21 @@ class MessageSender:
     def add(self, message: PendingMessage) -> None:
         """Queue a message until its channel is attached; the caller holds `lock`.
 
-        Raises BufferError.
+        Raises BufferError, and RuntimeError without a thread to attach it; then it is not queued.
         """
         name = message.topic
         self._queue.add(message, others=self.deliveries.in_librdkafka)
         self.by_name.pop(name, None)
         if name not in self._served:
-            self._served.add(name)
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._serve, args=(name,), name=f"sluiceway-attach-{name}", daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads
+                self._queue.remove(message)
+                raise
+            self._served.add(name)
 
     def refuse_more(self) -> None:
         """Refuse further messages; the caller holds `lock`.

@@ -393,6 +393,28 @@ def test_topics_are_listed_by_the_channels_names(site: Facade, name: str) -> Non
         assert list(consumer.list_topics(name, timeout=30).topics[name].partitions) == [0, 1]
 
 
+def test_a_message_without_a_thread_to_attach_its_channel_is_refused(
+    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("sluiceway-attach"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    reported: Reported = []
+    with site.producer() as producer:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="new thread"):
+                producer.produce(name, b"one", partition=0)
+        assert len(producer) == 0
+        producer.produce(name, b"two", partition=0, on_delivery=noting(reported))
+        assert producer.flush(30) == 0
+    assert reported == [(None, name, 0, 0)]
+
+
 def test_topics_are_listed_while_the_first_channel_has_failed(
     site: Facade, topics: Topics, name: str
 ) -> None:
