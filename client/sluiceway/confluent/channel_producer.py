@@ -199,7 +199,8 @@ class BatchCommits:
         """
         deadline_s = time.monotonic() + timeout_s
         first: SluicewayError | None = None
-        for channel in [each for each in self._attached.values() if each.batches is not None]:
+        # A copy: other threads attach channels meanwhile.
+        for channel in [each for each in list(self._attached.values()) if each.batches is not None]:
             try:
                 self.end(channel, deadline_s - time.monotonic())
             except SluicewayError as error:
@@ -306,7 +307,7 @@ class BatchCommits:
 
     def poll_reports(self, wait_s: float) -> None:
         """Serve reports in this thread, unless the caller's callbacks would run in it."""
-        if all(each.batches is not None for each in self._attached.values()):
+        if all(each.batches is not None for each in list(self._attached.values())):
             for each in self._deliveries.producers:
                 run_callbacks(each.poll, wait_s)
         else:

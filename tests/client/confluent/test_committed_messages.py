@@ -1,6 +1,7 @@
 """sluiceway.confluent.Consumer on exactly-once channels: committed messages only."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
@@ -8,6 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 from confluent_facade import NUMBER, Facade, at, offsets, poll_messages
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError
+from sluiceway.confluent.committed_messages import CommittedMessages
 from sluiceway.kafka.consumer import FetchedMessages
 from sluiceway.ledger.committed_stream import CommittedStream
 
@@ -53,6 +55,33 @@ def test_only_committed_messages_are_returned(channel: Channel, consumer: MakeCo
     assert reader.poll(0.2) is None
     reader.commit(asynchronous=False)
     assert reader.committed([at(channel.name)])[0].offset == read[-1] + 1
+
+
+def test_a_channel_may_be_added_while_another_thread_polls(
+    channel: Channel,
+    site: Facade,
+    consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(channel, 1)
+    other = site.channel(delivery="exactly_once", format="avro", schema=NUMBER)
+    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader.subscribe([channel.name])
+    assert offsets(poll_messages(reader, 1)) == {0: [0]}
+    assigned, added = CommittedMessages.assigned, []
+
+    def add_then(messages: CommittedMessages) -> bool:
+        if not added:
+            added.append(other)
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(reader.get_watermark_offsets, at(other), 30).result()
+        return bool(assigned.fget(messages))  # type: ignore[attr-defined]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CommittedMessages, "assigned", property(add_then))
+        write(channel, 2)
+        assert len(poll_messages(reader, 1)) == 1
+    assert added == [other]
 
 
 def test_messages_that_an_interrupted_poll_has_taken_are_returned(
