@@ -102,9 +102,8 @@ class Control:
 
     def schemas(self, name: str) -> tuple[SchemaVersion, ...]:
         """Return all versions of the channel's schema, the oldest first."""
-        response = self._transport.request("GET", f"{channel_path(name)}/schemas")
-        items = self._transport.json(response).items("items")
-        return tuple(parse(SchemaVersion, each) for each in items)
+        response = self._transport.request_json("GET", f"{channel_path(name)}/schemas")
+        return tuple(parse(SchemaVersion, each) for each in response.items("items"))
 
     def delete(
         self, name: str, *, uid: str, keep_topic: bool, force: bool = False
@@ -149,14 +148,13 @@ class Control:
     ) -> Connection:
         """Return the connection for reading from or writing to the channel."""
         params = {"access": str(access)} | ({"listener": self._listener} if self._listener else {})
-        response = self._transport.request(
-            "GET", f"{channel_path(name)}/connection", params=params, timeout_s=timeout_s
-        )
-        return parse(Connection, self._transport.json(response))
+        path = f"{channel_path(name)}/connection"
+        response = self._transport.request_json("GET", path, params=params, timeout_s=timeout_s)
+        return parse(Connection, response)
 
     def cluster(self) -> Cluster:
         """Return the brokers of the Kafka cluster. Raises Forbidden unless administrator."""
-        return parse(Cluster, self._transport.json(self._transport.request("GET", "/v1/cluster")))
+        return parse(Cluster, self._transport.request_json("GET", "/v1/cluster"))
 
     def close(self) -> None:
         """Close the connections to the gateway."""

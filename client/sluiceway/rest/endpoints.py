@@ -283,7 +283,8 @@ class EndpointCalls:
         if spark:
             body["spark"] = dict(spark)
         params = {"listener": self._listener} if self._listener else None
-        response = self._post(f"{channel_path(channel)}/endpoints", body, params=params)
+        path = f"{channel_path(channel)}/endpoints"
+        response = self.transport.request_json("POST", path, params=params, body=body)
         return parse(AttachResult, response)
 
     def detach(
@@ -291,12 +292,12 @@ class EndpointCalls:
     ) -> None:
         """Report the end of an endpoint instance."""
         path = f"{channel_path(channel)}/endpoints/{instance}/detach"
-        self.transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
+        self.transport.request("POST", path, body=body, timeout_s=timeout_s)
 
     def sync(self, channel: str, instance: str, body: Mapping[str, Any]) -> SyncResult:
         """Request the partitions of a dynamic group's member, or take them."""
         path = f"{channel_path(channel)}/endpoints/{instance}/sync"
-        return parse(SyncResult, self._post(path, body))
+        return parse(SyncResult, self.transport.request_json("POST", path, body=body))
 
     def resize(self, channel: str, group: str, *, uid: str, size: int) -> None:
         """Change the size of a group."""
@@ -320,7 +321,10 @@ class EndpointCalls:
     ) -> HeartbeatReply:
         """Report the state of a session's endpoints; `extra` has additional fields of the body."""
         body = {"session": session, "beat": number, "endpoints": list(reports), **(extra or {})}
-        return parse(HeartbeatReply, self._post("/v1/heartbeats", body, timeout_s=timeout_s))
+        response = self.transport.request_json(
+            "POST", "/v1/heartbeats", body=body, timeout_s=timeout_s
+        )
+        return parse(HeartbeatReply, response)
 
     def endpoints(
         self,
@@ -390,10 +394,11 @@ class EndpointCalls:
         self, channel: str, group: str, body: Mapping[str, Any], *, wait_s: float
     ) -> CommitProgress:
         """Return whether a group has committed past given offsets; wait for it up to `wait_s`."""
-        response = self._post(
+        response = self.transport.request_json(
+            "POST",
             f"{group_path(channel, group)}/offsets/passed",
-            body,
             params={"wait": f"{wait_s:.3f}"},
+            body=body,
             wait_s=wait_s,
         )
         return parse(CommitProgress, response)
@@ -423,22 +428,7 @@ class EndpointCalls:
     ) -> JsonNode:
         params = None if index is None else {"index": str(index)}
         path = f"{group_path(channel, group)}/offsets"
-        response = self.transport.request("GET", path, params=params, timeout_s=timeout_s)
-        return self.transport.json(response)
-
-    def _post(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        *,
-        params: Mapping[str, str] | None = None,
-        wait_s: float = 0.0,
-        timeout_s: float | None = None,
-    ) -> JsonNode:
-        response = self.transport.request(
-            "POST", path, params=params, body=dict(body), wait_s=wait_s, timeout_s=timeout_s
-        )
-        return self.transport.json(response)
+        return self.transport.request_json("GET", path, params=params, timeout_s=timeout_s)
 
 
 def _to_json(positions: Mapping[int, Position]) -> list[dict[str, Any]]:

@@ -174,12 +174,15 @@ class Transport:
         """Yield the items of a list, page by page."""
         query = dict(params)
         while True:
-            response = self.request("GET", path, params=query, timeout_s=timeout_s)
-            page = parse(Page, self.json(response))
+            page = parse(Page, self.request_json("GET", path, params=query, timeout_s=timeout_s))
             yield from page.items
             if page.next_cursor is None:
                 return
             query["cursor"] = page.next_cursor
+
+    def request_json(self, method: str, path: str, **options: Any) -> JsonNode:
+        """Like `request`, but return the JSON of the response."""
+        return self.json(self.request(method, path, **options))
 
     def json(self, response: httpx.Response) -> JsonNode:
         """Return the JSON of a response. Raises IncompatibleGateway if it has none."""
