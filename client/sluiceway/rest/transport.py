@@ -119,7 +119,6 @@ class Transport:
         headers = {"X-Request-Id": next(self._request_ids), **(headers or {})}
         cause: Exception | None = None
         attempts = 0
-        left_s = timeout_s
         while True:
             pause_s = 0.0
             # The last attempt needs enough time for the response of a running gateway.
@@ -154,7 +153,6 @@ class Transport:
             if not backoff.wait(at_least_s=pause_s):
                 raise failure from cause
             attempts += 1
-            left_s = max(0.001, min(timeout_s, backoff.left_s))
 
     def poll(
         self, path: str, *, params: Mapping[str, str] | None = None, seen: str | None, wait_s: float
