@@ -84,6 +84,17 @@ class Control:
         body = {"metadata": {"labels": dict(labels)}, "spec": dict(spec)}
         return self._put(name, body, {"If-None-Match": "*"})
 
+    def ensure(
+        self, name: str, *, spec: Mapping[str, Any], labels: Mapping[str, str]
+    ) -> ChannelResource:
+        """Create a channel, or return the one that another program has created meanwhile."""
+        try:
+            return self.create(name, spec=spec, labels=labels)
+        except Conflict as error:
+            if error.code != "precondition_failed":
+                raise
+        return self.channel(name)
+
     def update(
         self, name: str, *, uid: str, spec: Mapping[str, Any], labels: Mapping[str, str] | None
     ) -> ChannelResource:
