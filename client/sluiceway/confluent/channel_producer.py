@@ -15,7 +15,13 @@ from confluent_kafka import KafkaError, Message
 
 from sluiceway.confluent.config import ProducerSettings, partition_of_key
 from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
-from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, OnDelivery, PendingMessage
+from sluiceway.confluent.local_queue import (
+    SHORT_WAIT_S,
+    Deliveries,
+    OnDelivery,
+    PendingMessage,
+    encoded,
+)
 from sluiceway.errors import CommitUnknown, KafkaFailure, SluicewayError, SluicewayTimeout
 from sluiceway.kafka.errors import run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
@@ -72,12 +78,12 @@ class ChannelProducer(WriterEndpoint):
 
     def may_refresh(self, value: Any) -> bool:
         """Whether validation of a value needs a request to the gateway."""
-        return self.validates and self.validator.may_refresh(_encoded(value))
+        return self.validates and self.validator.may_refresh(encoded(value))
 
     def require_valid(self, value: Any) -> None:
         """Raise KafkaException for a value that is invalid in the channel, TypeError."""
         with kafka_exceptions():
-            reason = self.validator.error(_encoded(value))
+            reason = self.validator.error(encoded(value))
         if reason is not None:
             raise refused(INVALID_ARG, reason)
 
@@ -154,13 +160,6 @@ class ChannelProducer(WriterEndpoint):
 def reason_of(error: KafkaError) -> str:
     """Return the text of an error for the cause of a failed writer."""
     return f"{error.name()}, {error.str()}"
-
-
-def _encoded(value: Any) -> bytes | None:
-    given = value.encode() if isinstance(value, str) else value
-    if given is not None and not isinstance(given, bytes):
-        raise TypeError(f"a value is str or bytes, not {type(value).__name__}")
-    return given
 
 
 LOGGER = logging.getLogger("sluiceway.confluent")

@@ -9,13 +9,14 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sluiceway.confluent.channel_producer import BatchCommits, ChannelProducer, reason_of
 from sluiceway.confluent.config import ProducerSettings
-from sluiceway.confluent.errors import (
-    FAIL,
-    INVALID_ARG,
-    kafka_error,
-    require_same_kafka,
+from sluiceway.confluent.errors import FAIL, INVALID_ARG, kafka_error, require_same_kafka
+from sluiceway.confluent.local_queue import (
+    SHORT_WAIT_S,
+    Deliveries,
+    LocalQueue,
+    PendingMessage,
+    encoded,
 )
-from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, LocalQueue, PendingMessage
 from sluiceway.errors import KafkaFailure, SluicewayError
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
@@ -299,7 +300,7 @@ class MessageSender:
     def _refresh(self, name: str, channel: ChannelProducer, message: PendingMessage) -> None:
         """Request the channel's schemas to check a message's schema id."""
         try:
-            channel.validator.error(message.encoded_value)
+            channel.validator.error(encoded(message.value))
         except SluicewayError as error:
             with self.lock:
                 if error.retriable:
