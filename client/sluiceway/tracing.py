@@ -189,13 +189,21 @@ def configure(service: str) -> Callable[[], object] | None:
     named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""
     )
-    provider = TracerProvider(resource=Resource.create({} if named else {"service.name": service}))
-    for name in names:
-        for found in entry_points(group="opentelemetry_traces_exporter", name=name):
-            provider.add_span_processor(BatchSpanProcessor(found.load()()))
-            break
-        else:
-            LOGGER.warning("OpenTelemetry's exporter %r is not installed: it gets no traces", name)
+    resource = Resource.create({} if named else {"service.name": service})
+    try:
+        provider = TracerProvider(resource=resource)
+        for name in names:
+            for found in entry_points(group="opentelemetry_traces_exporter", name=name):
+                provider.add_span_processor(BatchSpanProcessor(found.load()()))
+                break
+            else:
+                LOGGER.warning(
+                    "OpenTelemetry's exporter %r is not installed: it gets no traces", name
+                )
+    except Exception as error:
+        # The SDK refuses the value of a variable, or an exporter lacks a package.
+        LOGGER.warning("no traces are exported: %s: %s", type(error).__name__, error)
+        return None
     trace.set_tracer_provider(provider)
     flush: Callable[[], object] = provider.force_flush
     return flush
