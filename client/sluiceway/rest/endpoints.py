@@ -219,9 +219,9 @@ def checked_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return a payload in the form that counterparts receive. Raises OptionError."""
     try:
         text = json.dumps(dict(payload), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        size = len(text.encode())
     except (TypeError, ValueError) as error:
         raise OptionError(f"a payload must be a JSON object: {error}") from error
-    size = len(text.encode())
     if size > _MAX_PAYLOAD_BYTES:
         raise OptionError(f"the payload has {size:,} bytes; the limit is {_MAX_PAYLOAD_BYTES:,}")
     parsed: dict[str, Any] = json.loads(text)
