@@ -291,8 +291,8 @@ class ChannelWriter(ChannelEndpoint):
             return
         if self.sender.batches is not None:
             self.sender.batches.require_ended("close it")
-        self.sender.close_rows()
         try:
+            self.sender.close_rows()
             if self.sender.failure is None or self.sender.failed_unnoticed:
                 self.flush()
         except BaseException as error:
